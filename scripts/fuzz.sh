@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for SECONDS. Uses cargo-fuzz with a nightly toolchain; without one, the tests that
-# drive the same code with simpler changes.
+# Runs each fuzz target for SECONDS with cargo-fuzz and a nightly toolchain. Without these, runs the tests
+# that drive the same code with simpler changes.
 # usage: fuzz.sh [SECONDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes over a Linux router between two hosts, by the kernel's own configuration. Run it in a network and a
+# Takes over a Linux router between two hosts, with the kernel's own configuration. Run it in a network and a
 # mount namespace of its own.
 # usage: mirror.sh TOLLWAY
 set -euo pipefail

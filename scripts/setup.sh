@@ -37,7 +37,7 @@ done
 for entry in "${headers[@]}"; do
   [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
 done
-# Fetches the parts of the virtual machine with network cards, which are installed nowhere.
+# Fetches the parts of the virtual machine with network cards; installs nothing.
 fetch() {
   [ "$(uname -m)" = x86_64 ] && command -v apt-get >/dev/null 2>&1 || return 0
   local here

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs every test. A test that fails beside others runs once more, alone, and must pass then.
 #
-# Many tests measure time or talk through namespaces. They run on machines whose processors can be away for
-# a second when the host is busy. The script lists at its end the tests that passed only alone, so that
-# somebody investigates. It fails at once after more than a few failures, when a program died, and at output
-# that it does not understand.
+# Many tests measure time or talk through namespaces. On a virtual machine, a busy host can take the
+# processors away for a second. At its end, the script lists the tests that passed only alone, so that
+# somebody investigates. It fails at once after more than a few failures, if a program died, or if it cannot
+# parse the output.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 MOST=3

@@ -1,10 +1,10 @@
 //! Records how often tables have changed, and where, for caches of the path's decisions.
 //!
-//! Each table counts its own changes where they happen: the FIBs, the next hops, the groups. So none of
-//! their callers can forget it. The router that takes new firewall rules counts that change.
+//! Each table (FIBs, next hops, groups) counts its own changes, so no caller can forget to do so.
+//! When the router takes new firewall rules, it counts that change.
 //!
-//! A route decides only for the addresses that its prefix covers. So FIBs do not count their changes
-//! but write the prefixes into a ring. A reader that queries it often enough misses none.
+//! A route affects only the addresses that its prefix covers. So FIBs write the changed prefixes
+//! into a ring instead. A reader that reads the ring often enough misses none.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -19,12 +19,11 @@ const REMEMBERED: u64 = 1 << 14;
 /// A version of the tables: two are equal only if nothing changed in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Which tables: no two ever have the same number, so that a swap is a change. No tables have
-    /// number 0.
+    /// The number of the tables: no two ever have the same one, so a swap is a change. Never 0.
     tables: u64,
-    /// Their changes, except those of routes.
+    /// The number of changes, except those of routes.
     changes: u64,
-    /// Changes of routes.
+    /// The number of changes of routes.
     routes: u64,
 }
 
@@ -127,8 +126,8 @@ impl Changes {
         Version { tables: self.tables, changes, routes }
     }
 
-    /// Calls `each` for every route that has changed between two versions, of which `now` is one of
-    /// these tables. Returns whether nothing else has changed. If it returns false, other things or too
+    /// Calls `each` for every route that has changed from `then` to `now`, a version of these
+    /// tables. Returns whether nothing else has changed. If it returns false, other things or too
     /// many routes have changed, and the calls of `each` mean nothing.
     pub fn routes_between(
         &self,
@@ -145,8 +144,8 @@ impl Changes {
             let word = self.ring.get((number % REMEMBERED) as usize);
             each(Touched::of_word(word.map_or(0, |word| word.load(Relaxed))));
         }
-        // A reader of an entry that was overwritten meanwhile sees the count from before that; and the
-        // entry being written is one further on.
+        // If an entry was overwritten before it was read, this load sees at least the count from
+        // before that write. The comparison also excludes the entry that is being written.
         fence(Acquire);
         self.routes.load(Relaxed).wrapping_sub(then.routes) < REMEMBERED
     }

@@ -192,7 +192,7 @@ impl Umem {
         Some(FrameAddr(chunk + HEADROOM + colour * LINE as u32))
     }
 
-    /// Returns the frame whose first chunk contains `addr`: that chunk and any that follow it.
+    /// Frees the frame whose first chunk contains `addr`: that chunk and any that follow it.
     #[inline(always)]
     pub fn free(&mut self, addr: FrameAddr) {
         self.free.push(addr.0 & !(self.chunk - 1));
@@ -201,7 +201,7 @@ impl Umem {
         }
     }
 
-    /// Returns the chunks of many frames, as [`Umem::free`] does for one.
+    /// Frees many frames, as [`Umem::free`] does for one.
     #[inline]
     pub fn free_all(&mut self, frames: impl Iterator<Item = FrameAddr>) {
         if self.chains.any() {

@@ -16,8 +16,8 @@ pub trait Port {
     /// A port that has copied a frame returns its chunk to `umem`.
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize;
 
-    /// Frames that arrived since the last call and fit no chunk. The router counts them as received and
-    /// dropped, so that no loss is silent.
+    /// Counts the frames that have arrived since the last call and do not fit a chunk. The router
+    /// counts them as received and dropped, so that no loss is silent.
     fn oversized(&mut self) -> Traffic {
         Traffic::default()
     }

@@ -1,10 +1,11 @@
-//! Limits on what the router hands to the kernel, and detection of ports whose packets should not come
-//! here at all.
+//! Limits on what the router hands to the kernel, and detection of ports whose packets should not
+//! take the user path at all.
 //!
-//! The router never drops here what the kernel would forward. But each packet handed over costs several
-//! microseconds, several times what the kernel needs to forward it. So a port is *crowded* if the
-//! kernel has to carry a large share of its packets, and many in number ([`Crowd`]). The dispatcher
-//! then sends the port's packets to the kernel directly.
+//! The kernel *carries* a packet if it forwards, queues or delivers it. These limits never drop a
+//! packet that the kernel would carry. But each packet handed over costs several microseconds,
+//! several times what the kernel needs to forward it. So a port is *crowded* if the kernel has to
+//! carry a large share of its packets, and many in number ([`Crowd`]). The dispatcher then sends
+//! the port's packets to the kernel directly.
 
 use crate::counters::Traffic;
 use crate::id::PortId;

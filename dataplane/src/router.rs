@@ -62,7 +62,7 @@ impl<F: Features> Router<F> {
     #[must_use]
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
-        // Whatever changed until now, no reader can be in the way yet.
+        // No reader uses these tables yet, so every next hop can get its own record back.
         tables.next_hops.restore_displaced();
         let reader = tables.epochs.join();
         let mut state = State::new();
@@ -148,8 +148,8 @@ impl<F: Features> Router<F> {
         self.burst.count
     }
 
-    /// Checks that every chunk of the memory is free, at a port or in a queue of the host; call it
-    /// between two bursts only. Lost chunks sooner or later mean lost frames.
+    /// Checks that every chunk of the memory is free, at a port or in a queue of the host. Call it
+    /// between two bursts only. If chunks get lost, frames get lost sooner or later.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl<F: Features> Router<F> {
         if tables.ports.len() != self.tables.ports.len() {
             return Err(Box::new((tables, host)));
         }
-        // Whatever changed until now, no reader can be in the way yet.
+        // No reader uses these tables yet, so every next hop can get its own record back.
         tables.next_hops.restore_displaced();
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
@@ -357,8 +357,8 @@ impl<F: Features> Router<F> {
         }
     }
 
-    /// Notifies the XDP path of packets that exited the path and that it may pass to the kernel
-    /// directly.
+    /// Notifies the XDP path of packets that exited the path. It may pass such packets to the
+    /// kernel directly.
     fn tell_punted(&mut self, exited: Lanes) {
         if let Some(xdp_path) = &mut self.xdp_path
             && (self.kernel_has_rules || self.tables.filter.is_none())

@@ -363,8 +363,8 @@ impl Tables {
         if done { Ok(()) } else { Err(TablesError::Unknown) }
     }
 
-    /// The Ethernet header of an IP packet sent on a link, at the end of its room, and the header's
-    /// length.
+    /// The Ethernet header of an IP packet sent on a link, right-aligned in the array, and the
+    /// header's length in bytes.
     #[must_use]
     pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
         let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };

@@ -83,21 +83,21 @@ reasons! {
         IpOptions = "ip_options",
         /// An IPv6 hop-by-hop header.
         HopByHop = "hop_by_hop",
-        /// TTL or hop limit expired: the router owes the sender an ICMP time exceeded.
+        /// TTL or hop limit expired: the router has to answer with ICMP time exceeded.
         TtlExpired = "ttl_expired",
-        /// No route: the router owes the sender an ICMP unreachable.
+        /// No route: the router has to answer with ICMP unreachable.
         NoRoute = "no_route",
-        /// An `unreachable` route: the router owes the sender an ICMP unreachable.
+        /// An `unreachable` route: the router has to answer with ICMP unreachable.
         Unreachable = "unreachable",
-        /// A `prohibit` route: the router owes the sender an ICMP administratively prohibited.
+        /// A `prohibit` route: the router has to answer with ICMP administratively prohibited.
         Prohibit = "prohibit",
-        /// Larger than the egress MTU: to be fragmented, or answered with "too big".
+        /// Larger than the egress MTU: the router has to fragment it, or answer with "too big".
         MtuExceeded = "mtu_exceeded",
         /// A link-local source whose packet would exit its link (RFC 4291, 2.5.6).
         LinkLocalSource = "link_local_source",
         /// The neighbour's address is not known yet: the packet waits for it.
         NeighUnresolved = "neigh_unresolved",
-        /// A rule rejects it: the router owes the sender an ICMP error or a TCP reset.
+        /// A rule rejects it: the router has to answer with an ICMP error or a TCP reset.
         Reject = "reject",
         /// It reached a rule that the filter does not support: the kernel decides.
         FilterUnsupported = "filter_unsupported",
@@ -108,9 +108,9 @@ reasons! {
         KernelRoute = "kernel_route",
         /// A policy rule sends it to the kernel path.
         KernelRule = "kernel_rule",
-        /// Its egress link is its ingress link: the kernel may owe its sender a redirect.
+        /// Its egress link is its ingress link: the kernel may have to send a redirect.
         Redirect = "redirect",
-        /// Its source cannot be valid, which the kernel may log.
+        /// Its source cannot be valid; the kernel may log it.
         Martian = "martian",
         /// Only the kernel can decide whether its source is valid.
         KernelSource = "kernel_source",

@@ -1,8 +1,8 @@
 //! The interface between the path and the XDP path: the router notifies it of what the path decided.
 //!
-//! The XDP path itself (a map of flows below the path that repeats its decisions) belongs to the
-//! program; this module only defines how it learns of them. A router without an XDP path pays one test
-//! per burst.
+//! The XDP path itself, a map of flows with the path's decisions, belongs to the program (crate
+//! `tollway`). This module only defines how the router reports those decisions. A router without an
+//! XDP path pays one test per burst.
 
 use crate::burst::{Burst, Lanes};
 use crate::changes::Changes;
@@ -44,7 +44,7 @@ pub trait XdpPath: Send {
         let _ = (burst, umem, tables, lanes);
     }
 
-    /// Adds the packets that were forwarded without the path to a worker's counters.
+    /// Adds the packets that the XDP path forwarded to a worker's counters.
     fn add_to(&mut self, counters: &mut Counters) {
         let _ = counters;
     }

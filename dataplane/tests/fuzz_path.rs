@@ -1,6 +1,6 @@
-//! The fuzz target of the path, driven for some seconds by its seeds and simple changes to them.
+//! Runs the path's fuzz target for some seconds on its seeds and on simple changes of them.
 //!
-//! `TOLLWAY_FUZZ_SECONDS` says for how many; the changes are the same each time.
+//! `TOLLWAY_FUZZ_SECONDS` sets the number of seconds. The changes are the same in every run.
 
 #[path = "../../fuzz/src/path.rs"]
 mod path;
@@ -17,7 +17,7 @@ use testkit::wires::PORTS;
 
 const SECONDS: u64 = 10;
 
-/// Bytes of an input at most.
+/// The maximum size of an input in bytes.
 const LONGEST: usize = 4096;
 
 fn folder() -> PathBuf {
@@ -44,7 +44,7 @@ fn seeds() -> Vec<Vec<u8>> {
     (0..24).map(seed).collect()
 }
 
-/// With `TOLLWAY_WRITE_SAMPLES` set, writes them.
+/// Compares the seed files with [`seeds`]. If `TOLLWAY_WRITE_SAMPLES` is set, writes them first.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_seeds_are_what_this_makes() {
@@ -79,7 +79,7 @@ fn no_input_breaks_the_path() {
     println!("{runs} inputs in {seconds} s");
 }
 
-/// One of the changes that fuzzers make.
+/// Applies one of the changes that fuzzers make.
 fn change(input: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     if input.is_empty() {
         input.push(dice.roll() as u8);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fetches what a virtual machine with other kernels and network cards needs, and installs nothing.
+# Fetches the packages for a virtual machine with other kernels and network cards; installs nothing.
 #
 #   tests/qemu/fetch.sh emulator            QEMU 8 or newer, which has igb: prints its directory
 #   tests/qemu/fetch.sh kernel SUITE        the kernel of a Debian suite: prints its directory
 #
-# The packages come from where this machine's own come from, of other suites of the same archive, and are
-# unpacked below target/qemu. What is there is not fetched again; remove it to have newer ones.
+# The packages come from other suites of the archive that this machine uses. The script unpacks them below
+# target/qemu and does not fetch them again. To get newer ones, remove them there.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,26 +15,26 @@ base=$(cd "$base" && pwd)
 
 fail() { echo "fetch: $*" >&2; exit 1; }
 
-# A name server or an archive that does not answer now is asked twice more, half a minute apart.
+# Runs a command up to three times, half a minute apart, since a name server or archive may not answer at once.
 again() {
   "$@" || { sleep 30; "$@"; } || { sleep 30; "$@"; }
 }
 
-# One at a time.
+# Only one process at a time fetches packages.
 exec 9> "$base/lock"
 flock 9
 
-# Lists of packages of a suite, from the archive that this machine has.
+# Fetches the package lists of a suite from this machine's archive.
 apt_of() {
   local suite=$1 at=$base/apt/$1
   apt=(-qq -o "Dir::Etc::sourcelist=$at/list" -o "Dir::Etc::sourceparts=/dev/null"
     -o "Dir::State::lists=$at/lists" -o "Dir::Cache=$at/cache" -o "APT::Sandbox::User=root"
-    # What is installed here may be newer than what the suite has, and not to be had any more.
+    # Ignore the installed packages: they may be newer than the suite's, and no longer available.
     -o "Dir::State::status=/dev/null")
   [ ! -e "$at/done" ] || return 0
   mkdir -p "$at/lists/partial" "$at/cache/archives/partial"
   local own
-  # What is no list of Debian's itself (security, somebody else's) has no backports.
+  # Only Debian's main archive has backports, not its security archive or another vendor's.
   own=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep '/debian/*$' | sort -u | head -1) || true
   [ -n "$own" ] || fail "this machine's packages come from no archive of Debian's"
   local key=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -43,7 +43,7 @@ apt_of() {
   touch "$at/done"
 }
 
-# Unpacks packages into a directory, which is there whole or not at all.
+# Unpacks packages into a directory, which exists completely or not at all.
 unpack() {
   local into=$1 work package
   shift
@@ -61,7 +61,7 @@ unpack() {
 
 emulator() {
   local codename
-  # The machine's own may do.
+  # The installed emulator may suffice.
   if qemu-system-x86_64 -device help 2>/dev/null | grep -q '"igb"'; then
     echo /
     return
@@ -86,7 +86,7 @@ kernel() {
       [ -z "$(apt-cache "${apt[@]}" search --names-only "^${name//+/\\+}\$")" ] || names+=("$name")
     done
     unpack "$base/$suite.new" "${names[@]}"
-    # Modules are found where they once were, too.
+    # Make the modules accessible at their former place, too.
     [ -e "$base/$suite.new/lib" ] || ln -s usr/lib "$base/$suite.new/lib"
     depmod -b "$base/$suite.new" "$version"
     mv "$base/$suite.new" "$base/$suite"

@@ -1,5 +1,6 @@
-// The first process of the virtual machine: loads what the host's files need to be seen, makes them the
-// root, runs the command that the kernel's command line names, writes its status, and switches off.
+// The first process of the virtual machine. It loads the modules that it needs to read the host's
+// files, and mounts these files as the root. Then it runs the command that the kernel's command
+// line names, writes the command's status, and switches off.
 //
 // The initial file system is this program and /modules, the modules in the order in which they are loaded.
 

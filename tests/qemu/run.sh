@@ -3,16 +3,16 @@
 #
 #   tests/qemu/run.sh COMMAND [ARGUMENT...]
 #
-# Exits as the command does, whose output comes on standard output; with 125 where there was no machine.
-# There are VRF and VLAN devices, which not every kernel has; no KVM is needed, and it is slow. In it,
-# /tmp and /run are empty; what it writes below $TOLLWAY_OUT (there /mnt) stays in target/qemu/out here.
+# Prints the command's output and exits with its status, or with 125 if the machine could not run it.
+# The machine has VRF and VLAN devices, which not every kernel has. It needs no KVM, so it is slow. Its /tmp
+# and /run are empty. What it writes below $TOLLWAY_OUT (its /mnt) stays in target/qemu/out on this machine.
 #
-# TOLLWAY_QEMU_SECONDS: how long it may run (default 900).
-# TOLLWAY_QEMU_SUITE:   the Debian suite whose kernel it has (default: the kernel in /boot).
-# TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: the first
-#                       and the second are the ends of one cable, and so on. The cards of cable N have the
-#                       addresses 02:00:00:00:00:0A (0B, and so on) and 02:00:00:00:0N:02. Cables of virtio-net-pci take
-#                       unfinished checksums and large packets as a host's bridge does, and root only has them.
+# TOLLWAY_QEMU_SECONDS: the time limit in seconds (default 900).
+# TOLLWAY_QEMU_SUITE:   the Debian suite of the kernel (default: the kernel in /boot).
+# TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: each pair is
+#                       the two ends of a cable. The cards of cable N have the addresses 02:00:00:00:00:0A
+#                       (0B, and so on) and 02:00:00:00:0N:02. Cables of virtio-net-pci accept unfinished
+#                       checksums and large packets, as a host's bridge does; they require root.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,7 +21,7 @@ mkdir -p "$target/qemu"
 target=$(cd "$target" && pwd)
 cards=(${TOLLWAY_QEMU_CARDS:-})
 
-# The kernel: its image, and the root below which its modules are.
+# The kernel: its image, and the root directory of its modules.
 root=
 if [ -n "${TOLLWAY_QEMU_SUITE:-}" ]; then
   root=$("$here/fetch.sh" kernel "$TOLLWAY_QEMU_SUITE") || exit 125
@@ -33,7 +33,7 @@ else
 fi
 [ -n "$image" ] || { echo "qemu: no kernel in /boot: apt-get install linux-image-amd64" >&2; exit 125; }
 
-# The emulator, which has to be newer for some cards.
+# The emulator; some cards require a newer one.
 qemu=qemu-system-x86_64
 firmware=()
 case " ${cards[*]} " in *" igb "*)
@@ -45,11 +45,11 @@ case " ${cards[*]} " in *" igb "*)
   fi
 esac
 
-# The bare kernel, out of the image, which would unpack itself slowly: a PVH start takes it.
+# Extracts the bare kernel, which a PVH start accepts: the image itself would unpack slowly.
 bare() {
   local magic=$1 unpack=$2 at
   at=$(LC_ALL=C grep -abom1 "$magic" "$image" | head -1 | cut -d: -f1) || true
-  # What follows the kernel in the image is not for the unpacker.
+  # Other bytes follow the kernel in the image, and the unpacker reports an error at them.
   [ -z "$at" ] || { tail -c "+$((at + 1))" "$image" | $unpack; } 2>/dev/null || true
 }
 
@@ -76,11 +76,11 @@ prepare() {
 }
 [ "$ready/initrd" -nt "$here/init.c" ] && [ "$ready/initrd" -nt "$here/run.sh" ] || prepare
 
-# Where this tree is in one of the directories that are empty in the machine, it is mounted there again.
+# /tmp and /run are empty in the machine. If this tree is in one of them, the machine mounts it there again.
 tree=$(cd "$here/../.." && pwd)
 case $tree/ in /tmp/* | /run/*) is_covered=1 ;; *) is_covered= ;; esac
 
-# One at a time has it.
+# Only one machine runs at a time.
 out=$target/qemu/out
 mkdir -p "$out"
 exec 9> "$target/qemu/lock"
@@ -103,25 +103,25 @@ rm -f "$out/status"
   echo
 } > "$out/command"
 
-# Two cards for each cable, which is a hub with two sockets; or a bridge with two TAP devices, where a card can make
-# use of it.
+# Each cable connects two cards. It is a hub with two ports, or a bridge with two TAP devices for cards that
+# can make use of one.
 devices=() bridged=()
 for index in "${!cards[@]}"; do
   cable=$((index / 2 + 1)) more=
   [ $((index % 2)) = 0 ] && mac=$(printf '00:%02x' $((9 + cable))) || mac=$(printf '%02x:02' "$cable")
   netdev=hubport,id=end$index,hubid=$cable
   if [ "${cards[index]}" = virtio-net-pci ]; then
-    # The driver has zero-copy only where it maps memory itself (iommu_platform).
+    # The driver supports zero-copy only if it maps memory itself (iommu_platform).
     more=,mq=on,vectors=6,disable-legacy=on,iommu_platform=on
     netdev=tap,id=end$index,ifname=end$index,script=no,downscript=no,vhost=off,queues=2
     bridged+=("end$index:cable$cable")
   fi
-  # Each in a slot of its own: igb takes the numbers of those beside it for its functions.
+  # Each card has its own slot, because igb uses the adjacent numbers for its functions.
   devices+=(-netdev "$netdev" -device "pcie-root-port,id=slot$index,chassis=$((index + 1))"
     -device "${cards[index]},bus=slot$index,netdev=end$index,romfile=,mac=02:00:00:00:$mac$more")
 done
 
-# Runs the emulator beside its bridges, in a network namespace that nobody else is in.
+# Creates the bridges, in a network namespace that only the emulator uses.
 bridges() {
   local pair
   for pair in "${bridged[@]}"; do
@@ -143,7 +143,7 @@ shares=($(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=
   $(share out "$out") -device virtio-9p-pci,fsdev=out,mount_tag=out)
 [ -z "$is_covered" ] ||
   shares+=($(share tree "$tree" ,readonly=on) -device virtio-9p-pci,fsdev=tree,mount_tag=tree)
-# A busy host lets the kernel wait for its timer longer than the kernel believes in it: no_timer_check.
+# On a busy host the kernel's timer is so late that the kernel would reject it: no_timer_check.
 "${between[@]}" timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
   -machine q35,accel=tcg -cpu max -smp 1 -m 1536 -nodefaults -no-reboot -display none -serial stdio \
   -kernel "$ready/vmlinux" -initrd "$ready/initrd" \

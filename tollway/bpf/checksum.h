@@ -3,9 +3,9 @@
  * Checksums that a sender leaves to a network card (CHECKSUM_PARTIAL).
  *
  * Between devices without a card, such as a veth and its peer, only the kernel finishes these
- * checksums, for it has a flag per packet; XDP sees only the field. The field holds the sum of the
- * pseudo-header until the rest is added. So a packet whose field equals that sum takes the kernel
- * path. One in 65536 other packets looks the same, and takes the kernel path too.
+ * checksums, because it has a flag per packet; XDP sees only the field. The field holds the sum of
+ * the pseudo-header until the kernel adds the rest. So a packet whose field equals that sum takes
+ * the kernel path. One in 65536 other packets looks the same, and takes the kernel path too.
  *
  * Limit: this does not detect packets in a UDP tunnel at an unusual port.
  */

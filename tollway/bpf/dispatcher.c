@@ -14,7 +14,7 @@ struct vlan {
 	__be16 protocol;
 };
 
-/* No worker is there. A packet that fails closed is counted later, where its fate is decided. */
+/* No worker runs. The program counts a packet that fails closed later, when it decides on it. */
 static __always_inline int nobody(struct packet *packet, enum pass_reason reason)
 {
 	if (!fails_closed(packet))
@@ -23,7 +23,7 @@ static __always_inline int nobody(struct packet *packet, enum pass_reason reason
 }
 
 /*
- * Says whether user space is there and takes packets; counts the packet if not. The coarse clock
+ * Says whether a worker runs and takes packets; counts the packet if not. The coarse clock
  * advances once per tick, so one read per tick is as good as one per packet, and reading the tick
  * costs only a load.
  */
@@ -108,8 +108,8 @@ static __always_inline int pass_options(struct packet *packet, int served)
 }
 
 /*
- * The functions below dispatch two kinds of packets: those for which user space is there
- * (`served`), and those that must fail closed meanwhile. The compiler knows which.
+ * The functions below dispatch two kinds of packets: those that a worker can take (`served`), and
+ * those that must fail closed while no worker runs. The compiler knows which.
  */
 /*
  * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel
@@ -239,7 +239,7 @@ static __always_inline int find_link(struct packet *packet, __be16 protocol, __u
 	return 1;
 }
 
-/* Dispatches a packet with a second tag; user space finds the link that more tags name. */
+/* Dispatches a packet with a second tag. With more tags, user space finds the link. */
 static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end)
 {
 	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);

@@ -64,8 +64,8 @@ struct state {
 	__u32 ruled; /* flags: RULED, FAIL_CLOSED */
 	__u32 region_changes; /* user space only */
 	/*
-	 * A bit per port for IPv4, and for IPv6: packets without a flow take the kernel path, for
-	 * user space would only hand them over.
+	 * A bit per port for IPv4, and for IPv6: packets without a flow take the kernel path,
+	 * because user space would only hand them over.
 	 */
 	__u64 crowded4;
 	__u64 crowded6;

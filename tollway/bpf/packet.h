@@ -20,8 +20,8 @@ struct {
 } xsks SEC(".maps");
 
 /*
- * Links by port, kind of tag and VLAN. This is an array, for a hash costs ten times as much. VLAN 0
- * holds untagged and priority-tagged frames.
+ * Links by port, kind of tag and VLAN. This is an array, because a hash costs ten times as much.
+ * VLAN 0 holds untagged and priority-tagged frames.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

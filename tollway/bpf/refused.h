@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The reaction to a device's result for redirected frames, whichever tracepoint reports it. Frames
- * that the device did not accept are counted. A device that accepts none any more exits the XDP
- * path at once.
+ * The reaction to a device's result for redirected frames, whichever tracepoint reports it. The
+ * program counts the frames that the device did not accept. It takes a device that accepts none
+ * any more out of the XDP path at once.
  */
 #ifndef TOLLWAY_REFUSED_H
 #define TOLLWAY_REFUSED_H

@@ -154,8 +154,8 @@ static __always_inline int rewrite(struct packet *packet, const struct way *way,
 }
 
 /*
- * Counts a packet of a flow. Another flow may have taken the slot meanwhile; that does no harm, for
- * the counts of single flows serve only reports and the choice of a flow to evict.
+ * Counts a packet of a flow. Another flow may have taken the slot meanwhile. That does no harm: the
+ * counts of single flows serve only reports and the choice of a flow to evict.
  */
 static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
 {

@@ -35,6 +35,8 @@ impl Hurry {
         if let Err(error) = sys::set_nice(-20) {
             refused(&error);
         }
+        // Even if real time is refused below, programs that this thread starts are ordinary.
+        let _ = sys::set_schedule(Schedule::Ordinary);
         let (looked_at, used) = (Instant::now(), sys::thread_time());
         let may_be = sys::processors() > 1;
         let mut this = Self { is_realtime: false, may_be, looked_at, used };

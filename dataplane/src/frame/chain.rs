@@ -102,7 +102,7 @@ impl Umem {
         Cow::Owned(bytes)
     }
 
-    /// Makes a frame's chunks independent of each other, for a caller that returns them one by one.
+    /// Makes a frame's chunks independent of each other, for a caller that frees them one by one.
     /// Chunks that hold no byte of the frame any more become free at once.
     pub fn take_apart(&mut self, frame: Descriptor, mut take: impl FnMut(Descriptor)) {
         let Descriptor { mut addr, mut len } = frame;
@@ -118,7 +118,7 @@ impl Umem {
         }
     }
 
-    /// Returns the chunks that follow the one of `addr`.
+    /// Frees the chunks that follow the one that contains `addr`.
     #[cold]
     pub(super) fn free_rest(&mut self, mut addr: FrameAddr) {
         while let Some(link) = self.chains.take(self.chunk_of(addr)) {

@@ -45,7 +45,7 @@ impl Addresses {
         self.in_vrf(tables, tables.link(link).vrf).any(|(own, _)| own == address)
     }
 
-    /// Whether the address means more than one station, or all stations of a subnet.
+    /// Whether the address is a multicast or broadcast address, of any subnet in the link's VRF.
     pub(super) fn is_group(&self, tables: &Tables, link: LinkId, address: IpAddr) -> bool {
         let IpAddr::V4(v4) = address else { return address.is_multicast() };
         v4.is_multicast() || v4.is_broadcast() || self.is_subnet_broadcast(tables, link, v4)

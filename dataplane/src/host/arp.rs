@@ -67,7 +67,7 @@ impl Host {
         }
     }
 
-    /// Whether a message is plausible: its sender is one station, on a prefix of the link.
+    /// Whether a message is plausible: its sender is a single station, in a prefix of the link.
     fn is_sound(&self, context: &Context<'_>, link: LinkId, message: &Message) -> bool {
         let sender = message.sender;
         let probe = sender.is_unspecified() && message.operation == ArpOperation::Request;
@@ -83,7 +83,7 @@ impl Host {
             && (probe || can_be_neighbour)
     }
 
-    /// Answers a request and learns its sender; a probe for a duplicate (RFC 5227) teaches nothing.
+    /// Answers a request. Learns its sender, except from a probe for duplicates (RFC 5227).
     fn answer_arp(&mut self, context: &mut Context<'_>, link: LinkId, message: Message) {
         if !message.sender.is_unspecified() {
             let news = News {

@@ -101,7 +101,7 @@ fn icmp(kind: u8, code: u8, rest: u32, body: &[u8]) -> Vec<u8> {
 pub(super) enum Reset {
     /// The sequence number that was acknowledged.
     At(u32),
-    /// No number of its own: it acknowledges up to this one.
+    /// No sequence number: the reset acknowledges up to this number.
     Acknowledges(u32),
 }
 

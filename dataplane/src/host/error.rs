@@ -212,8 +212,8 @@ impl Host {
     }
 }
 
-/// Whether an IPv4 packet may cause no error: a fragment other than the first, or ICMP that is an
-/// error, unknown, or too short to tell.
+/// Whether an IPv4 packet must not cause an error: a fragment other than the first, or ICMP that is
+/// an error, unknown, or too short to tell.
 fn forbids_error4(packet: &[u8]) -> bool {
     let Some(&[first, .., high, low, _, protocol]) = packet.first_chunk::<10>() else {
         return true;

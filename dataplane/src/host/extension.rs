@@ -14,7 +14,7 @@ use crate::verdict::DropReason;
 use crate::wire::l4;
 
 const FIXED: usize = 40;
-/// Headers that are walked before the host gives a packet up.
+/// The maximum number of headers that the host walks in a packet.
 const MOST_HEADERS: usize = 8;
 /// `max_hbh_opts_number`: options not counting padding.
 const MOST_OPTIONS: usize = 8;
@@ -28,7 +28,7 @@ const JUMBO: u8 = 0xc2;
 
 const NO_NEXT_HEADER: u8 = 59;
 
-/// Why a packet with options does not go on.
+/// Why the host does not forward or deliver a packet with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It is dropped.
@@ -104,7 +104,7 @@ pub(super) struct Upper {
 
 /// What a packet for the router itself carries.
 ///
-/// `None` for nothing, for a fragment, and for a packet with a routing header to follow
+/// `None` if the packet carries nothing, is a fragment, or has a routing header to follow
 /// (`accept_source_route` 0).
 pub(super) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
     let (mut at, mut named_at) = (FIXED, 6);

@@ -248,7 +248,8 @@ impl Host {
         self.reply(context, received, received.dst, header, &bytes);
     }
 
-    /// Sends a message back to a packet's source; IPv6 takes the header fields that it has too.
+    /// Sends a message back to a packet's source. For IPv6, it uses only the header fields that
+    /// IPv6 has.
     pub(super) fn reply(
         &mut self,
         context: &mut Context<'_>,

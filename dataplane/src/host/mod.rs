@@ -78,7 +78,7 @@ pub struct Packet {
     pub l3: u8,
     /// The link that it arrived on.
     pub link: LinkId,
-    /// Where the firewall's rules redirect it.
+    /// The target to which the firewall's rules reroute it.
     pub policy_route: PolicyRoute,
 }
 

@@ -304,7 +304,7 @@ const fn family(key: Key) -> usize {
     key.1.is_ipv6() as usize
 }
 
-/// The content of a neighbour's message.
+/// News about a neighbour: the content of its message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
     pub(super) mac: Option<[u8; 6]>,
@@ -317,7 +317,7 @@ pub(super) struct News {
     pub(super) weak: bool,
 }
 
-/// The effect of news on an entry.
+/// The effect of a neighbour's message on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
@@ -329,7 +329,7 @@ pub(super) enum Effect {
 }
 
 impl Entry {
-    /// Applies news (`__neigh_update`, RFC 4861, 7.2.5).
+    /// Applies a neighbour's message (`__neigh_update`, RFC 4861, 7.2.5).
     pub(super) fn update(&mut self, news: News, now: u64) -> Effect {
         let fresh = self.state == State::Incomplete;
         let Some(mac) = news.mac.or((!fresh).then_some(self.mac)) else { return Effect::None };

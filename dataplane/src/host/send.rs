@@ -77,15 +77,16 @@ fn destination_by(
     }
 }
 
-/// The link header towards a neighbour with a known address, at the end of its room, and the egress
-/// port.
+/// The link header towards a neighbour with a known address, right-aligned in the array; the
+/// header's length in bytes; and the egress port.
 fn header(tables: &Tables, egress_link: EgressLink) -> Option<([u8; HEADER_ROOM], u8, PortId)> {
     let next = tables.next_hop(tables.find_neigh(egress_link.link, egress_link.neigh)?);
     (next.action == Action::Forward).then_some((next.header, next.header_len, next.port))
 }
 
 impl Host {
-    /// The egress link of a packet that the router makes, for a destination seen from `link`.
+    /// The egress link of a packet that the router makes: by the VRF of `link`, or `link` itself
+    /// for a link-local destination.
     pub(super) fn egress_link(
         &mut self,
         tables: &Tables,
@@ -187,7 +188,7 @@ impl Host {
     fn restore(&mut self, tables: &mut Tables, key: Key) {
         let entry = self.neighs.get(key).filter(|entry| entry.state != State::Incomplete);
         if let Some(entry) = entry {
-            // The next packet tries again what fails now.
+            // If this fails, the next packet tries it again.
             let _ = tables.publish_neigh(key.0, key.1, entry.mac);
         }
     }

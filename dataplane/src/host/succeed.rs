@@ -3,9 +3,9 @@
 //!
 //! A neighbour stays known if the new host can still have it: its link still exists, and its
 //! address is a gateway or lies in a connected prefix of the link. The first packet for it enters
-//! it in the new tables. Packets that wait for a neighbour no longer wanted are dropped, as the
-//! kernel drops the queue of a neighbour that it destroys. Packets that wait for a neighbour that
-//! is now static are sent.
+//! it in the new tables. The new host drops packets that wait for a neighbour no longer wanted, as
+//! the kernel drops the queue of a neighbour that it destroys. It sends packets that wait for a
+//! neighbour that is now static.
 
 use super::neigh::{Entry, Key};
 use super::send::{discard, release_all};

@@ -2,7 +2,7 @@
 //!
 //! The next hop of a connected prefix only says that destinations are neighbours themselves; the path
 //! does not resolve them. So each known neighbour has a host route of its own, in every VRF in which a
-//! connected prefix of its link covers it. These host routes follow as routes come and go.
+//! connected prefix of its link covers it. These host routes change together with other routes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

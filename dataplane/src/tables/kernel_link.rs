@@ -18,8 +18,8 @@ impl KernelRoots {
 }
 
 impl Tables {
-    /// Sets for which families the packets that arrive on a link take the kernel path, whatever their
-    /// destination ([`PuntReason::KernelLink`]).
+    /// Sets the families whose packets take the kernel path if they arrive on a link, whatever
+    /// their destination ([`PuntReason::KernelLink`]).
     ///
     /// It costs nothing per packet: the link's FIB is one that sends every address to the kernel path.
     ///

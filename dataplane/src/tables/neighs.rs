@@ -20,7 +20,7 @@ pub(super) struct Neighs {
 #[derive(Clone, Debug)]
 struct NeighRecord {
     next: NextHopId,
-    /// A caller got the number and may have routes with it: it is not reused.
+    /// Says whether a caller has the number and may use it in routes; it is then not reused.
     pinned: bool,
     /// Next hops of routes with requirements of their own.
     wished: Vec<(NeighRequest, NextHopId)>,

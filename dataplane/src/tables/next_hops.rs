@@ -16,7 +16,7 @@ use crate::verdict::{DropReason, PuntReason};
 /// The maximum number of next hops: twenty times that of a full Internet table.
 pub const MOST_NEXT_HOPS: usize = 1 << 20;
 
-/// Spare records that may stand for changed next hops while readers still use the old ones.
+/// Spare records that may stand in for changed next hops while readers still use the old ones.
 const SPARE_RECORDS: usize = 1 << 12;
 
 /// Next hops by number.
@@ -44,7 +44,7 @@ pub struct NextHops {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Record {
-    /// The Ethernet header at the end of its room.
+    /// The Ethernet header, right-aligned in the array.
     header: [AtomicU64; HEADER_ROOM / 8],
     mtu: AtomicU16,
     port: AtomicU16,
@@ -83,7 +83,7 @@ impl Record {
         self.header_len.load(Relaxed)
     }
 
-    /// The Ethernet header at the end of its room.
+    /// The Ethernet header, right-aligned in the array.
     #[inline(always)]
     #[must_use]
     pub fn header(&self) -> [u64; HEADER_ROOM / 8] {
@@ -241,8 +241,8 @@ impl NextHops {
         true
     }
 
-    /// Restores the own records of next hops that changed, if no reader is in the way; call it now and
-    /// then.
+    /// Restores the own records of changed next hops, if no reader may still look at them. Call it
+    /// now and then.
     pub fn restore_displaced(&self) {
         if self.displaced.load(Relaxed) > 0 {
             self.restore_some(&mut self.lock());

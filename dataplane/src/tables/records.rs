@@ -22,14 +22,14 @@ pub enum Action {
     Local,
     /// Drops it.
     Drop(DropReason),
-    /// Hands it to the slow path, which owes the sender an answer.
+    /// Hands it to the slow path, which has to answer the sender.
     Punt(PuntReason),
 }
 
 /// A next hop with its header prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The Ethernet header, tags and ethertype included, at the end of the room.
+    /// The Ethernet header, tags and ethertype included, right-aligned in the array.
     pub header: [u8; HEADER_ROOM],
     /// Largest packet in bytes; 0 unless the action is to forward.
     pub mtu: u16,

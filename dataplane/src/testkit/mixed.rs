@@ -24,7 +24,8 @@ const ODD_DESTINATIONS: [&str; 10] = [
     "fe80::8",
 ];
 
-/// A frame for a port: valid as a rule, and unusual in some way as often.
+/// A frame for a port. Half of the packets are unusual in some way, and a quarter of the frames are
+/// broken.
 pub fn frame(port: u8, seed: u64) -> Vec<u8> {
     let dice = &mut Dice(seed);
     let way = dice.pick(&LinkVariant::ALL);

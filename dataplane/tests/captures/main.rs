@@ -1,8 +1,9 @@
-//! Captures of all kinds of traffic, much of it malformed, into every port of a router: no panic,
-//! no packet that is not accounted for, no frame that leaks.
+//! Sends captures of all kinds of traffic, much of it malformed, into every port of a router. The
+//! router must not panic, must account for every packet, and must not leak a frame.
 //!
-//! `TOLLWAY_SHARED_DATA` names a folder that has captures under `captures/`; without it, that is
-//! `../shared/data` beside the repository, and without that the samples in `tests/samples`.
+//! The captures are in `captures/` of the folder that `TOLLWAY_SHARED_DATA` names. By default, that
+//! folder is `../shared/data` beside the repository. Without such captures, the test uses the
+//! samples in `tests/samples`.
 
 mod samples;
 #[path = "../../src/testkit/mod.rs"]
@@ -20,12 +21,12 @@ use testkit::net::Net;
 use testkit::packet::{DOT1Q, Mac, Tag, layer3};
 use testkit::wires::{LinkVariant, PORTS, give_default_routes};
 
-/// The folder of the repository.
+/// The root folder of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder with the most captures that is there.
+/// The folder of captures: the shared one if it exists, otherwise the samples.
 fn folder() -> PathBuf {
     let shared = std::env::var_os("TOLLWAY_SHARED_DATA").map(PathBuf::from);
     let shared = shared.unwrap_or_else(|| root().join("../shared/data")).join("captures");
@@ -63,7 +64,7 @@ fn read(path: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What is done to a frame before it goes in: nothing, or a new address and tags.
+/// The variants of a frame that the test sends: unchanged, or with another address or more tags.
 fn disguises(port: u8) -> Vec<(Option<Mac>, Vec<Tag>)> {
     let to = |way: LinkVariant, tags: &[Tag]| (Some(way.mac(port)), tags.to_vec());
     let mut disguises = vec![
@@ -91,7 +92,7 @@ fn disguised(frame: &[u8], mac: Option<Mac>, tags: &[Tag]) -> Vec<u8> {
     frame
 }
 
-/// Runs the router over what waits, takes what it sent and looks at that.
+/// Runs the router on the waiting frames, takes the frames that it sent, and checks them.
 fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
     net.run();
     net.check();
@@ -104,7 +105,7 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
         if ether_type == EtherType::IPV4 {
             let header = Ipv4HeaderSlice::from_slice(packet).expect("a sound header");
             let sum = header.to_header().calc_header_checksum();
-            // The reserved bit is not in etherparse's header.
+            // The header type of etherparse does not contain the reserved bit.
             if packet[6] & 0x80 == 0 {
                 assert_eq!(header.header_checksum(), sum);
             }
@@ -118,7 +119,7 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
     }
 }
 
-/// A router that forwards whatever can be.
+/// A router with default routes in every VRF, so that it forwards as many frames as possible.
 fn router() -> Net {
     let mut net = Net::with_memory(512, 65_536);
     give_default_routes(&mut net.router.tables, LinkVariant::Plain.vrf());
@@ -130,7 +131,7 @@ fn router() -> Net {
 fn every_capture_into_every_port() {
     let folder = folder();
     let paths = captures(&folder);
-    // Not by println: it is to be told where the test passes, too.
+    // The test harness hides the output of `println` if the test passes.
     let _ = writeln!(std::io::stderr(), "{} captures of {}", paths.len(), folder.display());
     assert!(paths.len() >= 10, "no captures in {}", folder.display());
     let (mut net, mut seen) = (router(), BTreeMap::new());
@@ -145,7 +146,7 @@ fn every_capture_into_every_port() {
                         too_big += 1;
                         continue;
                     }
-                    // No room is left where others wait for a neighbour, which comes to an end.
+                    // Frames that wait for a neighbour occupy the memory until the wait ends.
                     while !net.inject(port, &frame) {
                         run(&mut net, &mut seen);
                         net.pass(1);

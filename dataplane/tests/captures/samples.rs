@@ -1,4 +1,4 @@
-//! The captures that the project ships, and what makes them.
+//! The captures that the project ships, and the code that makes them.
 
 use std::fs;
 use std::time::Duration;
@@ -166,7 +166,8 @@ fn capture(datalink: DataLink, frames: &[Vec<u8>]) -> Vec<u8> {
     writer.into_writer()
 }
 
-/// With `TOLLWAY_WRITE_SAMPLES` set, writes them.
+/// Compares the sample files with [`samples`]. If `TOLLWAY_WRITE_SAMPLES` is set, writes them
+/// first.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn the_samples_are_what_this_makes() {

@@ -1,8 +1,8 @@
-//! The table of the whole Internet.
+//! A FIB with the table of the whole Internet, compared with an oracle.
 //!
-//! `TOLLWAY_SHARED_DATA` names a folder with `bgp-prefixes.txt.gz`, one prefix a line; without it,
-//! that is `../shared/data` beside the repository, and without that a table of the same size and
-//! like lengths is generated.
+//! The table is `bgp-prefixes.txt.gz`, one prefix per line, in the folder that
+//! `TOLLWAY_SHARED_DATA` names. By default, that folder is `../shared/data` beside the repository.
+//! Without the file, the test generates a table of the same size with similar prefix lengths.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use tollway_dataplane::stages::route::{Capacity, Fib, Prefix};
 
 use crate::support::{Family, Noise, Pair};
 
-/// Addresses looked up, of both families.
+/// The number of addresses that the tests look up, both families together.
 const ADDRESSES: usize = 10_000_000;
 
 fn path() -> PathBuf {
@@ -41,7 +41,7 @@ fn load(family: Family) -> Option<Vec<Prefix>> {
     Some(table)
 }
 
-/// Prefixes that nest: each one is random, or lies in the one before, or beside it.
+/// Generates nested prefixes: each one is random, inside the previous one, or beside it.
 fn generate(family: Family, noise: &mut Noise) -> Vec<Prefix> {
     let (count, lens): (_, &[u8]) = match family {
         Family::V4 => (901_899, &[8, 12, 16, 18, 19, 20, 21, 22, 22, 23, 24, 24, 24, 24, 24, 24]),
@@ -85,7 +85,7 @@ fn equals_the_oracle(family: Family, share: usize) {
     }
     pair.check(&fib, &addresses);
 
-    // A third withdrawn, a third with another next hop: the edges of all prefixes once more.
+    // Withdraw a third, change the next hop of a third, and check the edges of all prefixes again.
     let third = table.len() / 3;
     for prefix in &table[..third] {
         fib.remove(pair.root, *prefix).expect("room");

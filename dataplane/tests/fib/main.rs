@@ -1,5 +1,5 @@
-//! FIBs held against oracles: whole Internet tables, tables of every shape, tables that run full,
-//! and tables that change while they are read.
+//! FIBs compared with oracles: whole Internet tables, tables of every shape, tables that run out of
+//! memory, and tables that change during lookups.
 
 mod internet;
 mod shapes;

@@ -1,4 +1,4 @@
-//! Tables of every shape, and what random changes make of them.
+//! Tables of every shape, and random changes of them.
 
 use proptest::prelude::*;
 use tollway_dataplane::burst::BURST;
@@ -10,7 +10,7 @@ use crate::support::{Bursts, Family, Noise, Pair};
 
 const CAPACITY: Capacity = Capacity { roots: 16, nodes: 1 << 17, values: 1 << 22 };
 
-/// Routes at which a FIB's top gets 16 bits.
+/// The number of routes from which a FIB's top has 16 bits.
 const WIDE_FROM: usize = 4096;
 
 fn new_fib() -> Fib {
@@ -21,7 +21,7 @@ fn noise_of(family: Family, noise: &mut Noise, count: usize) -> Vec<u128> {
     (0..count).map(|_| family.address(noise.wide())).collect()
 }
 
-/// Builds a table, checks it, takes it down again in another order and checks what is left.
+/// Builds a table and checks it, then removes its routes in another order and checks the rest.
 fn holds(family: Family, table: &[(Prefix, NextHopId)]) {
     let (fib, mut noise) = (new_fib(), Noise(5));
     let mut pair = Pair::new(&fib, family);
@@ -61,7 +61,7 @@ fn nothing_but_host_routes() {
     for family in Family::BOTH {
         let mut noise = Noise(6);
         let hosts = (0..20_000).map(|at| {
-            // Half of them side by side.
+            // Every second address is random; the others are close together.
             let near = (at as u128) << (128 - family.width());
             let bits = if at % 2 == 0 { noise.wide() } else { near | 0x0a << 120 };
             (family.prefix(bits, family.width()), NextHopId(1 + noise.below(3) as u32))
@@ -108,7 +108,8 @@ fn a_group_for_each_of_64k_prefixes() {
     }
 }
 
-/// The top widens in the middle of changes; routes of all lengths lie around the bits where it did.
+/// The top widens between two changes. Routes of all lengths lie around the bits at which it
+/// widens.
 #[test]
 fn a_top_that_widens() {
     for (family, seed) in Family::BOTH.into_iter().zip(7..) {
@@ -144,7 +145,7 @@ fn a_top_that_widens() {
     }
 }
 
-/// Packets of many VRFs in one burst: each gets what its own FIB says.
+/// Packets of many VRFs in one burst: each gets the result of its own FIB.
 #[test]
 fn roots_mixed_in_a_burst() {
     for family in Family::BOTH {
@@ -168,7 +169,7 @@ fn roots_mixed_in_a_burst() {
     }
 }
 
-/// Prefixes around the places where levels, tops and halves of addresses end: few bits differ.
+/// Prefixes that differ in few bits, near the ends of levels, of tops and of address halves.
 fn crowded(family: Family) -> impl Strategy<Value = Prefix> {
     let edges = [0_u8, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32];
     let edges6 = [48_u8, 55, 56, 57, 63, 64, 65, 71, 72, 73, 120, 121, 127, 128];
@@ -185,7 +186,8 @@ fn crowded(family: Family) -> impl Strategy<Value = Prefix> {
     })
 }
 
-/// Random changes in two FIBs of one memory; all edges of all routes after every few of them.
+/// Makes random changes in two FIBs that share memory. Checks the edges of all routes after every
+/// few changes.
 fn random_changes(family: Family, steps: &[(bool, Prefix, u32, prop::sample::Index)]) {
     let fib = new_fib();
     let mut pairs = [Pair::new(&fib, family), Pair::new(&fib, family)];

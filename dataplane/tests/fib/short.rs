@@ -1,4 +1,5 @@
-//! Memory or numbers that run out: an error, the table as it was, and a way back.
+//! FIBs that run out of memory or numbers: a change fails and leaves the table unchanged, and
+//! removals still succeed.
 
 use std::sync::Arc;
 
@@ -10,14 +11,15 @@ use crate::support::{Family, Noise, Pair};
 
 const HEADROOM: Capacity = Capacity { roots: 4, nodes: 1 << 12, values: 1 << 16 };
 
-/// Prefixes of which some nest and many share their first bytes.
+/// A random prefix; some nest, and many share their first bytes.
 fn prefix(family: Family, noise: &mut Noise) -> Prefix {
     let len = noise.below(usize::from(family.width()) + 1) as u8;
     let spread = noise.wide() & noise.wide() & noise.wide();
     family.prefix(0x0a01_8040_20ff_0001_8000_0000_0000_0001 ^ spread, len)
 }
 
-/// Fills FIBs until nothing goes in, empties them, twice; the whole table is checked at each error.
+/// Fills FIBs until insertions fail, then empties them, and does both twice. Checks the whole table
+/// at each error.
 fn runs_full(family: Family, capacity: Capacity, seed: u64) {
     let mut noise = Noise(seed);
     let fib = Fib::new(Epochs::new(), capacity);
@@ -50,7 +52,7 @@ fn runs_full(family: Family, capacity: Capacity, seed: u64) {
             }
             assert!(routes.len() < 100_000, "memory for {} routes", routes.len());
         }
-        // With no reader that holds anything, all of it goes.
+        // No reader holds any memory, so every removal succeeds.
         while !routes.is_empty() {
             let (at, prefix) = routes.swap_remove(noise.below(routes.len()));
             pairs[at].remove(&fib, prefix).expect("removals have memory kept for them");
@@ -111,8 +113,8 @@ fn roots_run_out() {
     }
 }
 
-/// What a reader may still look at is no memory: changes are refused, not waited for, until it
-/// passes.
+/// A change cannot use memory that a reader may still look at. The FIB refuses the change, instead
+/// of waiting, until the reader passes.
 #[test]
 fn a_reader_that_stays_makes_memory_short_until_it_passes() {
     let epochs = Epochs::new();
@@ -165,8 +167,8 @@ fn a_next_hop_out_of_range_changes_nothing() {
     }
 }
 
-/// Where each change has to do with what the one before took out, a reader that passes after every
-/// change lets all of them go on.
+/// If each change needs the memory that the previous one took out, all changes succeed as long as
+/// the reader passes after every change.
 #[test]
 fn a_reader_that_passes_after_each_change_is_enough_at_the_end_of_memory() {
     let epochs = Epochs::new();

@@ -1,8 +1,8 @@
-//! A million random changes by one thread while others look up.
+//! One thread makes a million random changes while others look up addresses.
 //!
-//! Some routes stay, others come and go. An address is to get the next hop of the longest route over
-//! it that stays, or that of a longer one that flaps; no other, at any moment. Memory is small, so
-//! that what was taken out is soon used for something else.
+//! Some routes are stable, others flap. At any moment, a lookup must find the longest stable route
+//! that covers the address, or a longer route that flaps, and no other. Memory is small, so the
+//! FIB soon reuses what it took out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,22 +16,22 @@ use tollway_dataplane::stages::route::{Capacity, Fib, Prefix, Root};
 
 use crate::support::{Bursts, Family, Noise, Oracle};
 
-/// Of both families.
+/// The number of changes, both families together.
 const CHANGES: usize = 1_000_000;
 const READERS: u64 = 2;
 const FLAPPING: usize = 8000;
 
-/// Longest that the writer may take; on a loaded machine it does fewer changes.
+/// The time limit of the writer; on a loaded machine it makes fewer changes.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What may be there: routes that stay, routes that flap, and for probed addresses the answers.
+/// The stable routes, the routes that flap, and the allowed results for the probed addresses.
 struct Scene {
     stable: Vec<(Prefix, NextHopId)>,
     flapping: Vec<(Prefix, NextHopId)>,
     probes: Vec<(u128, Allowed)>,
 }
 
-/// The stable answer, and those of flapping routes that may lie over it.
+/// The next hop by stable routes, and the next hops of flapping routes that may replace it.
 struct Allowed {
     stable: NextHopId,
     flapping: Vec<NextHopId>,
@@ -84,8 +84,8 @@ impl Scene {
     }
 }
 
-/// Reads until it is told to stop: bursts and single lookups, a boundary after each, sleep now and
-/// then.
+/// Looks up addresses, in bursts and one by one, until `stop` is set. The reader passes after each
+/// burst, and sleeps now and then.
 fn read(
     fib: &Fib,
     root: Root,
@@ -132,7 +132,7 @@ fn changes_while_read(family: Family) {
         for seed in 0..READERS {
             let (fib, scene, stop, lookups, epochs) = (&fib, &scene, &stop, &lookups, &epochs);
             scope.spawn(move || {
-                // Also when it panics: the writer is not to run on for nothing.
+                // Stop the writer even if this thread panics: further changes would be useless.
                 let _stop = StopAtEnd(stop);
                 let reader = epochs.join();
                 let count = read(fib, root, family, scene, &reader, stop, seed);
@@ -155,7 +155,7 @@ fn changes_while_read(family: Family) {
     }
 }
 
-/// Lets routes flap at random; returns how often one did.
+/// Inserts and removes flapping routes at random; returns the number of changes.
 fn write(fib: &Fib, root: Root, scene: &Scene, stop: &AtomicBool) -> usize {
     let (mut noise, begun) = (Noise(10), Instant::now());
     let mut up = vec![false; scene.flapping.len()];
@@ -163,7 +163,7 @@ fn write(fib: &Fib, root: Root, scene: &Scene, stop: &AtomicBool) -> usize {
     while changes < CHANGES / 2 && begun.elapsed() < LIMIT && !stop.load(Ordering::Relaxed) {
         let at = noise.below(up.len());
         let (prefix, next) = scene.flapping[at];
-        // Refused while readers hold what was taken out: the table is as it was.
+        // The FIB refuses a change while readers hold what it took out, and stays unchanged.
         let done = if up[at] {
             fib.remove(root, prefix) == Ok(true)
         } else {

@@ -1,4 +1,4 @@
-//! What the tests of FIBs share: noise, an oracle, and lookups in bursts.
+//! The shared kit of the FIB tests: random numbers, an oracle, and lookups in bursts.
 
 use prefix_trie::PrefixMap;
 use tollway_dataplane::burst::{BURST, Burst};
@@ -6,7 +6,8 @@ use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{NextHopId, PortId};
 use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root, V4, V6, look_up};
 
-/// Repeatable noise (Steele and others, "Fast splittable pseudorandom number generators", 2014).
+/// A random number generator with the same sequence each time (Steele and others, "Fast splittable
+/// pseudorandom number generators", 2014).
 #[derive(Clone)]
 pub struct Noise(pub u64);
 
@@ -43,7 +44,7 @@ impl Family {
         }
     }
 
-    /// A prefix at an address whose bits are at the upper end.
+    /// A prefix at a left-aligned address.
     pub const fn prefix(self, bits: u128, len: u8) -> Prefix {
         match self {
             Self::V4 => Prefix::v4((bits >> 96) as u32, len),
@@ -51,12 +52,12 @@ impl Family {
         }
     }
 
-    /// An address: the bits that the family has of this.
+    /// A left-aligned address: the upper bits of `bits`, as many as the family has.
     pub const fn address(self, bits: u128) -> u128 {
         bits & (u128::MAX << (128 - self.width()))
     }
 
-    /// First and last address of a prefix, the one before, the one after.
+    /// The first and the last address of a prefix, the address before it and the one after it.
     pub fn edges(self, prefix: Prefix) -> [u128; 4] {
         let unit = 1 << (128 - self.width());
         let hosts = u128::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
@@ -91,7 +92,7 @@ impl Oracle {
         self.0.iter().map(|((bits, len), next)| (Prefix::v6(bits, len), *next))
     }
 
-    /// The routes searched from end to end.
+    /// The next hop for an address, from a linear search of all routes.
     pub fn scan(&self, address: u128) -> NextHopId {
         let covering = self.routes().filter(|(prefix, _)| prefix.contains(address));
         let longest = covering.max_by_key(|(prefix, _)| prefix.len());
@@ -111,21 +112,21 @@ impl Pair {
         Self { root: fib.add_root().expect("a root"), family, oracle: Oracle::default() }
     }
 
-    /// Puts a route in both, or in none.
+    /// Inserts a route into both; on an error, into neither.
     pub fn insert(&mut self, fib: &Fib, prefix: Prefix, next: NextHopId) -> Result<(), FibError> {
         fib.insert(self.root, prefix, next)?;
         self.oracle.insert(prefix, next);
         Ok(())
     }
 
-    /// Takes a route out of both, or of none.
+    /// Removes a route from both; on an error, from neither.
     pub fn remove(&mut self, fib: &Fib, prefix: Prefix) -> Result<(), FibError> {
         let was = fib.remove(self.root, prefix)?;
         assert_eq!(was, self.oracle.remove(prefix), "{prefix:?}");
         Ok(())
     }
 
-    /// Looks addresses up one by one, and in bursts, and asks the oracle.
+    /// Looks up addresses one by one and in bursts, and compares the results with the oracle.
     pub fn check(&self, fib: &Fib, addresses: &[u128]) {
         let mut bursts = Bursts::new(self.family);
         for some in addresses.chunks(BURST) {
@@ -146,7 +147,7 @@ impl Pair {
     }
 }
 
-/// Lookups in bursts, through the stage.
+/// Looks up bursts of addresses with the route stage.
 pub struct Bursts {
     family: Family,
     umem: Umem,

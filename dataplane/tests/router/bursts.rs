@@ -1,5 +1,5 @@
-//! What becomes of a packet does not depend on the packets beside it, on what lay in its memory
-//! before, on the instruction set, or on being timed.
+//! The outcome for a packet does not depend on the other packets of its burst, on the old content
+//! of its memory, on the instruction set, or on whether the burst is timed.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ fn frames(port: u8, seeds: &[u64]) -> Vec<Vec<u8>> {
     seeds.iter().map(|seed| mixed::frame(port, *seed)).collect()
 }
 
-/// Two sound frames that lie in memory where others are written over them.
+/// Two valid frames that are in the memory before other frames overwrite them.
 fn stale(port: u8) -> [Vec<u8>; 2] {
     [
         LinkVariant::Qinq.packet(port, LinkVariant::Plain.host4(1)).size(700).build(),
@@ -80,7 +80,7 @@ proptest! {
         }
     }
 
-    /// Without VLANs and groups compiled in, packets that need neither fare the same.
+    /// If VLANs and groups are not compiled in, packets that need neither have the same outcome.
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn optional_stages_touch_only_their_packets((port, seeds) in seeds()) {
@@ -88,7 +88,7 @@ proptest! {
         let everything = PathBench::over(&TABLES, Path::<AllStages>::detect(), CHUNK).burst(port, &frames);
         let nothing = PathBench::over(&TABLES, Path::<NoStages>::detect(), CHUNK).burst(port, &frames);
         for ((frame, with), without) in frames.iter().zip(everything).zip(nothing) {
-            // What is behind a runt is not looked at by the whole path, and only there.
+            // Only the path with all stages does not look at the bytes behind a runt.
             if frame.len() < 14 {
                 continue;
             }
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Says whether a frame goes where a next-hop group stands.
+/// Says whether the route to a frame's destination leads to a next-hop group.
 fn is_for_a_group(frame: &[u8]) -> bool {
     let (_, packet) = layer3(frame);
     let dst4 = packet.get(16..19);
@@ -112,7 +112,7 @@ fn is_for_a_group(frame: &[u8]) -> bool {
     dst4 == Some(&group4.octets()[..3]) || dst6 == Some(&group6.octets()[..8])
 }
 
-/// Every burst size, with packets that are all the same, and with one in their midst that is not.
+/// Bursts of every size, with equal packets except for one, at the start, middle or end.
 #[test]
 fn every_size_with_an_odd_one_at_every_place() {
     let good = LinkVariant::Plain.packet(0, LinkVariant::Vlan.host4(1)).build();
@@ -140,7 +140,7 @@ fn every_size_with_an_odd_one_at_every_place() {
     }
 }
 
-/// The timed build of the path gives what the plain one gives.
+/// The timed build of the path has the same outcomes as the plain one.
 #[test]
 fn a_timed_burst_is_a_burst_like_any() {
     let frames = frames(0, &(0..64).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A kernel behind the ports that has the firewall's rules itself.
+//! Ports with a kernel behind them that has the same rules as the firewall.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::testkit::net::Net;
 use crate::testkit::packet::Packet;
 use crate::testkit::wires::{LinkVariant, PORTS, Special};
 
-/// A port with a kernel behind it, and what that was handed.
+/// A port with a kernel behind it, and the frames handed to that kernel.
 struct Kernel {
     port: MemoryPort,
     punted: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ impl Port for Kernel {
     }
 }
 
-/// What a router made of some packets.
+/// The result for some packets: punted frames, the number of sent frames, and the network.
 struct Seen {
     punted: Vec<Vec<u8>>,
     sent: usize,
@@ -65,7 +65,7 @@ fn run(filter: Filter, packets: &[Packet]) -> Seen {
     Seen { punted: std::mem::take(&mut ports[0].punted), sent, net }
 }
 
-/// One rule for every packet of both versions at some points.
+/// A filter with one rule at each of these points, which matches every packet of both IP versions.
 fn rules(points: &[(Point, Vec<Op>)]) -> Filter {
     let mut filter = Filter::new(1, Vec::new());
     for (point, ops) in points {
@@ -107,7 +107,7 @@ fn what_rules_reject_or_can_not_decide_is_the_kernels_as_it_came() {
 #[test]
 fn what_rules_have_written_is_taken_back() {
     let marked = |dscp| Op::Dscp(dscp);
-    // Written into twice, and then without a hop or a route.
+    // The rules write into each packet twice; some packets then have no hop left or no route.
     let filter = || {
         rules(&[
             (Point::Prerouting, vec![marked(10)]),
@@ -132,7 +132,7 @@ fn drops_stay_drops() {
     assert_eq!(seen.net.counters().drops[DropReason::NetfilterDrop as usize], 2);
 }
 
-/// The kernel sends them where its rules say; here they only leave the path.
+/// The kernel reroutes these packets by its own rules; here they only exit the path.
 #[test]
 fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
     let mut filter = rules(&[(Point::Prerouting, vec![Op::Forward(0)])]);
@@ -142,7 +142,8 @@ fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
     assert_eq!(seen.punted, frames(&[packet]));
 }
 
-/// Its own rules count them; asked twice, a limit would be used up twice.
+/// The kernel's own rules count these packets. If the filter evaluated them too, a limit would be
+/// charged twice.
 #[test]
 fn rules_are_not_asked_for_what_is_forwarded_off_the_road() {
     let packets = [
@@ -158,7 +159,7 @@ fn rules_are_not_asked_for_what_is_forwarded_off_the_road() {
     assert_eq!(seen.net.router.rule_counts(), [Count::default()]);
 }
 
-/// A condition on what was written sees that, as the kernel's would.
+/// A condition on a field that a rule has written sees the new value, as in the kernel.
 #[test]
 fn only_packets_that_were_written_into_are_restored() {
     let is_web = Condition::new(Field::DestinationPort, [(80, 80)]);

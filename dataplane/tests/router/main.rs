@@ -1,4 +1,4 @@
-//! The whole router, from port to port, against an independent library.
+//! The whole router, from port to port, compared with an independent library.
 
 mod bursts;
 mod kernel;

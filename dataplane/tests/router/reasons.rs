@@ -1,4 +1,4 @@
-//! Every reason for which a packet leaves the path, provoked one by one.
+//! Provokes every reason for which a packet exits the path, one by one.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1Q, Packet, link_header};
 use crate::testkit::wires::{LinkVariant, Special};
 
-/// What provokes a reason, once.
+/// A function that provokes a reason once.
 type Case = fn(&mut Net);
 
-/// A port with one frame that fits no memory.
+/// A port that reports one frame that does not fit its memory.
 struct Oversized;
 
 impl Port for Oversized {
@@ -37,7 +37,8 @@ impl Port for Oversized {
     }
 }
 
-/// A port with the kernel behind it, which takes packets back or does not; some wait to be received.
+/// A port with a kernel behind it, which accepts punted packets or refuses them; some packets wait
+/// to be received.
 struct Kernel {
     waiting: usize,
     takes: bool,
@@ -79,10 +80,11 @@ fn from_kernel(net: &mut Net, mut port: Kernel) {
     while net.router.turn(PortId(0), std::slice::from_mut(&mut port), net.now_ns) > 0 {}
 }
 
-/// Packets that the kernel is given at once for one reason.
+/// The number of packets that the router hands to the kernel at once for one reason.
 const PUNTS: usize = 1000;
 
-/// Packets for one neighbour, more than can wait for it, and longer than it is waited for.
+/// The number of packets for one neighbour, more than can wait for it; and seconds, more than any
+/// packet waits.
 const MANY: u64 = 2000;
 const LONG_S: u64 = 30;
 
@@ -93,13 +95,13 @@ fn good() -> Packet {
 /// The source of [`good`].
 const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 
-/// Has the first link ask of sources what it does by default, and this.
+/// Sets the source check of the first link: the default check, and this reverse path filter.
 fn ask_for_source(net: &mut Net, rpf: Rpf) {
     let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
     net.router.tables.set_source(LinkId(0), check).expect("a link");
 }
 
-/// Sends a packet under a rule for every packet that is to be forwarded.
+/// Sends a packet through a firewall with one rule, which applies to every packet in hook forward.
 fn under_rule(net: &mut Net, op: Op) {
     let rules = Rules { rules: vec![Rule { ops: vec![op], next: 1, ..Rule::default() }], end: 0 };
     let mut filter = Filter::new(0, Vec::new());
@@ -192,7 +194,7 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PuntFailed => |net| {
             from_kernel(net, Kernel { waiting: 1, takes: false });
         },
-        // Whoever dispatches packets to the router drops them; the worker adds them.
+        // The dispatcher drops these packets; the worker adds them to the counters.
         DropReason::FailClosed => |net| {
             net.router.counters.received(PortId(0), 1, 60);
             net.router.counters.drop(DropReason::FailClosed);
@@ -273,8 +275,8 @@ fn punt_case(reason: PuntReason) -> Case {
     }
 }
 
-/// What was counted when `case` had run on a fresh network: where each frame has one chunk, and where it
-/// has several.
+/// The counters after `case` has run on a fresh network: with one chunk per frame, and with
+/// several.
 fn counted(case: Case) -> [Counters; 2] {
     [Net::new(64), Net::in_pieces(1024)].map(|mut net| {
         case(&mut net);

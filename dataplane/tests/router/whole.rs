@@ -1,4 +1,4 @@
-//! Router and ports together: what is counted, what is sent, what comes back to memory.
+//! Router and ports together: the counters, the sent frames, and the chunks returned to memory.
 
 use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::port::MemoryPort;
@@ -113,7 +113,7 @@ fn a_group_uses_all_its_members() {
     assert!((share - expected).abs() < 0.05, "{share}");
 }
 
-/// Frames of every kind, in bursts of every size, into all ports at once.
+/// Sends frames of every kind, in bursts of every size, into all ports at once.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn no_packet_and_no_memory_is_lost() {
@@ -124,7 +124,7 @@ fn no_packet_and_no_memory_is_lost() {
             for n in 0..90 {
                 let port = (n % u64::from(PORTS)) as u8;
                 let frame = mixed::frame(port, round << 32 | n);
-                // Packets that are held take memory away.
+                // Held packets occupy memory.
                 if !net.inject(port, &frame) {
                     break;
                 }

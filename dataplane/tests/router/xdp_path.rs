@@ -1,4 +1,5 @@
-//! What an XDP path is told: which packets, and that nothing it was told before holds any more.
+//! The router's reports to an XDP path: which packets it forwarded, and that earlier reports are
+//! void.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,14 +18,14 @@ use crate::testkit::net::Net;
 use crate::testkit::packet::{Packet, ip};
 use crate::testkit::wires::{LinkVariant, Special, tables};
 
-/// What was told.
+/// An event that the router reported.
 #[derive(Clone, Debug, PartialEq)]
 enum PathEvent {
-    /// Another version than the last.
+    /// The version of the tables differs from the last one.
     Change,
     /// Forwarded packets, by lane.
     Forwarded(Vec<usize>),
-    /// Those of which nothing may be kept.
+    /// Forwarded packets on which the XDP path must not keep decisions, by lane.
     Bound(Vec<usize>),
 }
 
@@ -55,7 +56,7 @@ impl XdpPath for Listener {
     }
 }
 
-/// The test network with somebody who listens.
+/// The test network with a listener in place of an XDP path.
 fn net() -> (Net, Listener) {
     let mut net = Net::new(64);
     let listener = Listener::default();
@@ -92,7 +93,7 @@ const fn bare(prefix: RoutePrefix) -> Prefix {
     }
 }
 
-/// Says whether the next turn, without any packet, learns of a change.
+/// Says whether the next turn reports a change to the listener, even without any packet.
 fn notices(net: &mut Net, listener: &Listener, change: impl FnOnce(&mut Tables)) -> bool {
     net.run();
     listener.take();
@@ -136,7 +137,7 @@ fn every_change_is_noticed_before_the_next_packet() {
     for (what, change) in changes {
         assert!(notices(&mut net, &listener, change), "{what}");
     }
-    // What cannot concern a packet that was forwarded is no change.
+    // A change that cannot affect a forwarded packet does not count.
     let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
     assert!(notices(&mut net, &listener, |t| t.insert(vrf, prefix, next).unwrap()));
     type Still = Box<dyn Fn(&mut Tables)>;
@@ -163,7 +164,7 @@ fn every_change_is_noticed_before_the_next_packet() {
     assert!(notices(&mut net, &listener, |t| t.forget_neigh(link, far)), "it had come");
 }
 
-/// The routes that the next turn learns of; none where it learns that more has changed.
+/// The changed routes that the next turn reads; none if more than routes has changed.
 fn touched(tables: &mut Tables, change: impl FnOnce(&mut Tables)) -> Option<Vec<Touched>> {
     let then = tables.version();
     change(tables);
@@ -194,7 +195,7 @@ fn routes_change_for_the_addresses_that_they_cover() {
         let gone = touched(&mut tables, |tables| assert!(tables.remove(vrf, v4).unwrap()));
         assert_eq!(gone, Some(vec![four]));
     }
-    // A neighbour that comes has a host route, and one that goes was somebody's next hop.
+    // A new neighbour adds a host route; a lost neighbour was the next hop of some route.
     let link = LinkVariant::Plain.link(1);
     let came = touched(&mut tables, |tables| {
         tables.publish_neigh(link, neigh, [4; 6]).unwrap();
@@ -204,7 +205,8 @@ fn routes_change_for_the_addresses_that_they_cover() {
     assert_eq!(touched(&mut tables, |tables| tables.set_multipath(Hash::L3, Hash::L4)), None);
 }
 
-/// By layer 3, an ICMP error goes the way of the flow that it is about: that is not in its own addresses.
+/// With the layer-3 hash, an ICMP error takes the path of the flow that it is about. Its own
+/// addresses do not identify that flow.
 #[test]
 fn an_error_on_a_group_may_not_be_kept() {
     let dst = Special::Group.host4();
@@ -224,7 +226,7 @@ fn an_error_on_a_group_may_not_be_kept() {
     }
 }
 
-/// Lets the other thread get somewhere.
+/// Spins for a while, so that the other thread makes progress.
 fn dawdle(times: u32) {
     for _ in 0..times {
         std::hint::spin_loop();

@@ -31,7 +31,7 @@ fn cost(line: &str) -> Option<(u64, i64)> {
     Some((u64::from_str_radix(address, 16).ok()?, cost.trim().parse().ok()?))
 }
 
-/// The costs that the longer run has more.
+/// The costs by which the longer run exceeds the shorter one.
 pub(super) fn difference(long: &Costs, short: &Costs) -> Costs {
     let mut costs = long.clone();
     for (place, cost) in short {

@@ -99,7 +99,7 @@ impl Repository {
         Ok(kept)
     }
 
-    /// The compiler's version. A cached build is of no use to a later compiler.
+    /// The compiler's version. A build in the cache is useless if the compiler has changed since.
     fn compiler(&self, settings: &Settings) -> Result<String, String> {
         let mut command = Command::new("rustc");
         select(&mut command, settings).arg("--version").current_dir(&self.root);

@@ -161,7 +161,7 @@ impl Samples {
     fn time(&self, name: &str, ns: f64) -> (f64, f64) {
         let found = self.functions.get(name).map_or(0, |found| found.0) as f64;
         let all = self.all.max(1) as f64;
-        // Adds one sample of each sort, so that no samples do not pass for a certain zero.
+        // Adds one sample of each sort: otherwise, no samples would mean exactly zero.
         let share = (found + 1.0) / (all + 2.0);
         (found / all * ns, (share * (1.0 - share) / all).sqrt() * ns)
     }

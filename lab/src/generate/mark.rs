@@ -11,7 +11,7 @@
 //!
 //! `bpf/mark.h` has the same format.
 
-/// A first word that other traffic hardly has.
+/// A first word that other traffic is unlikely to have.
 pub const MAGIC: u16 = 0x7011;
 /// Bytes of a mark.
 pub const LEN: usize = 18;

@@ -35,7 +35,7 @@ pub type Report = crate::report::Report<Row>;
 /// A port and its frame memory.
 pub type Opened = (Box<dyn Port>, Umem);
 
-/// A run number that hardly equals the last run's.
+/// A run number that most likely differs from the last run's.
 #[must_use]
 pub fn any_run() -> u8 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

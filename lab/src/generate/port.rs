@@ -16,10 +16,10 @@ use crate::live::sys::monotonic_ns;
 
 /// Time for frames in flight after the last frame.
 pub const DRAIN: Duration = Duration::from_millis(100);
-/// A port that accepts no frame for this long passes none.
+/// A sender gives a port up if the port accepts no frame for this long.
 const REFUSED_NS: u64 = 1_000_000_000;
-/// The most that one attempt adds to that time: a sender that had no processor was not refused
-/// meanwhile.
+/// The most that one attempt adds to that time: while a sender has no processor, the port does not
+/// refuse its frames.
 const TURN_NS: u64 = 10_000_000;
 
 /// The source of a stream's frames.

@@ -18,7 +18,7 @@ const SHORT: u32 = 4;
 const LEAST_PPS: f64 = 100.0;
 /// A trial says nothing about a rate if the sender reached less than this share of it.
 const KEPT: f64 = 0.97;
-/// Nor does a trial whose sender had no processor for more than this share of the time.
+/// A trial also says nothing if its sender had no processor for more than this share of the time.
 const AWAY: f64 = 0.5;
 /// Attempts of such a trial before it counts as the sender's own limit.
 const AGAIN: usize = 3;

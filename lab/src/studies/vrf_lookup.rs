@@ -46,7 +46,7 @@ enum Method {
     Plain,
     /// Through the VRF's device, which looks up again.
     Device,
-    /// Past the VRF's device, since nothing is attached to it, which is checked for each packet.
+    /// Past the VRF's device, after a check for each packet that nothing is attached to the device.
     Checked,
 }
 

@@ -72,8 +72,8 @@ impl<F: Features> Bench<F> {
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
         let port = || MemoryPort::new(burst);
-        // Half of the frames apart, so that neither finds in the caches what the other has just
-        // read.
+        // The two kinds of passes start half of the frames apart, so that neither finds in the
+        // caches what the other has just read.
         let position = [0, source.len() / 2];
         Ok(Self {
             router,

@@ -39,7 +39,7 @@ pub(super) struct Scene {
     pub(super) tags: usize,
     /// Whether the links are in a separate VRF.
     pub(super) vrf: bool,
-    /// Whether they are, and the VRF has no route but falls back to the first.
+    /// Whether the links are in a separate VRF that has no route but falls back to the first.
     pub(super) fallback: bool,
     /// Whether the route leads to a next-hop group.
     pub(super) ecmp: bool,

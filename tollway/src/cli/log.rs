@@ -25,8 +25,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Starts a thread that writes from now on, so that a packet never waits for a reader of the
-    /// log. If no thread can be started, the caller's threads continue to write themselves.
+    /// Starts a thread that writes all further lines, so that a packet never waits for a reader of
+    /// the log. If no thread can be started, the caller's threads continue to write themselves.
     pub(super) fn detach(self: &Arc<Self>) {
         let (queue, lines) = sync_channel(MOST_WAITING);
         let log = Arc::clone(self);

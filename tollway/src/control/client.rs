@@ -98,7 +98,8 @@ pub struct Client {
 impl Client {
     /// Connects to the router at a path, or at the first default path that exists.
     ///
-    /// # Errors No process listens there.
+    /// # Errors
+    /// No process listens there.
     pub fn connect(path: Option<&Path>) -> Result<Self, ClientError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -128,7 +129,8 @@ impl Client {
     /// The router's process. None if it cannot be determined: it is in another PID namespace, and
     /// the kernel is older than 6.5.
     ///
-    /// # Errors The process has ended, or a system call failed.
+    /// # Errors
+    /// The process has ended, or a system call failed.
     pub fn peer(&self) -> io::Result<Option<Peer>> {
         Peer::of(self.stream.get_ref())
     }

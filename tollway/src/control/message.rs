@@ -99,7 +99,7 @@ pub struct Totals {
     pub punted: u64,
     /// Received for the router itself.
     pub delivered: u64,
-    /// Received, and held now until a neighbour is resolved.
+    /// Received, and waiting now until a neighbour is resolved.
     pub held: u64,
     /// Packets that all ports accepted for sending.
     pub transmitted: u64,
@@ -266,9 +266,9 @@ pub struct Punts {
 /// The answer to [`Ask::Xdp`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xdp {
-    /// Whether the XDP path runs.
+    /// Whether the XDP path is active.
     pub on: bool,
-    /// Why it does not run.
+    /// Why it is not active.
     pub why: Option<String>,
     /// Its counters, by name.
     pub counts: BTreeMap<String, u64>,

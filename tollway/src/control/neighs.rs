@@ -11,7 +11,7 @@ use super::Names;
 use super::message::Neigh;
 use crate::model::Mac;
 
-/// The copy: each neighbour with its next hop, and its state if the host resolves it.
+/// The copied neighbours: each with its next hop, and its state if the host resolves it.
 pub(super) struct Noted {
     neighs: Vec<(LinkId, IpAddr, NextHopId, Option<&'static str>)>,
     next_hops: Arc<NextHops>,

@@ -25,7 +25,7 @@ pub enum Request {
 pub enum Command {
     /// Read the configuration again and install it.
     Reload,
-    /// Answer when everything is active that the kernel has notified of by now.
+    /// Answer when everything that the kernel has notified of so far is active.
     Sync,
     /// Stop and give the ports to a successor; the kernel forwards meanwhile.
     HandOver,

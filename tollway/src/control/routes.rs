@@ -1,5 +1,5 @@
-//! Reading routes: from memory that the workers share, without querying them, however many routes
-//! there are.
+//! Reads routes from memory that the workers share, without querying the workers: their packets do
+//! not wait, regardless of the number of routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Reader {
         Route { prefix, kind: kind.to_owned(), nexthops }
     }
 
-    /// Where a next hop leads, or the kind of a route that leads nowhere.
+    /// The target of a next hop, or the kind of a route that leads nowhere.
     fn next_hop(&self, names: &Names, id: NextHopId) -> Result<NextHop, &'static str> {
         let next = self.next_hops.get(id);
         let via = match next.action {

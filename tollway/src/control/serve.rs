@@ -43,7 +43,7 @@ const NO_MIRROR: &str = "this router is configured by a file, not by the kernel"
 /// The function that sends a line of an answer.
 pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
-/// What clients may request beside queries. An absent power is refused.
+/// What clients may request beside queries. The server refuses requests for an absent power.
 #[derive(Default)]
 pub struct Powers {
     /// Reloads the configuration file.
@@ -214,7 +214,7 @@ impl RequestHandler {
         })
     }
 
-    /// The rate of the TSC, MHz. It is the more exact the longer the router runs.
+    /// The rate of the TSC, MHz. It becomes more exact the longer the router runs.
     fn tsc_mhz(&self) -> f64 {
         std::thread::sleep(CLOCK_TIME.saturating_sub(self.start.elapsed()));
         let clocks = clock::now().wrapping_sub(self.start_clock);

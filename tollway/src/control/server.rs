@@ -92,7 +92,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Descriptors or memory may be short only for a while.
+                // A shortage of descriptors or memory may be temporary.
                 shortage.note(&error);
                 shortage.turn_away(&socket.listener);
             }
@@ -100,7 +100,8 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
     }
 }
 
-/// A shortage of descriptors, memory or threads is over when clients were accepted for this long.
+/// The time for which the server must accept clients until a shortage counts as over: of
+/// descriptors, memory or threads.
 const CALM: Duration = Duration::from_secs(10);
 
 /// A shortage that keeps the server from accepting clients. Its start and its end are logged.
@@ -134,7 +135,7 @@ impl<'a> Shortage<'a> {
         }
     }
 
-    /// Accepts a client and tells it that it cannot be served; this needs the spare descriptor.
+    /// Accepts a client, and answers that the router cannot serve it; this needs the spare descriptor.
     fn turn_away(&mut self, listener: &UnixListener) {
         self.spare = None;
         match listener.accept() {
@@ -185,7 +186,7 @@ fn admit(
     let thread = std::thread::Builder::new().name("control-client".to_owned());
     let spawned = thread.spawn(move || {
         let _place = place;
-        // Whatever the error is, the connection closes and the client notices.
+        // After any error the connection closes, which the client notices.
         let _ = serve(&stream, &desk);
     });
     spawned.map(drop)

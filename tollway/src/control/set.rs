@@ -60,7 +60,7 @@ pub(super) fn change(
     Ok(Changed { set: set.name().to_owned(), changed, count: set.count() })
 }
 
-/// What became of the elements before the one that was refused.
+/// The result for the elements before the refused one.
 fn before(at: usize) -> String {
     if at == 0 { String::new() } else { format!("; the {at} before it are done") }
 }

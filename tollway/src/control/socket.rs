@@ -116,7 +116,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // An error has no receiver here; the next router replaces the file.
+            // Nothing can handle an error here; the next router replaces the file.
             let _ = std::fs::remove_file(&self.path);
             if self.path.parent() == Some(Path::new(RUN_DIR)) {
                 // This fails, and should, if other routers have sockets in the directory.
@@ -141,9 +141,8 @@ fn own(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A lock, held for the moment in which a router creates its socket. The file is open to its owner
-/// only, since any process that can open it could keep the lock. Dropping the lock removes the
-/// file.
+/// A lock that a router takes while it creates its socket. Only its owner can open the file, since
+/// any process that can open it could keep the lock. Dropping the lock removes the file.
 struct Lock {
     file: File,
     path: PathBuf,

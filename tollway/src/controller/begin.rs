@@ -78,7 +78,7 @@ impl Startup {
         let (tell, told) = mpsc::channel();
         let waker = handle.clone();
         let rules = rules::Follower::start(Box::new(move |event| {
-            // An error means that the receiver has gone: the event is of no use then.
+            // An error means that the receiver has gone and needs no more events.
             let _ = tell.send(event);
             waker.wake();
         }))?;
@@ -147,7 +147,7 @@ impl Startup {
         self.handle.clone()
     }
 
-    /// For each port, why it has nothing to do by now.
+    /// For each port, why it has nothing to do at the moment.
     #[must_use]
     pub fn idle(&self) -> Vec<Option<String>> {
         let idle = |port: &Port| self.offload.idle(port.device?);
@@ -161,11 +161,11 @@ impl Startup {
     }
 
     /// Starts the controller on a thread of its own. The kernel forwards until everything that it has
-    /// notified of meanwhile is active; then the thread calls `ready`. `most_mtu` is the largest packet that
-    /// there is room for, in bytes. The controller publishes the offload in `live`.
+    /// notified of since the start is active; then the thread calls `ready`. `most_mtu` is the largest packet
+    /// that a buffer has room for, in bytes. The controller publishes the offload in `live`.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses a thread.
     pub fn start(
         mut self,
         mut installer: Installer,
@@ -218,8 +218,8 @@ pub(super) fn model(plan: &Plan, kernel_state: &KernelState, locals: &Locals) ->
     model
 }
 
-/// Builds tables of a plan with all routes. Rules that cannot be compiled are left out, and everything
-/// then takes the kernel path: [`KernelState::rules()`] says so.
+/// Builds tables of a plan with all routes. It leaves out rules that cannot be compiled, and everything
+/// then takes the kernel path; [`KernelState::rules()`] gives the reason.
 pub(super) fn build(
     plan: &Plan,
     kernel_state: &mut KernelState,

@@ -15,13 +15,13 @@ pub enum DeviceError {
     Unknown {
         /// The name.
         name: String,
-        /// Devices that could be meant, as the end of a sentence.
+        /// Devices that the user may have meant, as the end of a sentence.
         kernel_state: String,
     },
     /// It was named before.
     #[error("{0} is named twice; name each device once")]
     Twice(String),
-    /// Nothing arrives by it.
+    /// No packet arrives by it.
     #[error("{0} is the loopback device, by which nothing arrives; name devices that have a cable")]
     Loopback(String),
     /// It is Tollway's own.
@@ -65,7 +65,7 @@ pub enum DeviceError {
         name: String,
         /// What it is.
         kind: String,
-        /// What else there is to say.
+        /// A further hint for the user.
         hint: &'static str,
     },
 }
@@ -73,7 +73,7 @@ pub enum DeviceError {
 /// Finds the devices that are to be ports, in their order.
 ///
 /// # Errors
-/// The first that cannot be one.
+/// The first device that cannot be a port.
 pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceError> {
     let mut found: Vec<Ifindex> = Vec::new();
     for name in names {

@@ -3,11 +3,10 @@
 //! Devices, addresses, rules and next-hop objects come as one whole at the start and after a loss
 //! ([`Event::Whole`]), then one by one as they change. Routes always come one by one.
 //!
-//! [`Event::Listing`] and [`Event::Listed`] enclose a list of all routes of a family. The controller of the
-//! routes has a generation for each family, a byte that wraps. `Listing` raises it. Every route that
-//! comes meanwhile, listed or changed, is stamped with it. `Listed` removes routes whose stamp is too
-//! old; they stay in use until then. A list that is lost is followed by another `Listing` without a
-//! `Listed`.
+//! [`Event::Listing`] and [`Event::Listed`] enclose a list of all routes of a family. The RIB has a
+//! generation for each family, a byte that wraps. `Listing` raises it. Every route that is listed or
+//! changed before `Listed` gets it as a stamp. `Listed` removes routes whose stamp is too old; they stay
+//! in use until then. If a list is lost, another `Listing` follows without a `Listed`.
 
 use super::kernel::{
     Address, Family, Ifindex, Kernel, Netdev, Nexthop, NexthopId, Route, RouteKey, Rule,
@@ -22,8 +21,7 @@ pub enum Event {
     Link(Ifindex, Option<Box<Netdev>>),
     /// An address exists, or exists no more.
     Address(Address, Presence),
-    /// A next-hop object exists, or exists no more. With it go the routes that use it; no events of their
-    /// own follow for them.
+    /// A next-hop object exists, or exists no more. Its routes go with it, without events of their own.
     Nexthop(NexthopId, Option<Nexthop>),
     /// A rule is added behind those of its priority, or removed.
     Rule(Rule, Presence),
@@ -33,13 +31,13 @@ pub enum Event {
     Listing {
         /// The family.
         family: Family,
-        /// The list checks known routes without a cause for doubt: whatever it changes has gone wrong
-        /// before.
+        /// Whether the list only checks known routes. Then each route that it changes is the sign of an earlier
+        /// error.
         audit: bool,
     },
     /// The list of a family's routes is complete. Routes that are in none of the last `lists` lists, and
-    /// had no event since, are gone. More than one list counts where so much changed meanwhile that the
-    /// kernel may have left some out (`fib6_dump_table` skips by count).
+    /// had no event since, are gone. More than one list counts if many routes changed during a list, as
+    /// the kernel may then have left some out (`fib6_dump_table` skips by count).
     Listed {
         /// The family.
         family: Family,
@@ -64,11 +62,11 @@ pub enum Event {
 pub enum Presence {
     /// It exists.
     Here,
-    /// It exists no more.
+    /// It no longer exists.
     Gone,
 }
 
-/// What an event says of a route. Several routes may have one key; the first usable one applies.
+/// A change of a route. Several routes may have one key; the first usable one applies.
 ///
 /// IPv6: routes of one key that [join](Route::joins) are one route with several next hops. An `Add` of
 /// such a route has all of them. With `Last`, hops that [it had](super::kernel::Hop::leads_alike) before
@@ -76,8 +74,8 @@ pub enum Presence {
 /// A `Del` of such a route takes away the hops that it names; a single hop that remains has a weight of 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is in the list; routes of one key come in their order. A known route is stamped and moved behind
-    /// those of its key that have the stamp already.
+    /// It is in the list, which has routes of one key in their order. A known route gets the stamp, and moves
+    /// behind those of its key that already have the stamp.
     Listed,
     /// It is new, at this place. If the key has the same route already, only the stamp changes.
     Add(Place),
@@ -94,6 +92,6 @@ pub enum Place {
     First,
     /// Behind them.
     Last,
-    /// In place of the first. IPv6: of the first that joins as this one does; else of the very first.
+    /// In place of the first. IPv6: in place of the first that joins as this one does, if there is one.
     Instead,
 }

@@ -37,32 +37,32 @@ const ASKED_AFTER: [Duration; 4] =
 const BATCH: usize = 64;
 /// Queries that may wait; beyond that the oldest are dropped.
 const MOST_ASKS: usize = 512;
-/// The most destinations on the kernel path: each is an entry in the FIB of each table. The kernel keeps some
-/// thousand for a next hop.
+/// The most destinations on the kernel path: each is an entry in the FIB of each table. The kernel itself
+/// stores some thousand exceptions for a next hop.
 const MOST_KNOWN: usize = 16_384;
 /// The most time for queries in one turn.
 const SLICE: Duration = Duration::from_millis(1);
-/// How often to check whether the list of the start is complete.
+/// How often to check whether the initial list is complete.
 const LIST_EVERY: Duration = Duration::from_millis(50);
-/// After a change of routes, further changes are awaited for this long.
+/// The time to wait for further changes after a change of routes.
 const DOUBTED_FOR: Duration = Duration::from_millis(50);
-/// An exception that is about to expire is queried again no sooner.
+/// The least time before an exception that is about to expire is queried again.
 const LEAST: Duration = Duration::from_millis(20);
 /// Nothing is due.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// The known exceptions, and the means to learn of them.
 pub(super) struct Exceptions {
-    /// None where the system gives no such socket.
+    /// The raw socket for the messages; none where the system refuses it.
     messages: Option<File>,
     asker: Option<Asker>,
     asks: VecDeque<Ask>,
     known: BTreeMap<Ipv4Addr, PathMtuException>,
-    /// When to doubt everything known, after a change of routes.
+    /// When to query all known exceptions again, after a change of routes.
     doubted: Option<Instant>,
-    /// The warning that there are more than can be kept has been logged.
+    /// Whether the warning about too many exceptions has been logged.
     has_told: bool,
-    /// The list of the start, until it is complete.
+    /// The initial list, until it is complete.
     list: Option<JoinHandle<io::Result<Locked>>>,
     /// When there is something to do even without a message.
     pub(super) at: Instant,
@@ -122,7 +122,7 @@ impl Exceptions {
         Self { messages, asker, asks, known, doubted, has_told, list, at: Instant::now() }
     }
 
-    /// The descriptor to wait for; poll(2) ignores the negative number that stands for none.
+    /// The descriptor to wait for; -1, which poll(2) ignores, if there is none.
     pub(super) fn fd(&self) -> i32 {
         self.messages.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -210,7 +210,7 @@ impl Exceptions {
         true
     }
 
-    /// Notes an exception; returns whether it is new.
+    /// Records an exception; returns whether it is new.
     fn note(&mut self, flow: Flow, until: Instant) -> bool {
         let is_new = !self.known.contains_key(&flow.dst);
         if is_new && self.known.len() >= MOST_KNOWN {
@@ -249,7 +249,7 @@ impl Exceptions {
         }
     }
 
-    /// Takes in the list of the start, if it is complete; returns whether it had any entry.
+    /// Takes in the initial list, if it is complete; returns whether it had any entry.
     fn take_list(&mut self, now: Instant) -> bool {
         let Some(list) = self.list.take_if(|list| list.is_finished()) else { return false };
         let locked = match list.join() {

@@ -37,7 +37,7 @@ pub struct Status {
     pub lost: u64,
     /// How often all routes were listed as a check.
     pub audits: u64,
-    /// The number of things that such checks found to be wrong.
+    /// The number of differences that these checks found.
     pub drift: u64,
 }
 
@@ -46,16 +46,16 @@ pub struct Status {
 pub struct Synced {
     /// Changes that the kernel had notified of, including lists.
     pub changes: u64,
-    /// Why the kernel forwards everything nevertheless, if it does.
+    /// Why the kernel still forwards everything, if it does.
     pub bypassed: Option<String>,
 }
 
 /// A request to the controller's thread.
 pub(super) enum Request {
-    /// Answer when everything that the kernel has notified of by now is active.
+    /// Answer when everything that the kernel has notified of so far is active.
     Sync(SyncSender<Synced>),
-    /// Let the XDP programs forward again when everything that the kernel has notified of by now is active;
-    /// the worker has been away this often.
+    /// Clear the bypass when everything that the kernel has notified of so far is active; the number says how
+    /// often the worker was paused.
     Gap(u64, State),
     /// Count the routes and evaluate the offload.
     Judge(SyncSender<()>),
@@ -71,7 +71,7 @@ pub struct Handle {
     requests: Sender<Request>,
     wake: Arc<UnixStream>,
     status: Arc<Mutex<Status>>,
-    /// How often the worker has been away.
+    /// How often the worker was paused.
     gaps: Arc<AtomicU64>,
 }
 
@@ -85,12 +85,12 @@ pub(super) struct ControllerMailbox {
 }
 
 impl ControllerMailbox {
-    /// Lets the XDP programs forward again after `gaps` absences of the worker, since everything is active;
-    /// not if the worker has been away again.
+    /// Clears the bypass after `gaps` pauses of the worker, since everything is active; not if the worker was
+    /// paused again.
     pub(super) fn go_on(&self, gaps: u64, state: &State) {
         state.set_behind(false);
         if self.gaps.load(Ordering::SeqCst) != gaps {
-            // The request for the last absence follows.
+            // The request for the last pause follows.
             state.set_behind(true);
         }
     }
@@ -114,7 +114,8 @@ pub(super) fn handle() -> io::Result<(Handle, ControllerMailbox)> {
 }
 
 impl Handle {
-    /// Waits until everything that the kernel has notified of by now is active; none where that takes longer.
+    /// Waits until everything that the kernel has notified of so far is active; `None` if that takes longer than
+    /// `patience`.
     #[must_use]
     pub fn sync(&self, patience: Duration) -> Option<Synced> {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -122,8 +123,8 @@ impl Handle {
         answered.recv_timeout(patience).ok()
     }
 
-    /// Waits until the published offload ([`Live`](super::offload::Live)) considers the present routes; false
-    /// where that takes longer.
+    /// Waits until the published offload ([`Live`](super::offload::Live)) considers the present routes; false if
+    /// that takes longer than `patience`.
     #[must_use]
     pub fn judge(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -136,8 +137,8 @@ impl Handle {
         self.ask(Request::Audit);
     }
 
-    /// Lets the kernel forward until everything that it has notified of by now is active. The worker calls
-    /// this after an absence, before the XDP programs take it for alive again.
+    /// Lets the kernel forward until everything that it has notified of so far is active. The worker calls
+    /// this after a pause, before the XDP programs see a fresh heartbeat.
     pub fn was_away(&self, state: &State) {
         // In this order: see `ControllerMailbox::go_on`.
         let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;

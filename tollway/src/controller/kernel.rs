@@ -76,7 +76,7 @@ pub struct Address {
     pub flags: u32,
 }
 
-/// What tells routes of one table apart.
+/// The key of a route in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey {
     /// The table.
@@ -90,9 +90,8 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// Stands in place of an IPv6 route's type of service: the route is for packets of some sources
-    /// (`RTA_SRC`), and changes of other routes do not affect it. Such a route is [odd](Route::odd), and
-    /// comes before all others.
+    /// The type of service that marks an IPv6 route for packets of some sources (`RTA_SRC`). Changes of other
+    /// routes do not affect it. It is [odd](Route::odd), and comes before all others.
     pub const OF_SOURCES: u8 = 1;
 
     /// The family of the destination.
@@ -116,7 +115,7 @@ pub enum RouteKind {
     Broadcast,
     /// IPv6: deliver to the host, one of several.
     Anycast,
-    /// To a group.
+    /// Deliver to a multicast group.
     Multicast,
     /// Drop silently.
     Blackhole,
@@ -124,7 +123,7 @@ pub enum RouteKind {
     Unreachable,
     /// Drop, answer "administratively prohibited".
     Prohibit,
-    /// As if this table had no route.
+    /// Continue as if this table had no route.
     Throw,
     /// A type unknown to Tollway.
     Other(u8),
@@ -156,7 +155,7 @@ pub struct Hop {
 /// Where a route leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hops {
-    /// Nowhere: blackhole and the like.
+    /// Nowhere, as a blackhole route does.
     None,
     /// One next hop.
     One(Hop),
@@ -179,14 +178,14 @@ pub struct Route {
     pub prefsrc: Option<IpAddr>,
     /// Largest packet, bytes (`RTAX_MTU`), 0 for the device's MTU.
     pub mtu: u32,
-    /// The route has something that the router cannot do exactly: a lifetime (IPv6), a source prefix
-    /// (IPv6), a realm, or unknown attributes. Its packets take the kernel path.
+    /// Whether the route has an attribute that the router cannot follow exactly: a lifetime (IPv6), a source
+    /// prefix (IPv6), a realm, or an unknown one. Its packets take the kernel path.
     pub odd: bool,
 }
 
 impl Route {
-    /// Says whether the kernel would take the two for the same. It ignores what the kernel changes without
-    /// notifying: whether next hops are dead or without a carrier.
+    /// Says whether the kernel would consider both routes the same. It ignores flags that the kernel changes
+    /// without a notification: whether next hops are dead or without a carrier.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let own = (self.kind, self.protocol, self.prefsrc, self.mtu, self.odd);
@@ -198,8 +197,8 @@ impl Route {
     /// several next hops (`rt6_qualify_for_ecmp`). Routes of sources ([`RouteKey::OF_SOURCES`]) share a key
     /// here, but not in the kernel: the caller excludes them.
     ///
-    /// What routers advertise joins nothing, but a route that a user gives that protocol does, and the kernel
-    /// does not say which of the two a route is. Several next hops are siblings in any case.
+    /// Routes from router advertisements join nothing. A route that a user adds with their protocol does join,
+    /// and the kernel does not say which of the two a route is. Several next hops are siblings in any case.
     #[must_use]
     pub fn joins(&self) -> bool {
         /// `RTPROT_RA`.
@@ -211,7 +210,7 @@ impl Route {
 }
 
 impl Route {
-    /// Says whether this is one of several siblings that another route is.
+    /// Says whether this is one of several siblings that make up another route.
     #[must_use]
     pub fn is_among(&self, other: &Self) -> bool {
         let (own, others) = (self.hops.list(), other.hops.list());
@@ -244,7 +243,7 @@ impl Hops {
 }
 
 impl Hop {
-    /// Says whether the hops are the same, whatever their state.
+    /// Says whether the hops are the same, regardless of their state.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let state = DEAD | LINK_DOWN;

@@ -24,11 +24,11 @@ use super::take::Effect;
 use crate::model::XdpPathMode;
 use crate::ports::sys;
 
-/// Sysctls are read this often, since the kernel does not notify of all of them ...
+/// How often sysctls are read, since the kernel does not notify of all of them.
 const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
-/// ... and the other things that it does not notify of are glanced at this often, which costs less ...
+/// How often other state without notifications is polled, which costs less than sysctls.
 const GLANCE_EVERY: Duration = Duration::from_millis(50);
-/// ... but either takes at most one part in this many of the time.
+/// Each of the two polls takes at most one part in this many of the time.
 const LOOK_SHARE: u32 = 250;
 /// Everything attached to devices is queried this often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub(super) struct KernelState {
     probes: Probes,
     glance: Option<Glance>,
     sticky_flags: StickyFlags,
-    /// The plan was last made with routes with several next hops.
+    /// Whether the last plan had routes with several next hops.
     groups: PerFamily<bool>,
     /// Setting the seed of the kernel's hash failed.
     seed_refused: bool,
@@ -75,13 +75,13 @@ pub(super) struct KernelState {
     probes_at: Instant,
     /// When to query other namespaces together with the rest.
     namespaces_at: Instant,
-    /// Something has changed since the last query.
+    /// Whether something has changed since the last query.
     unasked: bool,
-    /// Something has changed that the plan depends on.
+    /// Whether something has changed that the plan depends on.
     pub(super) stale: bool,
-    /// A port's device has changed.
+    /// Whether a port's device has changed.
     linked: bool,
-    /// A device has come, gone or got another name.
+    /// Whether a device has come, gone or got another name.
     renamed: bool,
     /// The number of events taken.
     pub(super) changes: u64,
@@ -187,7 +187,7 @@ impl KernelState {
         std::mem::take(&mut self.linked)
     }
 
-    /// Notes that the rules cannot be compiled; false if that is known already, or there are no rules.
+    /// Records that the rules cannot be compiled; false if that is already known, or there are no rules.
     pub(super) fn refuse_rules(&mut self, why: &str) -> bool {
         let Rules::Read(_, refused @ None) = &mut self.rules else { return false };
         tracing::warn!("{why}; what the rules are about takes the kernel path");
@@ -208,25 +208,25 @@ impl KernelState {
         self.stale = true;
     }
 
-    /// Gives the rules' sets the elements that a filter's sets have by now; the rules' effect stays the same.
+    /// Gives the rules' sets the elements that a filter's sets have now; the rules' effect stays the same.
     pub(super) fn take_live_sets(&mut self, filter: &Filter) {
         if let Rules::Read(reading, _) = &mut self.rules {
             Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(filter);
         }
     }
 
-    /// Has the plan rebuilt.
+    /// Requests a rebuild of the plan.
     pub(super) fn doubt(&mut self) {
         self.stale = true;
     }
 
-    /// Has everything queried again.
+    /// Requests that everything be queried again.
     pub(super) fn ask_again(&mut self) {
         self.probe_again();
         (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
 
-    /// Has everything attached to devices queried again.
+    /// Requests that everything attached to devices be queried again.
     fn probe_again(&mut self) {
         self.probes_at = Instant::now();
         self.unasked = true;
@@ -237,7 +237,7 @@ impl KernelState {
         self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at).min(self.exceptions.at)
     }
 
-    /// Takes in answers about path MTUs that hold for forwarded packets, and sends the queries that are due.
+    /// Processes messages about path MTUs that hold for forwarded packets, and sends the queries that are due.
     pub(super) fn hear_path_mtus(&mut self) {
         let netdevs = &self.kernel.netdevs;
         let vrfs = || {
@@ -296,17 +296,20 @@ impl KernelState {
         Spread { groups: self.groups, seed_refused: self.seed_refused }
     }
 
-    /// The devices whose sysctls matter: those of links and VRFs, and those that are up without a carrier,
-    /// whose routes may not count.
+    /// The devices whose sysctls matter: those of links and VRFs, and those that are up without a carrier, as
+    /// the kernel may ignore their routes.
     fn asked(&self) -> impl Iterator<Item = &str> {
-        const UP: u32 = 1;
-        const LOWER_UP: u32 = 1 << 16;
         let probed = self.probed();
         self.kernel.netdevs.iter().filter_map(move |(index, netdev)| {
-            let counts = probed.contains(index)
-                || netdev.vrf_table.is_some()
-                || netdev.flags & (UP | LOWER_UP) == UP;
-            counts.then_some(netdev.name.as_str())
+            is_asked(*index, netdev, &probed).then_some(netdev.name.as_str())
+        })
+    }
+
+    /// Says whether the sysctls of a device matter, or those of the namespace for `None`.
+    pub(super) fn asks(&self, device: Option<Ifindex>) -> bool {
+        device.is_none_or(|index| {
+            let netdev = self.kernel.netdevs.get(&index);
+            netdev.is_some_and(|netdev| is_asked(index, netdev, &self.probed()))
         })
     }
 
@@ -366,7 +369,7 @@ impl KernelState {
         Some((plan, offload))
     }
 
-    /// Devices whose routes do not count while they have no carrier.
+    /// Devices whose routes the kernel ignores while they have no carrier.
     fn ignoring(&self) -> Ignoring {
         let mut ignoring = Ignoring::default();
         for (index, netdev) in &self.kernel.netdevs {
@@ -382,12 +385,20 @@ impl KernelState {
     }
 }
 
-/// A look that is repeated.
+/// Says whether the sysctls of a device matter; see [`KernelState::asked`].
+fn is_asked(index: Ifindex, netdev: &Netdev, probed: &BTreeSet<Ifindex>) -> bool {
+    const UP: u32 = 1;
+    const LOWER_UP: u32 = 1 << 16;
+    let has_no_carrier = netdev.flags & (UP | LOWER_UP) == UP;
+    probed.contains(&index) || netdev.vrf_table.is_some() || has_no_carrier
+}
+
+/// The schedule of a repeated poll.
 #[derive(Debug)]
 struct Looks {
     every: Duration,
     at: Instant,
-    /// The processor time of the last look.
+    /// The processor time that the last poll took.
     took: Duration,
 }
 
@@ -396,11 +407,11 @@ impl Looks {
         Self { every, at: Instant::now(), took: Duration::ZERO }
     }
 
-    /// Schedules the next look; `began` is this thread's processor time before the last one.
+    /// Schedules the next poll; `began` is this thread's processor time before the last one.
     fn done(&mut self, began: Duration) {
         let took = sys::thread_time().saturating_sub(began);
         let before = std::mem::replace(&mut self.took, took);
-        // The time includes interrupts: a single long look is no reason to slow down.
+        // The time includes interrupts, so a single long poll is no reason to slow down.
         self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
     }
 }
@@ -441,12 +452,12 @@ fn renames(kernel: &Kernel, event: &Event) -> bool {
     }
 }
 
-/// Whether a device may receive frames of another, other than as the end of a cable.
+/// Whether a device may receive another device's frames, except as the end of a cable.
 fn is_stacked(netdev: Option<&Netdev>) -> bool {
     netdev.is_some_and(|netdev| netdev.lower.is_some() && netdev.kind.as_deref() != Some("veth"))
 }
 
-/// Whether there are other IPv4 rules than the first three.
+/// Whether there are IPv4 rules other than the first three, the kernel's defaults.
 fn has_custom_rules(rules: &[Rule]) -> bool {
     let first = [(0, 255), (32766, 254), (32767, 253)];
     let is_plain = |rule: &Rule| {

@@ -38,7 +38,7 @@ impl Locals {
         };
     }
 
-    /// Returns whether they have changed since the last call.
+    /// Returns whether the addresses have changed since the last call.
     pub(super) const fn take_changed(&mut self) -> bool {
         std::mem::replace(&mut self.changed, false)
     }

@@ -7,8 +7,8 @@
 //! of selectors with a lookup chain each.
 //!
 //! The local table comes before all others, and is small. A lookup chain merges it with the table that
-//! follows: the local table shadows what it covers of the other. With the rules that every system has at
-//! first, there is one lookup chain and no policy.
+//! follows: the local table shadows what it covers of the other. With the kernel's default rules, there is
+//! one lookup chain and no policy.
 //!
 //! Limits: packets that may match a `goto` with a selector, or a rule with an unknown selector, take the
 //! kernel path.
@@ -20,15 +20,15 @@ use ipnet::IpNet;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction, TableId};
 use super::netlink::{NOT, VRF_ONLY};
 
-/// The table of the host's own addresses.
+/// The number of table `local`, which has the host's own addresses.
 pub const LOCAL: TableId = 255;
-/// The table that is empty on nearly every system.
+/// The number of table `default`, which is empty on nearly every system.
 pub const DEFAULT: TableId = 253;
 
 /// A position in [`LookupChains::lookup_chains`], and the number of the model's VRF that represents it.
 pub type ChainIndex = usize;
 
-/// What packets are looked up in, whatever the local table says.
+/// Where packets are looked up that have no route in the local table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BaseTable {
     /// A table's routes.
@@ -62,9 +62,9 @@ pub struct Item {
 /// One FIB for each family, and the lookup chain for packets that find no route in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LookupChain {
-    /// What IPv4 packets are looked up in.
+    /// The FIB for IPv4 packets.
     pub v4: Option<Item>,
-    /// What IPv6 packets are looked up in.
+    /// The FIB for IPv6 packets.
     pub v6: Option<Item>,
     /// The lookup chain that follows.
     pub next: Option<ChainIndex>,
@@ -81,7 +81,7 @@ pub struct Line {
     pub dst: Option<IpNet>,
     /// The value and mask of the packets' mark.
     pub mark: Option<(u32, u32)>,
-    /// Where such packets are looked up; if they find no route there, the next line applies.
+    /// Where matching packets are looked up; if they find no route there, the next line applies.
     pub lookup_chain: ChainIndex,
 }
 
@@ -210,7 +210,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
             if !device.is_for(rule) {
                 continue;
             }
-            // It is unknown which packets an inverted rule does *not* select.
+            // Tollway does not know which packets an inverted rule excludes, so assume that it selects all.
             let (src, dst, mark) = match is_inverted(rule) {
                 true => (None, None, None),
                 false => (rule.src, rule.dst, rule.mark),

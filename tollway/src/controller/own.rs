@@ -13,7 +13,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// The event without such devices; none where nothing remains.
+    /// The event without these devices; `None` if nothing remains.
     pub(super) fn without(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Whole(mut kernel) => {
@@ -24,7 +24,7 @@ impl Own {
                 self.devices.insert(index);
                 None
             }
-            // A device that had such a name and has another one now is visible.
+            // A device that has been renamed from one of these names is visible.
             Event::Link(index, netdev) => {
                 let was_own = self.devices.remove(&index);
                 (netdev.is_some() || !was_own).then_some(Event::Link(index, netdev))

@@ -1,4 +1,4 @@
-//! What tables are made of, apart from routes, neighbours and the firewall's rules.
+//! The plan: the content of the tables, apart from routes, neighbours and the firewall's rules.
 //!
 //! Whenever a device, address, rule or setting changes, the controller derives a new [`Plan`] from all
 //! that it knows and compares it with the active one. If the [topology](Plan::topology) differs, it
@@ -28,7 +28,7 @@ use crate::model::{
 /// The EtherType of 802.1ad, as a VLAN device reports it.
 const DOT1AD: u16 = 0x88a8;
 
-/// What a plan is made of.
+/// The facts that a plan is derived from.
 pub(super) struct Facts<'a> {
     pub(super) ports: &'a [Port],
     pub(super) kernel: &'a Kernel,
@@ -50,10 +50,10 @@ pub(super) struct StickyFlags {
     pub(super) groups: PerFamily<bool>,
 }
 
-/// What tables are made of.
+/// The content of the tables, apart from routes, neighbours and the firewall's rules.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
-    /// What cannot be changed in place.
+    /// The part that cannot be changed in place.
     pub(super) topology: Topology,
     /// The egress links: those by which packets may be sent.
     pub(super) egress_links: EgressLinks,
@@ -62,11 +62,11 @@ pub(super) struct Plan {
     /// The router's own IPv4 addresses, and its broadcast addresses.
     own4: Vec<Ipv4Addr>,
     broadcast4: Vec<Ipv4Addr>,
-    /// The fields that tell apart the flows of a group, for IPv4 and IPv6, and the hash's seed.
+    /// The fields by which the hash distinguishes the flows of a group, for IPv4 and IPv6, and its seed.
     multipath: (Hash, Hash, u32),
 }
 
-/// What cannot be changed in tables that are in use.
+/// The part of a plan that cannot be changed in tables that are in use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Topology {
     /// Ports, links and the VRF devices that they belong to; the model's VRFs are the lookup chains.
@@ -104,7 +104,7 @@ impl Plan {
             ingress
         });
         let links: Vec<_> = links.collect();
-        // The compiler of rules needs them beside links and VRFs.
+        // Beside links and VRFs, the compiler of rules needs these.
         model.kernel_rules = Some(KernelRules { vrf_devices: vrf_devices(facts.kernel, &links) });
         let egress_links = egress_links(facts, &devices);
         let topology = Topology {
@@ -120,7 +120,7 @@ impl Plan {
         Self { topology, egress_links, links, own4, broadcast4, multipath }
     }
 
-    /// The model for the dispatcher: with the traffic of the kernel path, and these addresses of the host.
+    /// The model for the dispatcher: it names the traffic of the kernel path, and these addresses of the host.
     pub(super) fn model(&self, own: Vec<IpAddr>) -> Model {
         let mut model = Model { own, ..self.topology.model.clone() };
         for (link, ingress) in model.links.iter_mut().zip(&self.links) {

@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The follower of IPsec policies.
 pub(super) struct Policies {
-    /// None where the kernel has no IPsec, or gives no socket.
+    /// `None` if the kernel has no IPsec, or refuses a socket.
     socket: Option<Socket>,
     again_at: Instant,
 }
@@ -44,7 +44,7 @@ impl Policies {
         Self { socket, again_at: Instant::now() + AGAIN }
     }
 
-    /// The descriptor to wait for; poll(2) ignores the negative number that stands for none.
+    /// The descriptor to wait for; -1, which poll(2) ignores, if there is none.
     pub(super) fn fd(&self) -> i32 {
         self.socket.as_ref().map_or(-1, |socket| socket.fd().as_raw_fd())
     }
@@ -55,7 +55,7 @@ impl Policies {
         for number in 0..BATCH {
             match socket.receive(|_| ()) {
                 Ok(Received::Nothing) => return number > 0,
-                // The query covers what was lost as well.
+                // The query covers lost notifications as well.
                 Ok(_) => {}
                 Err(_) => {
                     self.socket = None;

@@ -14,7 +14,7 @@ pub(super) struct Port {
     pub(super) mtu: u32,
     /// Frames can be sent by it.
     pub(super) works: bool,
-    /// The largest packet that it can take, if its sockets have room for less than its device sends.
+    /// The largest packet that its sockets have room for, in bytes, if its device may send larger ones.
     pub(super) room: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ impl Port {
         port
     }
 
-    /// Finds its device: the same one, whatever its name by now, else one with the port's name.
+    /// Finds its device: the same one, even after a rename, else one with the port's name.
     pub(super) fn find(&mut self, kernel: &Kernel) {
         let same = self.device.filter(|index| kernel.netdevs.contains_key(index));
         self.device = same.or_else(|| kernel.named(&self.name).map(|(index, _)| index));
@@ -42,7 +42,7 @@ impl Port {
         }
     }
 
-    /// Its device has gone: another device that gets the same number is not this port's.
+    /// Records that its device has gone: a later device with the same number is not this port's.
     pub(super) fn lose(&mut self, index: Ifindex) {
         self.device = self.device.filter(|device| *device != index);
     }

@@ -1,8 +1,8 @@
-//! The controller's thread, which keeps the tables as the kernel is configured.
+//! The controller's thread, which keeps the tables in line with the kernel's configuration.
 //!
-//! It first takes in all pending notifications, then installs what has changed by the smallest
+//! It first takes in all pending notifications, then installs the changes by the smallest
 //! sufficient means. It changes routes and checks of packets in tables that are in use, and replaces
-//! the firewall's rules beside them. It rebuilds tables only where links or lookup chains differ. While
+//! the firewall's rules there. It rebuilds tables only if links or lookup chains differ. While
 //! the active tables are known to be wrong, the kernel forwards.
 
 mod apply;
@@ -35,14 +35,14 @@ use bypass_reasons::BypassReasons;
 
 /// The longest time between two signs of life of the thread.
 const BEAT: Duration = Duration::from_millis(500);
-/// After a failed installation, the controller retries in this time.
+/// The time before the controller retries a failed installation.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The controller reads notifications for at most this long before it installs them.
 const SLICE: Duration = Duration::from_millis(2);
-/// The controller asks the ports this often whether they work, and this often while one does not.
+/// How often the controller queries whether the ports work: normally, and while one does not.
 const PORTS_EVERY: Duration = Duration::from_millis(250);
 const PORTS_AGAIN: Duration = Duration::from_millis(20);
-/// The controller looks this often for an answer that it does not wait for.
+/// How often the controller polls for an answer that it does not wait for.
 const PORTS_ANSWER: Duration = Duration::from_millis(5);
 /// The kernel forwards once the oldest notification that is not active yet may be older than this.
 const LATE: Duration = Duration::from_millis(5);
@@ -65,42 +65,42 @@ pub(super) struct Controller {
     bypass_reasons: BypassReasons,
     /// The offload, published for others.
     live: Live,
-    /// When to ask the ports whether they work.
+    /// When to query whether the ports work.
     ports_at: Instant,
     /// The pending answer of the ports.
     asked_ports: Option<Receiver<apply::Looked>>,
     /// Since when there are notifications that are not active, if there are any.
     unread_since: Option<Instant>,
-    /// None before the first turn.
+    /// `None` before the first turn.
     hurry: Option<Hurry>,
     /// When this turn began.
     turned_at: Instant,
     /// Which ports should have their programs attached.
     attach_requests: AttachRequests,
-    /// Rules were read that are not active yet.
+    /// Whether rules were read that are not active yet.
     rules_are_new: bool,
-    /// The kernel's rules differ from those that were read.
+    /// Whether the kernel's rules differ from those that were read.
     rules_are_old: bool,
-    /// The active filter got or lost elements that the rules as read do not have.
+    /// Whether the active filter's sets have other elements than the rules as read.
     elements_applied: bool,
     /// The last generation of rules that the kernel notified of.
     rules_generation: u32,
     /// Elements that sets got or lost, for the active rules or for new ones.
     elements: Vec<rules::ElementChange>,
-    /// When to rebuild the tables whatever has changed.
+    /// When to rebuild the tables, regardless of what has changed.
     again_at: Option<Instant>,
-    /// Those who wait for a generation of rules, and for all notifications before it.
+    /// Requesters that wait for a generation of rules, and for all notifications before it.
     waiting: Vec<(u32, Waiting)>,
-    /// Those who wait for a new evaluation of the offload.
+    /// Requesters that wait for a new evaluation of the offload.
     judging: Vec<SyncSender<()>>,
     status: Status,
     beat: Beat,
 }
 
-/// Who waits until everything is active.
+/// A requester that waits until everything is active.
 enum Waiting {
     Asks(SyncSender<Synced>),
-    /// The XDP programs, after the worker was away.
+    /// The XDP programs, after the worker was paused.
     Steers(u64, xdp::State),
 }
 
@@ -181,8 +181,9 @@ impl Controller {
         }
         let more = self.read()?;
         self.notice_late();
-        self.doubt_rules();
+        // In this order: rules that were read before devices changed count as read before.
         self.hear_rules();
+        self.doubt_rules();
         self.hear_policies();
         self.kernel_state.hear_path_mtus();
         self.bypass_reasons.unasked = !self.kernel_state.ask();
@@ -205,7 +206,7 @@ impl Controller {
         Ok(Some(more))
     }
 
-    /// How long there is nothing to do, in milliseconds.
+    /// The time until there is something to do, in milliseconds.
     fn patience(&self) -> i32 {
         let due = self.source.due().min(self.kernel_state.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
@@ -242,13 +243,13 @@ impl Controller {
 
     /// Registers a waiter for the present generation of rules and all notifications so far.
     fn wait(&mut self, waiting: Waiting) {
-        // Where there is no generation, there are no rules.
+        // Without a generation, the kernel has no rules.
         let generation = rules::generation().unwrap_or(self.rules_generation);
         self.waiting.push((generation, waiting));
     }
 
-    /// Lets the kernel forward where more notifications come than can be installed at once: the active
-    /// tables are then older than what the kernel forwards by.
+    /// Lets the kernel forward if more notifications arrive than can be installed at once: the active
+    /// tables are then older than the kernel's configuration.
     fn notice_late(&mut self) {
         if self.source.is_drained() {
             return;
@@ -271,7 +272,7 @@ impl Controller {
                     Event::Lost => bypass_reasons.lost = true,
                     Event::Complete => bypass_reasons.lost = false,
                     // Reading all sysctls takes a millisecond; this turn does it.
-                    Event::Sysctl(..) => is_unasked = true,
+                    Event::Sysctl(_, device) => is_unasked |= kernel_state.asks(device),
                     _ => {}
                 }
                 kernel_state.take(event);
@@ -285,7 +286,7 @@ impl Controller {
         }
     }
 
-    /// Has rules that may refer to devices by number read again after a number or name has changed.
+    /// Starts a new reading of rules that may refer to devices by number, after a number or name has changed.
     fn doubt_rules(&mut self) {
         let by_number =
             matches!(self.kernel_state.rules(), Rules::Read(reading, _) if reading.knows_numbers);
@@ -335,7 +336,7 @@ impl Controller {
                 }
                 rules::Event::Unreadable(why) => {
                     tracing::error!("{why}; until then the kernel forwards what rules are about");
-                    // From the first moment without rules on: packets do not all take the kernel path yet.
+                    // Set the bypass at once: the active tables do not yet send all packets to the kernel path.
                     self.installer.bypass(true);
                     self.bypass_reasons.rules = true;
                     self.rules_are_old = false;
@@ -371,7 +372,7 @@ impl Controller {
         self.installer.bypass(self.bypass_reasons.why().is_some());
     }
 
-    /// Answers those who wait, if everything is active.
+    /// Answers waiting requesters, if everything is active.
     fn answer(&mut self) {
         let BypassReasons { starting, lost, rules, .. } = self.bypass_reasons;
         let is_read = |generation| match self.kernel_state.rules() {

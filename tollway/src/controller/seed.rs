@@ -1,7 +1,7 @@
 //! The seed of the hash by which the kernel spreads flows over several next hops.
 //!
-//! With a seed that an administrator has set, Tollway chooses as the kernel does. The kernel's own seed is
-//! drawn when it starts, and secret. So where that seed is active and there are routes with several next
+//! With a seed that an administrator has set, Tollway chooses as the kernel does. The kernel draws its own
+//! seed when it boots, and keeps it secret. So if that seed is active and there are routes with several next
 //! hops, Tollway sets another, once. It remains when Tollway ends, so flows keep their next hops.
 
 use std::hash::{BuildHasher, RandomState};
@@ -51,7 +51,7 @@ pub(super) fn groups(rib: &Rib) -> PerFamily<bool> {
     groups
 }
 
-/// Sets a seed if the kernel's own is active and matters; notes in `spread` if that is refused.
+/// Sets a seed if the kernel's own is active and matters; records in `spread` if the kernel refuses it.
 pub(super) fn settle(sysctls: &mut Sysctls, spread: &mut Spread) {
     let global = &mut sysctls.global;
     let counts = |family, policy| *spread.groups.of(family) && policy <= MOST_POLICY;

@@ -6,7 +6,7 @@
 //!
 //! For IPv4, `include/linux/inetdevice.h` defines how they combine (`IN_DEV_*`). IPv6 forwards what
 //! arrives by any device if `all` says so, else what arrives by a device with `force_forwarding`
-//! (`ip6_forward`), whatever the device's own `forwarding` says. In a VRF the device's own sysctls apply,
+//! (`ip6_forward`), regardless of the device's own `forwarding`. In a VRF the device's own sysctls apply,
 //! not the VRF device's: `ip_rcv_finish` notes the device before it calls `l3mdev_ip_rcv`.
 
 use std::collections::BTreeMap;
@@ -37,8 +37,8 @@ pub struct Global {
     pub multipath4: u8,
     /// The same for IPv6.
     pub multipath6: u8,
-    /// `fib_multipath_hash_seed`: 0 stands for a secret seed that the kernel draws at start. None before
-    /// Linux 6.11, which has only that secret seed.
+    /// `fib_multipath_hash_seed`: 0 means a secret seed that the kernel draws at boot. `None` before
+    /// Linux 6.11, where the kernel has only that seed.
     pub multipath_seed: Option<u32>,
     /// `fib_multipath_use_neigh`: next hops that do not answer are skipped.
     pub multipath_neigh: bool,
@@ -131,8 +131,9 @@ pub struct LinkSysctls {
 }
 
 impl Sysctls {
-    /// Reads the sysctls of some devices, by name, and of the namespace. Where a file is missing (a kernel
-    /// without IPv6, a device that has gone), the value is what the kernel behaves like without it.
+    /// Reads the sysctls of some devices, by name, and of the namespace. If a file is missing (a kernel
+    /// without IPv6, a device that has gone), the value is the one that matches the kernel's behaviour
+    /// without it.
     #[must_use]
     pub fn read<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
         Self::read_at(Path::new(ROOT), devices)

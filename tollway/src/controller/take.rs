@@ -6,11 +6,11 @@ use super::kernel::{Address, Ifindex, Kernel, Netdev, Rule};
 /// The effect of an event on the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// None: it was known.
+    /// No effect: the change was already known.
     Nothing,
     /// Routes, or next hops that routes use.
     Routes,
-    /// Devices, addresses or rules, from which everything else follows.
+    /// Devices, addresses or rules, which the plan depends on.
     Topology,
 }
 

@@ -2,12 +2,12 @@
 //!
 //! The program contains every chain once. Base chains of a hook come first, by priority, each followed by a
 //! rule that states its policy. The other chains follow, each after those that jump to it and each followed
-//! by a return. A jump becomes a call to the chain's position. So the compiler multiplies out only what a
-//! rule itself has several of: alternatives, elements of maps, and elements of sets of several keys.
+//! by a return. A jump becomes a call to the chain's position. So the compiler multiplies out only a rule's
+//! own alternatives, elements of maps, and elements of sets of several keys.
 //!
-//! What a rule looks at before its first action becomes conditions, which the classifier tries all at once. A
-//! rule that looks at more after an action, or does several things in a row with maps, is cut into
-//! consecutive parts. Before each part, a rule without conditions keeps other packets out.
+//! A rule's tests before its first action become conditions, which the classifier tries all at once. A rule
+//! that tests more after an action, or does several things in a row with maps, is cut into consecutive parts.
+//! Before each part, a rule without conditions keeps other packets out.
 //!
 //! At hook ingress a tagged frame meets the chains of the lower device first, then those of the VLAN. So the
 //! program contains those chains once for each level of links (`levels.rs`). VRFs at hook prerouting work the
@@ -16,7 +16,7 @@
 //! Large named sets of addresses are not part of the program: rules query a set that changes while packets
 //! flow (`flatten/live.rs` says which). Small sets, and those of other keys, become conditions.
 //!
-//! Links are numbers here. A pattern stands for the links that exist at compile time, so rules are compiled
+//! Links are numbers here. A pattern becomes the links that exist at compile time, so rules are compiled
 //! again when links come or go.
 
 mod conditions;

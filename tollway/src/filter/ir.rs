@@ -298,7 +298,7 @@ impl Ruleset {
 }
 
 impl Step {
-    /// The keys that the step looks at.
+    /// The keys that the step tests.
     #[must_use]
     pub fn keys(&self) -> Vec<&Key> {
         match self {

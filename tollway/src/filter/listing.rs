@@ -1,4 +1,4 @@
-//! Rules as written: each once, though a front end may turn one into several, or add others around it.
+//! Rules as written: each appears once, although a front end may turn one into several, or add others.
 
 use std::collections::HashMap;
 

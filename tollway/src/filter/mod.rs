@@ -1,9 +1,9 @@
-//! The firewall: rules as their own languages write them, and what becomes of them.
+//! The firewall: reads rules in their own languages, and compiles them for the fast path.
 //!
 //! A front end reads one language (nftables, iptables, ipfw) and produces the intermediate form ([`ir`]).
-//! [`eval`] defines what that form means: it takes one packet through the rules one by one, plainly and
-//! slowly. Everything else is tested against it. [`source`] reads files of rules. [`offload`] says which
-//! rules the fast path takes. [`carry`] says which counters carry over when rules change.
+//! [`eval`] defines the meaning of that form: it takes one packet through the rules one by one, plainly and
+//! slowly. Tests compare everything else with it. [`source`] reads files of rules. [`offload`] reports which
+//! rules the fast path executes. [`carry`] carries counters over when rules change.
 
 pub mod carry;
 pub mod element;

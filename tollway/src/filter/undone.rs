@@ -1,5 +1,5 @@
-//! What the fast path cannot do and hands to the kernel path. [`super::flatten`] compiles it to a punt and
-//! [`super::offload`] reports it; both use this module.
+//! Actions and verdicts that the fast path cannot execute, so their packets take the kernel path.
+//! [`super::flatten`] compiles them to punts, and [`super::offload`] reports them; both use this module.
 
 use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 
@@ -7,12 +7,12 @@ use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 pub(super) const LINES: [&[Hook]; 3] =
     [&[Hook::Ingress], &[Hook::Prerouting], &[Hook::Forward, Hook::Postrouting, Hook::Egress]];
 
-/// The point at which rules are evaluated, as far as it limits what they can do.
+/// The point on the path at which rules are evaluated, which limits their actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct At {
     /// Hook ingress.
     is_ingress: bool,
-    /// Several hooks are evaluated in a row with the egress link known at the first.
+    /// Several hooks are evaluated in a row, and the egress link is known from the first on.
     is_asked_again: bool,
 }
 

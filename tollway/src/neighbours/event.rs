@@ -51,7 +51,7 @@ pub(super) fn read(message: &RouteNetlinkMessage) -> Option<Event> {
         RouteNetlinkMessage::NewLink(link) => {
             Some(Event::Link(link.header.index, Some(netdev(link)?)))
         }
-        // A bridge also sends such a message when a device is no longer its member.
+        // A bridge also sends `RTM_DELLINK` when a device is no longer its member.
         RouteNetlinkMessage::DelLink(link) if u8::from(link.header.interface_family) == 0 => {
             Some(Event::Link(link.header.index, None))
         }
@@ -95,7 +95,7 @@ fn vlan_tag(info: &LinkInfo) -> Option<(u16, u16)> {
     tag.0.map(|vid| (vid, tag.1))
 }
 
-/// The key of an entry; none if packets cannot be forwarded to such a neighbour.
+/// The key of an entry; `None` if packets cannot be forwarded to the neighbour.
 fn key(message: &NeighbourMessage) -> Option<Key> {
     if message.header.flags.contains(NeighbourFlags::Proxy) {
         return None;

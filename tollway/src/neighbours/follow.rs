@@ -34,7 +34,7 @@ const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 /// The longest wait for the worker.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The kernel forwards once the oldest message unknown to the worker may be older than this.
+/// If the oldest message that the worker has not applied may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
 /// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub(super) struct Follow {
     /// Closed when the thread has to end; readable when there are requests.
     wake: UnixStream,
     asked: Receiver<Waiter>,
-    /// Those who wait until the worker has all notifications of the kernel.
+    /// Requesters that wait until the worker has all notifications of the kernel.
     waiting: Vec<Waiter>,
     /// Since when there are unread messages, if there are any.
     unread_since: Option<Instant>,
@@ -70,7 +70,7 @@ pub(super) struct Follow {
     list_at: Option<Instant>,
     links: Sweep<Ifindex>,
     neighs: Sweep<Key>,
-    /// Neighbours that the kernel has to confirm, and when to ask it.
+    /// Neighbours that the kernel has to confirm, and when to send the requests.
     confirm: Vec<Key>,
     confirm_at: Instant,
     look_at: Instant,
@@ -147,7 +147,7 @@ impl Follow {
         Ok(true)
     }
 
-    /// Takes in requests; false if all requesters have gone.
+    /// Receives requests; false if all requesters have gone.
     fn hear(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 64];
         loop {
@@ -162,7 +162,7 @@ impl Follow {
         Ok(true)
     }
 
-    /// Notes that the worker has all notifications of the kernel.
+    /// Records that the worker has all notifications of the kernel.
     fn caught_up(&mut self) {
         self.unread_since = None;
         if let Some(behind) = self.behind.take() {
@@ -216,7 +216,8 @@ impl Follow {
         let aged = std::mem::take(&mut state.aged);
         drop(state);
         if has_changed {
-            // When this is done, all of them are. If that takes long, the kernel forwards meanwhile.
+            // When the worker has done this job, it has done all earlier ones. If that takes long, the kernel
+            // forwards meanwhile.
             let _ = self.mailbox.change(PATIENCE, |_, _| ());
         }
         let known: HashSet<Key> = self.confirm.iter().copied().collect();
@@ -330,7 +331,7 @@ impl Follow {
         }
     }
 
-    /// Begins again with another socket.
+    /// Starts over with another socket, after an error.
     fn recover(&mut self, error: &io::Error) {
         tracing::warn!("the kernel's neighbours cannot be followed: {error}; trying again");
         self.fall_behind();
@@ -346,7 +347,7 @@ impl Follow {
         (!self.confirm.is_empty()).then_some(self.confirm_at)
     }
 
-    /// Has the kernel confirm stale neighbours. It sees no traffic to them, so on its own it would neither
+    /// Makes the kernel confirm stale neighbours. It sees no traffic to them, so on its own it would neither
     /// notice that one has moved nor keep it.
     fn confirm(&mut self) -> io::Result<()> {
         let now = Instant::now();

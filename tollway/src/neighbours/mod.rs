@@ -6,20 +6,20 @@
 //! resolves the neighbour, and its notification adds it here. So the kernel decides, and Tollway itself
 //! resolves nothing.
 //!
-//! At the start, and after a loss of messages, everything is listed; what the list does not have is removed
-//! while packets flow. The kernel sees no packets of the fast path. So Tollway asks it to confirm neighbours
-//! as soon as they are stale, and repeats this for those that remain stale, as if the kernel had sent to them
-//! (`NTF_USE`). A neighbour that moved or went is thus noticed as soon as by the kernel alone, and one in use
-//! is not garbage collected.
+//! At the start, and after a loss of messages, Tollway lists everything, and removes neighbours that are not in
+//! the list while packets flow. The kernel sees no packets of the fast path. So Tollway asks it to confirm
+//! neighbours as soon as they are stale, and repeats this for those that remain stale, as if the kernel had sent
+//! to them (`NTF_USE`). So the kernel notices as soon as without Tollway that a neighbour has moved or gone, and
+//! does not garbage collect one in use.
 //!
-//! The kernel uses a neighbour's new address at once, while its notification may be read later. The kernel
-//! forwards until the worker is up to date in three cases: more notifications come than are read within
-//! milliseconds, messages were lost, or the worker was away ([`Gaps`]). With rules from a configuration,
-//! which the kernel does not have, nothing is forwarded meanwhile.
+//! The kernel uses a neighbour's new address at once; Tollway may read its notification later. The kernel
+//! forwards until the worker is up to date in three cases: more notifications arrive than the thread reads
+//! within milliseconds, messages were lost, or the worker was paused ([`Gaps`]). With rules from a
+//! configuration, which the kernel does not have, nothing is forwarded meanwhile.
 //!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
 //! device, of the device with its name. Neighbours with a group's Ethernet address take the kernel path.
-//! Tollway does not know which neighbours are in use, so it has all stale ones confirmed.
+//! Tollway does not know which neighbours are in use, so it asks the kernel to confirm all stale ones.
 
 mod event;
 mod follow;
@@ -78,7 +78,7 @@ struct Counts {
 /// The counters of a [`Follower`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// How often everything was listed without a loss meanwhile.
+    /// How often everything was listed without a loss of messages.
     pub lists: u64,
     /// How often the receive buffer was full and messages were lost.
     pub lost: u64,
@@ -118,7 +118,7 @@ impl Bell {
     }
 }
 
-/// Lets the worker report its absences; cheap to clone.
+/// Lets the worker report that it was paused; cheap to clone.
 #[derive(Clone)]
 pub struct Gaps {
     bell: Bell,
@@ -127,8 +127,8 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Lets the kernel forward until the worker has applied everything that the kernel has notified of by
-    /// now. The worker calls this after an absence, before the XDP programs take it for alive again.
+    /// Lets the kernel forward until the worker has applied all notifications that the kernel has sent so far.
+    /// The worker calls this after a pause, before the XDP programs see a fresh heartbeat.
     pub fn was_away(&self, state: &xdp::State) {
         let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
@@ -136,7 +136,7 @@ impl Gaps {
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let is_asked = self.bell.ask(Box::new(move || {
             mailbox.leave(move |_, _| {
-                // The worker may have been away again.
+                // The worker may have been paused again.
                 if count.load(Ordering::SeqCst) == gaps {
                     of_job.bump_generation();
                     of_job.set_behind(false);
@@ -153,7 +153,7 @@ impl Follower {
     /// Starts to follow the neighbours of some links of the worker's tables.
     ///
     /// # Errors
-    /// The system gives no netlink socket or no thread.
+    /// The system refuses a netlink socket or a thread.
     pub fn start(
         watch: Watch,
         mailbox: Mailbox,
@@ -180,8 +180,8 @@ impl Follower {
         Ok(Self { state, counts, thread, bell, mailbox: own_post })
     }
 
-    /// Waits until the worker's mailbox has all changes that the kernel has notified of by now; false where
-    /// that takes longer.
+    /// Waits until the worker's mailbox has all changes that the kernel has notified of so far; false if that
+    /// takes longer than `patience`.
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -190,7 +190,7 @@ impl Follower {
         is_asked && answered.recv_timeout(patience).is_ok()
     }
 
-    /// For a worker without a [controller](crate::controller), which otherwise does this itself.
+    /// A handle for a worker without a [controller](crate::controller); the controller has its own.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         Gaps { bell: self.bell.clone(), mailbox: self.mailbox.clone(), count: Arc::default() }
@@ -209,8 +209,8 @@ impl Follower {
         }
     }
 
-    /// Switches to other tables: adds all neighbours to them, and passes them to `leave`, which leaves them
-    /// to the worker. No change can be lost or overtaken meanwhile. The result is for [`Follower::go_back`].
+    /// Switches to other tables: adds all neighbours to them, and passes them to `leave`, which hands them to
+    /// the worker. No change is lost or overtaken meanwhile. The result is for [`Follower::go_back`].
     pub fn hand_over(
         &self,
         watch: Watch,

@@ -17,13 +17,13 @@ const GROUPS: [u32; 2] = [1, 3];
 /// The bytes of a message's header with the port that it answers (`nlmsg_pid`).
 const PORT: std::ops::Range<usize> = 12..16;
 
-/// What was received.
+/// A received message.
 pub(super) enum Received {
     /// A notification of a change.
     Change(RouteNetlinkMessage),
     /// An object of the list that was requested with this number.
     Listed(u32, RouteNetlinkMessage),
-    /// The list requested with this number is complete; whether it is of one moment.
+    /// The list requested with this number is complete; the flag says whether it shows one moment.
     Done(u32, bool),
     /// The request with this number is refused.
     Refused(u32, io::Error),
@@ -34,7 +34,7 @@ pub(super) enum Received {
 /// The socket.
 pub(super) struct Netlink {
     socket: Socket,
-    /// The present list changed meanwhile.
+    /// Whether the kernel's state changed during the present list.
     interrupted: bool,
 }
 
@@ -89,13 +89,14 @@ fn read(message: Message<'_>, own: u32, interrupted: &mut bool) -> Option<Receiv
         Ok(message) => message,
         Err(error) => {
             tracing::debug!("a netlink message is not understood: {error}");
-            // An unknown change counts as a loss, after which everything is listed; in a list it is skipped.
+            // An unreadable change counts as a loss, after which everything is listed; in a list it is skipped.
             let is_listed = message.whole.get(PORT).is_some_and(|port| port == own.to_ne_bytes());
             return (!is_listed).then_some(Received::Lost);
         }
     };
     let NetlinkHeader { flags, sequence_number, port_number, .. } = message.header;
-    // Notifications also name whoever causes the change: that alone does not make one an answer.
+    // A notification also has the port of the process that caused the change, so the port alone does
+    // not show that a message is an answer.
     let listed = port_number == own && flags & NLM_F_MULTIPART != 0;
     *interrupted |= listed && flags & NLM_F_DUMP_INTR != 0;
     match message.payload {

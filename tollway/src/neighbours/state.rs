@@ -44,7 +44,7 @@ pub(super) struct State {
 pub struct Before {
     watch: Watch,
     version: Option<Version>,
-    /// The content of the tables, if the worker has done its jobs.
+    /// The content of the tables once the worker has done its jobs.
     told: Vec<Change>,
 }
 
@@ -89,7 +89,7 @@ impl State {
         }
     }
 
-    /// Finds the devices of all links again, and adds changes for the neighbours of links whose device
+    /// Assigns devices to all links again, and adds changes for the neighbours of links whose device
     /// changed.
     fn bind(&mut self) {
         let bound = self.watch.bind(&self.netdevs, &self.bound.ports);
@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// The neighbours of links on devices that they do not have in `other`.
+    /// The neighbours of links whose device differs from that in `other`.
     fn neighbours_beyond(&self, bound: &Bound, other: &Bound) -> Vec<Change> {
         let differs = |(index, link): &(&Ifindex, &LinkId)| other.links.get(index) != Some(link);
         let links = bound.links.iter().filter(differs);
@@ -162,7 +162,7 @@ impl State {
         self.repeat();
     }
 
-    /// Neighbours of the router that have not been confirmed lately.
+    /// The router's stale neighbours.
     pub(super) fn stale(&self) -> Vec<Key> {
         let ours = self.neighs.iter().filter(|(key, _)| self.bound.links.contains_key(&key.0));
         ours.filter(|(_, known)| known.stale).map(|(key, _)| *key).collect()
@@ -193,8 +193,8 @@ impl Change {
     }
 }
 
-/// Applies changes to a router's tables if they are for those, except for neighbours whose address is
-/// configured. False if that has to be retried.
+/// Applies changes to a router's tables if they are meant for these tables, except for neighbours whose
+/// address is configured. False if the caller has to retry.
 pub(super) fn apply(router: &mut Router, version: Option<Version>, changes: &[Change]) -> bool {
     let now = router.tables.version();
     if version.is_some_and(|version| !version.is_of_same_tables(now)) {

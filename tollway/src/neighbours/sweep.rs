@@ -1,14 +1,15 @@
-//! Mark and sweep: finds objects that a list from the kernel does not have any more.
+//! Mark and sweep: finds objects that a list from the kernel no longer has.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// What was received during a list.
+/// The objects received during a list.
 #[derive(Debug)]
 pub(super) struct Sweep<K> {
     listed: HashSet<K>,
-    /// Objects with a notification meanwhile. That may be newer than the list, which the kernel fills before
-    /// it sends it; the list is never newer than the next such notification.
+    /// Objects with a notification during the list. The notification may be newer than the list, since the
+    /// kernel fills a part of the list before it sends it. The list is never newer than the object's next
+    /// notification.
     changed: HashSet<K>,
 }
 
@@ -19,12 +20,12 @@ impl<K> Default for Sweep<K> {
 }
 
 impl<K: Eq + Hash + Copy> Sweep<K> {
-    /// Notes that an object has changed.
+    /// Records that an object has changed.
     pub(super) fn changed(&mut self, key: K) {
         self.changed.insert(key);
     }
 
-    /// Notes a listed object; returns whether the list is valid for it.
+    /// Records a listed object; returns whether the list is valid for it.
     pub(super) fn listed(&mut self, key: K) -> bool {
         self.listed.insert(key);
         !self.changed.contains(&key)

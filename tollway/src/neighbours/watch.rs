@@ -61,7 +61,7 @@ impl Watch {
         self.links.is_empty()
     }
 
-    /// The present device of each link. A port keeps its device whatever its name by now; otherwise the name
+    /// The present device of each link. A port keeps its device even after a rename; otherwise the name
     /// decides.
     pub(super) fn bind(
         &self,

@@ -9,8 +9,8 @@
 //! - Frames that the kernel has merged (GRO) or not yet segmented (GSO) count as too big, as they
 //!   fit no wire.
 //! - The kernel refuses a frame that exceeds the device's MTU, and the frames sent together with it
-//!   are lost as well. So links get an MTU that leaves room for their tags. A reduction of the MTU
-//!   while Tollway runs is not noticed.
+//!   are lost as well. So links get an MTU that leaves room for their tags. The port does not
+//!   notice a reduction of the MTU while Tollway runs.
 //! - A failed port drops what is sent to it, and is checked every second.
 
 use std::borrow::Cow;
@@ -218,7 +218,7 @@ impl Open {
             .map_err(what("PACKET_ADD_MEMBERSHIP"))?;
         let tx = sys::packet_socket(0).map_err(what("packet socket"))?;
         sys::bind(tx.as_fd(), facts.index, 0).map_err(what("bind"))?;
-        // Not every device works without its queue; those are slower, not worse.
+        // Not every device works without its queueing discipline; one that does not is only slower.
         let on: libc::c_int = 1;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
         // Room for bursts that the peer has not processed yet; beyond the system's limit if this

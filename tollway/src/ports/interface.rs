@@ -57,7 +57,7 @@ pub(super) fn kernel_forwards(device: &str) -> bool {
     })
 }
 
-/// Whether this error means that there is no such interface.
+/// Whether this error means that the interface does not exist.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }

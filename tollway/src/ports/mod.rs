@@ -43,7 +43,7 @@ pub trait Device: Port {
         None
     }
 
-    /// Calls `tell` for each descriptor to poll, of which there may be several, or none.
+    /// Calls `tell` for each descriptor to poll; there may be several, or none.
     fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
         if let Some(fd) = self.fd() {
             tell(fd);

@@ -58,7 +58,7 @@ const TICK_AT: u32 = 48;
 /// Nanoseconds per tick, as a power of two: 67 ms.
 const TICK_SHIFT: u32 = 26;
 /// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
-/// bucket holds, some go by user space, instead of all in turn.
+/// bucket holds, some of them take the user path, instead of all in turn.
 const KEPT_TICKS: u16 = 30;
 
 /// A flow's key for the XDP program, with addresses of `BYTES` bytes; numbers are big-endian, as on
@@ -257,7 +257,7 @@ impl Flow {
     }
 }
 
-/// The label in such a word, if its mask is not empty.
+/// The label in a label word, if its mask is not empty.
 fn label_of(word: u64) -> Option<u32> {
     let [_, a, b, c, _, counts, ..] = word.to_ne_bytes();
     (counts != 0).then(|| u32::from_be_bytes([0, a, b, c]))
@@ -272,7 +272,7 @@ fn generation_of(head: u64) -> u32 {
 /// The first word while its slot changes: inactive, with the next version.
 fn closed(head: u64) -> (u64, u8) {
     let [.., version] = head.to_ne_bytes();
-    // A slot that was used once must not look as if it never was.
+    // A slot that was used once must not look unused.
     let version = version.checked_add(1).unwrap_or(1);
     (u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, version]), version)
 }

@@ -1,5 +1,5 @@
-//! What the XDP program and the program share: the types of its maps, byte for byte as in
-//! `bpf/maps.h`, and handles to the maps that others than the loader use.
+//! What the XDP program and user space share: the types of its maps, byte for byte as in
+//! `bpf/maps.h`, and handles to the maps that are used outside of the loader.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,47 +10,47 @@ use tollway_dataplane::id::PortId;
 use super::regions::Regions;
 use super::sys::{self, Page};
 
-/// Why the XDP program left a packet to the kernel.
+/// Why the XDP program passed a packet to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum PassReason {
-    /// The program is about to stop, or has been told to step aside.
+    /// The bypass is set: user space makes the kernel forward everything.
     Bypass,
-    /// The heartbeat is too old: nobody is there.
+    /// The heartbeat is too old: no worker is running.
     Stale,
-    /// To a group or to everyone, by its Ethernet address.
+    /// Its destination Ethernet address is a multicast or broadcast address.
     GroupMac,
-    /// For another Ethernet address than the port's.
+    /// Its destination Ethernet address is not the port's.
     NotOursMac,
     /// Neither IPv4 nor IPv6: ARP, LLDP, spanning tree, ...
     Ethertype,
     /// Tagged with a VLAN that is not configured.
     VlanUnknown,
-    /// The IP header is cut off, has a wrong version or wrong lengths.
+    /// The IP header is truncated, or has a wrong version or wrong lengths.
     Malformed,
-    /// To an address that is not routed: multicast, broadcast, loopback, reserved.
+    /// Its destination address is not routed: multicast, broadcast, loopback, reserved.
     Special,
-    /// From or to an address that is only good on its link.
+    /// Its source or destination is a link-local address.
     LinkLocal,
-    /// To one of the router's own addresses.
+    /// Its destination is one of the router's own addresses.
     Local,
-    /// IPv4 options, or an IPv6 hop-by-hop header.
+    /// It has IPv4 options or an IPv6 hop-by-hop header.
     Options,
-    /// The last hop of its life.
+    /// Its TTL or hop limit expires here.
     Ttl,
-    /// No socket serves the queue that it arrived on.
+    /// The queue that it arrived on has no socket.
     NoSocket,
-    /// It had been handed to the kernel already.
+    /// The user path has already handed it to the kernel.
     Punted,
-    /// What arrives on its link is the kernel's.
+    /// Traffic that arrives on its link takes the kernel path.
     Offload,
-    /// Its flow is the kernel's: by its route, or by a rule.
+    /// Its flow takes the kernel path, because of its route or of a rule.
     KernelFlow,
-    /// It has no flow in the XDP path, and of those that came by its port lately too many were the kernel's.
+    /// It has no flow in the XDP path, and its port is crowded ([`State::set_crowded`]).
     Crowded,
-    /// It is larger than the MTU where its flow leaves: the kernel's to fragment, or to answer.
+    /// It is larger than its flow's MTU; the kernel fragments it, or reports an ICMP error.
     MtuExceeded,
-    /// Its sender left its checksum to a network card, or it looks so.
+    /// Its sender left its checksum to a network card, or seems to have done so.
     Checksum,
 }
 
@@ -78,7 +78,7 @@ impl PassReason {
         Self::Checksum,
     ];
 
-    /// Its name in reports.
+    /// The reason's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,41 +105,41 @@ impl PassReason {
     }
 }
 
-/// Reasons of [`PassReason`].
+/// The number of [`PassReason`]s.
 pub const PASS_REASONS: usize = 19;
 
-/// What the XDP program counted at a port.
+/// The XDP program's counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortCounts {
-    /// Packets that came in here and went on by the XDP path.
+    /// Packets that this port received and the XDP path forwarded.
     pub xdp_rx_packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub xdp_rx_bytes: u64,
-    /// Packets that the XDP path sent out here.
+    /// Packets that the XDP path sent by this port.
     pub xdp_tx_packets: u64,
     /// Their bytes, with the new Ethernet header.
     pub xdp_tx_bytes: u64,
-    /// Packets given to a socket of user space.
+    /// Packets that went to an AF_XDP socket.
     pub to_user: u64,
-    /// Packets dropped while the rules could not be asked ([`State::set_ruled`]).
+    /// Packets dropped while the rules could not be evaluated ([`State::set_ruled`]).
     pub closed_packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub closed_bytes: u64,
-    /// Packets left to the kernel, by [`PassReason`].
+    /// Packets passed to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
-    /// What the XDP program keeps here for itself.
+    /// The tick in which the XDP program last found the heartbeat fresh; only the program uses it.
     pub(super) alive_tick: u64,
 }
 
 impl PortCounts {
-    /// Packets left to the kernel for this reason.
+    /// The number of packets passed to the kernel for a reason.
     #[must_use]
     pub const fn passed(&self, reason: PassReason) -> u64 {
         self.pass[reason as usize]
     }
 
-    /// Adds what another processor counted.
+    /// Adds another processor's counters.
     fn add(&mut self, other: &Self) {
         self.xdp_rx_packets += other.xdp_rx_packets;
         self.xdp_rx_bytes += other.xdp_rx_bytes;
@@ -152,30 +152,30 @@ impl PortCounts {
     }
 }
 
-/// The few words that the XDP program reads for each packet, in memory that both share.
+/// The words that the XDP program reads for each packet, in memory shared with user space.
 ///
-/// Cheap to clone; every clone is the same memory.
+/// Cheap to clone; all clones share the memory.
 #[derive(Clone)]
 pub struct State(Arc<Page>, Regions);
 
-/// Whether a firewall that the kernel does not know is asked for every packet that is forwarded, and what
-/// becomes of the packets while it cannot be asked.
+/// Whether a firewall that the kernel does not know filters every forwarded packet, and what
+/// happens to packets while it cannot be evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Ruled {
-    /// There is none.
+    /// There is no such firewall.
     #[default]
     Not = 0,
-    /// The kernel forwards them meanwhile, unasked.
+    /// The kernel forwards them meanwhile, unfiltered.
     FailOpen = 1,
     /// The XDP program drops them meanwhile.
     FailClosed = 3,
 }
 
-/// Bits of the bypass: nobody takes turns; the configuration changes.
+/// Bits of the bypass: the worker takes no turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
-/// The worker has not done in time what it was left; it was away, and others may be behind as it is.
+/// More bits: the worker is late with a job; it was paused, and kernel events may be unprocessed.
 const BYPASS_OVERDUE: u32 = 4;
 const BYPASS_BEHIND: u32 = 8;
 
@@ -184,60 +184,64 @@ impl State {
         Ok(Self(Arc::new(Page::map(state.as_fd())?), Regions::map(regions)?))
     }
 
-    /// Says that the worker lives; to be called in each of its turns, and every 8 ms at least. One
-    /// look at the coarse clock, which is no system call, and one store.
+    /// Writes the worker's heartbeat. Call it in each turn, and at least every 8 ms.
+    ///
+    /// It costs one read of the coarse clock, which is no system call, and one store.
     #[inline]
     pub fn beat(&self) {
         self.beat_at(Self::now_ns());
     }
 
-    /// The time by the clock of heartbeats.
+    /// The time in nanoseconds, by the clock of heartbeats.
     #[inline]
     #[must_use]
     pub fn now_ns() -> u64 {
         sys::coarse_ns()
     }
 
-    /// Says that the worker lived at that time, which was read just before: whoever is stopped in between
-    /// does not seem to have lived since.
+    /// Writes a heartbeat with a time that the worker has just read. If the process is stopped in
+    /// between, the heartbeat is as old as the stop.
     #[inline]
     pub fn beat_at(&self, now_ns: u64) {
         self.0.set_heartbeat_ns(now_ns);
     }
 
-    /// Lets the kernel forward everything (or no more): before the first turn and after the last.
+    /// Sets or clears the bypass for the time before the first turn and after the last: while it is
+    /// set, the kernel forwards everything.
     pub fn set_bypass(&self, bypass: bool) {
         self.0.set_bypass(BYPASS_IDLE, bypass);
     }
 
-    /// Lets the kernel forward everything while the configuration changes, whatever
-    /// [`State::set_bypass`] says.
+    /// Sets or clears the bypass for a change of the configuration, independently of
+    /// [`State::set_bypass`].
     pub fn set_hold(&self, hold: bool) {
         self.0.set_bypass(BYPASS_HOLD, hold);
     }
 
-    /// Lets the kernel forward everything while the worker has yet to change what it forwards by.
+    /// Sets or clears the bypass for the time in which the worker is late with a job that changes
+    /// its tables.
     pub fn set_overdue(&self, overdue: bool) {
         if !overdue {
-            // What the path has entered meanwhile is of before the change.
+            // Flows that the XDP path has entered meanwhile predate the change.
             self.bump_generation();
         }
         self.0.set_bypass(BYPASS_OVERDUE, overdue);
     }
 
-    /// Lets the kernel forward everything until all is active that it has told while the worker was
-    /// away.
+    /// Sets or clears the bypass for the time until the tables reflect all events that the kernel
+    /// reported while the process was paused.
     pub fn set_behind(&self, behind: bool) {
         self.0.set_bypass(BYPASS_BEHIND, behind);
     }
 
-    /// Says whether a firewall that the kernel does not know has to be asked for every packet that is
-    /// forwarded: those too that the kernel would have at once, for their IPv4 options or hop-by-hop header.
+    /// Sets whether a firewall that the kernel does not know filters every forwarded packet. Then
+    /// it also filters packets that otherwise pass to the kernel at once, for their IPv4 options or
+    /// hop-by-hop header.
     pub fn set_ruled(&self, ruled: Ruled) {
         self.0.set_ruled(ruled as u32);
     }
 
-    /// Whether there is such a firewall, and what happens while it cannot be asked.
+    /// Whether there is such a firewall, and what happens while it cannot be evaluated.
     #[must_use]
     pub fn ruled(&self) -> Ruled {
         match self.0.ruled() {
@@ -247,19 +251,20 @@ impl State {
         }
     }
 
-    /// Leaves to the kernel what comes in by a port and has no flow in the XDP path, of the families that are
-    /// named (IPv4, IPv6), or no more.
+    /// Sets for each family (IPv4, IPv6) whether a port is crowded. The XDP program passes a
+    /// crowded port's packets without a flow to the kernel, for the user path would punt most.
     pub fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
         self.0.set_crowded(port, (v4, v6));
     }
 
-    /// Says whether the kernel forwards everything.
+    /// Whether the bypass is set, for any reason: the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {
         self.0.bypass(BYPASS_IDLE | BYPASS_HOLD | BYPASS_OVERDUE | BYPASS_BEHIND)
     }
 
-    /// The XDP path's generation: a flow is active under its sum with those of the flow's regions.
+    /// The XDP path's generation. A flow is active under the sum of this one and those of its
+    /// regions.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u32 {
@@ -273,30 +278,30 @@ impl State {
         self.1.generation(region)
     }
 
-    /// How often regions have had the next generation.
+    /// How often [`State::bump_regions`] was called.
     #[inline]
     #[must_use]
     pub fn region_changes(&self) -> u32 {
         self.0.region_changes()
     }
 
-    /// Gives regions their next generation: no flow with a destination there is active any more, nor one
-    /// with a source there of which the way back was asked for.
+    /// Gives regions their next generation. This voids all flows with a destination there, and
+    /// those with a source there whose decision also used the route to the source.
     pub fn bump_regions(&self, regions: impl IntoIterator<Item = u32>) {
-        // Before: whoever sees the new generation of a region sees this, too.
+        // First the count: a reader that sees a region's new generation then sees the new count.
         self.0.count_region_change();
         for region in regions {
             self.1.bump(region);
         }
     }
 
-    /// Empties the XDP path: no flow that is in it is active any more. The new generation.
+    /// Empties the XDP path by voiding all its flows; returns the new generation.
     pub fn bump_generation(&self) -> u32 {
         self.0.bump_generation()
     }
 }
 
-/// The counts of the XDP program; a handle for any thread, cheap to clone.
+/// The XDP program's counters; a handle for any thread, cheap to clone.
 #[derive(Clone)]
 pub struct CountMap {
     map: Arc<OwnedFd>,
@@ -308,7 +313,7 @@ impl CountMap {
         Ok(Self { map: Arc::new(map), processors: sys::possible_processors()? })
     }
 
-    /// What was counted at a port.
+    /// A port's counters, summed over all processors.
     ///
     /// # Errors
     /// There is no such port, or the system refused.

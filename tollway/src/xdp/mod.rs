@@ -1,6 +1,6 @@
 //! The dispatcher: the XDP program on each port.
 //!
-//! The program sends packets to user space, repeats the path's decisions in the XDP path, and
+//! The program sends packets to the user path, repeats that path's decisions in the XDP path, and
 //! passes the rest to the kernel.
 //!
 //! The program (`bpf/dispatcher.c`) passes these to the kernel, by
@@ -150,8 +150,8 @@ impl Program {
 
 /// The XDP programs of all ports, and the maps that they share.
 ///
-/// When dropped, it makes the kernel forward, first by the bypass. Then it takes the programs off
-/// the devices, except those that a successor has taken over.
+/// When dropped, it makes the kernel forward: it sets the bypass first, and then detaches the
+/// programs from the devices, except those that a successor has taken over.
 pub struct XdpPrograms {
     maps: Maps,
     state: State,

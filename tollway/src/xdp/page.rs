@@ -129,7 +129,7 @@ impl Page {
     pub(super) fn bump_generation(&self) -> u32 {
         let generation = &self.words().generation;
         match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
-            // 0 means no flow, so skip it.
+            // Generation 0 means no flow, so skip it.
             0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
             next => next,
         }

@@ -188,12 +188,6 @@ impl Pins {
         }
     }
 
-    /// Whether a living process has the device, even if that is stopped.
-    fn is_claimed(&self) -> bool {
-        let locked = home::directory(&self.path()).map(|directory| directory.try_lock());
-        matches!(locked, Ok(Err(TryLockError::WouldBlock)))
-    }
-
     /// The link and its mode.
     pub(super) fn link(&self) -> Option<(Mode, OwnedFd)> {
         let link = |mode| Some((mode, sys::pinned(&self.link_path(mode)).ok()?));
@@ -254,6 +248,18 @@ impl Pins {
         remove(&self.path());
     }
 
+    /// Detaches the program of a dead process, and removes its pins and the directory; returns whether that
+    /// was so. No other process can claim the device meanwhile.
+    fn clear_if_dead(&self) -> bool {
+        let Ok(directory) = home::directory(&self.path()) else { return false };
+        let Ok(Some(claim)) = Claim::lock(directory, &self.home, &self.name) else { return false };
+        let is_dead = claim.is_in_place() && !self.are_alive();
+        if is_dead {
+            self.clear();
+        }
+        is_dead
+    }
+
     /// Detaches the program, and removes the pins and the directory.
     fn clear(&self) {
         if let Some((_, link)) = self.link() {
@@ -309,8 +315,7 @@ pub fn clean() -> Result<usize, XdpError> {
     let (home, ours) = (Home::make()?, format!("-{namespace}"));
     let names = directories(&home)?.into_iter().filter(|name| name.ends_with(&ours));
     let pins = names.map(|name| Pins { home: home.clone(), name });
-    let is_served = |pins: &Pins| pins.is_claimed() || pins.are_alive();
-    Ok(pins.filter(|pins| !is_served(pins)).map(|pins| pins.clear()).count())
+    Ok(pins.filter(Pins::clear_if_dead).count())
 }
 
 /// The directories in the home, by name; nothing else belongs there.

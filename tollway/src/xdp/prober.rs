@@ -1,7 +1,7 @@
 //! Probes whether a device accepts redirected XDP frames, with a frame of the router's own
 //! (`bpf/ask.c`).
 //!
-//! A driver may behave differently from what it reports, and a packet that it drops is lost. So the
+//! A driver may behave differently from its report, and a packet that it drops is lost. So the
 //! first frame is one that no user misses: the loopback of the Ethernet configuration testing
 //! protocol (EtherType 0x9000), from the device's address to itself. Switches send it to see
 //! whether a port is alive. A neighbour ignores it.

@@ -1,5 +1,5 @@
-//! The bpf(2) system call, and what else of the system the dispatcher needs. Every unsafe operation
-//! of the dispatcher is here, in [`page`](super::page) or in [`shared`](super::shared).
+//! The bpf(2) system call, and the dispatcher's other system calls. Every unsafe operation of the
+//! dispatcher is here, in [`page`](super::page) or in [`shared`](super::shared).
 
 #![allow(unsafe_code)]
 

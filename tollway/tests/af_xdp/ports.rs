@@ -1,4 +1,4 @@
-//! Ports without a router around them.
+//! Tests ports without a router.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,16 +21,16 @@ use super::namespaces::{sh, until};
 
 const CHUNKS: u32 = 256;
 
-/// Frames of UDP to be forwarded, sent by the other end of the cable.
+/// Sends UDP frames to be forwarded, from the other end of the cable.
 struct Peer {
     socket: std::net::UdpSocket,
 }
 
 impl Peer {
-    /// A cable whose ends are both here, `xa` the port's and `xb` the sender's.
+    /// Makes a cable with both ends in this namespace: `xa` for the port, `xb` for the sender.
     fn new() -> Self {
         sh("ip link set lo up");
-        // Nothing else comes by the cable.
+        // Without IPv6, no other frames use the cable.
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         sh("ip link add xa address 02:00:00:00:00:0a type veth peer name xb");
         sh("ip link set xa up");
@@ -48,8 +48,8 @@ impl Peer {
         }
     }
 
-    /// Sends until so many frames have gone to the port's socket. A busy machine may look away for
-    /// longer than a heartbeat is fresh, but not each time: what the kernel got by that is sent again.
+    /// Sends until `count` frames have gone to the port's socket. On a busy machine the heartbeat
+    /// may become stale, but not each time. Frames that the kernel got meanwhile are sent again.
     fn deliver(&self, programs: &Mutex<XdpPrograms>, count: u64) {
         let (state, counts) = {
             let programs = programs.lock().unwrap();
@@ -104,7 +104,7 @@ fn try_open(
     )
 }
 
-/// Receives what has come by now.
+/// Receives all frames that have come by now.
 fn receive(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>) {
     let mut burst = Burst::new();
     loop {
@@ -117,7 +117,7 @@ fn receive(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>) {
     }
 }
 
-/// Receives until so many frames are held.
+/// Receives until `held` has `count` frames.
 fn collect(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>, count: usize) {
     until("frames to come", || {
         receive(port, umem, held);
@@ -126,8 +126,8 @@ fn collect(port: &mut AfXdp, umem: &mut Umem, held: &mut Vec<FrameAddr>, count: 
     assert_eq!(held.len(), count);
 }
 
-/// Whoever holds all frames gets no more, and the kernel counts that; when they are given back,
-/// frames come again.
+/// A program that holds all frames gets no more, and the kernel counts the loss. Once it frees
+/// them, frames come again.
 pub fn starvation() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
@@ -156,7 +156,7 @@ pub fn starvation() {
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 
-/// A queue that comes back late is waited for, and one that does not is another's.
+/// A port waits for a queue that another socket frees late. It fails on a queue that stays in use.
 pub fn lateness() {
     let peer = Peer::new();
     let mut umem = Umem::new(CHUNKS, 2048).unwrap();
@@ -198,8 +198,8 @@ pub fn lateness() {
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 
-/// A device comes back with another's program on it: each second the port is refused, while whoever
-/// looks after it does something else, and the XDP path keeps its flows.
+/// A device comes back with another program's XDP program on it. The port is refused each second,
+/// while its worker does other work and the XDP path keeps its flows.
 pub fn refusals() {
     static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dispatcher.o"));
     let mut other = Ebpf::load(OTHER).unwrap();
@@ -231,13 +231,13 @@ pub fn refusals() {
             receive(&mut port, &mut umem, &mut Vec::new());
             matches!(port.state(), State::Down(_))
         });
-        // What has come is that of this second.
+        // The answer above is that of this second.
         std::thread::sleep(Duration::from_millis(50));
         port.maintain(second * 1_000_000_000);
     }
     assert_eq!(port.state(), State::Down("xa already carries another XDP program".to_owned()));
     assert_eq!(state.generation(), generation, "nothing was emptied");
-    // Others keep this machine busy, too.
+    // Other work keeps this machine busy too, so the median counts.
     held_up.sort();
     println!("held up for {held_up:?}");
     assert!(held_up[5] < Duration::from_millis(2), "{held_up:?}");
@@ -259,7 +259,8 @@ pub fn refusals() {
     assert_eq!(umem.available(), CHUNKS as usize);
 }
 
-/// What a process may leave behind: descriptors, memory of sockets and BPF maps, pins, devices.
+/// Returns counts of what a process may leak: descriptors, memory of sockets and BPF maps, pins,
+/// devices.
 fn left() -> [usize; 4] {
     let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
     let lines = |path: &str, holds: fn(&str) -> bool| {
@@ -273,9 +274,9 @@ fn left() -> [usize; 4] {
     ]
 }
 
-/// Ports are opened, work and end; 200 times, or as often as TOLLWAY_CYCLES says.
+/// Opens, uses and closes ports, 200 times or as often as `TOLLWAY_CYCLES` says.
 pub fn cycles() {
-    // Other routers' pins are elsewhere.
+    // With a BPF file system of its own, the test sees no pins of other routers.
     sh("mount -t bpf none /sys/fs/bpf");
     let peer = Peer::new();
     let cycles = std::env::var("TOLLWAY_CYCLES").ok().and_then(|text| text.parse().ok());
@@ -290,7 +291,7 @@ pub fn cycles() {
         receive(&mut port, &mut umem, &mut held);
         peer.deliver(&programs, 20);
         collect(&mut port, &mut umem, &mut held, 20);
-        // Some are sent, some are still unread when the port ends.
+        // The port sends some frames. Others are still unread when it ends.
         let frames: Vec<_> = held.iter().map(|addr| Descriptor { addr: *addr, len: 47 }).collect();
         assert_eq!(port.transmit(&mut umem, &frames), 20);
         peer.deliver(&programs, 5);

@@ -1,4 +1,4 @@
-//! Two routers that want the same ports.
+//! Tests two routers that want the same ports.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,7 +19,7 @@ fn signal(router: &Router, name: &str) {
     sh(&format!("kill -{name} {}", router.process.0.id()));
 }
 
-/// What is on a device.
+/// Returns the line of `ip link` about the XDP program on a device.
 fn program_on(device: &str) -> String {
     let told = sh(&format!("ip -details link show {device}"));
     told.lines().find(|line| line.contains("prog/xdp")).unwrap_or_default().to_owned()
@@ -30,7 +30,7 @@ pub fn stopped() {
     let mut first = Router::start(&config("copy", 1500, true));
     let before = ["ra", "rb"].map(program_on);
     signal(&first, "STOP");
-    // One that has been silent for a moment only is waited for.
+    // A router waits for another that has been silent for a short time only.
     for pause in [0, 1200] {
         std::thread::sleep(Duration::from_millis(pause));
         let told = refused("tollway", &config("auto", 1500, true));
@@ -79,12 +79,12 @@ pub fn taken() {
     assert!(counts.sent >= 5, "the kernel forwards it all: {counts:?}");
 }
 
-/// Routers in this PID namespace and in ones of their own take over from one another while pings go
-/// on; two that follow each other both have the number 1.
+/// Routers in this PID namespace and in ones of their own take over from one another while pings
+/// run. Two consecutive routers have the same PID, 1.
 pub fn replaced() {
     const APART: &str = "unshare -pf --kill-child tollway";
     let net = Net::new(1500, 1);
-    // One for all of them, as on a machine with containers.
+    // All routers share one BPF file system, as on a machine with containers.
     sh("mount -t bpf none /sys/fs/bpf");
     let (dir, config) = (tempfile::tempdir().unwrap(), config("copy", 1500, true));
     let mut ping = net.a.command("ping -n -q -c 100000 -i 0.005 -W 2 10.0.2.2");
@@ -114,11 +114,11 @@ pub fn replaced() {
         words.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{told}"))
     };
     let (sent, received) = (count(" packets transmitted"), count(" received"));
-    // The last answer may be on its way.
+    // The last reply may still be on its way.
     assert!(sent >= 100 && received + 1 >= sent, "{told}");
 }
 
-/// A dispatch of `ra` that takes the place of any other.
+/// Returns an XDP program for `ra` that replaces any other.
 fn rival() -> XdpPrograms {
     let port = XdpPort {
         port: PortId(0),

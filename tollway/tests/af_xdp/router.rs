@@ -10,7 +10,7 @@ use super::running;
 const MAC_A: &str = "02:00:00:00:01:02";
 const MAC_B: &str = "02:00:00:00:02:02";
 
-/// Two hosts and the router's kernel, which knows the way.
+/// Two hosts and the router's kernel, which has routes to both.
 pub struct Net {
     pub a: Host,
     pub b: Host,
@@ -30,7 +30,7 @@ impl Net {
         net
     }
 
-    /// Of hosts that have their cables.
+    /// Makes a network of hosts whose cables are already there.
     #[allow(dead_code, reason = "of the programs that share this, one has such hosts")]
     pub fn of(a: Host, b: Host) -> Self {
         Self { a, b, mtu: 1500, queues: 1 }
@@ -50,9 +50,9 @@ impl Net {
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         sh(&format!("ip link add r{cable} {end} type veth peer name h{cable} {end} netns {pid}"));
         host.sh(&format!("ip link set h{cable} address {mac}"));
-        // A new one is as the old one was, as a network card would be.
+        // A new device gets the address of the old one, as a network card would have.
         sh(&format!("ip link set r{cable} address 02:00:00:00:00:0{cable}"));
-        // Nobody else finishes its checksums.
+        // The host finishes its own checksums, since nothing else does.
         host.sh(&format!("ethtool -K h{cable} tx off"));
         for (end, last) in [("r", 1), ("h", 2)] {
             let own = |line: String| if end == "r" { sh(&line) } else { host.sh(&line) };
@@ -64,7 +64,7 @@ impl Net {
         host.sh(&format!("ip route replace default via fd00:{net}::1"));
     }
 
-    /// Lets A talk to servers of B.
+    /// Asserts that A can talk to servers on B.
     pub fn talk(&self, addresses: [&str; 2]) {
         for address in addresses {
             let mut server = ready(&mut self.b.role("--serve", address));
@@ -74,7 +74,7 @@ impl Net {
     }
 }
 
-/// The router's configuration; it learns nothing of neighbours but what is here.
+/// Returns the router's configuration. With `neighbours` it contains all of them.
 pub fn config(mode: &str, mtu: u16, neighbours: bool) -> String {
     let mut text = String::new();
     for (port, net) in [("a", 1), ("b", 2)] {
@@ -95,7 +95,7 @@ pub fn config(mode: &str, mtu: u16, neighbours: bool) -> String {
     text
 }
 
-/// What a router has counted, whole.
+/// A router's packet counts.
 #[derive(Debug)]
 pub struct Counts {
     pub received: u64,
@@ -104,7 +104,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those in what a router has printed at its end.
+    /// Reads the counts from what a router prints at its end.
     pub fn of(told: &str) -> Self {
         let count = |name: &str| {
             let line = told.lines().find_map(|line| line.strip_prefix(name));
@@ -115,7 +115,7 @@ impl Counts {
     }
 }
 
-/// Starts a router that must not start; what it said.
+/// Starts a router that must fail to start. Returns its log.
 pub fn refused(program: &str, config: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = running::command(program, &dir, config).output().unwrap();
@@ -124,10 +124,10 @@ pub fn refused(program: &str, config: &str) -> String {
     told
 }
 
-/// Bytes of a TCP conversation.
+/// Number of bytes of a TCP conversation, in each direction.
 const LONG: usize = 300_000;
 
-/// Sends back what comes, by UDP and then by one TCP connection.
+/// Sends back what comes, first with UDP and then on one TCP connection.
 pub fn serve(address: SocketAddr) -> ExitCode {
     let udp = UdpSocket::bind(address).unwrap();
     let tcp = TcpListener::bind(address).unwrap();
@@ -142,7 +142,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Asks for something back, by UDP and by TCP.
+/// Sends data with UDP and with TCP, and asserts that the server sends them back.
 pub fn ask(address: SocketAddr) -> ExitCode {
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let udp = UdpSocket::bind(any).unwrap();

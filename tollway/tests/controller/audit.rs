@@ -1,4 +1,4 @@
-//! Audits.
+//! Tests of audits.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::model::Mirror;
 use crate::namespaces::sh;
 use crate::random;
 
-/// What goes wrong is found, and goes right.
+/// An audit finds what differs from the kernel, and corrects it.
 pub fn drift() {
     cables();
     for n in 0..50 {
@@ -19,7 +19,7 @@ pub fn drift() {
     let mut mirror = Mirror::new(settings);
     mirror.until("audits", |mirror| mirror.source.stats().audits >= 3);
     assert_eq!(mirror.source.stats().drifts, 0);
-    // As if there had been no message.
+    // Change the model as if messages had been lost.
     let (key, _) = mirror.model.routes.pop_first().unwrap();
     let (_, other) = mirror.model.routes.iter_mut().next().unwrap();
     other[0].0.mtu = 1234;
@@ -29,7 +29,7 @@ pub fn drift() {
     mirror.model.routes.insert(stale, wrong);
     mirror.until("three drifts", |mirror| mirror.source.stats().drifts == 3);
     mirror.agrees();
-    // The model here does not know what the kernel drops without telling.
+    // This test's model does not know what the kernel deletes without a message.
     sh("ip link set a1 down");
     mirror.until("the dropped routes to go", |mirror| {
         !mirror.model.routes.values().flatten().any(|(route, _)| {
@@ -39,7 +39,7 @@ pub fn drift() {
     mirror.agrees();
 }
 
-/// While much changes, an audit finds nothing wrong, and nothing is made wrong by it.
+/// While much changes, an audit finds no differences and introduces none.
 pub fn busy() {
     cables();
     let mut dice = Dice(11);

@@ -1,4 +1,4 @@
-//! Single changes, and what comes of them.
+//! Single changes and their effects.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ fn key(dst: &str) -> RouteKey {
 }
 
 impl Mirror {
-    /// The routers that the routes of a prefix lead to, those of one route joined by `+`.
+    /// The gateways of a prefix's routes; `+` joins the gateways of one route.
     fn routers(&self, dst: &str) -> String {
         let plain = self.model.plain();
         let Some(aliases) = plain.get(&key(dst)) else { return String::new() };
@@ -39,7 +39,7 @@ impl Mirror {
     }
 }
 
-/// Several routes of one key: each comes where the kernel has it.
+/// Several routes of one key have the same order as in the kernel.
 pub fn order() {
     cables();
     let mut mirror = Mirror::new(Settings::default());
@@ -59,7 +59,7 @@ pub fn order() {
         assert_eq!(mirror.routers("192.0.2.0/24"), expected, "after {what} {to}");
         mirror.agrees();
     }
-    // As many lists later, it is still the same.
+    // The result is still the same after that many more lists.
     for _ in 0..3 {
         mirror.source.resync();
         mirror.agrees();
@@ -68,7 +68,7 @@ pub fn order() {
     assert_eq!(mirror.source.stats().resyncs, 4);
 }
 
-/// IPv6: routes with a router join those of their key; others stand beside them.
+/// IPv6: routes with a gateway join the route of their key; others stay separate.
 pub fn siblings() {
     cables();
     let mut mirror = Mirror::new(Settings::default());
@@ -99,7 +99,8 @@ pub fn siblings() {
     }
 }
 
-/// IPv6: siblings that differ in more than their next hops are one route, as the kernel lists them, and go.
+/// IPv6: siblings that differ in more than their next hops are one route, as the kernel lists and
+/// deletes them.
 pub fn different_siblings() {
     const STEPS: [&str; 18] = [
         "add via fd00:0::2",
@@ -148,7 +149,7 @@ pub fn different_siblings() {
     }
 }
 
-/// What applies to the prefix of different siblings.
+/// What applies to the prefix of the different siblings.
 #[derive(Debug, PartialEq)]
 enum Chosen {
     Nothing,
@@ -165,7 +166,7 @@ fn chosen(rib: &Rib) -> Chosen {
     }
 }
 
-/// Objects that the kernel drops without telling.
+/// Next-hop objects that the kernel deletes without a message.
 pub fn implicit_deletes() {
     cables();
     for (id, device) in [(1, 0), (2, 1), (3, 1)] {
@@ -178,7 +179,7 @@ pub fn implicit_deletes() {
     let mut mirror = Mirror::new(Settings::default());
     mirror.agrees_but_for_routes();
     assert_eq!(mirror.model.kernel.nexthops.len(), 7);
-    // The carrier goes, and a moment later what needs it.
+    // The carrier goes, and a moment later the kernel deletes the objects that need it.
     sh("ip link set b1 down");
     until("next hops to go", || sh("ip -oneline nexthop").lines().count() == 4);
     mirror.settle();
@@ -198,7 +199,7 @@ pub fn implicit_deletes() {
     assert_eq!(nexthops.keys().collect::<Vec<_>>(), [&13]);
 }
 
-/// What is told of settings, and what a device says of them.
+/// Events about settings, and the settings that a device reports.
 pub fn settings() {
     cables();
     let mut mirror = Mirror::new(Settings::default());

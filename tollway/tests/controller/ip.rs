@@ -1,11 +1,11 @@
-//! The kernel's configuration changed, and cables to have it on.
+//! Changes to the kernel's configuration, and cables to make them on.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use crate::namespaces::{Process, sh};
 
-/// Devices `a0` to `a3`, cables with the other ends `b0` to `b3`, each with addresses.
+/// Creates cables with addresses: the devices `a0` to `a3`, and `b0` to `b3` at their other ends.
 pub fn cables() {
     sh("ip link set lo up");
     for n in 0..4 {
@@ -20,7 +20,7 @@ pub fn cables() {
     }
 }
 
-/// `ip` that does line after line as they are written, and minds no mistake.
+/// An `ip` process that runs each line as it is written, and ignores errors.
 pub struct Ip(Process);
 
 impl Ip {
@@ -36,15 +36,16 @@ impl Ip {
         stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
     }
 
-    /// Waits until all is done.
+    /// Waits until `ip` has run all lines.
     pub fn finish(mut self) {
         drop(self.0.0.stdin.take());
-        // Whatever the kernel refuses ends in 1, a line that `ip` cannot read in all the others.
+        // `ip` exits with 1 if the kernel refuses a line, and with other codes if it cannot parse
+        // one.
         assert!(matches!(self.0.0.wait().unwrap().code(), Some(0 | 1)));
     }
 }
 
-/// Does some lines, each of which must succeed.
+/// Runs some lines, each of which must succeed.
 pub fn batch(lines: &str) {
     let mut ip = Command::new("ip");
     let mut ip = ip.args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -52,11 +53,11 @@ pub fn batch(lines: &str) {
     assert!(ip.wait().unwrap().success());
 }
 
-/// Random numbers of a seed.
+/// Random numbers from a seed.
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Below `count`.
+    /// A random number below `count`.
     pub fn roll(&mut self, count: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,4 +1,4 @@
-//! Messages that are lost.
+//! Lost messages.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::ip::{Dice, Ip, cables};
 use crate::model::Mirror;
 use crate::random;
 
-/// A receive buffer that is far too small.
+/// The receive buffer is far too small.
 pub fn buffer() {
     cables();
     let mut dice = Dice(7);
@@ -25,7 +25,7 @@ pub fn buffer() {
     assert!(mirror.source.stats().lost > 0, "nothing was lost, so this test tests nothing");
 }
 
-/// Nobody reads for five seconds, in which 100,000 routes change.
+/// The test does not read for five seconds, while 100,000 routes change.
 pub fn stop() {
     const COUNT: u32 = 100_000;
     cables();

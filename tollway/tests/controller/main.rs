@@ -1,4 +1,5 @@
-//! The kernel's configuration heard by rtnetlink, in network namespaces of their own.
+//! The controller follows the kernel's configuration over rtnetlink, in network namespaces of the
+//! tests.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What follows from the events, kept in the plainest way.
+//! The simplest model of the kernel's configuration that follows from the events.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use tollway::controller::netlink::{Settings, Source};
 
 use crate::namespaces::PATIENCE;
 
-/// The routes of one key, each with the list that had it last.
+/// The routes of one key, each with the number of the last list that contained it.
 type Aliases = Vec<(Route, u8)>;
 
-/// The kernel's configuration as heard.
+/// The kernel's configuration, as the events report it.
 #[derive(Default)]
 pub struct Model {
     pub kernel: Kernel,
@@ -21,9 +21,9 @@ pub struct Model {
     audit: bool,
     pub complete: usize,
     pub lost: usize,
-    /// What an audit changed.
+    /// The keys of routes that an audit changed.
     pub drifts: Vec<RouteKey>,
-    /// Everything but listed routes, in words.
+    /// All events except listed routes, as text.
     pub told: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         });
     }
 
-    /// The routes without stamps, and without what the kernel changes untold.
+    /// The routes without stamps, and without what the kernel changes without a message.
     pub fn plain(&self) -> BTreeMap<RouteKey, Vec<Route>> {
         let plain = |aliases: &Aliases| aliases.iter().map(|(route, _)| lasting(route)).collect();
         self.routes.iter().map(|(key, aliases)| (*key, plain(aliases))).collect()
@@ -90,7 +90,7 @@ fn lasting(route: &Route) -> Route {
     Route { hops, ..route.clone() }
 }
 
-/// Says whether anything but stamps and order has changed.
+/// Applies a change. Returns whether anything but stamps and order has changed.
 fn apply(
     family: Family,
     aliases: &mut Aliases,
@@ -130,7 +130,7 @@ fn add(family: Family, aliases: &mut Aliases, fresh: (Route, u8), place: Place) 
     }
 }
 
-/// All siblings of a key are one route.
+/// Applies a change of IPv6 siblings: all siblings of a key are one route.
 fn apply_siblings(aliases: &mut Aliases, route: Route, change: Change, generation: u8) -> bool {
     let group = aliases.iter().position(|(old, _)| old.joins());
     let told = |hop: &Hop| route.hops.list().iter().any(|other| other.leads_alike(hop));
@@ -160,7 +160,7 @@ fn apply_siblings(aliases: &mut Aliases, route: Route, change: Change, generatio
             true
         }
         (Change::Add(_), Some(at)) => {
-            // Those that stay keep their order.
+            // Next hops that stay keep their order.
             let old = aliases[at].0.hops.list();
             let place = |hop: &Hop| old.iter().position(|other| other.leads_alike(hop));
             let mut all = route.hops.list().to_vec();
@@ -189,14 +189,14 @@ fn hops(hops: Vec<Hop>) -> Hops {
     }
 }
 
-/// A source and what was heard of it.
+/// A source, and the model that follows from its events.
 pub struct Mirror {
     pub source: Source,
     pub model: Model,
 }
 
 impl Mirror {
-    /// Listens, and has heard everything.
+    /// Opens a source and reads the whole configuration.
     pub fn new(settings: Settings) -> Self {
         let source = Source::open(settings).unwrap();
         let mut mirror = Self { source, model: Model::default() };
@@ -204,7 +204,7 @@ impl Mirror {
         mirror
     }
 
-    /// Reads what there is to read now; says whether there is more.
+    /// Reads what is available now. Returns whether there is more.
     pub fn read(&mut self) -> bool {
         let Self { source, model } = self;
         let more = source.read(&mut |event| model.take(event)).unwrap();
@@ -214,7 +214,7 @@ impl Mirror {
         more
     }
 
-    /// Reads on until something holds; how long it took.
+    /// Reads until `holds` is true. Returns how long that took.
     pub fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Duration {
         let start = Instant::now();
         while !holds(self) {
@@ -226,7 +226,7 @@ impl Mirror {
         start.elapsed()
     }
 
-    /// Reads on until nothing has come for a moment and nothing is in doubt.
+    /// Reads until nothing has arrived for a moment and nothing is in doubt.
     pub fn settle(&mut self) {
         let mut quiet = Instant::now();
         let start = quiet;
@@ -240,7 +240,7 @@ impl Mirror {
         }
     }
 
-    /// Whether it has just what one has that listens only now.
+    /// Compares the model with that of a source that opens only now. Returns the first difference.
     pub fn differs(&self) -> Option<String> {
         let fresh = Self::new(Settings::default());
         let (own, others) = (self.model.plain(), fresh.model.plain());
@@ -260,13 +260,14 @@ impl Mirror {
         Some(format!("{} routes differ: {first:?}{known}\nnot{listed}\ntold{told}", keys.len()))
     }
 
-    /// Settles, and has just what one has that listens only now: at once, or soon where the kernel goes on
-    /// with something by itself, such as looking for duplicate addresses.
+    /// Settles, and asserts that the model equals that of a source that opens only now. The kernel
+    /// may go on with something by itself, such as duplicate address detection, so the models may
+    /// take a while to agree.
     pub fn agrees(&mut self) {
         self.agrees_in(Self::differs);
     }
 
-    /// The same of what is small.
+    /// The same for everything but routes.
     pub fn agrees_but_for_routes(&mut self) {
         self.agrees_in(|mirror| {
             let fresh = Self::new(Settings::default());

@@ -1,4 +1,4 @@
-//! Random changes, by `ip -batch`, and what is known after them.
+//! Random changes with `ip -batch`, and what the controller knows after them.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use tollway::controller::netlink::Settings;
 use crate::ip::{Dice, Ip, batch, cables};
 use crate::model::Mirror;
 
-/// What `ip` is told, at random: much of it is refused, or changes nothing.
+/// Draws a line for `ip`. The kernel refuses many of these lines, and others change nothing.
 fn line(dice: &mut Dice, lines: &mut String, addresses: bool) {
     let written = match dice.roll(40) {
         0 => rule(dice, lines),
@@ -42,10 +42,10 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     }
     let len = 46 + dice.roll(3);
     let dst = format!("2001:db8:{}::/{len}", dice.roll(4) >> (48 - len) << (48 - len));
-    // Of one metric the kernel does not list all where some are siblings and some are not: it skips from
-    // the first sibling to the last (`fib6_dump_node`).
+    // If siblings and other routes share a metric, the kernel does not list all of them: it skips
+    // from the first sibling to the last (`fib6_dump_node`).
     let siblings = metric != "metric 5";
-    // One that stands there twice, which only this can do, is not told apart.
+    // Other commands can add the same route twice, and nobody can tell the two apart.
     let what = if siblings { what } else { dice.pick(&["add", "append", "del"]) };
     let to = match dice.roll(4) {
         0 if siblings => {
@@ -61,7 +61,8 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     writeln!(lines, "route {what} {kind} {dst} {metric} table {table} {to}")
 }
 
-/// Objects that routes may use; those that are in use are never deleted, for then the routes go untold.
+/// Draws next-hop objects for routes. Objects in use are never deleted, as the kernel then deletes
+/// their routes without a message.
 fn nexthop(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     let (id, dev) = (dice.roll(4), dice.roll(4));
     let router = if id < 2 { format!("10.0.{dev}.9") } else { format!("fd00:{dev}::9") };
@@ -97,7 +98,7 @@ pub fn lines(dice: &mut Dice, count: usize) -> String {
     lines
 }
 
-/// The same without addresses, with which routes go untold.
+/// The same without addresses, with which routes vanish without a message.
 pub fn told_lines(dice: &mut Dice, count: usize) -> String {
     let mut lines = String::new();
     (0..count).for_each(|_| line(dice, &mut lines, false));
@@ -110,7 +111,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// While nothing is listed.
+/// Changes while the kernel lists nothing.
 pub fn changes() {
     cables();
     let mut dice = Dice(seed());
@@ -125,10 +126,10 @@ pub fn changes() {
     assert_eq!(mirror.source.stats().resyncs, 1, "nothing was in doubt");
 }
 
-/// So many prefixes of each family that a list is many datagrams.
+/// Number of prefixes of each family, so many that a list takes many datagrams.
 const PREFIXES: u64 = 8000;
 
-/// A route to each of them.
+/// Lines that add a route to each of these prefixes.
 pub fn many() -> String {
     let one = |n| format!("route add {} via 10.0.0.2\nroute add {} via fd00::2\n", v4(n), v6(n));
     (0..PREFIXES).map(one).collect()
@@ -142,7 +143,7 @@ fn v6(n: u64) -> String {
     format!("2001:db8:8000:{n:x}::/64")
 }
 
-/// Changes all over the [many].
+/// Changes all over the routes of [many].
 pub fn spread(dice: &mut Dice, count: usize) -> String {
     let mut one = || {
         let (n, m) = (dice.roll(PREFIXES), 2 + dice.roll(3));
@@ -156,7 +157,7 @@ pub fn spread(dice: &mut Dice, count: usize) -> String {
     (0..count).map(|_| one()).collect()
 }
 
-/// While everything is listed over and over.
+/// Changes while the kernel lists everything over and over.
 pub fn lists() {
     cables();
     let mut dice = Dice(seed());

@@ -1,4 +1,4 @@
-//! How long it takes.
+//! How long the controller takes.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tollway::controller::netlink::{Settings, Source};
 use crate::ip::{Ip, cables};
 use crate::namespaces::PATIENCE;
 
-/// As many routes as `TOLLWAY_MIRROR_ROUTES` says.
+/// Number of routes: `TOLLWAY_MIRROR_ROUTES`, or 100,000.
 fn count() -> u32 {
     let given = std::env::var("TOLLWAY_MIRROR_ROUTES").ok().and_then(|count| count.parse().ok());
     given.unwrap_or(100_000)
@@ -44,13 +44,13 @@ pub fn list() {
         let took = start.elapsed();
         println!("{routes} routes in {took:?}, {:?} each", took / routes);
         assert!(routes >= count);
-        // Five times what it takes on a machine that does nothing else.
+        // Five times as long as on a machine that does nothing else.
         assert!(took < Duration::from_micros(10) * count.max(100_000), "{took:?}");
     }
     audit(count);
 }
 
-/// An audit takes its share and no more.
+/// An audit is busy for no more than its share of the time.
 fn audit(count: u32) {
     let settings = Settings { audit_every: Duration::from_millis(1), ..Settings::default() };
     let mut source = Source::open(settings).unwrap();
@@ -76,7 +76,7 @@ fn audit(count: u32) {
     assert!(routes >= count && share < 0.05);
 }
 
-/// From the moment that `ip` is told, so with its time and the kernel's.
+/// The time starts when `ip` gets the line, so it includes that of `ip` and of the kernel.
 pub fn latency() {
     cables();
     let mut source = Source::open(Settings::default()).unwrap();
@@ -86,7 +86,7 @@ pub fn latency() {
         assert!(start.elapsed() < PATIENCE);
     }
     let mut ip = Ip::new();
-    // A machine that does much else at the same time gets another try.
+    // A busy machine gets another try.
     let rounds = (0..5).map(|_| {
         let mut times: Vec<_> = (0..300_u32)
             .map(|n| {
@@ -104,7 +104,7 @@ pub fn latency() {
     assert!(rounds.into_iter().any(|p99| p99 < Duration::from_millis(5)));
 }
 
-/// Waits, without sleeping, for a route.
+/// Waits for a route, without sleeping.
 fn heard(source: &mut Source, dst: &str) {
     let dst: ipnet::IpNet = dst.parse().unwrap();
     let (start, mut found) = (Instant::now(), false);

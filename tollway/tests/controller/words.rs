@@ -1,4 +1,4 @@
-//! What is read of messages against what ip(8) reads of them.
+//! Compares what the controller reads from messages with what ip(8) shows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ route add prohibit 2001:db8:5::/48
 route add throw 2001:db8:6::/48
 ";
 
-/// Odd ones, as `ip` names them.
+/// Odd routes, in the syntax of `ip`.
 const ODD: &str = "\
 route add 172.16.1.0/24 via 10.0.0.2 realm 7
 route add 172.16.2.0/24 via 10.0.0.2 mtu lock 1400
@@ -115,7 +115,7 @@ fn route_words(kernel: &Kernel, route: &Route) -> String {
     format!("{kind} proto {protocol} src {prefsrc:?} mtu {mtu} {hops}")
 }
 
-/// The same of what `ip` shows.
+/// The same for a route that `ip` shows.
 fn shown_words(route: &Value, v6: bool) -> (String, String) {
     let text = |name: &str| route[name].as_str();
     let number = |name: &str| route[name].as_u64().unwrap_or(0);
@@ -131,7 +131,7 @@ fn shown_words(route: &Value, v6: bool) -> (String, String) {
         Some(number) => number.parse().unwrap(),
     };
     let tos = u8::from_str_radix(text("tos").unwrap_or("0").trim_start_matches("0x"), 16).unwrap();
-    // Routes for some sources are kept apart (`RouteKey::OF_SOURCES`).
+    // Routes for some sources have keys of their own (`RouteKey::OF_SOURCES`).
     let tos = if text("from").is_some() { 1 } else { tos };
     let key = format!("{dst} table {table} tos {tos} metric {}", number("metric"));
     let kind = text("type").unwrap();
@@ -149,7 +149,7 @@ fn shown_words(route: &Value, v6: bool) -> (String, String) {
     let hops = match (route["nhid"].as_u64(), route["nexthops"].as_array()) {
         (Some(id), _) => format!("nhid {id}"),
         (None, Some(all)) => all.iter().map(shown_hop).collect(),
-        // These have a device that means nothing, and in IPv6 it is shown.
+        // Routes of these types have a device that means nothing; for IPv6 `ip` shows it.
         _ if ["blackhole", "unreachable", "prohibit", "throw"].contains(&kind) => String::new(),
         _ => shown_hop(route),
     };
@@ -201,7 +201,7 @@ pub fn small() {
     batch(SMALL);
     sh("ip -6 rule add pref 50 from 2001:db8::/32 table 60");
     sh("ip -6 rule add pref 51 uidrange 5-6 table 61");
-    // What went with `a3` is not told.
+    // The kernel sends no messages about what it deleted with `a3`.
     mirror.agrees_but_for_routes();
     let kernel = &mirror.model.kernel;
     links(kernel);

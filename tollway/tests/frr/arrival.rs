@@ -11,19 +11,19 @@ use crate::running::Mirror;
 use crate::scene::{ELSEWHERE, Restarts, Scene};
 use crate::traffic::sender;
 
-/// Between two packets of other traffic.
+/// Time between two packets of other traffic.
 const PACE: Duration = Duration::from_micros(50);
-/// How long it is watched where nothing else happens.
+/// How long the test measures while nothing else happens.
 const QUIET: Duration = Duration::from_secs(3);
-/// The routes are in the kernel no later.
+/// Longest time until the routes are in the kernel.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// How many routes: `TOLLWAY_BGP_ROUTES`, or less than a hundred thousand.
+/// Number of routes: `TOLLWAY_BGP_ROUTES`, or 20,000.
 fn count() -> usize {
     std::env::var("TOLLWAY_BGP_ROUTES").map_or(20_000, |text| text.parse().unwrap())
 }
 
-/// What has been sent by A and has come to C.
+/// How many packets A has sent and C has received.
 #[derive(Clone, Copy, Debug)]
 struct Carried {
     at: Instant,
@@ -34,7 +34,7 @@ struct Carried {
 impl Carried {
     fn look(scene: &Scene) -> Self {
         let sent = || scene.net.a.counts("ha")[9];
-        // What is sent between the two readings seems lost; of several looks the quickest counts.
+        // Packets sent between the two readings seem lost, so the quickest of several looks counts.
         let looks = (0..5).map(|_| {
             let look = Self { sent: sent(), came: scene.c.received("hc"), at: Instant::now() };
             (sent() - look.sent, look)
@@ -42,7 +42,7 @@ impl Carried {
         looks.min_by_key(|(meanwhile, _)| *meanwhile).unwrap().1
     }
 
-    /// Packets that came a second, and what part of those that were sent.
+    /// Packets that arrived per second, and their share of those sent.
     fn since(self, before: Self) -> (f64, f64) {
         let came = (self.came - before.came) as f64;
         let seconds = (self.at - before.at).as_secs_f64();
@@ -99,7 +99,7 @@ pub fn routes() {
     assert_eq!(status.drift, 0);
 }
 
-/// Of a hundred thousand routes, only those that differ are worth a line.
+/// Of a hundred thousand routes, this shows only those that differ.
 fn same(kernels: &BTreeMap<String, String>, installed: &BTreeMap<String, String>) {
     let lacks = |has: &BTreeMap<String, String>, all: &BTreeMap<String, String>| {
         let lacks = all.iter().filter(|(dst, via)| has.get(*dst) != Some(via));
@@ -110,7 +110,7 @@ fn same(kernels: &BTreeMap<String, String>, installed: &BTreeMap<String, String>
     assert_eq!(lacks(kernels, installed), none, "active, of {}", installed.len());
 }
 
-/// Unicast routes of IPv4 with a gateway, as the kernel lists them.
+/// IPv4 unicast routes with a gateway, as the kernel lists them.
 fn kernels() -> BTreeMap<String, String> {
     let list: Vec<Value> = serde_json::from_str(&sh("ip -json -4 route show table main")).unwrap();
     let routes = list.iter().filter_map(|route| {
@@ -121,7 +121,7 @@ fn kernels() -> BTreeMap<String, String> {
     routes.collect()
 }
 
-/// The same, as packets are forwarded by.
+/// The same routes, as Tollway forwards by them.
 fn installed(mirror: &Mirror) -> BTreeMap<String, String> {
     let mut routes = BTreeMap::new();
     let mut client = mirror.client();

@@ -1,4 +1,4 @@
-//! "With FRR", as it is written: its configuration brings routes.
+//! The guide's section "With FRR", run as it is written: its configuration brings routes.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const PEER: &str = "router bgp 65002
   network 198.51.100.0/24
 ";
 
-/// The router of "a router in five minutes": its devices, and a host behind each.
+/// The router of "a router in five minutes": its devices, each with a host behind it.
 fn scene() -> [Host; 2] {
     [("eth0", "192.0.2.1", "192.0.2.10"), ("eth1", "192.0.2.129", "192.0.2.140")].map(
         |(device, own, other)| {
@@ -37,7 +37,7 @@ fn scene() -> [Host; 2] {
     )
 }
 
-/// Speakers of the router that have the page's configuration, and of the neighbour.
+/// The daemons of the router, with the page's configuration, and those of the neighbour.
 fn speakers(dir: &Path, neighbour: &Host) -> [Speakers; 2] {
     let mut router = Speakers::new(dir.join("router"), None);
     router.start_zebra();

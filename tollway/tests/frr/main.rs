@@ -1,8 +1,9 @@
-//! FRR from Debian's packages as the control plane: routes that come and go by BGP, speakers and routers that die.
+//! FRR from Debian's packages as the control plane: BGP routes come and go, daemons and routers
+//! die.
 //!
-//! The router's kernel is fed by zebra and bgpd, host B is the peer that announces; what host A sends goes
-//! through the router. Only root can attach Tollway's programs. Whoever is not, is told what was left
-//! out.
+//! zebra and bgpd configure the router's kernel, and host B is the peer that announces. Packets
+//! from host A go through the router. Only root can attach Tollway's programs. Without root, the
+//! program prints what it left out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,6 +40,6 @@ fn main() -> ExitCode {
         }
         (!speakers::are_installed()).then_some("FRR is not installed: apt-get install frr")
     };
-    // `-m`: what is mounted and pinned is gone with the test.
+    // `-m`: mounts and pinned objects vanish with the test.
     namespaces::main(&TESTS, "-nm", missing, traffic::role)
 }

@@ -1,4 +1,4 @@
-//! What traffic loses when speakers and routers die: by the kernel alone, and with Tollway.
+//! What traffic loses when daemons and routers die: with the kernel alone, and with Tollway.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use crate::running::Mirror;
 use crate::scene::{Restarts, Scene, Witness, prefix};
 use crate::traffic::{Hole, Stream};
 
-/// How many routes come and go.
+/// Number of routes that come and go.
 const ROUTES: usize = 2000;
-/// Between two packets.
+/// Time between two packets.
 const PACE: Duration = Duration::from_millis(2);
-/// Packets are sent for so long before and after.
+/// How long the test sends packets before and after.
 const MARGIN: Duration = Duration::from_millis(400);
-/// All routes are back by then.
+/// Longest time until all routes are back.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// What packets may take longer to be lost, or to get through, than the kernel has the route, in
-/// seconds: a machine that does much else lets everybody wait.
+/// How much longer packets may be lost than the kernel lacks the route, in seconds: on a busy
+/// machine everything waits.
 const SLACK: f64 = 0.15;
-/// The same for a scenario as a whole, of which most is what BGP's timers roll.
+/// The same for a whole scenario, whose length depends mostly on the random part of BGP's timers.
 const SAME: f64 = 2.5;
 
-/// What was lost in a scenario.
+/// What a scenario has lost.
 #[derive(Debug)]
 struct Outage {
-    /// The longest time in which nothing got through, in seconds.
+    /// The longest time in which no packet got through, in seconds.
     longest: f64,
-    /// The longest part of such a time in which the kernel had a route.
+    /// The longest part of such a time in which the kernel had a route, in seconds.
     unexplained: f64,
     /// Packets lost.
     lost: u64,
@@ -34,7 +34,7 @@ struct Outage {
     routeless: f64,
 }
 
-/// Has something happen under traffic to the last of the prefixes.
+/// Runs `what` while packets flow to the last of the prefixes.
 fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
     let to = prefix(ROUTES - 1).replace(".0/24", ".9");
     let witness = Witness::new(scene);
@@ -44,7 +44,7 @@ fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
     what(scene);
     scene.until_routes(ROUTES, PATIENCE);
     std::thread::sleep(MARGIN);
-    // A bgpd that is back may take out its predecessor's routes even now.
+    // Even now, a restarted bgpd may remove its predecessor's routes.
     let is_here = || witness.told(&prefix(ROUTES - 1)).last().is_none_or(|(_, here)| *here);
     until("the route to be back", is_here);
     std::thread::sleep(MARGIN);
@@ -67,7 +67,7 @@ fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
     }
 }
 
-/// When a route was not there, in seconds of the day.
+/// When the kernel had no route, as times of day in seconds.
 fn absences(told: &[(f64, bool)]) -> Vec<[f64; 2]> {
     let mut absences: Vec<[f64; 2]> = Vec::new();
     let mut gone = None;
@@ -85,7 +85,7 @@ fn absences(told: &[(f64, bool)]) -> Vec<[f64; 2]> {
     absences
 }
 
-/// How much of a hole is not within one of these times.
+/// How much of a hole is outside these times.
 fn unexplained(hole: &Hole, absences: &[[f64; 2]]) -> f64 {
     let day = 24.0 * 3600.0;
     let (from, to) = (hole.from % day, hole.to % day);
@@ -93,15 +93,15 @@ fn unexplained(hole: &Hole, absences: &[[f64; 2]]) -> f64 {
     (to - from).max(0.0) - absences.iter().map(common).sum::<f64>()
 }
 
-/// One scenario, by the kernel alone and then with Tollway.
+/// One scenario, with the kernel alone and then with Tollway.
 struct Scenario {
     name: &'static str,
     what: fn(&mut Scene),
-    /// Whether the kernel has no route for a while; none where that is FRR's secret.
+    /// Whether the kernel has no route for a while; `None` if that depends on FRR alone.
     is_felt: Option<bool>,
 }
 
-/// Plays scenarios by the kernel alone; then with Tollway, which is to lose no more.
+/// Runs scenarios with the kernel alone, then with Tollway, which must lose no more.
 fn compare(restarts: Restarts, scenarios: &[Scenario]) {
     let mut scene = Scene::new(restarts);
     scene.announce(ROUTES);
@@ -125,7 +125,7 @@ fn compare(restarts: Restarts, scenarios: &[Scenario]) {
     die(&mut scene, mirror);
 }
 
-/// Tollway dies, and another takes its place.
+/// Tollway dies, and another Tollway takes its place.
 fn die(scene: &mut Scene, mirror: Mirror) {
     let killed = outage(scene, |_| {
         let mut mirror = mirror;
@@ -141,7 +141,7 @@ fn die(scene: &mut Scene, mirror: Mirror) {
     next.unwrap().forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
 }
 
-/// Waits until both ends think that all has been said.
+/// Waits until both BGP speakers consider their routes complete.
 fn settle(scene: &mut Scene) {
     let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
     until("routes that are not stale", || {
@@ -193,7 +193,7 @@ pub fn graceful() {
     let scenario = |name, what, is_felt| Scenario { name, what, is_felt };
     let scenarios = [
         scenario("graceful restart of the peer", peer_restarts as fn(&mut Scene), Some(false)),
-        // bgpd 8.4 may take its predecessor's routes out when it is back, and then put them in again.
+        // A restarted bgpd 8.4 may remove its predecessor's routes, and then add them again.
         scenario("graceful restart of the router", router_restarts, None),
     ];
     compare(Restarts::Graceful, &scenarios);

@@ -10,22 +10,22 @@ use crate::namespaces::{Host, Process, sh, until};
 use crate::running::{Net, plug};
 use crate::speakers::Speakers;
 
-/// Where all announced prefixes lead is the peer itself.
+/// A prefix that covers all announced ones; it leads to the peer itself.
 const ANNOUNCED: &str = "20.0.0.0/6";
-/// A destination behind host C, by a route that has nothing to do with BGP.
+/// A destination behind host C, on a route that has nothing to do with BGP.
 pub const ELSEWHERE: &str = "198.19.0.1";
 
-/// The prefix of a number: /24s from 20.0.0.0 on.
+/// The prefix with this number: /24s from 20.0.0.0 on.
 pub fn prefix(number: usize) -> String {
     format!("{}.{}.{}.0/24", 20 + number / 65536, number / 256 % 256, number % 256)
 }
 
-/// What bgpd is to do when it or its peer restarts.
+/// What happens to routes when bgpd or its peer restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restarts {
-    /// Routes go with the session.
+    /// The routes go with the session.
     Plain,
-    /// Routes stay for a while (RFC 4724).
+    /// The routes stay for a while (RFC 4724).
     Graceful,
 }
 
@@ -45,13 +45,13 @@ pub struct Scene {
     pub router: Speakers,
     pub peer: Speakers,
     restarts: Restarts,
-    /// Prefixes that are there without BGP.
+    /// Number of prefixes that exist without BGP.
     others: usize,
     dir: TempDir,
 }
 
 impl Scene {
-    /// The router's daemons run, the peer's do not yet.
+    /// Creates all hosts. The router's daemons run, the peer's do not yet.
     pub fn new(restarts: Restarts) -> Self {
         let net = Net::new();
         let c = Host::new();
@@ -68,23 +68,23 @@ impl Scene {
         scene
     }
 
-    /// Where files may be.
+    /// The directory for files.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Starts the peer, which announces so many prefixes.
+    /// Starts the peer, which announces `count` prefixes.
     pub fn announce(&mut self, count: usize) {
         let config = config(self.restarts, [65002, 65001], ["10.0.2.2", "10.0.2.1"], count);
         self.peer.start_bgpd(&config);
     }
 
-    /// Routes by BGP that the kernel has.
+    /// Number of BGP routes in the kernel.
     pub fn routes(&self) -> usize {
         prefixes().saturating_sub(self.others)
     }
 
-    /// Waits until the kernel has so many routes by BGP.
+    /// Waits until the kernel has `count` BGP routes.
     pub fn until_routes(&self, count: usize, patience: Duration) {
         let start = Instant::now();
         while self.routes() < count {
@@ -101,7 +101,7 @@ impl Scene {
     }
 }
 
-/// A configuration of bgpd.
+/// A configuration for bgpd.
 fn config(restarts: Restarts, numbers: [u32; 2], addresses: [&str; 2], count: usize) -> String {
     let ([own, other], [from, to]) = (numbers, addresses);
     let mut config = format!(
@@ -116,10 +116,10 @@ fn config(restarts: Restarts, numbers: [u32; 2], addresses: [&str; 2], count: us
     config
 }
 
-/// Prefixes that the kernel has in table main.
+/// Number of prefixes in the kernel's table main.
 ///
-/// A list of routes would take the kernel longer than whoever waits for them has. Without rules the tables
-/// local and main share one trie, which is shown under both names.
+/// A list of all routes would take the kernel longer than the callers can wait. Without policy
+/// rules the tables local and main share one trie, which appears under both names.
 fn prefixes() -> usize {
     let text = std::fs::read_to_string("/proc/self/net/fib_triestat").unwrap();
     let main = text.split_once("Main:").unwrap().1;
@@ -127,18 +127,19 @@ fn prefixes() -> usize {
     count.trim().parse().unwrap()
 }
 
-/// What the kernel says of routes, with times.
+/// The kernel's messages about routes, with times.
 pub struct Witness {
     process: Process,
     file: std::path::PathBuf,
 }
 
 impl Witness {
-    /// Listens from now on.
+    /// Starts to record messages.
     pub fn new(scene: &Scene) -> Self {
         let file = scene.path().join("witness");
         let output = std::fs::File::create(&file).unwrap();
-        // It stamps messages when it reads them, so it goes before whatever else the machine does.
+        // `ip` stamps messages when it reads them, so it runs before everything else on the
+        // machine.
         let mut ip = Command::new("chrt");
         ip.args(["-f", "1", "ip", "-4", "-rcvbuf", "100000000", "-ts", "monitor", "route"]);
         ip.env("TZ", "UTC");
@@ -151,7 +152,7 @@ impl Witness {
         Self { process, file }
     }
 
-    /// When a route went and came, in seconds of the day, since this was begun.
+    /// When a route went and came since the recording started, as times of day in seconds.
     pub fn told(&self, prefix: &str) -> Vec<(f64, bool)> {
         assert!(self.process.0.id() > 0);
         let text = std::fs::read_to_string(&self.file).unwrap();
@@ -159,7 +160,7 @@ impl Witness {
     }
 }
 
-/// `[2026-01-31T23:59:58.123456] Deleted 20.0.0.0/24 ...`
+/// Parses a line such as `[2026-01-31T23:59:58.123456] Deleted 20.0.0.0/24 ...`.
 fn told(line: &str, prefix: &str) -> Option<(f64, bool)> {
     let (time, rest) = line.strip_prefix('[')?.split_once("] ")?;
     let (gone, rest) = match rest.strip_prefix("Deleted ") {

@@ -5,17 +5,18 @@ use std::process::{Command, Stdio};
 
 use crate::namespaces::{Host, Process, sh, until};
 
-/// Where Debian has them.
+/// Where Debian installs FRR's daemons.
 const PROGRAMS: &str = "/usr/lib/frr";
-/// What zebra may leave unread: with less it loses messages of the kernel, and routes with them.
+/// Bytes that zebra may leave unread: with a smaller buffer it loses the kernel's messages, and
+/// routes with them.
 const NETLINK_BYTES: u32 = 128 << 20;
 
-/// Says whether FRR is there.
+/// Whether FRR is installed.
 pub fn are_installed() -> bool {
     ["zebra", "bgpd"].iter().all(|name| Path::new(PROGRAMS).join(name).exists())
 }
 
-/// Daemons of one router.
+/// The daemons of one router.
 pub struct Speakers {
     dir: PathBuf,
     host: Option<u32>,
@@ -24,16 +25,16 @@ pub struct Speakers {
 }
 
 impl Speakers {
-    /// None yet, for a host or, where there is none, for the test's own namespace; their files are in a
-    /// new directory.
+    /// Prepares daemons, without starting them, for a host or, without one, for the test's own
+    /// namespace. Their files are in a new directory.
     pub fn new(dir: PathBuf, host: Option<&Host>) -> Self {
         std::fs::create_dir(&dir).unwrap();
-        // They give up root as soon as they can.
+        // The daemons drop root as soon as they can.
         sh(&format!("chown frr:frr {}", dir.display()));
         Self { dir, host: host.map(|host| host.0.0.id()), zebra: None, bgpd: None }
     }
 
-    /// Starts zebra, which puts what bgpd learns into the kernel.
+    /// Starts zebra, which installs bgpd's routes in the kernel.
     pub fn start_zebra(&mut self) {
         std::fs::write(self.dir.join("zebra.conf"), "hostname router\n").unwrap();
         let buffer = NETLINK_BYTES.to_string();
@@ -49,16 +50,16 @@ impl Speakers {
 
     /// Starts bgpd as it was started before.
     pub fn start_bgpd_again(&mut self) {
-        // Without zebra it announces what it is told to, whether the kernel knows the way or not.
+        // Without zebra, bgpd announces its networks whether or not the kernel has routes to them.
         let alone: &[&str] = if self.zebra.is_none() { &["-Z"] } else { &[] };
-        // One that was killed has left it.
+        // A killed bgpd leaves its socket.
         let socket = self.dir.join("bgpd.vty");
         let _ = std::fs::remove_file(&socket);
         self.bgpd = Some(self.start("bgpd", alone));
         until("bgpd to listen", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     }
 
-    /// Kills bgpd as the kernel would for want of memory.
+    /// Kills bgpd as the kernel does when it is out of memory.
     pub fn kill_bgpd(&mut self) {
         let mut bgpd = self.bgpd.take().unwrap();
         bgpd.0.kill().unwrap();
@@ -84,7 +85,7 @@ impl Speakers {
         Process(command.spawn().unwrap())
     }
 
-    /// Has bgpd do a command.
+    /// Runs a command in bgpd. Returns the output.
     pub fn tell(&self, command: &str) -> String {
         let socket = self.dir.display().to_string();
         let mut vtysh = Command::new("vtysh");
@@ -94,7 +95,7 @@ impl Speakers {
         told
     }
 
-    /// What they logged, for who wants to know why something is not as expected.
+    /// The daemons' logs, which help to explain a failure.
     pub fn said(&self) -> String {
         let files = ["zebra", "zebra.out", "bgpd", "bgpd.out"];
         files.iter().filter_map(|name| std::fs::read_to_string(self.dir.join(name)).ok()).collect()

@@ -1,7 +1,7 @@
-//! Packets that are sent at a pace, and what became of each.
+//! Packets that a host sends at a fixed pace, and what became of each.
 //!
-//! Sender and sink are this program in another role (`--ask`, `--serve`), on hosts. Each packet
-//! carries its number and the time when it was sent.
+//! Sender and sink are this program in other roles (`--ask`, `--serve`), on hosts. Each packet
+//! contains its number and the time when it was sent.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::namespaces::{Host, Process, until};
 
-/// Where packets go that are to be counted.
+/// The UDP port of the packets to count.
 pub const PORT: u16 = 9000;
 
 /// The time, in seconds since 1970.
@@ -22,7 +22,7 @@ pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// A role of this program.
+/// Runs a role of this program.
 pub fn role(words: &[&str]) -> ExitCode {
     match words {
         ["--ask", plan] => send(plan),
@@ -32,7 +32,7 @@ pub fn role(words: &[&str]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says when nobody writes to this process any more.
+/// Becomes true once nobody can write to this process's stdin any more.
 fn abandoned() -> Arc<AtomicBool> {
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);
@@ -43,7 +43,7 @@ fn abandoned() -> Arc<AtomicBool> {
     ended
 }
 
-/// Sends to `ADDRESS/MICROSECONDS`, one packet in so many, until nobody wants it any more.
+/// Sends to `ADDRESS/MICROSECONDS`, one packet in that many microseconds, until stdin closes.
 fn send(plan: &str) {
     let (to, pace) = plan.split_once('/').unwrap();
     let pace = Duration::from_micros(pace.parse().unwrap());
@@ -55,7 +55,7 @@ fn send(plan: &str) {
     while !ended.load(Ordering::Acquire) {
         while start.elapsed() >= pace * number {
             let packet = [u64::from(number).to_be_bytes(), now().to_bits().to_be_bytes()];
-            // What cannot be sent is lost; a host may also say that it does not want it.
+            // A packet that cannot be sent is lost; a host may also refuse it.
             let _ = socket.send(&packet.concat());
             number += 1;
         }
@@ -63,7 +63,7 @@ fn send(plan: &str) {
     }
 }
 
-/// Notes what comes and, once nobody writes to it any more, writes it to a file.
+/// Records what arrives and, once stdin closes, writes it to a file.
 fn count(file: &str) {
     let socket = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -77,7 +77,7 @@ fn count(file: &str) {
     file.write_all(&seen).unwrap();
 }
 
-/// Packets from one host to another.
+/// A stream of packets from one host to another.
 pub struct Stream {
     sender: Process,
     sink: Process,
@@ -85,7 +85,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts sending; `file` is where the sink may write.
+    /// Starts to send; the sink writes to `file`.
     pub fn start(from: &Host, to: (&Host, &str), pace: Duration, file: PathBuf) -> Self {
         let path = file.display().to_string();
         let sink = start(to.0, "--serve", &path);
@@ -94,10 +94,10 @@ impl Stream {
         Self { sender, sink, file }
     }
 
-    /// Stops sending; what arrived.
+    /// Stops sending. Returns what arrived.
     pub fn stop(mut self) -> Arrivals {
         end(&mut self.sender);
-        // What is still on its way.
+        // Wait for packets that are still on their way.
         std::thread::sleep(Duration::from_millis(100));
         end(&mut self.sink);
         let bytes = std::fs::read(&self.file).unwrap();
@@ -113,7 +113,7 @@ impl Stream {
     }
 }
 
-/// A sender alone; who receives it is not asked.
+/// A sender alone; nobody counts what arrives.
 pub fn sender(from: &Host, to: &str, pace: Duration) -> Process {
     start(from, "--ask", &format!("{to}/{}", pace.as_micros()))
 }
@@ -127,27 +127,27 @@ fn end(process: &mut Process) {
     assert!(process.0.wait().unwrap().success());
 }
 
-/// Numbers of packets that arrived, and when they were sent.
+/// Numbers of the packets that arrived, and when they were sent.
 pub struct Arrivals(Vec<(u64, f64)>);
 
-/// A time in which all that was sent was lost.
+/// A period in which all packets that were sent were lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hole {
-    /// When the last packet before it was sent.
+    /// When the last packet before it was sent, in seconds since 1970.
     pub from: f64,
-    /// When the first one behind it was.
+    /// When the first packet after it was sent.
     pub to: f64,
     /// Packets lost.
     pub packets: u64,
 }
 
 impl Arrivals {
-    /// How many there are.
+    /// How many packets arrived.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// When nothing got through.
+    /// The periods in which no packet got through.
     pub fn holes(&self) -> Vec<Hole> {
         let holes = self.0.windows(2).filter_map(|pair| {
             let [(before, from), (after, to)] = [pair[0], pair[1]];

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::running::command;
 use super::{CONFIG, File, Process, Router, sh, two_hosts, until};
 
-/// More to show: a TAP device, a VLAN, a VRF, routes of all kinds.
+/// More configuration to show: a TAP device, a VLAN, a VRF, routes of all kinds.
 const MORE: &str = r#"
 [ports.t]
 kind = "tap"
@@ -49,13 +49,13 @@ to = "default"
 via = "10.7.0.9"
 "#;
 
-/// `tollway` with arguments, in a router's directory.
+/// Runs `tollway` with arguments, in a router's directory.
 pub(super) fn tollway(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.current_dir(dir).args(words).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What `tollway show` prints.
+/// Returns what `tollway show` prints.
 pub(super) fn show(router: &Router, words: &str) -> String {
     let words: Vec<_> =
         ["show", "--socket", "control.sock"].into_iter().chain(words.split(' ')).collect();
@@ -73,7 +73,7 @@ pub(super) fn json(router: &Router, words: &str) -> Value {
     value
 }
 
-/// The count identity, on what was printed.
+/// Asserts the count identity on an answer.
 fn check(answer: &Value) {
     let totals = &answer["totals"];
     let count = |name: &str| totals[name].as_u64().unwrap_or_else(|| panic!("{name}: {totals}"));
@@ -83,7 +83,7 @@ fn check(answer: &Value) {
     assert!(totals.get("defect").is_none(), "{totals}");
 }
 
-/// A sum over a list or an object of counts.
+/// Returns the sum of a list or an object of counts.
 fn sum<'a>(counts: impl IntoIterator<Item = &'a Value>) -> u64 {
     counts.into_iter().map(|count| count.as_u64().unwrap()).sum()
 }
@@ -93,7 +93,7 @@ pub(super) fn shows() {
     let mut router = Router::start(&format!("{CONFIG}{MORE}"));
     a.pings(300, "-i 0.002 10.0.2.2");
     a.pings(3, "10.0.1.1");
-    // Nobody answers to these: no route, no more hops, a blackhole.
+    // These pings get no reply: no route, a TTL that ends, a blackhole.
     for words in ["-c 2 192.0.2.1", "-c 1 -t 1 10.0.2.2", "-c 1 -W 1 10.10.1.1"] {
         let ping = format!("nsenter -t {} -n ping -n -i 0.01 {words}", a.0.0.id());
         let mut words = ping.split(' ');
@@ -218,12 +218,12 @@ fn screens(router: &Router) {
     }
 }
 
-/// Whether this is root of the machine and not of a namespace alone.
+/// Says whether this is root of the machine, and not of a user namespace only.
 fn can_be_others() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").unwrap().contains("4294967295")
 }
 
-/// A run that must fail; what it said.
+/// Runs a command that must fail. Returns its error.
 fn refused(dir: &Path, words: &[&str]) -> String {
     let output = tollway(dir, words);
     assert_eq!(output.status.code(), Some(1), "{words:?}");
@@ -273,7 +273,7 @@ pub(super) fn sockets() {
     usual_place(config);
 }
 
-/// What a router does not start without.
+/// A router refuses to start without enough address space.
 pub(super) fn address_space() {
     let dir = tempfile::tempdir().unwrap();
     let output = command("prlimit --as=1200000000 tollway", &dir, CONFIG).output().unwrap();
@@ -284,7 +284,7 @@ pub(super) fn address_space() {
     assert!(error.starts_with(told) && error.lines().count() == 1, "{error}");
 }
 
-/// No descriptor is left for clients: each is told, and the log is told once.
+/// No descriptor is left for clients. Each client gets an error, and the router logs it once.
 pub(super) fn shortage() {
     sh("ip link add ra type veth peer name rb");
     sh("ip link set ra up");
@@ -293,14 +293,14 @@ pub(super) fn shortage() {
     let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let numbers = numbers.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let used: Vec<u32> = numbers.map(|name| name.parse().unwrap()).collect();
-    // Fewer are left than clients are served at once.
+    // Fewer descriptors are left than the router serves clients at once.
     let limit = (0..).filter(|number| !used.contains(number)).nth(8).unwrap();
     sh(&format!("prlimit --pid {pid} --nofile={limit}:"));
     let path = router.path("control.sock");
     let is_turned_away = |client: &UnixStream| {
         client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let mut line = String::new();
-        // One that is served hears nothing until it asks.
+        // A client that is served receives nothing until it asks.
         let heard = BufReader::new(client).read_line(&mut line).is_ok();
         assert!(!heard || line.contains("lacks descriptors"), "{line}");
         heard
@@ -322,7 +322,7 @@ pub(super) fn shortage() {
     assert_eq!(told.matches("cannot be taken in").count(), 1, "{told}");
 }
 
-/// This program's `tollway` as a user who may open packet sockets and nothing else.
+/// Returns `tollway` as a user who may open packet sockets, and nothing else.
 fn as_nobody(dir: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -331,7 +331,7 @@ fn as_nobody(dir: &Path) -> Command {
     command
 }
 
-/// An ordinary user runs it and asks it, without saying where the socket is.
+/// An ordinary user runs and queries a router without naming its socket.
 fn usual_place(config: &str) {
     let dir: TempDir = tempfile::tempdir().unwrap();
     if can_be_others() {

@@ -1,4 +1,4 @@
-//! The firewall of a running router: rules from a file, read again, and asked for by the control socket.
+//! The firewall of a running router: rules from a file, reloads, and queries on the control socket.
 
 use std::process::Stdio;
 
@@ -11,14 +11,14 @@ fn config(file: &str) -> String {
     format!("filter = \"{file}\"\n{CONFIG}")
 }
 
-/// Reads configuration and rules again by the control socket; what it said, good or bad.
+/// Reloads configuration and rules with `tollway reload`. Returns its output, or its error.
 fn reload(router: &Router) -> Result<String, String> {
     let output = tollway(router.dir.path(), &["reload", "--socket", "control.sock"]);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
-/// Mistakes of the rules are told at a reload, and nothing changes.
+/// A reload reports errors in the rules and changes nothing.
 pub(super) fn refused() {
     let _hosts = two_hosts();
     let dir = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ pub(super) fn refused() {
     router.stop();
 }
 
-/// What a rule has counted, by its text.
+/// Returns the packet count of a rule, which is found by its text.
 fn packets(router: &Router, text: &str) -> u64 {
     let told = json(router, "filter");
     let chains = told["chains"].as_array().unwrap().iter();
@@ -59,9 +59,9 @@ fn packets(router: &Router, text: &str) -> u64 {
     rule.and_then(|rule| rule["packets"].as_u64()).unwrap_or_else(|| panic!("{text}: {told}"))
 }
 
-/// Sends five pings, all of which are answered, or none.
+/// Sends five pings, of which all or none must be answered. Says whether they were.
 fn pings(from: &Host, to: &str) -> bool {
-    // All at once, and then it waits for a second.
+    // Sends all at once, then waits for one second.
     let line = format!("ping -n -q -c 5 -l 5 -i 1 -W 1 {to}");
     let output = from.command(&line).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
@@ -69,7 +69,7 @@ fn pings(from: &Host, to: &str) -> bool {
     told.contains(" 0% packet loss")
 }
 
-/// Rules count and drop, are changed while the router runs, and go on counting.
+/// Rules count and drop, change while the router runs, and go on counting.
 pub(super) fn drops() {
     let (a, _b) = two_hosts();
     let rules =
@@ -94,8 +94,8 @@ pub(super) fn drops() {
     router.stop();
 }
 
-/// Pings that are logged to a capture, and some more to the log. Rules behind each other are other statements
-/// after each reload.
+/// Returns rules that log some pings to a capture, and others to the log. After each reload, rules
+/// at the same position are different ones.
 fn logging(turn: usize) -> String {
     let others = "    ip saddr 192.0.2.1 log prefix \"other \"\n".repeat(turn % 3);
     format!(
@@ -105,13 +105,13 @@ fn logging(turn: usize) -> String {
     )
 }
 
-/// A sequence number of each of so many pings, in order, none twice.
+/// Asserts that the numbers are those of `count` pings, each of them once.
 fn assert_all(mut numbers: Vec<u16>, count: u16, what: &str) {
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=count).collect::<Vec<_>>(), "{what}");
 }
 
-/// What rules log is written once, also what is logged while others take their place.
+/// What rules log is written once, even while a reload replaces them.
 pub(super) fn logs() {
     const TAKEN: u16 = 600;
     const TOLD: u16 = 20;
@@ -147,7 +147,7 @@ pub(super) fn logs() {
     assert_all(numbers, TAKEN, &format!("the capture, after {reloads} reloads"));
 }
 
-/// What is in a set is changed without a reload, and is what the file says after one.
+/// A set changes without a reload. After a reload it has the elements of the file.
 pub(super) fn sets() {
     let rules = |more: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! A log that cannot be written, or that nobody reads.
+//! Tests a log that cannot be written, or that nobody reads.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::namespaces::{Host, PATIENCE, Process, sh, until};
 use super::running::{CONFIG, command, two_hosts};
 
-/// The router logs a loss and a return each time, and forwards on.
+/// The router logs a link that goes down and up, and still forwards.
 pub fn untaken() {
     let (a, _b) = two_hosts();
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
@@ -23,7 +23,7 @@ pub fn untaken() {
     fill(&writer);
     let mut router = Router::start("tollway", Stdio::from(OwnedFd::from(writer)), Stdio::null());
     router.loses_and_regains(&a);
-    // Somebody reads at last.
+    // Now somebody reads the log.
     reader.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut told = Vec::new();
     let mut part = [0; 4096];
@@ -33,14 +33,14 @@ pub fn untaken() {
     }
     assert_eq!(router.stop(), Some(0));
 
-    // A file that may not grow any more.
+    // A file that has reached its maximum size.
     let file = tempfile::tempfile().unwrap();
     let mut router = Router::start("prlimit --fsize=50 tollway", Stdio::from(file), Stdio::null());
     router.loses_and_regains(&a);
     assert_eq!(router.stop(), Some(0));
 }
 
-/// Puts into a socket what fits in it.
+/// Fills a socket's buffer.
 fn fill(mut socket: &UnixStream) {
     socket.set_nonblocking(true).unwrap();
     while socket.write(&[0; 4096]).is_ok() {}
@@ -48,7 +48,7 @@ fn fill(mut socket: &UnixStream) {
     socket.set_nonblocking(false).unwrap();
 }
 
-/// A router that tells nobody what it does, unless it is asked.
+/// A router whose output is not read, and that answers queries.
 struct Router {
     process: Process,
     dir: TempDir,

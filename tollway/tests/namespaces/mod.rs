@@ -1,8 +1,9 @@
-//! What the tests in network namespaces share: each starts its program again in a namespace of its own
-//! (by `unshare`, which needs no root where user namespaces are allowed) and the hosts in further
-//! ones. Nothing outside is touched, and what a test has made ends with it.
+//! Shared parts of the tests in network namespaces. Each test starts its program again in a
+//! namespace of its own (with `unshare`, which needs no root where user namespaces are allowed),
+//! and the hosts in further ones. A test touches nothing outside, and what it has made ends with
+//! it.
 
-// Not every test program uses all of it.
+// Not every test program uses all of this module.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -10,25 +11,27 @@ use std::io::{Read as _, Seek as _};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// No single wait is longer.
+/// The longest time of a single wait.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The same where this runs: a virtual machine that is emulated takes its time.
+/// Returns the longest wait for this machine: an emulated machine takes more time.
 fn patience() -> Duration {
     if std::env::var_os("TOLLWAY_OUT").is_some() { 4 * PATIENCE } else { PATIENCE }
 }
 
-/// Tests of such names run beside the others of their program: a virtual machine takes minutes, and one
-/// processor.
+/// Tests whose names end like this run in parallel with the others of their program: a virtual
+/// machine takes minutes, and one processor.
 const BESIDE: &str = "_in_a_virtual_machine";
 const UNSHARE: &str = "unshare (util-linux) is needed for this test";
 
-/// The tests of a program by name; each runs in a network namespace of its own.
+/// A test's name and function. Each test runs in a network namespace of its own.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests that the command line asks for, or one of them, inside, or another role.
+/// Runs the tests that the command line asks for, or one of them inside its namespace, or another
+/// role.
 ///
-/// `namespaces` is what root asks `unshare` for; `missing` says what a test lacks here.
+/// `namespaces` are the options that root passes to `unshare`; `missing` says what a test lacks
+/// here.
 pub fn main(
     tests: &[Test],
     namespaces: &str,
@@ -66,12 +69,14 @@ fn run_all(
     };
     let mut beside = Vec::new();
     for (name, _) in tests.iter().filter(|(name, _)| is_wanted(name)) {
-        // A user may lack what only root can give; the machine that tests every change may not.
+        // An ordinary user may skip tests that need root; the machine that tests every change may
+        // not.
         if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
             println!("test {name} ... left out: {missing}");
             continue;
         }
-        // `unshare -Ur` works for root too, but gives less: a real root tests what users run.
+        // `unshare -Ur` works for root too, but gives fewer rights. Users run Tollway as a real
+        // root.
         let mut command = inside(if is_root() { namespaces } else { "-Urn" }, name);
         if name.ends_with(BESIDE) {
             beside.push((name, Beside::start(command)));
@@ -90,7 +95,8 @@ fn run_all(
     ExitCode::from(failed)
 }
 
-/// What runs a test of this program inside namespaces of its own, by what `unshare` is asked for.
+/// Returns the command that runs a test of this program in namespaces, which are options of
+/// `unshare`.
 pub fn inside(namespaces: &str, test: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args([namespaces, "--"]).arg(std::env::current_exe().unwrap());
@@ -98,7 +104,7 @@ pub fn inside(namespaces: &str, test: &str) -> Command {
     command
 }
 
-/// A process whose output is kept until it has ended.
+/// A process whose output is kept until the process has ended.
 struct Beside {
     process: Process,
     output: File,
@@ -120,19 +126,19 @@ impl Beside {
     }
 }
 
-/// Says whether this is a real root, or that of a namespace.
+/// Says whether this is root, of the machine or of a user namespace.
 pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
 }
 
-/// What a test in network namespaces lacks, where an ordinary user may not make them.
+/// Returns what a test in network namespaces lacks, if an ordinary user may not make them.
 pub fn lacks_namespaces() -> Option<&'static str> {
     let made = || Command::new("unshare").args(["-Urn", "true"]).status();
     (!is_root() && !made().is_ok_and(|status| status.success()))
         .then_some("this user may not make network namespaces (user.max_net_namespaces)")
 }
 
-/// Runs a command that must succeed; what it printed.
+/// Runs a command that must succeed. Returns what it printed.
 pub fn sh(line: &str) -> String {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
@@ -142,7 +148,7 @@ pub fn sh(line: &str) -> String {
     told
 }
 
-/// Waits for something, with bounds.
+/// Waits until a condition holds, for a limited time.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -151,7 +157,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The number of a device of this namespace.
+/// Returns the number of a device in this namespace.
 pub fn ifindex(device: &str) -> u32 {
     number(&sh(&show(device)))
 }
@@ -164,19 +170,19 @@ fn number(shown: &str) -> u32 {
     shown.split(':').next().unwrap().parse().unwrap()
 }
 
-/// The command that pings until so many answers are there and some more, one ping soon after the other: the
-/// answers to the first `count` are what counts.
+/// Returns the command that pings until it has `count` replies and a few more, at short intervals.
+/// Only the replies to the first `count` requests matter.
 ///
-/// By a count alone ping waits for the last answer no longer than one interval, or twice the longest time so
-/// far, which is too short on a busy machine. With a deadline it goes on asking meanwhile; but it ends with
-/// the last answer that it needs, and one that the kernel has forwarded overtakes those that a worker
-/// without a processor still holds.
+/// With a count alone, ping waits for the last reply no longer than one interval, or twice the
+/// longest time so far. That is too short on a busy machine. With a deadline, ping sends on
+/// meanwhile, but ends with the last reply that it needs. A reply that the kernel has forwarded can
+/// overtake those that a worker without a processor still holds.
 pub fn ping(count: usize, arguments: &str) -> String {
     const MORE: usize = 5;
     format!("ping -n -c {} -w {} -i 0.02 {arguments}", count + MORE, PATIENCE.as_secs())
 }
 
-/// Which of the first `count` pings were not answered, by what ping said.
+/// Returns which of the first `count` pings were not answered, from ping's output.
 pub fn unanswered(told: &str, count: usize) -> Vec<usize> {
     let is_lost = |number: &usize| {
         let number = format!(" icmp_seq={number} ");
@@ -185,7 +191,7 @@ pub fn unanswered(told: &str, count: usize) -> Vec<usize> {
     (1..=count).filter(is_lost).collect()
 }
 
-/// A process that ends with its owner.
+/// A process that is killed when this is dropped.
 pub struct Process(pub Child);
 
 impl Drop for Process {
@@ -195,7 +201,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts a server that says when it is ready; it is.
+/// Starts a server, and waits until it says that it is ready.
 pub fn ready(command: &mut Command) -> Process {
     let mut server = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut word = [0; 5];
@@ -208,7 +214,7 @@ pub fn ready(command: &mut Command) -> Process {
 pub struct Host(pub Process);
 
 impl Host {
-    /// A new one.
+    /// Makes a host.
     pub fn new() -> Self {
         let child = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
         let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
@@ -220,17 +226,18 @@ impl Host {
         host
     }
 
-    /// Runs a command there.
+    /// Runs a command on the host. Returns what it printed.
     pub fn sh(&self, line: &str) -> String {
         sh(&format!("nsenter -t {} -n {line}", self.0.0.id()))
     }
 
-    /// The number of a device there.
+    /// Returns the number of a device on the host.
     pub fn ifindex(&self, device: &str) -> u32 {
         number(&self.sh(&show(device)))
     }
 
-    /// Pings from there, of which the first `count` must be answered; what was said.
+    /// Pings from the host, and asserts replies to the first `count` requests. Returns ping's
+    /// output.
     #[track_caller]
     pub fn pings(&self, count: usize, arguments: &str) -> String {
         let told = self.sh(&ping(count, arguments));
@@ -238,21 +245,22 @@ impl Host {
         told
     }
 
-    /// What it has counted of a device: received and sent bytes stand at 0 and 8, packets behind each.
+    /// Returns the host's counts of a device: received bytes at 0, sent bytes at 8, packets behind
+    /// each.
     pub fn counts(&self, device: &str) -> Vec<u64> {
-        // A program to read the file would take milliseconds to start.
+        // Starting a program to read the file would take milliseconds.
         let text = std::fs::read_to_string(format!("/proc/{}/net/dev", self.0.0.id())).unwrap();
         let name = format!("{device}:");
         let line = text.lines().find_map(|line| line.trim().strip_prefix(&name)).unwrap();
         line.split_whitespace().map(|word| word.parse().unwrap()).collect()
     }
 
-    /// Packets that it has received by a device.
+    /// Returns the number of packets that the host has received on a device.
     pub fn received(&self, device: &str) -> u64 {
         self.counts(device)[1]
     }
 
-    /// A command there, not yet started.
+    /// Returns a command for the host, not yet started.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
@@ -260,7 +268,7 @@ impl Host {
         command
     }
 
-    /// This program there, in another role.
+    /// Returns a command that runs this program on the host, in another role.
     pub fn role(&self, role: &str, address: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.0.0.id().to_string(), "-n", "--"]);
@@ -268,7 +276,7 @@ impl Host {
         command
     }
 
-    /// Gives it a cable to an interface of this namespace, and addresses.
+    /// Connects the host to this namespace with a cable, and configures the host's addresses.
     pub fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
         sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
         sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));
@@ -280,7 +288,7 @@ impl Host {
         self.sh(&format!("ip link set h{cable} up"));
     }
 
-    /// A default route, by a gateway whose Ethernet address is known.
+    /// Adds a default route by a gateway, and the gateway's Ethernet address.
     pub fn route(&self, device: &str, gateway: &str, mac: &str) {
         self.sh(&format!("ip neigh replace {gateway} lladdr {mac} dev {device} nud permanent"));
         self.sh(&format!("ip route add default via {gateway} dev {device}"));

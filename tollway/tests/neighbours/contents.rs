@@ -1,4 +1,4 @@
-//! What sets have, as it is read and as nft lists it.
+//! The contents of sets, as Tollway reads them and as nft lists them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tollway::filter::nft::{complete, read};
 use super::namespaces::sh;
 use super::rules::{Consumer, nft};
 
-/// Sets of all kinds that are read in one way or the other.
+/// Sets of all kinds that Tollway reads in one way or the other.
 const SETS: &str = "
     set plain { type ipv4_addr; elements = { 192.0.2.7, 10.0.0.1, 255.255.255.255, 0.0.0.0 }; }
     set plain6 { type ipv6_addr; elements = { 2001:db8::1, ::, ffff::1 }; }
@@ -49,7 +49,7 @@ const RULES: &str = "
     ip saddr vmap @where
 ";
 
-/// A table with those sets whose line has this.
+/// A table with those sets whose lines `wanted` selects.
 fn table(wanted: impl Fn(&str) -> bool) -> String {
     let sets: Vec<_> = SETS.lines().filter(|line| wanted(line)).collect();
     let names: Vec<_> = sets.iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
@@ -63,7 +63,7 @@ fn table(wanted: impl Fn(&str) -> bool) -> String {
     )
 }
 
-/// What each set has, in an order of its own.
+/// The elements of each set, sorted.
 fn contents(rules: &Ruleset) -> BTreeMap<String, Vec<String>> {
     let named = rules.sets.iter().filter(|set| !set.name.is_empty());
     let contents = named.map(|set| {
@@ -81,7 +81,7 @@ pub fn same() {
     let few =
         |line: &str| ["none", "both", "where", "nets "].iter().any(|name| line.contains(name));
     for script in [
-        // So many are listed at once.
+        // So many sets that Tollway lists them all at once.
         table(|_| true),
         table(|line| line.contains("type ipv4_addr; ") || line.contains("type ipv6_addr; ")),
         table(few),

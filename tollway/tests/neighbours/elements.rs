@@ -1,4 +1,4 @@
-//! Elements of sets that come and go alone.
+//! Elements of sets that come and go without other changes.
 
 use std::sync::mpsc::channel;
 
@@ -17,7 +17,7 @@ pub fn changes() {
         assert_eq!(counts.changed, before.changed + reads, "{script}: {counts:?}");
         consumer.check();
     };
-    // The first change of a small set makes it one that changes.
+    // The first change of a small set turns it into one that may change.
     for (script, reads) in [
         ("add element inet t bad { 192.0.2.1 }", 1),
         ("add element inet t bad { 192.0.2.2, 192.0.2.3 }", 0),
@@ -35,14 +35,14 @@ pub fn changes() {
         ("add element inet t unused { 192.0.2.2 }", 0),
         ("flush set inet t bad", 0),
         ("add element inet t bad { 192.0.2.9 comment \"why\" }", 0),
-        // With something else it is no change of elements alone.
+        // Together with something else, this is no change of elements alone.
         ("add element inet t bad { 192.0.2.8 }; add rule inet t c drop", 1),
         ("add element inet t ports { 22 }", 1),
         ("add element inet t ports { 23 }", 1),
     ] {
         one(&mut consumer, script, reads);
     }
-    // What is merged with its neighbours, or not, ends as it is there.
+    // Elements that are merged with their neighbours, or not, end as they are in the kernel.
     for script in [
         "add element inet t merged { 10.0.0.0/24, 10.0.2.0/24 }",
         "add element inet t merged { 10.0.4.0/24 }",
@@ -56,7 +56,8 @@ pub fn changes() {
     }
 }
 
-/// More elements at once than are read within milliseconds: whoever has the rules is told so, and when it is over.
+/// More elements at once than the follower reads within milliseconds: it reports that it is behind,
+/// and when it is no longer.
 pub fn behind() {
     const ELEMENTS: u32 = 200_000;
     nft(TABLE);
@@ -76,7 +77,7 @@ pub fn behind() {
     assert!(consumer.counts.behind > 0, "{:?}", consumer.counts);
 }
 
-/// Random numbers that are the same each time.
+/// Random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -109,14 +110,14 @@ pub fn random() {
                 }
             } else {
                 let one = bad.swap_remove(dice.below(bad.len() as u64) as usize);
-                // Not in one with what has brought it.
+                // Not in the same transaction that added it.
                 if !script.contains(&format!(" {one} ")) {
                     script += &format!("delete element inet t bad {{ {one} }}\n");
                 } else {
                     bad.push(one);
                 }
             }
-            // Side by side, but never over each other.
+            // Adjacent ranges, but never overlapping ones.
             let (first, count) = (dice.below(200) * 16, 1 + dice.below(16));
             let at = |number: u64| format!("10.2.{}.{}", number >> 8, number & 255);
             let net = match count {
@@ -153,7 +154,7 @@ pub fn losses() {
     let mut is_first = true;
     let report = move |event| {
         drop(told.send(event));
-        // Whoever is told has no time, once.
+        // The receiver of the reports is busy, once.
         if std::mem::take(&mut is_first) {
             let _ = wait.recv_timeout(PATIENCE);
         }

@@ -1,4 +1,4 @@
-//! What the kernel says of neighbours and devices, in the tables.
+//! What the kernel reports about neighbours and devices, in the tables.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,7 +24,8 @@ fn followed(settings: Settings) -> (Worker, Follower) {
     (worker, follower)
 }
 
-/// Waits, without sleeping, until packets for an address go to a station; how long that took.
+/// Waits, without sleeping, until packets for an address go to the expected Ethernet address.
+/// Returns how long that took.
 fn installed(worker: &Worker, address: &str, expected: Option<[u8; 6]>) -> Duration {
     let start = Instant::now();
     while worker.mac(address) != expected {
@@ -33,12 +34,12 @@ fn installed(worker: &Worker, address: &str, expected: Option<[u8; 6]>) -> Durat
     start.elapsed()
 }
 
-/// From the moment that `ip` is told, so with its time and the kernel's.
+/// The time starts when `ip` gets the line, so it includes that of `ip` and of the kernel.
 pub fn latency() {
     cable();
     let (worker, _follower) = followed(Settings::default());
     let mut ip = Ip::new();
-    // A machine that does much else at the same time gets another try.
+    // A busy machine gets another try.
     let rounds = (0..5).map(|_| {
         let mut times = Vec::new();
         for round in 0..50_u8 {
@@ -77,20 +78,21 @@ pub fn states() {
             installed(&worker, address, None);
         }
     }
-    // Who asks for it need not wait by trial.
+    // After `catch_up` nobody needs to poll for a neighbour.
     for number in 20..60 {
         let address = format!("10.0.0.{number}");
         set(&address, "permanent");
         assert!(follower.catch_up(PATIENCE));
         assert_eq!(worker.mac(&address), known, "{address}");
     }
-    // A gateway has a next hop before it is known; what is behind it follows.
+    // A gateway has a next hop before its neighbour is known; routes through it follow the
+    // neighbour.
     assert_eq!(worker.mac("192.0.2.1"), None);
     set("10.0.0.9", "permanent");
     installed(&worker, "192.0.2.1", known);
     sh("ip neigh del 10.0.0.9 dev ra");
     installed(&worker, "192.0.2.1", None);
-    // What is on another device, or not one station, is nobody's.
+    // Neighbours on another device, or with a multicast Ethernet address, are ignored.
     sh("ip neigh replace 10.0.0.8 lladdr 02:00:00:00:00:07 dev ha nud permanent");
     sh("ip neigh replace 10.0.0.10 lladdr 03:00:00:00:00:07 dev ra nud permanent");
     sh("ip neigh replace 10.0.0.11 lladdr 02:00:00:00:00:07 dev ra nud permanent");
@@ -119,7 +121,7 @@ fn agree(worker: &Worker, count: u16) {
     });
 }
 
-/// Lines for `ip` that change the neighbours of the first `count` addresses, some each.
+/// Lines for `ip` that change some of the neighbours of the first `count` addresses.
 fn changes(count: u16, round: u16) -> String {
     let mut lines = String::new();
     for number in 0..count {
@@ -186,7 +188,7 @@ pub fn devices() {
     };
     add("ra");
     expect(known);
-    // The kernel forgets them when the device goes down.
+    // The kernel forgets neighbours when their device goes down.
     sh("ip link set ra down");
     expect(None);
     sh("ip link set ra up");
@@ -197,7 +199,7 @@ pub fn devices() {
     cable();
     add("ra");
     expect(known);
-    // By another name it is the same device, and another of the old name is none of ours.
+    // A renamed device is still the same device, and a new one with the old name is not ours.
     sh("ip link set ra down");
     sh("ip link set ra name rz");
     sh("ip link set rz up");
@@ -225,13 +227,14 @@ pub fn confirmation() {
     let (worker, follower) = followed(settings);
     let state = |address: &str| sh(&format!("ip neigh show {address} dev ra"));
     for address in ["10.0.0.2", "fd00::2"] {
-        // Were it reachable, nobody would have to ask.
+        // A reachable neighbour would need no confirmation.
         sh(&format!("ip neigh replace {address} lladdr 02:00:00:00:01:02 dev ra nud stale"));
         until("it to be confirmed", || state(address).contains("REACHABLE"));
         assert_eq!(worker.mac(address), Some([2, 0, 0, 0, 1, 2]));
     }
     assert!(follower.stats().confirmed > 0);
-    // It moves without a word: that is noticed, and the next packet finds it.
+    // The neighbour moves without an announcement. The follower notices that, and the next packet
+    // finds the new address.
     host.sh("ip link set ha address 02:00:00:00:01:03");
     let address = "10.0.0.2";
     sh(&format!("ip neigh replace {address} lladdr 02:00:00:00:01:02 dev ra nud stale"));
@@ -240,7 +243,7 @@ pub fn confirmation() {
     installed(&worker, address, Some([2, 0, 0, 0, 1, 3]));
 }
 
-/// Reads a file again for a worker, whose neighbours are followed.
+/// A reloader of a file for a worker whose neighbours are followed.
 fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
     let started = Started {
         file,
@@ -260,7 +263,7 @@ fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
     Reloader::start(started, follow).unwrap()
 }
 
-/// Tables are swapped while neighbours change: none gets lost on the way.
+/// A reload swaps the tables while neighbours change, and no change is lost.
 pub fn handover() {
     const COUNT: u16 = 500;
     cable();
@@ -274,7 +277,8 @@ pub fn handover() {
     for round in 0..6 {
         let mut ip = Ip::new();
         ip.run(&changes(COUNT, round));
-        // Each time another, with a VLAN link that moves nothing and a neighbour that is given.
+        // Each file is another: with a VLAN link that moves no other link, and a neighbour from the
+        // file.
         let more = format!("{fixed}[vlans.v]\nparent = \"a\"\nvid = {}\n", round + 1);
         std::fs::write(&file, CONFIG.to_owned() + &more).unwrap();
         let done = reloader.reload().unwrap();
@@ -282,7 +286,7 @@ pub fn handover() {
         println!("{done}");
         ip.finish();
         agree(&worker, COUNT);
-        // What the configuration gives the kernel does not change.
+        // The kernel's neighbours do not replace those from the file.
         sh("ip neigh replace 10.0.0.77 lladdr 02:00:00:00:00:07 dev ra nud permanent");
         sh("ip neigh replace 10.0.0.78 lladdr 02:00:00:00:00:07 dev ra nud permanent");
         installed(&worker, "10.0.0.78", Some(mac("02:00:00:00:00:07")));
@@ -294,7 +298,7 @@ pub fn handover() {
     assert_eq!(reloader.reload().unwrap(), Done::Unchanged);
 }
 
-/// The worker does not answer for so long that a reload is given up; neighbours change meanwhile.
+/// The worker does not answer for so long that the reload gives up; neighbours change meanwhile.
 pub fn given_up() {
     cable();
     sh("ip link add v type veth peer name w");
@@ -302,7 +306,7 @@ pub fn given_up() {
     sh("ip link set w up");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("router.toml");
-    // The device named as the link has its neighbours, as no kernel needs to know VLANs for this.
+    // A device with the link's name has the neighbours, so this test needs no kernel with VLANs.
     let vlan = "[vlans.v]\nparent = \"a\"\nvid = 5\naddresses = [\"10.1.0.1/16\"]\n";
     let configured = parse(&format!("{CONFIG}{vlan}"));
     let worker = Worker::start(&configured);
@@ -326,7 +330,7 @@ pub fn given_up() {
     installed(&worker, "10.1.0.7", None);
     installed(&worker, "10.1.0.8", known);
     installed(&worker, "10.1.0.9", known);
-    // Followed as before, until a reload is active.
+    // The follower works as before, until a reload is active.
     neigh("del 10.1.0.8");
     installed(&worker, "10.1.0.8", None);
     assert!(matches!(reloader.reload(), Ok(Done::Installed { links: 1, .. })));

@@ -1,4 +1,4 @@
-//! Rules that nft's listing does not tell whole, and that they are all told whole that it does.
+//! Rules that nft lists incompletely, and rules of all kinds that it lists completely.
 
 use tollway::filter::ir::{LinkPattern, Match, Ruleset, Selector, Step, Verdict};
 use tollway::filter::offload::{Offload, offload};
@@ -7,7 +7,7 @@ use super::namespaces::sh;
 use super::raw;
 use super::rules::{Consumer, nft};
 
-/// Whatever the router does itself, as nft lists it in many ways.
+/// Everything that the router itself evaluates, in the many ways in which nft lists it.
 const TABLES: &str = "
 table ip6 f {
     chain c {
@@ -120,7 +120,7 @@ table netdev n {
 }
 ";
 
-/// Why rules are the kernel's, with their text.
+/// The rules that only the kernel evaluates, with their text and the reason.
 fn kernels(rules: &Ruleset) -> Vec<(String, String)> {
     let covered = offload(rules).into_iter().filter_map(|one| match one.offload {
         Offload::Kernel(why) => Some((one.rule.text.clone(), why)),
@@ -146,7 +146,7 @@ pub fn whole() {
         ("vlan id 5", "a link has taken the tag off"),
         ("ip dscp set", "rules look at the DSCP"),
         ("ip6 dscp set", "rules look at the DSCP"),
-        // Its ethertype is looked for where a tag may be.
+        // The rule reads the ethertype where a VLAN tag may be.
         ("ether daddr", "nft does not list it as the kernel has it"),
     ];
     let is_so = |((text, why), (begins, part)): (&&(String, String), &(&str, &str))| {
@@ -165,7 +165,7 @@ fn steps<'r>(rules: &'r Ruleset, chain: &str, number: usize) -> &'r [Step] {
 
 pub fn apart() {
     let mut consumer = Consumer::new();
-    // What it leaves out is not what it seems to imply.
+    // nft leaves out something that the rest of its listing does not imply.
     nft("table ip6 f { chain c { type filter hook forward priority 0; policy drop;
         ip6 nexthdr tcp tcp dport 80 accept
         ip6 nexthdr icmpv6 icmpv6 type echo-request accept
@@ -183,7 +183,7 @@ pub fn apart() {
         assert_eq!(steps(consumer.rules(), "ip6 f c", number), wanted);
     }
 
-    // What it cannot read is missing from its list.
+    // nft's list lacks what nft cannot read.
     nft("table ip t { chain c { type filter hook forward priority 0; tcp dport 5 drop; }; }");
     let vxlan = [
         raw::protocol(17),
@@ -205,7 +205,7 @@ pub fn apart() {
         assert_eq!(told.unwrap().1, "the kernel has it, and nft does not list it");
     }
 
-    // What follows from no rule that is listed so: the Ethernet header without the kind of device, say.
+    // What no listed rule implies: the Ethernet header without the kind of device, for example.
     nft("table inet r { chain c { type filter hook forward priority 0; }; }");
     raw::add_rule(1, "r", "c", &[raw::protocol(1), raw::payload(2, 0, &[8]), raw::drop()]);
     consumer.check();
@@ -220,7 +220,7 @@ pub fn apart() {
     );
 }
 
-/// A comment is no part of a ruleset.
+/// A comment is not part of a ruleset.
 pub fn comments() {
     veth();
     let comment = "x\n\t\ttype filter hook ingress device lo priority 0; policy accept;";
@@ -241,7 +241,7 @@ pub fn comments() {
     assert!(kernels(consumer.rules()).is_empty(), "{:?}", kernels(consumer.rules()));
 }
 
-/// Modules that are read from what the kernel has.
+/// Modules of iptables, which Tollway reads from the kernel's data.
 pub fn modules() {
     let mut consumer = Consumer::new();
     sh("iptables-nft -A FORWARD -m comment --comment first -j ACCEPT");

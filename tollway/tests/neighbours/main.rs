@@ -1,4 +1,5 @@
-//! The kernel's neighbours and changed configurations followed, in network namespaces of their own.
+//! Tollway follows the kernel's neighbours and changed configurations, in network namespaces of the
+//! tests.
 
 #![allow(clippy::unwrap_used)]
 

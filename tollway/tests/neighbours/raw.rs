@@ -1,4 +1,4 @@
-//! Rules as expressions, for those that nft does not know: `nfnetlink` by hand.
+//! Rules as raw expressions, for those that nft does not know: `nfnetlink` messages by hand.
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
@@ -33,36 +33,36 @@ pub fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     nested(1, &named(name, data))
 }
 
-/// The transport protocol is this one.
+/// Matches a transport protocol.
 pub fn protocol(protocol: u8) -> Vec<u8> {
     let load = [number(1, 1), number(2, 16)].concat();
     [expression("meta", &load), is(&[protocol])].concat()
 }
 
-/// Register 1 has these bytes.
+/// Compares register 1 with these bytes.
 pub fn is(bytes: &[u8]) -> Vec<u8> {
     let data = [number(1, 1), number(2, 0), nested(3, &attribute(1, bytes))].concat();
     expression("cmp", &data)
 }
 
-/// Bytes of a header are loaded into register 1.
+/// Attributes that load bytes of a header into register 1.
 fn load(base: u32, offset: u32, len: u32) -> Vec<u8> {
     [number(1, 1), number(2, base), number(3, offset), number(4, len)].concat()
 }
 
-/// Bytes of a header are these.
+/// Matches bytes of a header.
 pub fn payload(base: u32, offset: u32, bytes: &[u8]) -> Vec<u8> {
     [expression("payload", &load(base, offset, bytes.len() as u32)), is(bytes)].concat()
 }
 
-/// The source address within VXLAN is this one (`nft_inner`), which no nft before 1.0.7 can read.
+/// Matches the source address within VXLAN (`nft_inner`), which no nft before 1.0.7 can read.
 pub fn within_vxlan(source: [u8; 4]) -> Vec<u8> {
     let inner = named("payload", &load(1, 12, 4));
     let data = [number(1, 0), number(2, 2), number(3, 0xf), number(4, 8), nested(5, &inner)];
     [expression("inner", &data.concat()), is(&source)].concat()
 }
 
-/// The packet is dropped.
+/// Drops the packet.
 pub fn drop() -> Vec<u8> {
     let verdict = nested(2, &nested(2, &number(1, 0)));
     expression("immediate", &[number(1, 0), verdict].concat())
@@ -75,7 +75,7 @@ pub fn add_rule(family: u8, table: &str, chain: &str, expressions: &[Vec<u8>]) {
         attribute(2, format!("{chain}\0").as_bytes()),
         nested(4, &expressions.concat()),
     ];
-    // Of a request, of one that is created at the end and acknowledged.
+    // 0xc05: a request that creates a rule at the end of the chain, with an acknowledgement.
     let batch = [
         message(BEGIN, 1, 1, [0, 0, 0, 10], &[]),
         message(NEWRULE, 0xc05, 2, [family, 0, 0, 0], &body.concat()),

@@ -1,4 +1,4 @@
-//! Changed configurations, while `tollway run` forwards.
+//! Reloads of changed configurations while `tollway run` forwards.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::namespaces::{PATIENCE, Process, ready};
 use crate::running::{CONFIG, Router, two_hosts};
 
-/// Packets that are on their way at once: fewer than wait for a neighbour at most.
+/// Packets in flight at once: fewer than the most that may wait for a neighbour.
 const WINDOW: u64 = 64;
-/// How long packets are sent.
+/// How long the test sends packets.
 const TRAFFIC: Duration = Duration::from_secs(6);
 
-/// Sends back what comes, until nobody sends any more.
+/// Sends back each packet that arrives, until the sender stops.
 pub fn serve(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -28,7 +28,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
     }
 }
 
-/// Sends numbered packets and sees that every one comes back, in its order.
+/// Sends numbered packets and checks that each comes back, in order.
 pub fn ask(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(address).unwrap();
@@ -51,7 +51,7 @@ pub fn ask(address: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The configuration in several shapes, each of which forwards between the hosts.
+/// Variants of the configuration, each of which forwards between the hosts.
 fn shape(number: usize) -> String {
     let learned = CONFIG.split("[[neighbours]]").next().unwrap().to_owned();
     let mut more = String::new();
@@ -94,7 +94,7 @@ pub fn traffic() {
         assert!(crossed.trim().parse::<u64>().unwrap() > 1000);
         assert!(server.0.wait().unwrap().success());
     }
-    // The counts went on from table to table, and add up: else it ends with an error.
+    // The counts continue from table to table, and add up; otherwise the router ends with an error.
     let summary = router.stop();
     for lost in ["neigh_failed", "neigh_queuefull", "dev_tx_failed"] {
         assert!(!summary.contains(lost), "{summary}");
@@ -128,7 +128,7 @@ pub fn mistakes() {
         ping();
     }
     assert!(router.reload(CONFIG).contains("has not changed"));
-    // By the control socket whoever asked is told.
+    // Over the control socket, the client gets the result.
     let ask = |config: &str| {
         std::fs::write(router.path("router.toml"), config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
@@ -167,7 +167,7 @@ pub fn effects() {
     shows(&(no_neighbour.to_owned() + blackhole), "10.0.2.2", "100% packet loss");
     shows(CONFIG, "10.0.2.2", " 0% packet loss");
     shows(&CONFIG.replace("10.0.1.1/24", "10.0.1.9/24"), "10.0.1.9", " 0% packet loss");
-    // The last, as the host remembers it.
+    // This one is the last, because the host remembers the path MTU.
     shows(&CONFIG.replace("device = \"rb\"", "device = \"rb\"\nmtu = 1280"), "10.0.2.2", "1280");
     let summary = router.stop();
     assert!(summary.contains("blackhole") && summary.contains("mtu_exceeded"), "{summary}");

@@ -1,4 +1,4 @@
-//! The kernel's firewall followed, with the real nft.
+//! Tollway follows the kernel's firewall, with the real nft.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,19 +15,19 @@ use tollway_dataplane::stages::filter::Filter;
 
 use super::namespaces::{Process, sh};
 
-/// More than anything here takes.
+/// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// What was lost, or came all at once, is active by then.
+/// By then, changes that were lost or came all at once are active.
 pub const SOON: Duration = Duration::from_secs(3);
 
-/// Somebody who installs what a follower says.
+/// A consumer that installs what a follower reports.
 pub struct Consumer {
     follower: Follower,
     events: Receiver<Event>,
-    /// What was read last, and the filter that it has become.
+    /// The rules that the follower read last, and the filter compiled from them.
     rules: Ruleset,
     pub filter: Filter,
-    /// The generation that is active, unless the kernel forwards.
+    /// The active generation; none while the kernel forwards.
     installed: Option<u32>,
     unreadable: Option<String>,
     needs_tracking: bool,
@@ -35,7 +35,7 @@ pub struct Consumer {
     pub is_behind: bool,
 }
 
-/// How often what was said.
+/// Number of events of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub changed: usize,
@@ -64,7 +64,7 @@ impl Consumer {
         }
     }
 
-    /// Takes what is said within some time; says whether something was.
+    /// Handles an event that arrives within some time. Returns whether there was one.
     pub fn take(&mut self, within: Duration) -> bool {
         match self.events.recv_timeout(within) {
             Ok(event) => self.obey(event),
@@ -80,7 +80,7 @@ impl Consumer {
                 assert!(self.installed.take().is_some(), "told twice");
                 self.counts.changed += 1;
             }
-            // What is active stays right; a router would have the kernel forward.
+            // The active rules stay valid; a router would leave packets to the kernel path.
             Event::Behind(is_behind) => {
                 assert_ne!(is_behind, self.is_behind, "told twice");
                 self.counts.behind += usize::from(is_behind);
@@ -108,7 +108,7 @@ impl Consumer {
         }
     }
 
-    /// Waits until the kernel's rules are active as they are by now; how long that took.
+    /// Waits until the kernel's current rules are active. Returns how long that took.
     pub fn sync(&mut self) -> Duration {
         let since = Instant::now();
         let kernels = rules::generation().unwrap();
@@ -119,17 +119,17 @@ impl Consumer {
         since.elapsed()
     }
 
-    /// What was read last.
+    /// The rules that the follower read last.
     pub const fn rules(&self) -> &Ruleset {
         &self.rules
     }
 
-    /// What is active, with what sets have by now, in order.
+    /// The active rules with the current elements of their sets, in order.
     fn now(&self) -> Ruleset {
         let mut rules = self.rules.clone();
         rules.take_live_sets(&self.filter);
         for set in &mut rules.sets {
-            // Which sets may change is known by those that have.
+            // Only a consumer that has seen a set change knows that it may change.
             set.dynamic = false;
             if let Elements::Ranges(ranges) = &mut set.elements {
                 ranges.sort_unstable();
@@ -138,7 +138,7 @@ impl Consumer {
         rules
     }
 
-    /// What is active is what somebody reads who has heard of nothing.
+    /// Asserts that the active rules equal those that a new consumer reads.
     pub fn check(&mut self) {
         self.sync();
         let mut other = Self::new();
@@ -148,7 +148,7 @@ impl Consumer {
     }
 }
 
-/// Has nft do something.
+/// Runs a script with nft.
 pub fn nft(script: &str) {
     let mut child =
         Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nft is there");
@@ -206,7 +206,7 @@ pub fn changes() {
     }
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     assert!(consumer.rules.chains.is_empty());
-    // The device's own chain, and one that the kernel takes away with its device.
+    // A device's own chain, which the kernel deletes with the device.
     nft(
         "add table netdev n; add chain netdev n i { type filter hook ingress device own0 priority 0; }",
     );
@@ -221,7 +221,7 @@ pub fn changes() {
     consumer.check();
 }
 
-/// Rules for the host alone leave those active that forward.
+/// Changes of rules for the host alone leave the rules for forwarding active.
 pub fn apart() {
     nft(TABLE);
     nft(
@@ -260,7 +260,7 @@ pub fn storm() {
     let cpu = || {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
         let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-        // Ticks of this process and of those that it has waited for.
+        // CPU ticks of this process and of those that it has waited for.
         fields[11..15].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
     };
     let (ticks, began) = (cpu(), Instant::now());
@@ -304,7 +304,7 @@ pub fn many() {
     assert_eq!(consumer.rules.chains[0].rules.len(), 10_006);
 }
 
-/// A program called nft, found before the real one.
+/// A program called nft that is found before the real one.
 fn stand_in(script: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nft");
@@ -313,7 +313,7 @@ fn stand_in(script: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Runs this test again, as a role, with another nft.
+/// Runs this test program again in a role, with another nft.
 fn with_path(dir: &std::path::Path, role: &str) {
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
     let status = Command::new(std::env::current_exe().unwrap())
@@ -338,7 +338,7 @@ pub fn broken() {
         let dir = stand_in(script);
         with_path(dir.path(), &format!("unreadable:{said}"));
     }
-    // One that is mended is found.
+    // The follower notices that nft works again.
     let dir = stand_in("test -e \"${0%/nft}/mended\" && exec /usr/sbin/nft \"$@\"; exit 1");
     with_path(dir.path(), &format!("mended:{}", dir.path().display()));
 }
@@ -349,7 +349,7 @@ pub fn hanging() {
     with_path(dir.path(), "hanging");
 }
 
-/// What the tests above do with another nft.
+/// Roles of this program, which the tests above run with another nft.
 pub fn role(role: &str) {
     let mut consumer = Consumer::new();
     match role.split_once(':') {
@@ -357,7 +357,7 @@ pub fn role(role: &str) {
             assert!(consumer.take(PATIENCE));
             let why = consumer.unreadable.clone().unwrap();
             assert!(why.contains(said), "{why}");
-            // It is not said again and again.
+            // The follower does not report it again and again.
             assert!(!consumer.take(Duration::from_millis(1500)));
         }
         Some(("mended", dir)) => {

@@ -1,4 +1,4 @@
-//! A worker in this process, whose ports are memory, and which is told that they are devices.
+//! A worker in this process. Its ports are memory, but the worker takes them for devices.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ to = "192.0.2.0/24"
 via = "10.0.0.9"
 "#;
 
-/// A cable between `ra` and `ha`, both here.
+/// Creates a cable between `ra` and `ha`, both in this namespace.
 pub fn cable() {
     sh("ip link set lo up");
     sh("ip link add ra type veth peer name ha");
@@ -76,7 +76,7 @@ impl Worker {
         Follower::start(watch, self.mailbox.clone(), on_device, settings).unwrap()
     }
 
-    /// The Ethernet address that packets for some addresses are sent to, where they are sent.
+    /// The Ethernet addresses to which packets for these addresses go, if they go anywhere.
     pub fn macs(&self, addresses: Vec<IpAddr>) -> Vec<Option<[u8; 6]>> {
         let look = move |router: &mut Router, _: &mut Devices| {
             let tables = &router.tables;
@@ -104,7 +104,7 @@ impl Drop for Worker {
     }
 }
 
-/// `ip` that does line after line as they are written.
+/// An `ip` process that runs each line as it is written.
 pub struct Ip(Process);
 
 impl Ip {
@@ -119,14 +119,14 @@ impl Ip {
         stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
     }
 
-    /// Waits until all is done.
+    /// Waits until `ip` has run all lines.
     pub fn finish(mut self) {
         drop(self.0.0.stdin.take());
         assert!(self.0.0.wait().unwrap().success());
     }
 }
 
-/// The neighbours of `ra` that the kernel has an Ethernet address of.
+/// The neighbours on `ra` whose Ethernet addresses the kernel has.
 pub fn kernel_neighbours() -> Vec<(IpAddr, [u8; 6])> {
     let told = sh("ip neigh show dev ra") + &sh("ip -6 neigh show dev ra");
     let mut neighbours: Vec<_> = told
@@ -147,5 +147,5 @@ pub fn mac(text: &str) -> [u8; 6] {
     bytes.try_into().unwrap()
 }
 
-/// A moment between two looks.
+/// Time between two looks.
 pub const MOMENT: Duration = Duration::from_millis(1);

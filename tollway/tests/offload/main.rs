@@ -1,7 +1,7 @@
-//! Coverage against real objects of the kernel: what each makes of the paths, and what `tollway check`
-//! says of it. Where the kernel can be asked by packets, it is the judge.
+//! Offload against real objects of the kernel: how each changes the paths, and what `tollway check`
+//! reports about it. Where packets can show what the kernel does, they decide.
 //!
-//! Only root may ask for all of it. Whoever is not, is told what was left out.
+//! Only root can run all of these tests. Without root, the program prints what it left out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,6 +44,6 @@ const TESTS: [Test; 18] = [
 fn main() -> ExitCode {
     let missing =
         |_: &str| (!is_root()).then_some("only root may ask for BPF programs (CAP_NET_ADMIN)");
-    // `-m`: what is mounted and pinned is gone with the test.
+    // `-m`: mounts and pinned objects vanish with the test.
     namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
 }

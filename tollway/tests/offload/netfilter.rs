@@ -1,4 +1,4 @@
-//! A BPF program at a hook of netfilter, by the system call alone: no library here has such programs.
+//! A BPF program at a netfilter hook, by system calls alone: no library here has such programs.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ const LINK: i64 = 28;
 const KIND: u32 = 32;
 const ATTACH: u32 = 45;
 
-/// `BPF_PROG_LOAD`'s arguments, as far as they are needed.
+/// The arguments of `BPF_PROG_LOAD`, as far as this test needs them.
 #[derive(Default)]
 #[repr(C)]
 struct Load {
@@ -29,7 +29,7 @@ struct Load {
     attach: u32,
 }
 
-/// `BPF_LINK_CREATE`'s.
+/// The arguments of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct Create {
     program: u32,
@@ -49,11 +49,12 @@ fn bpf<T>(command: i64, arguments: &mut T) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// A program that accepts everything, at a hook of this network namespace for as long as it is held.
+/// Attaches a program that accepts everything to a hook of this network namespace, until the
+/// descriptor is closed.
 fn attached(family: u32, hook: u32) -> OwnedFd {
     // r0 = 1 (NF_ACCEPT); exit.
     let instructions = [0x0000_0001_0000_00b7_u64, 0x95];
@@ -87,7 +88,7 @@ pub fn programs() {
         (2, 0, &["all 4: hook"][..]),
         (10, 2, &["all 6: hook"]),
         (2, 4, &["all 4: hook"]),
-        // Of what is forwarded none comes here.
+        // Forwarded packets never reach this hook.
         (2, 1, &[]),
     ] {
         let link = attached(family, hook);
@@ -103,7 +104,7 @@ pub fn programs() {
         drop(link);
         expect(&[]);
     }
-    // One of another namespace is not met here.
+    // Packets of this namespace never reach a program of another one.
     let host = Host::new();
     let namespace = File::open(format!("/proc/{}/ns/net", host.0.0.id())).unwrap();
     let link = std::thread::spawn(move || {

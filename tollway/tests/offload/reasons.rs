@@ -1,4 +1,4 @@
-//! What each object of the kernel makes of the paths.
+//! How each object of the kernel changes the paths.
 
 use std::process::{Command, Stdio};
 
@@ -21,7 +21,7 @@ pub fn plain() {
     let offload = see();
     let names: Vec<_> = offload.links.iter().map(|link| link.name.as_str()).collect();
     assert_eq!(names, ["ra", "rb"]);
-    // Those of the links' own prefixes; of IPv6, the links' own and the groups'.
+    // The routes to the links' own prefixes; for IPv6 also those to multicast groups.
     assert_eq!(offload.routes.v4, 2);
     assert!(offload.parts.is_empty(), "{:?}", offload.parts);
 }
@@ -33,7 +33,7 @@ pub fn qdiscs() {
     meanwhile("tc qdisc add dev ra root tbf rate 10mbit burst 10k latency 10ms", &out, gone);
     meanwhile("tc qdisc add dev ra root handle 1: htb default 10", &out, gone);
     meanwhile("tc qdisc add dev ra root pfifo limit 10", &out, gone);
-    // A device that comes up with several queues has the kernel's own disciplines.
+    // A device that comes up with several queues gets the kernel's own qdiscs.
     sh("ip link add rc numtxqueues 2 numrxqueues 2 type veth peer name rc-end");
     sh("ip link set rc up");
     expect(&[]);
@@ -46,7 +46,7 @@ pub fn tags() {
         let off = format!("ethtool -K ra-end {feature} off");
         meanwhile(&format!("ethtool -K ra-end {feature} on"), &told, &off);
     }
-    // Of a peer elsewhere the port's own setting tells.
+    // For a peer in another namespace, the port's own setting decides.
     let host = Host::new();
     sh(&format!("ip link set ra-end netns {}", host.0.0.id()));
     host.sh("ip link set ra-end up");
@@ -59,7 +59,7 @@ pub fn checksums() {
     router();
     let told = ["into ra *: peer_checksums", "out of ra *: peer_checksums"];
     meanwhile("ethtool -K ra-end tx on", &told, "ethtool -K ra-end tx off");
-    // Of a peer elsewhere the port's own setting tells.
+    // For a peer in another namespace, the port's own setting decides.
     let host = Host::new();
     sh(&format!("ip link set ra-end netns {}", host.0.0.id()));
     host.sh("ip link set ra-end up");
@@ -67,7 +67,7 @@ pub fn checksums() {
     expect(&told);
     sh("ethtool -K ra rx off");
     expect(&[]);
-    // The owner of a TAP device may say which checksums are whole, or may not.
+    // Only with `vnet_hdr` can the owner of a TAP device mark checksums as unfinished.
     let owner = ["into t0 4: owner_checksums", "out of t0 4: owner_checksums"];
     for (how, reasons) in [("", &[][..]), ("vnet_hdr", &owner)] {
         sh(&format!("ip tuntap add dev t0 mode tap {how}"));
@@ -103,7 +103,7 @@ pub fn filters() {
     expect(&["into rb *: filters_in"]);
 }
 
-/// Programs that let everything pass.
+/// BPF programs that let every packet pass.
 fn load() -> Ebpf {
     let dir = tempfile::tempdir().unwrap();
     let (source, object) = (dir.path().join("pass.c"), dir.path().join("pass.o"));
@@ -120,7 +120,7 @@ fn load() -> Ebpf {
     Ebpf::load_file(&object).unwrap()
 }
 
-/// Tollway's own is none of somebody else's.
+/// Tollway's own program does not count as a foreign one.
 fn own() {
     let told = sh("ip -oneline link show dev rb");
     let mac = told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().split(':');
@@ -181,13 +181,13 @@ pub fn uppers() {
     );
     sysctl("ipv6/conf/rb/disable_ipv6", "1");
     expect(&["into rb 6: no_family", "out of rb 6: no_family"]);
-    // IPv6 wants 1280 bytes, and IPv4 68.
+    // IPv6 needs an MTU of 1280 bytes, and IPv4 one of 68.
     sysctl("ipv6/conf/rb/disable_ipv6", "0");
     sh("ip link set rb mtu 1000");
     expect(&["into rb 6: no_family", "out of rb 6: no_family"]);
 }
 
-/// Those that are moved to another namespace, or made there, take frames as before.
+/// Upper devices that are moved to another namespace, or created there, still take frames.
 pub fn elsewhere() {
     router();
     let host = Host::new();
@@ -214,13 +214,13 @@ pub fn elsewhere() {
         assert!(told.contains(&words), "{told}");
         host.sh("ip link del up0");
         expect(&[]);
-        // The namespace has a number by now, so those that were never here are seen as well.
+        // The namespace has an id by now, so devices that were never here are visible as well.
         let there = format!("ip link add link ra netns {pid} name up1 type {kind}");
         let gone = format!("nsenter -t {pid} -n ip link del up1");
         meanwhile(&there, &upper, &gone);
     }
     assert!(tried > 0, "a kernel with macvlan or ipvlan is needed");
-    // One there on another device of the same number is none on the port's.
+    // An upper device there, on another device with the same ifindex, is not on the port.
     let same = ifindex("ra");
     host.sh(&format!("ip link add name x0 index {same} type veth peer name x1 index 77"));
     host.sh("ip link add link x0 name up0 type macvlan mode bridge");
@@ -230,7 +230,7 @@ pub fn elsewhere() {
     host.sh("ip link set rb-end up");
     host.sh("ethtool -K rb-end tx off txvlan off tx-vlan-stag-hw-insert off");
     sh("ethtool -K rb rx off rxvlan off");
-    // On the other end of a port's cable, it takes what the port sends.
+    // At the other end of a port's cable, an upper device takes what the port sends.
     host.sh("ip link add link rb-end name up2 type macvlan mode bridge");
     expect(&[]);
 }
@@ -297,7 +297,7 @@ pub fn nftables() {
     expect(&[]);
     let offload = see();
     assert_eq!(offload.compiled, 2);
-    // Rules on ports: kernels differ in what they make of later fragments.
+    // About rules on ports: kernels treat later fragments in different ways.
     let rules = || {
         let mut parts = see().parts;
         parts.retain(|part| !part.what.contains("(later fragments)"));

@@ -1,4 +1,4 @@
-//! A router with two ports, `ra` and `rb`, and what coverage says of it.
+//! A router with the ports `ra` and `rb`, and what offload reports about it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tollway::ports::MOST_MTU;
 
 use crate::namespaces::{ifindex, sh, until};
 
-/// Two cables with their ends in this namespace, both forwarded.
+/// Creates two cables with their ends in this namespace, and enables forwarding on both.
 pub fn router() {
     sh("ip link set lo up");
     for port in ["ra", "rb"] {
@@ -29,12 +29,12 @@ pub fn sysctl(file: &str, value: &str) {
     std::fs::write(Path::new("/proc/sys/net").join(file), value).unwrap();
 }
 
-/// What coverage says now.
+/// What offload reports now.
 pub fn see() -> Offload {
     Sight::take().unwrap().offload(&[ifindex("ra"), ifindex("rb")], MOST_MTU)
 }
 
-/// What is the kernel's, each as `where family: reason`.
+/// What takes the kernel path, each as `where family: reason`.
 pub fn kernels(offload: &Offload) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut note = |place: String, reasons: &PerFamily<Vec<Reason>>| {
@@ -51,7 +51,7 @@ pub fn kernels(offload: &Offload) -> BTreeSet<String> {
     all
 }
 
-/// Asserts what is the kernel's now; `*` stands for both families.
+/// Asserts what takes the kernel path now; `*` stands for both families.
 #[track_caller]
 pub fn expect(wanted: &[&str]) {
     let wanted = wanted.iter().flat_map(|line| match line.contains('*') {
@@ -62,7 +62,7 @@ pub fn expect(wanted: &[&str]) {
     assert_eq!(kernels(&offload), wanted.collect(), "{offload:#?}");
 }
 
-/// Asserts what a command makes the kernel's, and another undoes.
+/// Asserts what takes the kernel path between one command and another that undoes it.
 #[track_caller]
 pub fn meanwhile(does: &str, wanted: &[&str], undoes: &str) {
     sh(does);

@@ -1,4 +1,5 @@
-//! How sysctls of `all` and of devices combine: the kernel is asked by packets, or by `ip route get`.
+//! How sysctls of `all` and of devices combine. Packets or `ip route get` show what the kernel
+//! does.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::scene::{kernels, see, sysctl};
 
 const PORTS: [&str; 2] = ["ra", "rb"];
 
-/// Hosts at the cables `a` and `b`, each routed by this namespace.
+/// Hosts on the cables `a` and `b`, with routes through this namespace.
 fn hosts() -> [Host; 2] {
     sh("ip link set lo up");
     let addresses = [("192.0.2", "2001:db8:a"), ("198.51.100", "2001:db8:b")];
@@ -24,8 +25,8 @@ fn hosts() -> [Host; 2] {
     })
 }
 
-/// Whether an answer comes back to a host from an address. Where one is to be expected it is waited for:
-/// neighbours have to be found first.
+/// Whether a host gets an answer from an address. If the test expects one, it waits for it, as the
+/// kernel has to find neighbours first.
 fn answers(host: &Host, address: &str, is_expected: bool) -> bool {
     let ask = || {
         let ping = host.command(&format!("ping -n -i 0.1 -c 5 -W 1 {address}")).output().unwrap();
@@ -41,7 +42,7 @@ pub fn forwarding() {
         let told: BTreeSet<String> = kernels(&see());
         !PORTS.iter().any(|port| told.contains(&format!("into {port} {family}: forwarding_off")))
     };
-    // What `all` is set to, and then each port; writing `all` sets the ports as well.
+    // The value for `all`, and then that for each port; writing `all` sets the ports as well.
     for (all, ports) in [("1", ["1", "1"]), ("1", ["0", "1"]), ("0", ["1", "1"]), ("0", ["0", "1"])]
     {
         for family in ["ipv4", "ipv6"] {
@@ -50,7 +51,7 @@ pub fn forwarding() {
                 sysctl(&format!("{family}/conf/{port}/forwarding"), value);
             }
         }
-        // Each family has it in its own way.
+        // Each family combines the values in its own way.
         let expected = (ports == ["1", "1"], all == "1");
         let v4 = answers(&a, "198.51.100.2", expected.0);
         let v6 = answers(&a, "2001:db8:b::2", expected.1);
@@ -90,7 +91,7 @@ pub fn carrier() {
     {
         for (family, all, own) in [("ipv4", all4, own4), ("ipv6", all6, own6)] {
             sysctl(&format!("{family}/conf/all/ignore_routes_with_linkdown"), all);
-            // Writing IPv6's `all` sets the ports' as well.
+            // Writing IPv6's `all` sets the ports as well.
             sysctl(&format!("{family}/conf/ra/ignore_routes_with_linkdown"), own);
         }
         let link = Sysctls::read(PORTS).link("ra");

@@ -1,4 +1,4 @@
-//! One case: rules and packets, what both routers do with them, and where they differ.
+//! One case: rules and packets, how both routers handle them, and where they differ.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,40 +22,40 @@ use crate::tollway::{Fate, Tollway, tally};
 pub struct Case {
     pub seed: u64,
     pub rules: Rules,
-    /// Each with the number of the device that it comes in by.
+    /// Each packet with the number of the device on which it arrives.
     pub packets: Vec<Input>,
 }
 
-/// What a case was good for.
+/// What a case has covered, as counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub packets: usize,
     pub forwarded: usize,
-    /// Left to the kernel by a rule.
+    /// Packets that a rule left to the kernel.
     pub punted: usize,
     /// Messages of the router that were compared.
     pub answers: usize,
     /// Counters that were compared.
     pub counters: usize,
-    /// Left to the kernel by a router that mirrors it.
+    /// Packets that were left to the kernel by a router that reads the rules from the kernel.
     pub kept: usize,
 }
 
 /// How a case ended.
 pub enum Outcome {
     Same(Tally),
-    /// Sentences that say where the two differ.
+    /// Sentences that describe where the two routers differ.
     Differs(Vec<String>),
-    /// The kernel's tool does not take the rules.
+    /// The kernel's tool refuses the rules.
     Refused(String),
 }
 
-/// Stands between two listings.
+/// Separates two listings.
 const BETWEEN: char = '\u{1e}';
 const LISTING: &str = "nft -j list ruleset && printf '\\036' && nft list ruleset";
 
 impl Case {
-    /// Runs it on both.
+    /// Runs the case on both routers.
     pub fn run(&self, kernel: &mut Kernel) -> Outcome {
         let (load, list, clear) = scripts(self.rules.language);
         if let Err(error) = kernel.run(&load, &self.rules.text()) {
@@ -91,8 +91,8 @@ impl Case {
         matches!(self.rules.language, Language::Nft | Language::Iptables { nft: true, .. })
     }
 
-    /// Holds what becomes of packets against a router that reads the rules out of the kernel; how many it leaves
-    /// there.
+    /// Compares the kernel's results with a router that reads the rules from the kernel. Returns
+    /// how many packets that router leaves to the kernel.
     fn mirrored(
         &self,
         sent: &[Sent],
@@ -104,7 +104,7 @@ impl Case {
         let fates: Vec<_> =
             self.packets.iter().map(|(device, frame)| router.one(*device, frame)).collect();
         let left = fates.iter().filter(|fate| fate.left_to_kernel).count();
-        // What tracks is the kernel's as a whole.
+        // With connection tracking, all packets take the kernel path.
         let tracks = [true, false].iter().any(|v4| reading.needs.fragments(*v4).is_some());
         if tracks || left > 0 && self.rules.is_scarce() {
             return Ok(left);
@@ -118,7 +118,7 @@ impl Case {
         if differences.is_empty() { Ok(left) } else { Err(differences) }
     }
 
-    /// The ruleset of a listing, by the product's front ends.
+    /// Parses a listing into a ruleset, with the product's front ends.
     fn read(&self, listing: &str) -> Result<Ruleset, String> {
         let read = match self.rules.language {
             Language::Nft => {
@@ -151,7 +151,8 @@ impl Case {
         tally.punted = fates.iter().filter(|fate| fate.left_to_kernel).count();
         tally.forwarded = sent.iter().filter(|(_, frame)| packets::tag(frame).is_some()).count();
         if tally.punted > 0 && self.rules.is_scarce() {
-            // What those use up behind the rule that only the kernel decides by is not known here.
+            // The test does not know what these packets use up behind the rule that only the kernel
+            // evaluates.
             return Ok(tally);
         }
         let mut differences = Vec::new();
@@ -166,7 +167,8 @@ impl Case {
             }
         }
         let answers = (answers_of(sent), answers_of_all(&fates));
-        // The router's own messages meet these hooks in the kernel, and no rule in Tollway.
+        // In the kernel the router's own messages traverse these hooks. In Tollway they meet no
+        // rule.
         let is_late = |hook| matches!(hook, Hook::Postrouting | Hook::Egress);
         let hooks = rules.chains.iter().filter_map(|chain| chain.base.as_ref());
         let late = hooks.into_iter().any(|base| is_late(base.hook));
@@ -179,14 +181,14 @@ impl Case {
             tally.counters = counts.len();
             differences.extend(miscounts(&rules, after, &counts));
         }
-        // In bursts packets of one version come before those of the other.
+        // In a burst, packets of one IP version come before those of the other.
         if !self.rules.is_scarce() {
             differences.extend(self.bursts(&rules, &fates));
         }
         if differences.is_empty() { Ok(tally) } else { Err(differences) }
     }
 
-    /// Bursts and single packets come to the same.
+    /// Compares the results of bursts with those of single packets.
     fn bursts(&self, rules: &Arc<Ruleset>, fates: &[Fate]) -> Vec<String> {
         let Ok(mut router) = Tollway::new(rules) else { return Vec::new() };
         let sent = router.bursts(&self.packets, &mut Dice(self.seed));
@@ -199,7 +201,7 @@ impl Case {
     }
 }
 
-/// How rules of a language are loaded, listed and taken out again.
+/// The scripts that load, list and remove rules of a language.
 fn scripts(language: Language) -> (String, String, String) {
     let Language::Iptables { six, nft } = language else {
         return ("nft -f -".into(), LISTING.into(), "nft flush ruleset".into());
@@ -222,7 +224,7 @@ fn scripts(language: Language) -> (String, String, String) {
     (format!("{name}-restore"), format!("{name}-save -c"), clear)
 }
 
-/// The kernel's frames by their packet's number.
+/// Groups the kernel's frames by their packet's number.
 fn by_tag(sent: &[Sent]) -> BTreeMap<u32, Vec<Sent>> {
     let mut tags: BTreeMap<u32, Vec<Sent>> = BTreeMap::new();
     for one in sent {
@@ -233,7 +235,7 @@ fn by_tag(sent: &[Sent]) -> BTreeMap<u32, Vec<Sent>> {
     tags
 }
 
-/// Where the two differ over one packet.
+/// Describes how the two routers differ over one packet, if they do.
 fn forwarded(
     device: usize,
     frame: &[u8],
@@ -281,11 +283,13 @@ fn answers_of_all(fates: &[Fate]) -> Vec<Sent> {
     answers_of(&sent)
 }
 
-/// The router's own messages, without what each router chooses: IPv4's identification, and the checksum.
+/// The router's own messages without the fields that each router chooses: the IPv4 identification
+/// and the checksum.
 fn answers_of(sent: &[Sent]) -> Vec<Sent> {
     let is_answer = |frame: &[u8]| {
         let is_ip = matches!(frame.get(12..14), Some([8, 0] | [0x86, 0xdd]));
-        // In an IPv4 error the packet in question is behind its own header and that of ICMP.
+        // In an IPv4 error the original packet follows the error's own IP header and its ICMP
+        // header.
         let is_error = frame.get(12) == Some(&8) && frame.get(23) == Some(&1);
         let first = 14 + frame.get(14).map_or(0, |first| usize::from(first & 15) * 4) + 8;
         let had_options = is_error && frame.get(first).is_some_and(|first| *first != 0x45);
@@ -305,7 +309,7 @@ fn answers_of(sent: &[Sent]) -> Vec<Sent> {
     plain.collect()
 }
 
-/// Counters that have not counted alike.
+/// Counters whose values differ.
 fn miscounts(before: &Ruleset, after: &Ruleset, counts: &[(u64, u64)]) -> Vec<String> {
     if before.counters.len() != after.counters.len() || counts.len() != after.counters.len() {
         return vec!["the rulesets before and after have not as many counters".to_owned()];

@@ -1,4 +1,4 @@
-//! What both rules and packets of a case are made of, so that they meet.
+//! The values of which a case's rules and packets are made, so that packets match rules.
 
 use crate::dice::Dice;
 use crate::net::{self, DEVICES, PEERS};
@@ -6,17 +6,17 @@ use crate::net::{self, DEVICES, PEERS};
 /// The constants of a case.
 #[derive(Clone, Debug)]
 pub struct Constants {
-    /// IPv4 addresses by device: behind it, or its neighbours.
+    /// IPv4 addresses by device: those of its neighbours, and those behind it.
     pub four: [Vec<u32>; DEVICES.len()],
-    /// IPv6 addresses likewise.
+    /// IPv6 addresses, likewise.
     pub six: [Vec<u128>; DEVICES.len()],
     /// Ports.
     pub ports: Vec<u16>,
     /// Lengths of packets.
     pub lengths: Vec<u16>,
-    /// Whether connection tracking puts fragments together, so that none are sent.
+    /// Whether connection tracking reassembles fragments, so that the test sends none.
     pub tracked: bool,
-    /// Whether fragments but the first are sent.
+    /// Whether the test sends fragments other than the first.
     pub later_fragments: bool,
     /// Whether IPv4 packets have options that routers fill in.
     pub filled_options: bool,
@@ -26,7 +26,7 @@ pub struct Constants {
 const PORTS: [u16; 10] = [0, 1, 22, 53, 80, 443, 1024, 8080, 40_000, 65_535];
 
 impl Constants {
-    /// Some for a case.
+    /// Draws the constants of a case.
     pub fn new(dice: &mut Dice) -> Self {
         let four = |dice: &mut Dice, device: usize| {
             let behind = u32::from(net::behind4(device));
@@ -68,7 +68,7 @@ impl Constants {
         dice.pick(&self.six[device])
     }
 
-    /// A port, or one beside it.
+    /// A port, or one next to it.
     pub fn near_port(&self, dice: &mut Dice) -> u16 {
         let port = dice.pick(&self.ports);
         match dice.below(6) {

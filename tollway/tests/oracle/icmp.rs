@@ -1,8 +1,8 @@
-//! Packets of ICMP that somebody on a link makes up.
+//! ICMP packets that a host on a link makes up.
 
 use std::net::Ipv4Addr;
 
-/// The sum of ones' complements (RFC 1071).
+/// The Internet checksum (RFC 1071).
 pub fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| {
         let low = pair.get(1).copied().unwrap_or(0);
@@ -15,7 +15,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// An IPv4 packet of ICMP.
+/// An IPv4 packet with an ICMP message.
 pub fn ip4([src, dst]: [Ipv4Addr; 2], id: u16, payload: &[u8]) -> Vec<u8> {
     const HEADER: u16 = 20;
     let (len, id) = ((HEADER + payload.len() as u16).to_be_bytes(), id.to_be_bytes());
@@ -26,8 +26,8 @@ pub fn ip4([src, dst]: [Ipv4Addr; 2], id: u16, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-/// What somebody tells a router of whose own packet to an address did not fit: "fragmentation needed" (RFC 1191,
-/// section 4). The packet was of a type of ICMP (an answer: 0).
+/// The ICMP error "fragmentation needed" (RFC 1191, section 4) for a router, about a packet that
+/// the router itself sent. That packet is an ICMP message of type `kind` (an echo reply: 0).
 pub fn too_big([from, router, to]: [Ipv4Addr; 3], mtu: u16, kind: u8, id: u16) -> Vec<u8> {
     let inner = ip4([router, to], 0, &[kind, 0, 0xff, 0xff, 0, 0, 0, 0]);
     let mut message = [&[3, 4, 0, 0, 0, 0], &mtu.to_be_bytes()[..], &inner].concat();

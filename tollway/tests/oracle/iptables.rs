@@ -14,7 +14,7 @@ pub const TABLES: [(&str, &[&str]); 3] = [
     ("filter", &["INPUT", "FORWARD", "OUTPUT"]),
 ];
 
-/// User chains of each table; each leads only to those behind it.
+/// Number of user chains in each table. Each jumps only to those with a higher number.
 const CALLED: usize = 3;
 
 /// The text of a ruleset.
@@ -36,7 +36,7 @@ pub fn text(rules: &Rules) -> String {
     text
 }
 
-/// A random ruleset.
+/// Draws a random ruleset.
 pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
     let (six, nft) = (dice.one_in(2), dice.one_in(3));
     let mut tables = Vec::new();
@@ -53,10 +53,10 @@ pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
     rules
 }
 
-/// What one packet uses up; time gives nothing back while a case runs. (Of more in a day the kernel's
-/// credits overflow.)
+/// A limit that one packet uses up; it does not recover while a case runs. (With more in a day the
+/// kernel's credits overflow.)
 pub const SCARCE: &str = "-m limit --limit 1/day --limit-burst 1";
-/// What none use up.
+/// A limit that no case uses up.
 pub const PLENTY: &str = "-m limit --limit 1000/sec --limit-burst 10000";
 
 struct Draw<'a> {
@@ -80,7 +80,7 @@ impl Draw<'_> {
             let base = Some(if on_road { policy } else { "ACCEPT" }.to_owned());
             chains.push(Chain { name: (*hook).to_owned(), base, rules });
         }
-        // Rules of these may be reached from any hook of the table.
+        // Any hook of the table may reach the rules of these chains.
         self.chain = "user";
         for at in 0..CALLED {
             let rules = (0..self.dice.below(most + 1)).map(|_| self.rule(at + 1)).collect();
@@ -117,7 +117,7 @@ impl Draw<'_> {
         if self.dice.one_in(4) { "! " } else { "" }
     }
 
-    /// A protocol and what is asked of its header; says whether it is TCP.
+    /// Draws a protocol and conditions on its header. Returns whether it is TCP.
     fn transport(&mut self, words: &mut Vec<String>) -> bool {
         let (icmp, option) = if self.six { ("ipv6-icmp", "icmpv6") } else { ("icmp", "icmp") };
         match self.dice.below(12) {

@@ -1,8 +1,9 @@
-//! The kernel's side: a router in a network namespace of its own, and the other ends of its wires here.
+//! The kernel's side: a router in a network namespace of its own, and the far ends of its wires in
+//! the test's namespace.
 //!
-//! Everything runs on one processor, where the kernel takes frames through in the order in which they came
-//! (`enqueue_to_backlog` in `net/core/dev.c`): when the answer to a marker has come, all that was sent
-//! before it is done.
+//! Everything runs on one CPU, where the kernel handles frames in the order in which they arrive
+//! (`enqueue_to_backlog` in `net/core/dev.c`). When the answer to a marker has arrived, the kernel
+//! has handled everything that was sent before it.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -16,12 +17,12 @@ use crate::namespaces::{PATIENCE, Process, until};
 use crate::net::{self, DEVICES, PEERS};
 use crate::socket::{Wire, within};
 
-/// The device that only markers come by; no rule is told of it.
+/// The device for markers; no rule names it.
 const MARKER: &str = "mark";
 const MARKER_MAC: [u8; 6] = [2, 0, 0, 0, 0x20, 0];
 const MARKER_ADDRESS: [u8; 4] = [10, 99, 0, 1];
 
-/// What of the kernel does not come of rules: no noise, no filter by source, no limits on errors.
+/// Sysctls that remove what does not follow from rules: noise, filters by source, limits on errors.
 const SYSCTLS: &str = "
     net/ipv4/ip_forward=1 net/ipv6/conf/all/forwarding=1 net/ipv6/conf/default/forwarding=1
     net/ipv4/conf/all/rp_filter=0 net/ipv4/conf/default/rp_filter=0
@@ -36,7 +37,7 @@ const SYSCTLS: &str = "
     net/ipv6/auto_flowlabels=0
 ";
 
-/// A frame and the device that it came out of.
+/// A frame, with the device out of which it came.
 pub type Sent = (usize, Vec<u8>);
 
 /// The router, and the wires to it.
@@ -48,7 +49,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Builds it.
+    /// Creates the router and its wires.
     pub fn new() -> Self {
         on_one_processor();
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
@@ -62,7 +63,8 @@ impl Kernel {
         for device in DEVICES.iter().chain([&MARKER]) {
             script += &format!("ip link add {device} type veth peer name at-{device}\n");
             script += &format!("ip link set at-{device} netns {}\n", std::process::id());
-            // Else it leaves checksums of its own messages to a card that is not there.
+            // Otherwise the kernel leaves checksums of its own messages to a network card that does
+            // not exist.
             script += &format!("ethtool -K {device} tx off >/dev/null\n");
         }
         for device in 0..DEVICES.len() {
@@ -89,18 +91,18 @@ impl Kernel {
         script += &routes_script();
         kernel(&script);
         let mut this = Self { router, wires, marker, markers: 0 };
-        // What devices say when they come up.
+        // Discard what devices send when they come up.
         std::thread::sleep(Duration::from_secs(1));
         this.send(&[]);
         this
     }
 
-    /// Runs a script in the router's namespace with an input; what it wrote, or its complaint.
+    /// Runs a script in the router's namespace with an input. Returns its output, or its complaint.
     pub fn run(&self, script: &str, input: &str) -> Result<String, String> {
         run(&self.router, script, input)
     }
 
-    /// The rules as a router that mirrors the kernel reads them.
+    /// The rules as a router without a file reads them from the kernel.
     pub fn mirrored(&self) -> Result<Arc<Reading>, String> {
         let read = || {
             let (told, events) = channel();
@@ -112,7 +114,7 @@ impl Kernel {
         within(self.router.0.id(), read).map_err(|error| error.to_string())
     }
 
-    /// Sends frames in turn and takes what comes out of any device until all of it has.
+    /// Sends frames one after the other. Returns what comes out of any device, once everything has.
     pub fn send(&mut self, frames: &[(usize, Vec<u8>)]) -> Vec<Sent> {
         let mut sent = Vec::new();
         for (device, frame) in frames {
@@ -149,7 +151,7 @@ impl Kernel {
     }
 }
 
-/// The kernel has one backlog for each processor; here is only one.
+/// Restricts this process to one CPU: the kernel has one backlog for each.
 pub fn on_one_processor() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -157,7 +159,7 @@ pub fn on_one_processor() {
     crate::namespaces::sh(&format!("taskset -pc {first} {}", std::process::id()));
 }
 
-/// A namespace that ends with its process.
+/// Creates a network namespace that ends with its process.
 pub fn namespace() -> Process {
     let child = Command::new("unshare").args(["-n", "sleep", "100000"]).spawn().unwrap();
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
@@ -218,12 +220,12 @@ fn routes_script() -> String {
     script + &format!("ip route add default via {four}\nip -6 route add default via {six}\n")
 }
 
-/// An ARP request by which the router answers to a number.
+/// An ARP request with a number, which the router's answer repeats.
 fn marker(number: u32) -> Vec<u8> {
     let own = [6, 0, 0, 0, 0x20, 0];
     let mut frame = [MARKER_MAC, own].concat();
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    // Its number stands behind its Ethernet address in the answer.
+    // The number is part of the sender's Ethernet address, which the answer repeats.
     frame.extend([6, 0]);
     frame.extend(number.to_be_bytes());
     frame.extend([10, 99, 0, 2, 0, 0, 0, 0, 0, 0]);

@@ -1,15 +1,15 @@
-//! The same oracle of the router in a virtual machine, whose kernel has VLAN and VRF devices.
+//! The oracle of the router in a virtual machine, whose kernel has VLAN and VRF devices.
 
 use std::process::Command;
 
 use crate::setting;
 
-/// Cases of a run that is not told how many: each takes seconds there.
+/// Number of cases if the environment does not set another: each takes seconds in the machine.
 const CASES: u64 = 16;
-/// What starts the machine.
+/// The script that starts the machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
 
-/// Why there can be no machine.
+/// The reason why no machine can run here, if there is one.
 pub fn missing() -> Option<&'static str> {
     let has_qemu = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
     let kernels = std::fs::read_dir("/boot").into_iter().flatten().flatten();
@@ -28,7 +28,8 @@ pub fn judged() {
     let mut command = Command::new(RUN);
     command.arg(std::env::current_exe().unwrap()).arg("the_kernel_is_the_judge_of_the_router");
     command.env("TOLLWAY_ORACLE_CASES", cases.to_string()).env("TOLLWAY_ORACLE_KIND", "machine");
-    // A virtual machine that lacks something is a defect: nothing may be left out there.
+    // A virtual machine that lacks something is a defect: the test must not leave anything out
+    // there.
     let status = command.env("CI", "1").status().unwrap();
     assert!(status.success(), "the oracle in the virtual machine failed: {status}");
 }

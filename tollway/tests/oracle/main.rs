@@ -1,32 +1,39 @@
-//! The kernel is the judge of the filter: random rules are loaded into a router of the kernel's, random
-//! packets are sent to it, and what comes out of each device is held against what Tollway makes of the same
-//! packets by the same rules, byte for byte. So are the counts of rules and the router's own messages.
+//! Differential test of the filter against the kernel. It loads random rules into a router of the
+//! kernel's and sends random packets through it. It compares what comes out of each device with
+//! what Tollway makes of the same packets and rules, byte for byte. It also compares the counts of
+//! rules and the router's own messages.
 //!
-//! Tollway reads rules twice: from nft's listing, as of a file of JSON, and out of the kernel, as a router that mirrors it.
-//! What nft does not list whole (`ip6 nexthdr tcp tcp dport 80`) only the second can know.
+//! Tollway reads the rules in two ways: from nft's listing, as from a JSON file, and from the
+//! kernel, as a router without a file does. Only the second way sees all of the rules that nft does
+//! not list completely (`ip6 nexthdr tcp tcp dport 80`).
 //!
-//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` say which cases; the seed is printed. A case that differs
-//! is made small and kept below `target/oracle`; `TOLLWAY_ORACLE_REPLAY` runs it again.
+//! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` select the cases; the test prints the seed. It
+//! shrinks a case that differs and keeps it below `target/oracle`. `TOLLWAY_ORACLE_REPLAY` runs
+//! that file again.
 //!
-//! What is left out, and why:
+//! The comparison leaves out, with reasons:
 //!
-//! - VRFs and VLAN links, which the kernels that this runs on do not have.
-//! - Packets that came to a rule which only a kernel can decide by; there must be few of them.
-//! - Messages of the router and counts, where such packets were: the kernel goes on with them.
-//! - Messages of the router, and counts if there are any, where rules hang at hooks postrouting and egress:
-//!   the kernel's messages meet those, Tollway's do not.
-//! - Fragments, where connections are tracked: the kernel puts them together before any rule.
-//! - Fragments but the first, where nft's rules look at transport headers: kernels (6.18 is one) take what is in
-//!   such a fragment for a header where it has one, two or four bytes (`nft_payload_fast_eval` in
-//!   `net/netfilter/nf_tables_core.c` did not ask for `fragoff`). Tollway does what was meant.
-//! - `meta l4proto` of ICMP or ICMPv6 beside `meta nfproto`: nft 1.0.6 leaves the latter out of its listing,
-//!   so that no reader can know of it.
-//! - TCP resets for packets with IPv4 options that a router fills in: by hook forward the kernel has done so,
-//!   not yet the header's checksum, finds it wrong by that (`nf_ip_checksum`), and sends none. Tollway does.
-//! - The router's messages about packets with IPv4 options: Tollway does not echo those.
-//! - Limits that time decides: no run is as fast as another. Those of a few packets or bytes a day are used up
-//!   and stay so; where packets came to a rule that only a kernel can decide by, such a case is left out.
-//! - IPv6 redirects and ND, which the kernel sends by itself. Packets leave by another device than theirs.
+//! - VRFs and VLAN links, which the kernels that run this test do not have.
+//! - Packets that reach a rule which only a kernel can evaluate; there must be few of them.
+//! - Messages of the router and counts, if there are such packets: the kernel goes on with them.
+//! - Messages of the router, and counts if there are any, if rules are at hooks postrouting and
+//!   egress. The kernel's messages traverse these hooks, Tollway's do not.
+//! - Fragments, if connections are tracked: the kernel reassembles them before any rule.
+//! - Fragments other than the first, if nft rules look at transport headers. Kernels (6.18 is one)
+//!   take the payload of such a fragment for a header where they read one, two or four bytes
+//!   (`nft_payload_fast_eval` in `net/netfilter/nf_tables_core.c` does not check `fragoff`).
+//!   Tollway does what was meant.
+//! - `meta l4proto` of ICMP or ICMPv6 beside `meta nfproto`: nft 1.0.6 leaves the latter out of its
+//!   listing, so no reader can know of it.
+//! - TCP resets for packets with IPv4 options that a router fills in. At hook forward the kernel
+//!   has filled in the options, but not yet updated the header's checksum. It finds that checksum
+//!   wrong (`nf_ip_checksum`) and sends no reset. Tollway sends one.
+//! - The router's messages about packets with IPv4 options: Tollway does not echo the options.
+//! - Limits that depend on time: no two runs have the same speed. Packets use up limits of a few
+//!   packets or bytes a day, and these stay used up. The test leaves such a case out if packets
+//!   reach a rule that only a kernel can evaluate.
+//! - IPv6 redirects and ND, which the kernel itself sends. Packets leave by another device than the
+//!   one on which they arrive.
 
 #![allow(clippy::unwrap_used)]
 
@@ -65,11 +72,11 @@ const TESTS: [namespaces::Test; 4] = [
     ("the_kernel_is_the_judge_of_the_router", router::judged),
 ];
 
-/// Cases of a run that is not told how many.
+/// Number of cases if the environment does not set another.
 const CASES: u64 = 240;
-/// Packets of a case.
+/// Packets in each case.
 const PACKETS: usize = 256;
-/// Differences that are looked into before a run ends.
+/// A run ends after it has investigated this many differences.
 const ENOUGH: usize = 5;
 
 fn main() -> ExitCode {
@@ -147,7 +154,7 @@ fn draw(seed: u64) -> Case {
     Case { seed, rules, packets }
 }
 
-/// Whether nf_tables looks at transport headers by these rules.
+/// Whether these rules have nf_tables look at transport headers.
 fn reads_headers(rules: &Rules) -> bool {
     const HEADERS: [&str; 9] =
         ["port", "tcp ", "udp ", "sctp ", "icmp ", "icmpv6 ", "icmp6", "@th", "--icmp"];
@@ -166,7 +173,7 @@ fn add(all: &mut Tally, one: Tally) {
     all.kept += one.kept;
 }
 
-/// Makes a case small, keeps it, and says what it is.
+/// Shrinks a case, keeps it in a file, and describes it.
 fn report(case: Case, kernel: &mut Kernel) -> String {
     let seed = case.seed;
     let original = case.clone();

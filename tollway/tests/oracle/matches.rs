@@ -1,4 +1,4 @@
-//! Random conditions of nft's rules.
+//! Random conditions of nft rules.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,16 +6,16 @@ use crate::constants::Constants;
 use crate::dice::Dice;
 use crate::net::{self, DEVICES};
 
-/// The conditions of one rule, which must not contradict each other: nft would refuse it.
+/// The conditions of one rule. They must not contradict each other, or nft refuses the rule.
 pub struct Condition<'a> {
     pub dice: &'a mut Dice,
     constants: &'a Constants,
     family: &'static str,
     hooks: &'a [&'static str],
     objects: &'a mut Vec<String>,
-    /// The version of IP that the rule is for, if it has said so.
+    /// The IP version of the rule's packets, if a condition or the family determines it.
     version: Option<u8>,
-    /// The transport protocol likewise.
+    /// The transport protocol, likewise.
     protocol: Option<&'static str>,
 }
 
@@ -35,24 +35,24 @@ impl<'a> Condition<'a> {
         Self { dice, constants, family, hooks, objects, version, protocol: None }
     }
 
-    /// Whether the rule can be for a version of IP.
+    /// Whether the rule can match packets of an IP version.
     pub fn may_be(&self, version: u8) -> bool {
         self.version.is_none_or(|own| own == version)
     }
 
-    /// Whether the rule is for one, by its family or by what it has said.
+    /// Whether the rule's family or a condition limits it to this IP version.
     pub fn needs(&self, version: u8) -> bool {
         self.version == Some(version)
     }
 
-    /// Whether a condition has named a transport protocol.
+    /// Whether a condition names a transport protocol.
     pub fn names_transport(words: &str) -> bool {
         const NAMES: [&str; 8] =
             ["tcp", "udp", "sctp", "icmp", "th ", "l4proto", "protocol", "nexthdr"];
         NAMES.iter().any(|name| words.contains(name))
     }
 
-    /// A condition.
+    /// Draws a condition.
     pub fn draw(&mut self) -> String {
         let kind = self.dice.below(13);
         match kind {
@@ -104,7 +104,7 @@ impl<'a> Condition<'a> {
                 let name = self.dice.pick(&["tcp", "udp"]);
                 self.protocol = Some(name);
                 let side = self.dice.pick(&["sport", "dport"]);
-                // What nft lists of it is the second half.
+                // nft lists only the second half of this.
                 format!("ip6 nexthdr {name} {name} {side} {not}{}", self.ports())
             }
             5 if self.protocol.is_none() => {
@@ -124,12 +124,13 @@ impl<'a> Condition<'a> {
         }
     }
 
-    /// Whether packets have the Ethernet header that they came with, and it is looked at as such.
+    /// Whether packets still have the Ethernet header with which they arrived, and rules read it as
+    /// such.
     fn has_ethernet(&self) -> bool {
         self.hooks.iter().all(|hook| matches!(*hook, "prerouting" | "forward"))
     }
 
-    /// The source, with the card that it came from.
+    /// Draws a condition on the source address together with the network card that sent it.
     fn addresses_and_cards(&mut self) -> String {
         let not = self.not();
         let element = |card: usize, address: u32| {
@@ -203,7 +204,7 @@ impl<'a> Condition<'a> {
         }
     }
 
-    /// What is not in the packet's own headers, or in any.
+    /// Draws a condition on data outside the packet's own headers, or outside any header.
     fn accompanying(&mut self) -> String {
         let not = self.not();
         let at_device = self.hooks.iter().any(|hook| matches!(*hook, "ingress" | "egress"));
@@ -250,7 +251,7 @@ impl<'a> Condition<'a> {
         self.dice.pick(&["0-31".to_owned(), "ef".to_owned(), some, one])
     }
 
-    /// Compared with a number of these, or one beside it.
+    /// Draws a comparison with one of these numbers, or with a number next to it.
     fn number(&mut self, of: &[u32]) -> String {
         let number = self.dice.pick(of);
         match self.dice.below(6) {
@@ -307,7 +308,7 @@ impl<'a> Condition<'a> {
         if shift == 0 { text } else { format!("{text}/{len}") }
     }
 
-    /// Two addresses, the lower one first.
+    /// Draws two addresses, the lower one first.
     fn span(&mut self, six: bool) -> (String, String) {
         if six {
             let (one, other) = (self.constants.any6(self.dice), self.constants.any6(self.dice));
@@ -354,7 +355,7 @@ impl<'a> Condition<'a> {
         format!("{ip} {field} {not}{value}")
     }
 
-    /// Fields together, looked up in one set.
+    /// Draws a lookup of several concatenated fields in one set.
     fn addresses_and_ports(&mut self, six: bool) -> String {
         if self.protocol.is_some() {
             return self.addresses(six);
@@ -373,7 +374,7 @@ impl<'a> Condition<'a> {
                 elements.push(element);
             }
         }
-        // Elements that lie over each other are refused.
+        // nft refuses elements that overlap.
         elements.truncate(1 + self.dice.below(2));
         if elements.len() == 2 && self.dice.one_in(2) {
             elements.truncate(1);

@@ -1,11 +1,11 @@
-//! The network that both routers are in: devices, addresses, neighbours, routes.
+//! The network around both routers: devices, addresses, neighbours, routes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The router's devices, by their numbers.
 pub const DEVICES: [&str; 4] = ["lan0", "lan1", "wan0", "dmz0"];
 
-/// Largest packets of the devices: the last has no room for what others may send.
+/// MTUs of the devices. The last one has no room for some packets that the others may send.
 pub const MTU: [u16; 4] = [1500, 1500, 1500, 1280];
 
 /// Neighbours on each device, from the address `FIRST_PEER` on.
@@ -18,7 +18,8 @@ pub const fn mac(device: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0x10, device as u8]
 }
 
-/// A neighbour's. The devices at the wires' other ends have others, so that nothing there answers.
+/// A neighbour's Ethernet address. The devices at the wires' other ends have other addresses, so
+/// nothing there answers.
 pub const fn peer_mac(device: usize, peer: u8) -> [u8; 6] {
     [6, 0, 0, 0, device as u8, peer]
 }
@@ -53,7 +54,7 @@ pub const fn behind6(device: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, device as u16 + 0x101, 0, 0, 0, 0, 0, 0)
 }
 
-/// The device with the default routes, by its second neighbour.
+/// The device with the default routes, which lead to its second neighbour.
 pub const DEFAULT: usize = 2;
 
 /// A MAC address in text.

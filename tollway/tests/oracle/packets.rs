@@ -1,5 +1,6 @@
-//! Random packets of a case: what its rules name, and what is next to it; sound ones, odd ones and broken
-//! ones. Each has a number that it keeps on its way: IPv4's identification, IPv6's flow label.
+//! Random packets of a case, made of the values that its rules name and of values next to these.
+//! They are sound, odd or broken. Each has a number that it keeps on its way: the IPv4
+//! identification or the IPv6 flow label.
 
 use crate::constants::Constants;
 use crate::dice::Dice;
@@ -12,15 +13,16 @@ const FRAGMENT: u8 = 44;
 const AUTH: u8 = 51;
 const OPTIONS: u8 = 60;
 
-/// A packet and the device that it comes in by.
+/// The device on which a packet arrives, and the packet.
 pub type Input = (usize, Vec<u8>);
 
-/// So many packets, numbered from 1.
+/// Draws `count` packets, numbered from 1.
 pub fn draw(constants: &Constants, count: usize, dice: &mut Dice) -> Vec<Input> {
     (1..=count).map(|tag| Draw { constants, dice, measured: false }.packet(tag as u32)).collect()
 }
 
-/// The number of a packet, or of the packet that a fragment is of; none for what the router has made.
+/// The number of a packet, or of the packet that a fragment belongs to; none for packets that the
+/// router made.
 pub fn tag(frame: &[u8]) -> Option<u32> {
     let packet = frame.get(14..)?;
     let is_four = frame[12] == 8;
@@ -43,7 +45,7 @@ pub fn tag(frame: &[u8]) -> Option<u32> {
 pub struct Draw<'a> {
     pub constants: &'a Constants,
     pub dice: &'a mut Dice,
-    /// Whether many are of the constants' lengths.
+    /// Whether many packets have the constants' lengths.
     pub measured: bool,
 }
 
@@ -68,18 +70,19 @@ impl Draw<'_> {
         (from, frame)
     }
 
-    /// Ends a frame as wires do, or not.
+    /// Pads a frame, truncates it, or leaves it as it is.
     pub fn end(&mut self, frame: &mut Vec<u8>) {
         match self.dice.below(40) {
-            // What an Ethernet card fills short frames up with, and more.
+            // The padding that a network card adds to short frames, and more.
             0..4 => frame.extend(vec![0xfa; 1 + self.dice.below(30)]),
-            // Cut short: longer by its own words than it is.
+            // Truncated: its length field gives more bytes than the frame has.
             4 => frame.truncate(frame.len() - 1 - self.dice.below(8)),
             _ => {}
         }
     }
 
-    /// An IPv4 packet from one address to another; `large`: there is room for more than 1,400 bytes.
+    /// An IPv4 packet from one address to another. `large` says that there is room for more than
+    /// 1,400 bytes.
     pub fn four(&mut self, [source, destination]: [u32; 2], large: bool, tag: u32) -> Vec<u8> {
         let addresses = [source.to_be_bytes(), destination.to_be_bytes()].concat();
         let options = if self.dice.one_in(12) { self.options() } else { Vec::new() };
@@ -117,7 +120,7 @@ impl Draw<'_> {
         header
     }
 
-    /// An IPv6 packet likewise.
+    /// An IPv6 packet, likewise.
     pub fn six(&mut self, [source, destination]: [u128; 2], large: bool, tag: u32) -> Vec<u8> {
         let addresses = [source.to_be_bytes(), destination.to_be_bytes()].concat();
         let (protocol, payload) = self.transport(true, &addresses, large);
@@ -145,7 +148,7 @@ impl Draw<'_> {
         self.dice.pick(&[1, 2, 3, 5, 63, 64, 64, 64, 128, 255])
     }
 
-    /// Offset in units of eight bytes, and whether more fragments follow.
+    /// Draws an offset in units of eight bytes, and whether more fragments follow.
     fn fragment(&mut self) -> (u16, bool) {
         match self.dice.below(5) {
             0 | 1 => (0, true),
@@ -156,10 +159,10 @@ impl Draw<'_> {
         }
     }
 
-    /// The bytes of a fragment.
+    /// The payload of a fragment.
     fn piece(&mut self, mut payload: Vec<u8>, offset: u16, more: bool) -> Vec<u8> {
         if offset == 0 && more {
-            // Tiny ones too: a transport header in pieces.
+            // Tiny fragments, too, which split a transport header.
             payload.resize(self.dice.pick(&[8, 16, 24, 40]), 0);
         } else if offset == 8191 {
             payload.truncate(7);
@@ -169,7 +172,7 @@ impl Draw<'_> {
         payload
     }
 
-    /// A protocol and what is behind the headers of IP, which may be broken off.
+    /// Draws a protocol and the bytes behind the IP headers, which may be truncated.
     fn transport(&mut self, six: bool, addresses: &[u8], large: bool) -> (u8, Vec<u8>) {
         let icmp = if six { 58 } else { 1 };
         let protocol = match self.dice.below(20) {
@@ -186,7 +189,7 @@ impl Draw<'_> {
         let room = match self.dice.below(12) {
             0 => 0,
             1 => usize::from(self.dice.pick(&self.constants.lengths)),
-            // A veth takes no more than its device may send.
+            // A veth accepts no more than its device may send.
             3..7 if self.measured => usize::from(self.dice.pick(&self.constants.lengths)),
             2 if large => 1100 + self.dice.below(200),
             _ => self.dice.below(60),
@@ -195,7 +198,7 @@ impl Draw<'_> {
         finish(protocol, six, addresses, &mut bytes, self.dice);
         match self.dice.below(24) {
             0 | 1 => bytes.truncate(self.dice.below(22)),
-            // Nothing at all behind the headers of IP.
+            // Nothing at all behind the IP headers.
             2 => bytes.clear(),
             _ => {}
         }
@@ -224,7 +227,7 @@ impl Draw<'_> {
         bytes
     }
 
-    /// IPv4 options in whole words: sound ones, and a few that are not.
+    /// Draws IPv4 options in whole words; a few are malformed.
     fn options(&mut self) -> Vec<u8> {
         let kind = match self.dice.below(7) {
             1 | 2 | 6 if !self.constants.filled_options => 0,
@@ -243,7 +246,7 @@ impl Draw<'_> {
         options
     }
 
-    /// Extension headers before a payload: the first one's number, and all bytes.
+    /// Draws extension headers before a payload. Returns the first one's number, and all bytes.
     fn extensions(&mut self, protocol: u8, payload: Vec<u8>) -> (u8, Vec<u8>) {
         let mut kinds: Vec<u8> = (0..1 + self.dice.below(5))
             .map(|_| self.dice.pick(&[OPTIONS, OPTIONS, FRAGMENT, ROUTING, AUTH, HOP_BY_HOP]))
@@ -265,7 +268,8 @@ impl Draw<'_> {
                     let kind = self.dice.pick(&[0, 2, 4, 254]);
                     vec![next, 0, kind, self.dice.below(2) as u8, 0, 0, 0, 0]
                 }
-                // Padding; sometimes an option that is not known, with what is to be done then.
+                // Padding; sometimes an unknown option, whose type says what a receiver must do
+                // with the packet.
                 _ => match self.dice.below(6) {
                     0 => vec![next, 0, self.dice.pick(&[0x1e, 0x5e, 0x9e, 0xde]), 4, 0, 0, 0, 0],
                     1 => [&[next, 1, 1, 12][..], &[0; 12]].concat(),

@@ -9,16 +9,17 @@ use crate::dice::Dice;
 use crate::matches::Condition;
 use crate::net::DEVICES;
 
-/// A language of rules, and who reads it for the kernel.
+/// A language of rules, and the interface that loads them into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Language {
     /// nft's.
     Nft,
-    /// iptables' (or, `six`, ip6tables'), loaded by its own way into the kernel, or (`nft`) by nf_tables.
+    /// The language of iptables (`six`: of ip6tables). It loads the rules through its own kernel
+    /// interface or (`nft`) through nf_tables.
     Iptables { six: bool, nft: bool },
 }
 
-/// A ruleset in pieces, any of which may be taken out.
+/// A ruleset in pieces, each of which the test can remove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     pub language: Language,
@@ -27,7 +28,7 @@ pub struct Rules {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// Its family and name, or iptables' name.
+    /// Family and name in nft, or iptables' name.
     pub name: String,
     /// Sets, maps, counters and limits.
     pub objects: Vec<String>,
@@ -37,7 +38,7 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
     pub name: String,
-    /// Where it hangs.
+    /// Of a base chain: nft's line with hook and policy, or iptables' policy.
     pub base: Option<String>,
     pub rules: Vec<String>,
 }
@@ -70,20 +71,20 @@ impl Rules {
         text
     }
 
-    /// Whether nft's listing says all of it.
+    /// Whether nft's listing contains the whole ruleset.
     pub fn is_told_whole(&self) -> bool {
         let text = self.text();
         !["tcp tcp", "udp udp"].iter().any(|words| text.contains(&format!("ip6 nexthdr {words}")))
     }
 
-    /// Whether it matters which packets come first.
+    /// Whether the order of packets matters, because they use up a limit.
     pub fn is_scarce(&self) -> bool {
         let text = self.text();
         text.contains("/day")
     }
 
-    /// Has limits that nothing uses up: what the router itself sends uses them up too where rules hang at
-    /// hooks postrouting and egress, in the kernel only.
+    /// Replaces limits that packets use up by limits that nothing uses up. At hooks postrouting and
+    /// egress the router's own messages use up limits, too, but only in the kernel.
     pub fn make_plenty(&mut self) {
         for table in &mut self.tables {
             let rules = table.chains.iter_mut().flat_map(|chain| &mut chain.rules);
@@ -94,14 +95,14 @@ impl Rules {
         }
     }
 
-    /// Rules in all.
+    /// The number of all rules.
     pub fn count(&self) -> usize {
         let chains = self.tables.iter().flat_map(|table| &table.chains);
         chains.map(|chain| chain.rules.len()).sum()
     }
 }
 
-/// A random ruleset of nft; `constants` learn if it tracks connections.
+/// Draws a random ruleset of nft. `constants` record whether it tracks connections.
 pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
     constants.tracked = dice.one_in(14);
     let mut tables = Vec::new();
@@ -117,10 +118,10 @@ pub fn draw(constants: &mut Constants, dice: &mut Dice) -> Rules {
     rules
 }
 
-/// What so many packets use up that it matters; time gives none back while a case runs.
+/// A limit that a case's packets use up; it does not recover while a case runs.
 const SCARCE: &str = "1/day burst 5 packets";
 const SCARCE_BYTES: &str = "1 bytes/day burst 3000 bytes";
-/// What none use up.
+/// A limit that no case uses up.
 const PLENTY: &str = "1000/second burst 1000000 packets";
 
 struct Draw<'a> {
@@ -132,7 +133,7 @@ struct Draw<'a> {
     objects: Vec<String>,
 }
 
-/// Chains of a table that are jumped to; each leads only to those behind it.
+/// Number of chains in a table that rules jump to. Each jumps only to those with a higher number.
 const CALLED: usize = 3;
 
 impl Draw<'_> {
@@ -148,7 +149,7 @@ impl Draw<'_> {
             let rules = (0..self.dice.below(most + 1)).map(|_| self.rule(0)).collect();
             chains.push(Chain { name: format!("base{at}"), base: Some(base), rules });
         }
-        // A chain is named only by what stands behind it.
+        // A rule names only chains that come before its own.
         chains[..CALLED].reverse();
         Table {
             name: format!("{} t{number}", self.family),
@@ -173,7 +174,7 @@ impl Draw<'_> {
         format!("type filter hook {hook}{device} priority {priority}; policy {policy};")
     }
 
-    /// A rule that leads to chains from a number on.
+    /// Draws a rule that may jump to the chains from `chains` on.
     fn rule(&mut self, chains: usize) -> String {
         let mut words = Vec::new();
         let mut condition =
@@ -222,7 +223,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Whether all hooks are those of packets on their way through the router.
+    /// Whether all hooks are those of packets that the router routes.
     fn is_routed(&self) -> bool {
         !self.hooks.iter().any(|hook| matches!(*hook, "ingress" | "egress"))
     }
@@ -239,7 +240,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A statement that names an object of the table: one that is there, or a new one.
+    /// Draws a statement that names an object of the table: an existing one, or a new one.
     fn named(&mut self, kind: &str, what: &str, statement: &str) -> String {
         let own: Vec<_> = self
             .objects
@@ -257,7 +258,7 @@ impl Draw<'_> {
         format!("{statement} \"{name}\"")
     }
 
-    /// A mark that a map has for packets.
+    /// Draws a mark that packets get from a map.
     fn mark_by_map(&mut self, is_four: bool, words: &[String]) -> String {
         let free = !words.iter().any(|word| Condition::names_transport(word));
         let place = match self.dice.below(5) {
@@ -281,7 +282,7 @@ impl Draw<'_> {
         format!("meta mark set {place} map @{name}")
     }
 
-    /// Elements of a map by what packets have there, each once.
+    /// Draws elements of a map, each key once. The keys are values that packets have in `place`.
     fn elements(&mut self, place: &str, mut datum: impl FnMut(&mut Dice) -> String) -> String {
         let mut keys = Vec::new();
         for _ in 0..1 + self.dice.below(4) {
@@ -306,7 +307,7 @@ impl Draw<'_> {
         elements.collect::<Vec<_>>().join(", ")
     }
 
-    /// A map of verdicts by fields together, or by the version.
+    /// Draws a verdict map, by concatenated fields or by the IP version.
     fn joined_verdicts(&mut self, target: usize, words: &[String]) -> String {
         let free = !words.iter().any(|word| Condition::names_transport(word));
         let mut places = vec!["iifname . oifname"];
@@ -334,7 +335,7 @@ impl Draw<'_> {
     }
 
     fn verdict(&mut self, chains: usize, words: &[String]) -> String {
-        // What drops or accepts everything leaves nothing for the rules behind it.
+        // A rule that drops or accepts everything leaves nothing for the rules behind it.
         let narrow = words.iter().any(|word| !word.starts_with("counter"));
         let target = chains + self.dice.below(CALLED.saturating_sub(chains).max(1));
         match self.dice.below(22) {
@@ -364,7 +365,7 @@ impl Draw<'_> {
         }
     }
 
-    /// More of a rule, for packets that a map tells to continue.
+    /// Draws the rest of a rule, for packets that a verdict map lets continue.
     fn behind(&mut self, verdicts: String) -> String {
         match verdicts.is_empty() {
             true => verdicts,
@@ -375,7 +376,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Rejects packets where that may be.
+    /// Draws a `reject` where nft permits one.
     fn reject(&mut self, words: &[String]) -> String {
         let allowed = ["prerouting", "forward", "ingress"];
         if self.hooks.iter().any(|hook| !allowed.contains(hook)) {
@@ -392,7 +393,7 @@ impl Draw<'_> {
         text.to_owned()
     }
 
-    /// A map of verdicts.
+    /// Draws a verdict map.
     fn verdicts(&mut self, target: usize, words: &[String]) -> String {
         let mut ports = self.constants.ports.clone();
         ports.sort_unstable();

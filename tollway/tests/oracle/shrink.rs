@@ -1,4 +1,4 @@
-//! A case that differs, made as small as it can be, and kept in a file.
+//! Shrinks a case that differs as far as possible, and keeps it in a file.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::case::{Case, Outcome};
 use crate::kernel::Kernel;
 use crate::rules::Rules;
 
-/// Longer it is not worth the wait.
+/// Longest time to spend on one case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// How to run it again.
+    /// The command that runs the case again.
     command: String,
     /// The ruleset as its language writes it.
     text: Vec<String>,
@@ -23,7 +23,7 @@ struct Kept {
     case: Case,
 }
 
-/// Takes away what is not needed for the case to differ.
+/// Removes what is not needed for the case to differ.
 pub fn shrink(mut case: Case, kernel: &mut Kernel) -> Case {
     let start = Instant::now();
     let mut differs =
@@ -40,7 +40,7 @@ pub fn shrink(mut case: Case, kernel: &mut Kernel) -> Case {
     case
 }
 
-/// Ever smaller pieces of the packets are left out.
+/// Removes ever smaller pieces of the packets.
 fn packets(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
     let mut piece = case.packets.len().div_ceil(2);
     while piece > 0 {
@@ -58,12 +58,12 @@ fn packets(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
     }
 }
 
-/// Tables, chains, rules and sets are left out, one after the other.
+/// Removes tables, chains, rules and sets, one after the other.
 fn rules(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
     fewer_rules(case, |case| &mut case.rules, differs);
 }
 
-/// The same of the rules of any case.
+/// The same for the rules of any case.
 pub fn fewer_rules<C: Clone>(
     case: &mut C,
     rules: impl Fn(&mut C) -> &mut Rules,
@@ -103,9 +103,9 @@ pub fn fewer_rules<C: Clone>(
     }
 }
 
-/// Where cases are kept.
+/// The directory of kept cases.
 pub fn directory() -> PathBuf {
-    // A virtual machine has its own place to write to.
+    // A virtual machine has its own directory to write to.
     let target = std::env::var_os("TOLLWAY_OUT").or_else(|| std::env::var_os("CARGO_TARGET_DIR"));
     let target = target.map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
@@ -116,7 +116,7 @@ pub fn directory() -> PathBuf {
     dir
 }
 
-/// Writes a case down; where.
+/// Writes a case to a file. Returns the path.
 pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
     let path = directory().join(format!("filter-{}.json", case.seed));
     let command = format!("TOLLWAY_ORACLE_REPLAY={} make oracle KIND=filter", path.display());
@@ -126,7 +126,7 @@ pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
     path
 }
 
-/// Reads a case that was kept.
+/// Reads a case from a file that [`keep`] wrote.
 pub fn kept(path: &str) -> Case {
     let text = std::fs::read_to_string(path).unwrap();
     serde_json::from_str::<Kept>(&text).unwrap().case

@@ -8,23 +8,24 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A device of this namespace, as a wire that frames are put on and taken off.
+/// A device of this namespace as a wire, onto which the test sends frames and from which it takes
+/// them.
 pub struct Wire {
     socket: File,
     buffer: Vec<u8>,
 }
 
 impl Wire {
-    /// A wire by the device's number.
+    /// Opens a wire on the device with this interface index.
     pub fn open(index: i32) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let all = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: it takes numbers only.
+        // SAFETY: the call takes numbers only.
         let number = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(all)) };
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the socket was made just now, and nobody else has it.
+        // SAFETY: the socket is new, and nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         // SAFETY: a structure of integers, for which all zeros is a value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -32,14 +33,14 @@ impl Wire {
         address.sll_protocol = all;
         address.sll_ifindex = index;
         let len = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: the address lives as long as the call, and is as long as said.
+        // SAFETY: the address lives as long as the call, and has the given length.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
         if bound < 0 {
             return Err(io::Error::last_os_error());
         }
         let on: libc::c_int = 1;
         let (level, name, len) = (libc::SOL_PACKET, libc::PACKET_AUXDATA, size_of_val(&on) as u32);
-        // SAFETY: the number lives as long as the call, and is as long as said.
+        // SAFETY: the number lives as long as the call, and has the given length.
         let set = unsafe {
             libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len)
         };
@@ -49,18 +50,18 @@ impl Wire {
         Ok(Self { socket: File::from(socket), buffer: vec![0; 1 << 16] })
     }
 
-    /// The same of a device in a process's network namespace.
+    /// Opens a wire on a device in a process's network namespace.
     pub fn open_in(process: u32, index: i32) -> io::Result<Self> {
         within(process, move || Self::open(index))
     }
 
-    /// Puts a frame on the wire.
+    /// Sends a frame onto the wire.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         self.socket.write_all(frame)
     }
 
-    /// Takes the next frame that has come, if there is one. The kernel takes the outermost VLAN tag out
-    /// of a frame; here it is put back.
+    /// Takes the next frame that has arrived, if there is one. The kernel strips the outermost VLAN
+    /// tag from a frame; this function puts it back.
     pub fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut piece =
             libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
@@ -71,7 +72,7 @@ impl Wire {
         message.msg_iovlen = 1;
         message.msg_control = beside.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&beside);
-        // SAFETY: what the message points to lives as long as the call, and is as long as said.
+        // SAFETY: what the message points to lives as long as the call, and has the given length.
         let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
         if len < 0 {
             let error = io::Error::last_os_error();
@@ -87,13 +88,13 @@ impl Wire {
     }
 }
 
-/// Does something in a process's network namespace.
+/// Runs a function in a process's network namespace.
 pub fn within<T: Send + 'static>(
     process: u32,
     does: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let namespace = File::open(format!("/proc/{process}/ns/net"))?;
-    // A thread of its own: who enters a namespace stays there.
+    // On a thread of its own, as a thread that enters a namespace stays there.
     let enter = move || {
         // SAFETY: the descriptor lives as long as the call, which takes numbers only.
         let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
@@ -102,18 +103,18 @@ pub fn within<T: Send + 'static>(
     std::thread::spawn(enter).join().unwrap()
 }
 
-/// The tag that the kernel has taken out of a frame.
+/// The tag that the kernel has stripped from a frame.
 fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
-    // SAFETY: the message was filled in by the kernel.
+    // SAFETY: the kernel has filled in the message.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: it is null, or points to a header within the message's control data.
+    // SAFETY: the pointer is null, or points to a header within the message's control data.
     let header = unsafe { header.as_ref() }?;
     if (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
         return None;
     }
     // SAFETY: the header is one of the kernel's, with its data behind it.
     let data = unsafe { libc::CMSG_DATA(header) }.cast::<libc::tpacket_auxdata>();
-    // SAFETY: data of this kind is such a structure.
+    // SAFETY: data of this type is this structure.
     let data = unsafe { data.read_unaligned() };
     let has = |bit: u32| data.tp_status & bit != 0;
     let protocol = if has(libc::TP_STATUS_VLAN_TPID_VALID) { data.tp_vlan_tpid } else { 0x8100 };

@@ -1,4 +1,4 @@
-//! Tollway's side: the same network as a model, compiled as the program does it, over memory ports.
+//! Tollway's side: the same network as a model, compiled as in the program, on memory ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,21 +25,21 @@ use crate::net::{self, DEVICES, PEERS};
 
 /// Chunks of memory: more than a batch has packets, fragments of them included.
 const CHUNKS: u32 = 4096;
-/// Between two packets: no limit on errors is met.
+/// Time between two packets, long enough that no limit on errors applies.
 const APART_NS: u64 = 10_000_000_000;
 
-/// What became of one packet.
+/// What happened to one packet.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
-    /// What came out because of it.
+    /// The frames that came out because of it.
     pub sent: Vec<Sent>,
-    /// Whether a rule that only a kernel can decide by was reached.
+    /// Whether it reached a rule that only a kernel can evaluate.
     pub left_to_kernel: bool,
     /// Counts that changed, by name.
     pub why: String,
 }
 
-/// The router of memory ports.
+/// A router on memory ports.
 pub struct Tollway {
     router: Router,
     ports: Vec<MemoryPort>,
@@ -47,9 +47,10 @@ pub struct Tollway {
 }
 
 impl Tollway {
-    /// A router with these rules.
+    /// Creates a router with these rules.
     pub fn new(rules: &Ruleset) -> Result<Self, String> {
-        // Behind a file there is no kernel, and rules that want one are refused; here it is beside.
+        // A router that reads a file has no kernel, and refuses rules that need one. Here the
+        // kernel runs beside the router, so the rules are compiled apart from the model.
         let model = model();
         let mut compiled = compile(&model).map_err(|error| error.to_string())?;
         let filter = flatten(rules, &rule_links(&model), &compiled.tables.epochs);
@@ -62,7 +63,7 @@ impl Tollway {
         })
     }
 
-    /// Sends a packet and takes what comes of it.
+    /// Sends a packet and collects the results.
     pub fn one(&mut self, device: usize, frame: &[u8]) -> Fate {
         self.now_ns += APART_NS;
         let before = self.router.counters.clone();
@@ -82,7 +83,7 @@ impl Tollway {
         Fate { why: why.join(" "), left_to_kernel, sent: self.take() }
     }
 
-    /// Sends packets in bursts of any size; what comes out.
+    /// Sends packets in bursts of any size. Returns what comes out.
     pub fn bursts(&mut self, frames: &[(usize, Vec<u8>)], dice: &mut Dice) -> Vec<Sent> {
         let mut sent = Vec::new();
         let mut rest = frames;
@@ -100,7 +101,7 @@ impl Tollway {
         sent
     }
 
-    /// What rules have counted: packets and bytes, by their counters' numbers.
+    /// The counts of rules, packets and bytes, in the order of the counters' numbers.
     pub fn counts(&mut self) -> Vec<(u64, u64)> {
         self.router.rule_counts().iter().map(|count| (count.packets, count.bytes)).collect()
     }
@@ -128,7 +129,7 @@ impl Tollway {
     }
 }
 
-/// What the kernel's namespace has, as a model.
+/// The configuration of the kernel's namespace, as a model.
 fn model() -> Model {
     let mut model = Model { vrfs: vec![Vrf { name: "main".to_owned() }], ..Model::default() };
     for (device, name) in DEVICES.iter().enumerate() {
@@ -169,12 +170,12 @@ fn model() -> Model {
 
 fn route(dst: IpNet, via: IpAddr, device: usize) -> Route {
     let hop = NextHop { via: Some(via), link: LinkIndex(device), weight: 1 };
-    // Metrics as `ip route` gives them.
+    // `ip route` sets these metrics by default.
     let metric = if dst.addr().is_ipv4() { 0 } else { 1024 };
     Route { vrf: VrfIndex::MAIN, dst, metric, target: RouteTarget::NextHops(vec![hop]) }
 }
 
-/// Frames by device, each as often as it came.
+/// Counts frames by device.
 pub fn tally(sent: &[Sent]) -> BTreeMap<Sent, usize> {
     let mut tally = BTreeMap::new();
     for one in sent {

@@ -1,5 +1,5 @@
-//! Which ports carry a program: those where something can be fast. What that is worth, by bulk TCP between hosts
-//! with default offloads.
+//! Tests to which ports Tollway attaches its XDP program: those where some traffic can take the
+//! fast path. The measure is bulk TCP between hosts with default offloads.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,11 +12,11 @@ use super::namespaces::{Host, PATIENCE, Process, ready, sh, until};
 use super::running::{Mirror, Net};
 
 const MEGABYTE: usize = 1 << 20;
-/// One reading sends for so long.
+/// Duration for which one reading sends.
 const READING: Duration = Duration::from_millis(300);
 const SERVER: &str = "10.0.2.2:5001";
 
-/// Takes streams, one after the other, and answers each with its length.
+/// Accepts TCP streams, one after the other, and answers each with its length.
 pub fn serve(address: &str) -> ExitCode {
     let listener = TcpListener::bind(address).unwrap();
     println!("ready");
@@ -24,7 +24,7 @@ pub fn serve(address: &str) -> ExitCode {
     loop {
         let (mut stream, _) = listener.accept().unwrap();
         let mut len = 0_u64;
-        // One that ends badly is its sender's to tell.
+        // The sender reports a stream that ends badly.
         while let Ok(more @ 1..) = stream.read(&mut bytes) {
             len += more as u64;
         }
@@ -32,7 +32,7 @@ pub fn serve(address: &str) -> ExitCode {
     }
 }
 
-/// Sends a stream and prints its rate, bytes a second, when all of it has come.
+/// Sends a stream. Prints its rate in bytes per second once the server has received all of it.
 pub fn ask(address: &str) -> ExitCode {
     let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -50,7 +50,7 @@ pub fn ask(address: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Hosts as they are made: they leave checksums and segments to a card.
+/// Hosts with default offloads: they leave checksums and segmentation to a network card.
 struct Hosts {
     net: Net,
     _server: Process,
@@ -67,7 +67,7 @@ impl Hosts {
         Self { net, _server: server }
     }
 
-    /// The rate of one stream.
+    /// Returns the rate of one stream, in bytes per second.
     fn rate(&self) -> f64 {
         let output = self.net.a.role("--ask", SERVER).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -75,14 +75,15 @@ impl Hosts {
         told.trim().parse().unwrap()
     }
 
-    /// The rate that half of a few streams have.
+    /// Returns the median rate of five streams.
     fn median(&self) -> f64 {
         let mut rates: Vec<_> = (0..5).map(|_| self.rate()).collect();
         rates.sort_by(f64::total_cmp);
         rates[rates.len() / 2]
     }
 
-    /// Asserts that streams reach the better part of a rate; a busy machine has its moments.
+    /// Asserts that one of twelve streams reaches 80% of the kernel's rate. A busy machine slows
+    /// some.
     #[track_caller]
     fn keeps(&self, kernel: f64) {
         let tried: Vec<_> = (0..12).map(|_| self.rate() / kernel).collect();
@@ -90,12 +91,12 @@ impl Hosts {
     }
 }
 
-/// Whether a program is on a device.
+/// Says whether an XDP program is attached to a device.
 fn is_attached(device: &str) -> bool {
     sh(&format!("ip -d link show dev {device}")).contains("prog/xdp")
 }
 
-/// What the router says of its ports, in a word each.
+/// Returns the state of each port as the router reports it, in a word each.
 fn states(mirror: &Mirror) -> Vec<String> {
     let ports = mirror.ask(&Ask::Ports);
     let ports = ports["ports"].as_array().unwrap();
@@ -110,29 +111,29 @@ fn until_attached(mirror: &Mirror, wanted: bool) {
     });
 }
 
-/// Flushes the rules, and waits until the connections that they had tracked are forgotten.
+/// Flushes the rules, and waits until conntrack has forgotten their connections.
 fn flush() {
     sh("nft flush ruleset");
     until("no connections", || {
-        // Whoever reads the list has the kernel remove those whose time is over.
+        // Reading the list makes the kernel remove expired entries.
         std::fs::read("/proc/thread-self/net/nf_conntrack").unwrap();
         let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
         count.trim() == "0"
     });
 }
 
-/// Pings of a host of which most go by Tollway.
+/// Waits until Tollway forwards most of a host's pings.
 fn forwarded(mirror: &Mirror, host: &Host) {
     until("packets by Tollway", || {
         let before = mirror.counts().sent;
         host.pings(10, "10.0.2.2");
-        // Those of the XDP path are counted by and by.
+        // Tollway counts packets of the XDP path with a delay.
         std::thread::sleep(Duration::from_millis(20));
         mirror.counts().sent >= before + 16
     });
 }
 
-/// A gateway that translates addresses; then one that does not any more, and again.
+/// Tests a gateway with NAT, then without, then with it again.
 pub fn gateway() {
     let nat = |rule: &str| sh(&format!("nft add {rule}"));
     let translate = || {
@@ -141,10 +142,10 @@ pub fn gateway() {
         nat("rule ip nat out oifname rb masquerade");
     };
     let hosts = Hosts::new();
-    // A gateway of IPv4, as most are.
+    // It forwards IPv4 only, as most gateways do.
     sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
     translate();
-    // What ends is forgotten soon.
+    // With short timeouts, conntrack soon forgets connections that have ended.
     for state in ["close", "close_wait", "fin_wait", "last_ack", "time_wait", "established"] {
         sh(&format!("sysctl -qw net.netfilter.nf_conntrack_tcp_timeout_{state}=2"));
     }
@@ -168,7 +169,7 @@ pub fn gateway() {
     until_attached(&mirror, true);
     forwarded(&mirror, &hosts.net.a);
     translate();
-    // At once the kernel's, and a while later without a program.
+    // The kernel path takes over at once. A while later Tollway detaches its programs.
     mirror.sync();
     hosts.net.a.pings(5, "10.0.2.2");
     until_attached(&mirror, false);
@@ -181,7 +182,7 @@ pub fn gateway() {
     assert!(!is_attached("rx") && !is_attached("rb"));
 }
 
-/// Tags are seen to as `check` advises, and then checksums.
+/// Follows the advice of `tollway check`: first on VLAN tags, then on checksums.
 pub fn offloads() {
     let hosts = Hosts::new();
     let kernel = hosts.median();
@@ -194,7 +195,7 @@ pub fn offloads() {
     assert!(!is_attached("ra") && !is_attached("rb"));
     hosts.keeps(kernel);
 
-    // Whoever says that checksums are whole is believed, and they are not.
+    // With `rx off`, Tollway takes all checksums as complete, although these are not.
     for device in ["ra", "rb"] {
         sh(&format!("ethtool -K {device} rx off"));
     }

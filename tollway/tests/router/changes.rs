@@ -1,4 +1,4 @@
-//! Changes of links, addresses, neighbours and routes.
+//! Tests changes of links, addresses, neighbours and routes.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub fn forwards() {
             mirror.forwards(host, address);
         }
     }
-    // The host behind is the kernel.
+    // 10.0.2.1 is an address of the router itself.
     let (answered, counts) = mirror.ping(&net.a, "10.0.2.1");
     assert_eq!((answered, counts.received), (5, 0), "own addresses stay in the kernel");
     let told = mirror.stop();
@@ -42,14 +42,14 @@ pub fn routes() {
         }
         sh(&format!("ip route replace {to} via {by}"));
         mirror.forwards(&net.a, inside);
-        // A longer one wins, wherever it leads.
+        // A longer prefix wins, wherever it leads.
         sh(&format!("ip route add blackhole {inside}"));
         mirror.stops(&net.a, inside);
         sh(&format!("ip route del blackhole {inside}"));
         mirror.forwards(&net.a, inside);
         sh(&format!("ip route del {to}"));
         mirror.stops(&net.a, inside);
-        // By an object, which changes under its routes.
+        // The route uses a nexthop object, which changes while the route stays.
         sh(&format!("ip nexthop add id 7 via {by} dev rb"));
         sh(&format!("ip route add {to} nhid 7"));
         mirror.forwards(&net.a, inside);
@@ -73,7 +73,7 @@ pub fn addresses() {
     assert_eq!((answered, counts.received), (5, 0), "the new address is the kernel's");
     sh("ip address del 10.9.0.1/24 dev rb");
     mirror.stops(&net.a, "10.9.0.2");
-    // What was an address may be anybody's.
+    // An address that the router no longer has may belong to any host.
     net.b.sh("ip address add 10.9.0.1/32 dev lo");
     sh("ip route add 10.9.0.1/32 via 10.0.2.2");
     mirror.forwards(&net.a, "10.9.0.1");
@@ -96,8 +96,8 @@ pub fn neighbour() {
     assert_eq!(mirror.status().rebuilds, 0, "no neighbour costs new tables");
 }
 
-/// A neighbour that answers nobody any more: whoever sends to it hears of that when the kernel's timers have run
-/// out, which here takes three seconds.
+/// Tests a neighbour that stops answering. The sender gets an ICMP error when the kernel's timers
+/// have run out, which takes three seconds here.
 pub fn dead() {
     let net = Net::new();
     for timer in ["base_reachable_time_ms=1000", "delay_first_probe_time=1", "retrans_time_ms=200"]
@@ -127,10 +127,10 @@ pub fn links() {
         sh("ip link set rb down");
         mirror.stops(&net.a, "10.0.2.2");
         sh("ip link set rb up");
-        // The other end gets its carrier back by and by.
+        // The other end gets its carrier back with a delay.
         until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
         mirror.forwards(&net.a, "10.0.2.2");
-        // The cable is out at the other end.
+        // The other end of the cable goes down.
         net.b.sh("ip link set hb down");
         until("no cable", || sh("ip link show rb").contains("NO-CARRIER"));
         mirror.stops_there(&net.a, "10.0.2.2");
@@ -149,7 +149,8 @@ pub fn port() {
         sh("ip link del rb");
         mirror.stops(&net.a, "10.0.2.2");
         plug(&net.b, "b", 2);
-        // The kernel forwards until the port is back; a new cable loses what comes too early.
+        // The kernel forwards until the port is back. A new cable loses packets that come too
+        // early.
         let tried: Vec<_> = (0..3).map(|_| mirror.ping(&net.a, "10.0.2.2")).collect();
         assert!(tried.iter().any(|(answered, _)| *answered >= 4), "{tried:?}");
         until("the port to be back", || mirror.read("stderr").contains("is back"));
@@ -158,7 +159,8 @@ pub fn port() {
     mirror.stop();
 }
 
-/// A device gets more queues than it had when the router started: the other ports keep memory to receive in.
+/// A device gets more queues than it had when the router started. The other ports keep memory to
+/// receive in.
 pub fn queues() {
     const MOST: u32 = 16;
     let net = Net::new();
@@ -173,7 +175,7 @@ pub fn queues() {
     sh(&format!("ethtool -L rb rx {MOST}"));
     until("all queues", || mirror.read("stderr").contains(&format!("had 1 queues and has {MOST}")));
     mirror.forwards(&net.a, "10.0.2.2");
-    // The other port needs memory once more.
+    // The other port now needs its memory a second time.
     sh("ip link del ra");
     mirror.stops(&net.a, "10.0.2.2");
     plug(&net.a, "a", 1);
@@ -182,10 +184,10 @@ pub fn queues() {
     mirror.stop();
 }
 
-/// Two devices exchange their names; each port, and its XDP path, stays where it was.
+/// Two devices exchange their names. Each port, and its XDP path, stays on its device.
 pub fn swapped() {
     let net = Net::new();
-    // To this one no XDP path may send, since what it is given is lost.
+    // The XDP path may not redirect to rb: without GRO at its peer, rb loses redirected frames.
     net.b.sh("ethtool -K hb gro off");
     let mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
@@ -200,7 +202,7 @@ pub fn swapped() {
     }
     let mut tried = Vec::new();
     for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
-        // It may take the XDP path half a second to know of a device that is up again.
+        // The XDP path may notice half a second late that a device is up again.
         let goes = |_| {
             let before = mirror.by_xdp_path();
             let output = host.command(&ping(50, address)).output().unwrap();
@@ -213,7 +215,7 @@ pub fn swapped() {
     }
 }
 
-/// Containers come and go beside the router.
+/// Devices of containers come and go beside the router's ports.
 pub fn others() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
@@ -222,7 +224,7 @@ pub fn others() {
     let third = Host::new();
     for _ in 0..5 {
         plug(&third, "c", 3);
-        // Both ways lead by a device that is none of Tollway's ports.
+        // Both directions use a device that is not a port of Tollway.
         mirror.leaves(&net.a, "10.0.3.2");
         mirror.leaves(&third, "10.0.1.2");
         mirror.forwards(&net.a, "10.0.2.2");
@@ -232,15 +234,15 @@ pub fn others() {
     assert_eq!(mirror.status().rebuilds, before, "others' devices cost no new tables");
 }
 
-/// Nothing drifts by what the router does itself: programs and TAP devices on its ports.
+/// The router's own changes, programs and TAP devices on its ports, cause no drift.
 pub fn audit() {
     let net = Net::new();
-    // Without it a veth tells nobody of the program that comes on its other end.
+    // Without GRO, a veth sends no event when its peer gets an XDP program.
     net.a.sh("ethtool -K ha gro off");
     net.b.sh("ethtool -K hb gro off");
     let mirror = Mirror::start("ra rb --audit 1");
     until("two audits", || mirror.status().audits >= 2);
-    // Until what was found is certain.
+    // Waits until a finding would be certain.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(mirror.status().drift, 0, "{}", mirror.read("stderr"));
     assert!(!mirror.read("stderr").contains("was not known"), "{}", mirror.read("stderr"));
@@ -248,7 +250,7 @@ pub fn audit() {
     assert!(!told.contains("toll"), "{told}");
 }
 
-/// A signal is an audit as well, and counts.
+/// SIGHUP starts an audit, which is counted like others.
 pub fn signal() {
     let _net = Net::new();
     let mirror = Mirror::start("ra rb --audit 3600");

@@ -1,4 +1,4 @@
-//! A configuration's own rules while nobody can be asked about them.
+//! Tests what happens to packets while no worker can evaluate the configuration's own rules.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::running::{Net, answered};
 const RULES: &str = "table inet f {\n chain fw {\n type filter hook forward priority 0; policy accept;\n \
                      ip daddr 10.0.2.3 drop\n }\n}\n";
 
-/// A router between two hosts, with other lines before its ports.
+/// Returns the configuration of a router between two hosts, with the lines `fail` before its ports.
 pub fn config(fail: &str) -> String {
     let port = |name: &str, net: u8| {
         format!(
@@ -22,7 +22,7 @@ pub fn config(fail: &str) -> String {
     format!("{fail}\nfilter = \"rules.nft\"\n{}{}", port("a", 1), port("b", 2))
 }
 
-/// A router with that way to fail.
+/// A running router with its configuration and rules in a directory.
 pub struct Router {
     process: Process,
     dir: tempfile::TempDir,
@@ -33,7 +33,7 @@ impl Router {
         Self::start_with(&config(fail), RULES)
     }
 
-    /// With a configuration, which names the file `rules.nft`.
+    /// Starts a router with a configuration that names the file `rules.nft`.
     pub fn start_with(config: &str, rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("rules.nft"), rules).unwrap();
@@ -55,19 +55,19 @@ impl Router {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap().contains(words)
     }
 
-    /// Its process's number.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }
 
     fn signal(&self, name: &str) {
         sh(&format!("kill -{name} {}", self.process.0.id()));
-        // Longer than a heartbeat is fresh.
+        // After this time the heartbeat is stale.
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Pings get through by the rules: none to 10.0.2.3, which is host B as well.
+/// Asserts that pings pass, except those to 10.0.2.3 (also host B), which a rule drops.
 fn works(net: &Net) {
     until("pings to go through", || answered(&net.a, "10.0.2.2") == 5);
     assert_eq!(answered(&net.a, "10.0.2.3"), 0, "the rule drops them");
@@ -97,7 +97,7 @@ pub fn closed() {
     router.signal("CONT");
     until("a line about it", || router.told("packets were dropped (fail = \"closed\")"));
     works(&net);
-    // Nothing is left to say goodbye with, and nobody to ask.
+    // SIGKILL: the router cannot clean up, and afterwards no worker can evaluate the rules.
     router.process.0.kill().unwrap();
     router.process.0.wait().unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -105,7 +105,7 @@ pub fn closed() {
     let Router { dir, .. } = router;
     let mut next = Router::start_in(dir);
     works(&net);
-    // An administrator's wish.
+    // An administrator stops the router on purpose.
     sh(&format!("kill -TERM {}", next.process.0.id()));
     assert!(next.process.0.wait().unwrap().success());
     assert!(next.told("the kernel forwards from now on"));
@@ -123,7 +123,7 @@ pub fn open() {
     works(&net);
 }
 
-/// Packets that a rule drops do not get through while others flood the worker or take its processor.
+/// Packets that a rule drops do not pass while a flood or busy loops load the worker.
 pub fn loaded() {
     const DROPPED: u64 = 40_000;
     let net = net();
@@ -148,7 +148,7 @@ pub fn loaded() {
     assert!(arrived() >= 5, "the kernel knows no rule, and what arrives is counted");
     let _router = Router::start("");
     works(&net);
-    // What is between ends with its owner.
+    // The generator ends when its `Process` is dropped.
     let flooding = || {
         let mut command = net.a.command(&format!("{generate} --via xdp {flood}"));
         vec![Process(command.stdout(Stdio::null()).spawn().unwrap())]

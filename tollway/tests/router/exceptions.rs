@@ -1,4 +1,4 @@
-//! Path MTUs that hold for forwarded packets, of which the kernel tells nobody.
+//! Tests path MTUs that apply to forwarded packets. The kernel sends no event for them.
 
 use std::time::{Duration, Instant};
 
@@ -8,28 +8,29 @@ use super::namespaces::{sh, until};
 use super::running::{Mirror, Net};
 use super::socket::Wire;
 
-/// Behind host B.
+/// An address behind host B.
 const FAR: &str = "198.18.0.1";
-/// Packets are cut after so long, where the machine is not busy.
+/// The time within which Tollway applies a path MTU, on a machine that is not busy.
 const SOON: Duration = Duration::from_millis(150);
-/// An exception that expires is rebuilt so often, where a busy machine was late.
+/// Number of tries, each with a new exception: a busy machine may be late.
 const TRIES: usize = 5;
 
-/// The Ethernet address of a device, in bytes.
+/// Returns the Ethernet address of a device, in bytes.
 fn mac_of(device: &str) -> Vec<u8> {
     load::mac_of(device).split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-/// In how many pieces a packet of 1000 bytes comes to host B.
+/// Returns the number of pieces in which a packet of 1000 bytes arrives at host B.
 fn pieces(net: &Net, address: &str) -> u64 {
     let before = net.b.received("hb");
     net.a.sh(&format!("ping -n -q -c 1 -W 5 -s 1000 -M dont {address}"));
     net.b.received("hb") - before
 }
 
-/// Has the router learn that packets to an address have to be small; how long they leave whole nevertheless.
+/// Has the router learn a small path MTU for an address. Returns how long packets still leave
+/// whole.
 fn learn(net: &Net, wire: &mut Wire, address: &str) -> Duration {
-    // Whoever is next to it says so of an answer, and gives 400 bytes.
+    // A neighbour reports that an echo reply to this address was too big, and gives 400 bytes.
     let message =
         icmp::too_big(["10.0.2.2", "10.0.2.1", address].map(|ip| ip.parse().unwrap()), 400, 0, 1);
     let frame = [mac_of("rb"), vec![2, 0, 0, 0, 0, 9, 8, 0], message].concat();
@@ -46,7 +47,7 @@ pub fn locked() {
     std::fs::write("/proc/sys/net/ipv4/route/mtu_expires", "3").unwrap();
     let index = net.b.ifindex("hb") as i32;
     let mut wire = Wire::open_in(net.b.0.0.id(), index).unwrap();
-    // So the kernel does it.
+    // Checks first that the kernel alone does the same.
     net.a.pings(1, FAR);
     learn(&net, &mut wire, FAR);
     until("it to expire", || pieces(&net, FAR) == 1);

@@ -1,5 +1,5 @@
-//! VLAN tags at a port in generic mode, where XDP sees frames that are handed back to the kernel once more: a
-//! file's rules drop what they drop of untagged frames.
+//! Tests VLAN tags at a port in generic mode, where XDP sees frames again that Tollway hands back
+//! to the kernel. Rules from a file drop the same tagged packets as untagged ones.
 
 use super::closed::Router;
 use super::icmp::checksum;
@@ -7,17 +7,18 @@ use super::namespaces::{Host, sh, until};
 use super::running::{Net, answered};
 use super::socket::Wire;
 
-/// 10.0.2.3 is host B as well. What comes by the VLANs may not reach 10.0.2.4 either.
+/// 10.0.2.3 is another address of host B. Packets from the VLANs may not reach 10.0.2.4 either.
 const RULES: &str = "table inet f {\n chain fw {\n type filter hook forward priority 0; policy accept;\n \
                      ip daddr 10.0.2.3 drop\n iifname { \"a.10\", \"a.20\", \"a.20.7\" } ip daddr 10.0.2.4 drop\n }\n}\n";
 
-/// The links by which host A reaches the router: the device's name behind `h` and `r`, its parent, and the net.
+/// The links from host A to the router: device name after `h` or `r`, parent, VLAN, protocol, and
+/// net.
 const VLANS: [(&str, &str, u16, &str, u8); 3] = [
     ("a.10", "a", 10, "802.1Q", 10),
     ("a.20", "a", 20, "802.1ad", 20),
     ("a.20.7", "a.20", 7, "802.1Q", 30),
 ];
-/// Packets of each kind that are crafted.
+/// Number of crafted packets of each kind.
 const EACH: usize = 20;
 
 fn config() -> String {
@@ -37,7 +38,7 @@ fn config() -> String {
     text
 }
 
-/// The VLANs at both ends of A's cable.
+/// Sets up the VLANs at both ends of host A's cable.
 fn net() -> Net {
     let net = Net::new();
     sh("ip link set ra address 02:00:00:00:00:0a");
@@ -61,14 +62,15 @@ fn net() -> Net {
     net
 }
 
-/// Packets that host B has got of what rules drop: to 10.0.2.3 and to 10.0.2.4.
+/// Returns how many packets that rules drop have reached host B: to 10.0.2.3 and to 10.0.2.4.
 fn arrived(b: &Host) -> Vec<u64> {
     let told = b.sh("nft list table ip seen");
     let counts = told.split("counter packets ").skip(1);
     counts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
 }
 
-/// How many of five pings by a source of host A's are answered, with some options.
+/// Returns how many of five pings are answered. Host A sends them from its address in a subnet,
+/// with options.
 fn by(net: &Net, subnet: u8, options: &str) -> usize {
     answered(&net.a, &format!("-I 10.0.{subnet}.2 {options}"))
 }
@@ -76,7 +78,7 @@ fn by(net: &Net, subnet: u8, options: &str) -> usize {
 pub fn tags() {
     let net = net();
     let subnets = [1].into_iter().chain(VLANS.map(|(.., subnet)| subnet));
-    // Host A sends by the link that its source is of.
+    // Host A sends each packet on the link of its source address.
     for (name, _, _, _, subnet) in VLANS {
         net.a.sh(&format!("ip rule add from 10.0.{subnet}.2 table {subnet}"));
         let way = format!("default via 10.0.{subnet}.1 dev h{name} table {subnet}");
@@ -100,8 +102,8 @@ pub fn tags() {
             assert_eq!(by(&net, subnet, "10.0.2.4"), 0, "from 10.0.{subnet}.2, by its link");
             assert_eq!(arrived(&net.b), before);
         }
-        // What is for the router itself, and what user space hands back: the neighbour is not known, packets with
-        // options, a TTL that ends.
+        // Packets for the router itself, and packets that user space hands back to the kernel: an
+        // unknown neighbour, IP options, an expired TTL.
         until("the router to answer", || by(&net, subnet, &format!("10.0.{subnet}.1")) == 5);
         sh("ip neigh flush dev rb");
         until("what is handed back to arrive", || by(&net, subnet, "10.0.2.2") == 5);
@@ -119,7 +121,7 @@ pub fn tags() {
     }
 }
 
-/// Sends frames that bear tags of no link, marks that somebody has guessed, or tags that say something else; how
+/// Sends frames with tags of no link, with guessed marks, and with misleading tags. Returns how
 /// many arrive of those that a rule drops.
 fn crafted(net: &Net) -> usize {
     const TAGS: [&[u8]; 12] = [
@@ -153,11 +155,11 @@ fn crafted(net: &Net) -> usize {
     (arrived(&net.b)[0] - before[0]) as usize
 }
 
-/// A packet to 10.0.2.3 that a rule drops.
+/// Returns a packet to 10.0.2.3, which a rule drops.
 fn frame(tag: &[u8], subnet: u8, options: bool) -> Vec<u8> {
     let mut header = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, subnet, 2, 10, 0, 2, 3];
     if options {
-        // Nothing, four times.
+        // Four no-operation options.
         (header[0], header[3]) = (0x46, 32);
         header.extend([1; 4]);
     }

@@ -1,4 +1,5 @@
-//! Flows over several next hops: whoever forwards them, each stays on its own.
+//! Tests flows over several next hops. Each flow keeps its next hop, whether the kernel or Tollway
+//! forwards it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,16 +8,16 @@ use super::namespaces::{Host, ifindex, sh, until};
 use super::running::{Mirror, Net, answered, plug};
 use super::socket::Wire;
 
-/// Flows of each family.
+/// Number of flows of each address family.
 const FLOWS: u16 = 256;
-/// So many fit into a socket's queue, fragments included.
+/// Number of flows sent at once. Their packets fit into a socket's queue, fragments included.
 const AT_ONCE: usize = 32;
 const SEED: &str = "net.ipv4.fib_multipath_hash_seed";
 
-/// The way of each flow, by IP version and number.
+/// The exits that each flow took, by IP version and flow number.
 type Ways = BTreeMap<(u8, u16), BTreeSet<usize>>;
 
-/// Host A, and two ways from the router to where its flows go.
+/// Host A, and two links from the router towards the destinations of its flows.
 struct Spread {
     net: Net,
     _other: Host,
@@ -54,7 +55,7 @@ impl Spread {
         Self { net, _other: other, sender, exits, router: bytes.try_into().unwrap() }
     }
 
-    /// Sends a packet of so many bytes of each flow; by which way each went.
+    /// Sends one packet of `len` bytes in each flow. Returns the exits that each flow took.
     fn ways(&mut self, len: usize) -> Ways {
         let mut ways = Ways::new();
         let flows: Vec<_> = (1..=FLOWS).flat_map(|number| [(4, number), (6, number)]).collect();
@@ -65,7 +66,7 @@ impl Spread {
                     let frame = frame(self.router, *version, *number, len);
                     self.sender.send(&frame).unwrap();
                 }
-                // What comes later is of this flow, too.
+                // A packet that comes later still counts for its flow.
                 std::thread::sleep(Duration::from_millis(2));
                 self.take(&mut ways);
                 flows.iter().all(|flow| ways.contains_key(flow))
@@ -86,7 +87,7 @@ impl Spread {
         }
     }
 
-    /// Asserts that each flow, with packets of any length, goes as it did.
+    /// Asserts that each flow takes the same exit as before, with short and long packets.
     #[track_caller]
     fn stays(&mut self, as_before: &Ways, whatever: &str) {
         for len in [100, 1400] {
@@ -102,7 +103,8 @@ impl Spread {
     }
 }
 
-/// A packet of a flow, which has its number where each fragment has it. Of IPv6 it is small always.
+/// Returns a packet of a flow. Each fragment contains the flow's number. An IPv6 packet is always
+/// small.
 fn frame(to: [u8; 6], version: u8, number: u16, len: usize) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     let udp = |len: usize| {
@@ -131,7 +133,7 @@ fn frame(to: [u8; 6], version: u8, number: u16, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The flow of a packet that has come, or of a fragment.
+/// Returns the flow of a received packet or fragment.
 fn flow_of(frame: &[u8]) -> Option<(u8, u16)> {
     let number = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     match (frame.get(12..14)?, frame.get(30)?, frame.get(38..40)) {
@@ -170,7 +172,7 @@ pub fn stay() {
         sh(&format!("nft add rule ip t c tcp dport {port} drop"));
         spread.stays(&kernel, "rules that are read");
     }
-    // A veth's packets may bring a hash of their own, by which the kernel goes then.
+    // A veth's packets may carry a hash, by which the kernel then selects the next hop.
     by_ports(1);
     mirror.sync();
     assert_eq!(spread.ways(100), with_ports);
@@ -185,7 +187,7 @@ pub fn stay() {
     assert_eq!(answered(&spread.net.a, "10.0.2.2"), 5);
 }
 
-/// The kernel's own seed is known to nobody: Tollway sets one as soon as it counts.
+/// The kernel does not reveal its own hash seed, so Tollway sets one as soon as the seed matters.
 pub fn seed() {
     let seed = || sh(&format!("sysctl -n {SEED}")).trim().parse::<u32>().unwrap();
     let mut spread = Spread::new();
@@ -195,7 +197,7 @@ pub fn seed() {
     let ways = spread.ways(100);
     mirror.stop();
     spread.stays(&ways, "ended");
-    // Routes may come later.
+    // Multipath routes may come later.
     sh(&format!("sysctl -qw {SEED}=0"));
     sh("ip route flush 20.0.0.0/8");
     sh("ip -6 route flush 2001:db8::/32");

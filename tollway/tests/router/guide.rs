@@ -1,4 +1,4 @@
-//! "A router in five minutes", as it is written.
+//! Runs the commands of "A router in five minutes" as the guide shows them.
 
 use crate::typed::{commands, said, session, succeeded};
 
@@ -6,7 +6,7 @@ const PAGE: &str = include_str!("../../../docs/guide/router-in-five-minutes.md")
 
 pub fn five_minutes() {
     let all = commands(PAGE);
-    // What follows is for a real router.
+    // The commands after this one need a real router.
     let end = all.iter().position(|command| *command == "exit").unwrap();
     let typed = session(&all[..=end]);
     succeeded(&typed);
@@ -16,7 +16,7 @@ pub fn five_minutes() {
     let pings = typed.iter().filter(|typed| typed.command.contains("ping"));
     for ping in pings {
         let all = ping.output.contains(" 0% packet loss");
-        // The machine may be too busy for fifty of them.
+        // A busy machine may lose some of the fifty pings.
         assert!(all || ping.output.contains("50 packets transmitted, 4"), "{}", ping.output);
     }
     let offload = said(&typed, "tollway show offload");

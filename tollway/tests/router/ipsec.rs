@@ -1,4 +1,4 @@
-//! IPsec policies, which the kernel tells by a netlink of their own.
+//! Tests IPsec policies, which the kernel reports on a netlink family of their own.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use tollway::control::Ask;
 use super::namespaces::{PATIENCE, sh};
 use super::running::{Mirror, Net};
 
-/// How often each is changed.
+/// Number of times that each policy changes.
 const ROUNDS: usize = 5;
 
-/// How long it takes from a command until a reason is there, or is no more.
+/// Returns the time from a command until the router reports a reason, or no longer does.
 fn time(mirror: &Mirror, line: &str, reason: &str, wanted: bool) -> Duration {
     let mut client = mirror.client();
     let word = format!("\"{reason}\"");
@@ -50,7 +50,7 @@ pub fn policies() {
     times.sort_unstable();
     let median = times[times.len() / 2];
     println!("an IPsec policy: told after {median:?} (median), {:?} at most", times.last());
-    // Whoever asks each second has it after half a second in the middle.
+    // With one poll per second, the median would be half a second.
     assert!(median < Duration::from_millis(200), "{times:?}");
 
     sh(&format!("ip xfrm policy add {block}"));

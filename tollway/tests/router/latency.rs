@@ -1,4 +1,4 @@
-//! How long a change takes to be active.
+//! Measures how long a change takes until it is active.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use tollway::control::{Ask, Client};
 use super::namespaces::{PATIENCE, Process};
 use super::running::{Mirror, Net};
 
-/// Changes of each kind.
+/// Number of changes of each kind.
 const CHANGES: usize = 200;
 
-/// An `ip` that takes lines.
+/// An `ip -batch` process that reads commands from its standard input.
 struct Ip(Process);
 
 impl Ip {
@@ -24,20 +24,20 @@ impl Ip {
         Self(Process(command.spawn().unwrap()))
     }
 
-    /// Has it make a change: it is in the kernel a moment later.
+    /// Sends a command. The kernel applies it a moment later.
     fn say(&mut self, line: &str) {
         let stdin = self.0.0.stdin.as_mut().unwrap();
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 
-/// What the tables active say of an address.
+/// Returns the route to an address in the active tables.
 fn route(client: &mut Client, address: IpAddr) -> Value {
     let found: Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
     found["route"].clone()
 }
 
-/// How long it takes from a line until what is asked for holds.
+/// Returns the time from a command until a condition holds.
 fn time(ip: &mut Ip, line: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     ip.say(line);
@@ -85,7 +85,7 @@ pub fn changes() {
         let neighs = judge("a neighbour", neighs);
         judge("an address", addresses) && routes && neighs
     };
-    // A machine that has other things to do may be slow once.
+    // A busy machine may be slow in some rounds.
     assert!((0..5).any(|_| round()));
     assert_eq!(mirror.status().rebuilds, 0);
 }

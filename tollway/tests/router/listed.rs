@@ -1,4 +1,5 @@
-//! Rules that nft's listing does not tell whole: the kernel forwards first, and Tollway does no other than it.
+//! Tests rules that nft does not list completely. The tests see first what the kernel does; Tollway
+//! does the same.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use super::socket::Wire;
 /// The router's Ethernet address at `ra`, and host B's.
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const B: [u8; 6] = [2, 0, 0, 0, 2, 2];
-/// What the packets carry.
+/// The payload of the packets.
 const MARK: &[u8] = b"a packet that is looked for";
 
-/// Packets on their way from host A to host B.
+/// The sockets at host A and host B between which packets go.
 struct HostPath {
     from: Wire,
     to: Wire,
@@ -29,7 +30,7 @@ impl HostPath {
         Self { from: wire(&net.a, "ha"), to: wire(&net.b, "hb") }
     }
 
-    /// How many of five packets arrive.
+    /// Returns how many of five packets arrive.
     fn arrive(&mut self, frame: &[u8]) -> usize {
         while self.to.receive().unwrap().is_some() {}
         (0..5).for_each(|_| self.from.send(frame).unwrap());
@@ -51,7 +52,8 @@ fn wire(host: &Host, device: &str) -> Wire {
     Wire::open_in(host.0.0.id(), number).unwrap()
 }
 
-/// UDP from fd00:1::2 to port 53 of fd00:2::2, behind these extension headers, the first of which is `next`.
+/// Returns UDP from fd00:1::2 to port 53 of fd00:2::2 behind extension headers, the first of type
+/// `next`.
 fn frame(next: u8, extensions: &[u8]) -> Vec<u8> {
     let len = 8 + MARK.len() as u16;
     let address = |net: u8| [[0xfd, 0, 0, net], [0; 4], [0; 4], [0, 0, 0, 2]].concat();
@@ -75,7 +77,7 @@ pub fn as_the_kernel() {
     let net = Net::new();
     let mut way = HostPath::new(&net);
     let plain = frame(17, &[]);
-    // Options for the destination, and a routing header that has no more stops.
+    // Destination options, and a routing header with no segments left.
     let options = frame(60, &[17, 0, 1, 4, 0, 0, 0, 0]);
     let routing = frame(43, &[17, 0, 254, 0, 0, 0, 0, 0]);
     // The only fragment of its packet.
@@ -97,14 +99,14 @@ pub fn as_the_kernel() {
 
     let mirror = Mirror::start("ra rb");
     let fast = |way: &mut HostPath, frame: &[u8]| {
-        // A busy machine has the kernel forward now and then, since the worker is late.
+        // On a busy machine the worker may be late, and the kernel then forwards.
         until("Tollway to forward", || {
             mirror.sync();
             let before = mirror.counts().sent;
             way.arrive(frame) == 5 && mirror.counts().sent >= before + 5
         });
     };
-    // By a veth the others are the kernel's: their checksums may be unfinished.
+    // On a veth the other frames take the kernel path: their checksums may be unfinished.
     for frame in [&plain, &fragment] {
         fast(&mut way, frame);
     }
@@ -115,13 +117,13 @@ pub fn as_the_kernel() {
         assert_eq!(way.arrive(frame), 0, "{whole}");
     }
 
-    // Whom a map tells to continue meets the rest of the same rule.
+    // After `continue` in a map, the rest of the same rule still applies.
     load("udp dport 53 ip6 saddr vmap { fd00:1::2 : continue } ip6 daddr fd00:2::2 drop");
     sh("nft add rule ip6 f fw accept");
     mirror.sync();
     assert_eq!((way.arrive(&plain), way.arrive(&options)), (0, 0));
 
-    // A rule that is missing from the list may be for any packet that comes to it.
+    // A rule that nft does not list may match any packet that reaches it.
     sh("nft flush chain ip6 f fw");
     let inner = raw::within_vxlan([10, 0, 0, 1]);
     let vxlan =

@@ -1,4 +1,4 @@
-//! What is the kernel's to carry is carried, however much it is.
+//! Tests that packets of the kernel path arrive, at any rate.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use serde_json::Value;
 use super::namespaces::{sh, until};
 use super::running::{Mirror, Net};
 
-/// Packets to host B, of which as many arrive as the kernel alone brings there.
+/// Packets to host B. With Tollway as many must arrive as with the kernel alone.
 struct Load {
-    /// Commands before it.
+    /// Commands to run first.
     setup: &'static [&'static str],
-    /// Options of the generator.
+    /// Options of `tollway lab generate`.
     sends: &'static str,
     packets: u64,
-    /// Frames that B gets of each.
+    /// Number of frames that B receives for each packet.
     frames: u64,
 }
 
-/// Sends a load; how many of its frames arrive.
+/// Sends a load. Returns how many of its frames arrive.
 fn deliver(net: &Net, mac: &str, load: &Load) -> u64 {
     let before = net.b.received("hb");
     let program = env!("CARGO_BIN_EXE_tollway");
@@ -36,16 +36,17 @@ fn deliver(net: &Net, mac: &str, load: &Load) -> u64 {
     last
 }
 
-/// The Ethernet address of a device.
+/// Returns the Ethernet address of a device, as `ip` prints it.
 pub fn mac_of(device: &str) -> String {
     let told = sh(&format!("ip -oneline link show dev {device}"));
     told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
 }
 
-/// Whether as much arrives with Tollway as without, tried some times: a busy machine loses some.
+/// Asserts that as many frames arrive with Tollway as without. It tries again, since a busy machine
+/// loses some.
 fn carries(load: &Load) {
     let net = Net::new();
-    // Without it a veth takes no redirected frames where its peer has no XDP.
+    // A veth takes redirected frames only if its peer has XDP or GRO.
     sh("ethtool -K ra gro on");
     sh("ip route add 198.18.0.0/15 via 10.0.2.2");
     load.setup.iter().for_each(|line| drop(sh(line)));
@@ -99,7 +100,7 @@ pub fn shaped() {
     });
 }
 
-/// The same of a few flows at a rate that is more than half a million a second.
+/// Does the same with 64 flows, at more than half a million packets per second.
 fn carries_many(setup: &'static [&'static str]) {
     let sends = "--flows 64 -p 1-64 --rate 600kpps";
     carries(&Load { setup, sends, packets: 300_000, frames: 1 });
@@ -125,7 +126,7 @@ pub fn limited() {
     carries_many(setup);
 }
 
-/// By a tunnel that ends at host B.
+/// Tests a tunnel that ends at host B.
 pub fn tunnelled() {
     let setup = &[
         "ip link add name vx0 type vxlan id 5 dstport 4789 local 10.0.2.1 remote 10.0.2.2 dev rb",
@@ -145,19 +146,18 @@ pub fn fragments() {
         packets: 20_000,
         frames: 2,
     });
-    // Held for nobody: what is fast stays so.
 }
 
-/// New flows that come all at once, none of which the XDP path knows.
+/// Tests new flows that all start at once. The XDP path knows none of them.
 pub fn burst() {
     let sends = "-d 198.18.0.0/16 -p 1-60000 --flows 5000 --rate 312kpps";
     carries(&Load { setup: &[], sends, packets: 5000, frames: 1 });
 }
 
-/// The packets of a new flow stay in order where it enters the XDP path.
+/// The packets of a new flow stay in order while the flow enters the XDP path.
 pub fn order() {
     const TRIALS: u16 = 40;
-    // A machine that is busy with others may reorder a flow, lose some packets, and leave some to the kernel.
+    // A busy machine may reorder a flow, lose some packets, and leave some to the kernel.
     const TRIES: u16 = 4;
     let net = Net::new();
     sh("ip route add 198.18.0.0/15 via 10.0.2.2");
@@ -165,7 +165,7 @@ pub fn order() {
     mirror.forwards(&net.a, "10.0.2.2");
     let (mac, program) = (mac_of("ra"), env!("CARGO_BIN_EXE_tollway"));
     let mut tried = Vec::new();
-    // A flow of the slowest lasts longer than it waits for a pause.
+    // At the lowest rate, a flow lasts longer than it waits for a pause in its packets.
     for (rate, least_by_xdp_path) in [("15kpps", 20), ("80kpps", 0), ("300kpps", 0)] {
         let is_good = (0..TRIES).any(|_| {
             let sink = format!("{program} lab sink -i hb --time 60 --json");

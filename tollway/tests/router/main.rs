@@ -1,6 +1,7 @@
-//! `tollway run DEVICE...`: a router that is configured by its kernel, between hosts in namespaces.
+//! Tests `tollway run DEVICE...`: a router that takes its configuration from the kernel, between
+//! hosts in namespaces.
 //!
-//! Only root can attach its programs. Whoever is not, is told what was left out.
+//! Only root can attach its programs. Other users see which tests were left out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -108,7 +109,7 @@ fn main() -> ExitCode {
         }
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
-    // `-m`: what is mounted and pinned is gone with the test.
+    // `-m`: mounts and pins disappear with the test.
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
         ["--ask", "vlans"] => vlans::inside(None),
         ["--ask", "vlans", part] => vlans::inside(Some(part)),
@@ -118,7 +119,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether a role is one of TCP's, which have the server's address and port.
+/// Says whether an argument is the server's address and port, which only the roles of TCP have.
 fn is_tcp(address: &str) -> bool {
     address.parse::<std::net::SocketAddr>().is_ok()
 }

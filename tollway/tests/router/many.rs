@@ -1,4 +1,4 @@
-//! Many routes.
+//! Tests many routes.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use tollway::control::Ask;
 use super::namespaces::{sh, until};
 use super::running::{Mirror, Net};
 
-/// How many: `TOLLWAY_ROUTES`, or less than that.
+/// Returns the number of routes: `TOLLWAY_ROUTES`, or 100,000.
 fn count() -> usize {
     std::env::var("TOLLWAY_ROUTES").map_or(100_000, |text| text.parse().unwrap())
 }
 
-/// The prefix of a number: /24s from 20.0.0.0 on.
+/// Returns the prefix with a number: /24s from 20.0.0.0 on.
 fn prefix(number: usize) -> String {
     format!("{}.{}.{}.0/24", 20 + number / 65536, number / 256 % 256, number % 256)
 }
 
-/// Has `ip` take lines about prefixes.
+/// Runs lines about prefixes with `ip -batch`.
 fn batch(dir: &std::path::Path, lines: impl Iterator<Item = String>) {
     let mut text = String::new();
     for line in lines {
@@ -29,7 +29,7 @@ fn batch(dir: &std::path::Path, lines: impl Iterator<Item = String>) {
     sh(&format!("ip -batch {}", file.display()));
 }
 
-/// Resident memory at most so far, MB.
+/// Returns the peak resident memory so far, in MB.
 fn peak(mirror: &Mirror) -> u64 {
     let path = format!("/proc/{}/status", mirror.process.0.id());
     let status = std::fs::read_to_string(path).unwrap();
@@ -37,7 +37,7 @@ fn peak(mirror: &Mirror) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Each of some routes, as the tables active have it.
+/// Asserts the next hop of some routes in the active tables.
 fn check(
     mirror: &Mirror,
     numbers: impl Iterator<Item = usize>,
@@ -66,7 +66,7 @@ pub fn routes() {
     assert_eq!(mirror.audited().drift, 0);
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(peak < 400, "{peak} MB");
-    // Others arrive while it runs.
+    // More routes arrive while the router runs.
     let later = count..count + 50_000;
     batch(dir.path(), later.clone().map(|n| format!("route add {} via 10.0.1.2", prefix(n))));
     let start = Instant::now();
@@ -74,7 +74,7 @@ pub fn routes() {
     println!("50,000 more active {:?} after the kernel had them", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     check(&mirror, later.step_by(500), |_| Some("10.0.1.2".to_owned()));
-    // All of them go without a word each.
+    // The kernel removes all of them without an event for each.
     sh("ip link set rb down");
     mirror.sync();
     check(&mirror, (0..count).step_by(count / 100), |_| None);

@@ -1,4 +1,4 @@
-//! Changes of policy rules, sysctls and rules of nftables.
+//! Tests changes of policy rules, sysctls and rules of nftables.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub fn policy() {
     ] {
         sh(&format!("ip rule add pref 100 {rule}"));
         match stops {
-            // The way back, or the way there.
+            // The rule stops the requests or the replies.
             true => assert_eq!(mirror.ping(&net.a, "10.0.2.2").0, 0, "{rule}"),
             false => mirror.forwards(&net.a, "10.0.2.2"),
         }
         sh("ip rule del pref 100");
         mirror.forwards(&net.a, "10.0.2.2");
     }
-    // A table of its own, for some.
+    // Some packets use a routing table of their own.
     sh("ip route add 172.16.0.0/16 via 10.0.2.2 table 77");
     mirror.stops(&net.a, "172.16.5.5");
     sh("ip rule add pref 100 from 10.0.1.0/24 lookup 77");
@@ -58,13 +58,13 @@ pub fn sysctls() {
         let (answered, counts) = mirror.ping(host, address);
         assert_eq!((answered, counts.received), (0, 0), "{sysctl}: all is the kernel's");
         sh(&format!("sysctl -qw {sysctl}=1"));
-        // The kernel forgets the default route of who is a host meanwhile.
+        // While the router does not forward, host A's kernel removes its default route.
         net.a.sh("ip route replace default via fd00:1::1");
         mirror.forwards(host, address);
     }
     let offload = mirror.ask(&Ask::Offload).to_string();
     assert!(!offload.contains("forwarding"), "{offload}");
-    // The way back has to be the way there.
+    // With rp_filter, the route to the source must lead to the ingress device.
     sh("ip route add 198.51.100.0/24 via 10.0.2.2");
     net.a.sh("ip address add 198.51.100.7/32 dev lo");
     let from = |mirror: &Mirror| {
@@ -76,7 +76,7 @@ pub fn sysctls() {
     };
     assert_eq!(from(&mirror), 0);
     sh("sysctl -qw net.ipv4.conf.ra.rp_filter=1");
-    // On a busy machine the kernel takes some now and then, and drops them as well.
+    // On a busy machine the kernel handles some packets, and drops them as well.
     let tries: Vec<_> =
         (0..10).map(|_| from(&mirror)).take_while(|dropped| *dropped != 5).collect();
     assert!(tries.len() < 10, "they do not come from where they say: {tries:?}");
@@ -84,11 +84,13 @@ pub fn sysctls() {
     assert_eq!(from(&mirror), 0);
 }
 
-/// Connections that only rules for the host ask for: what is forwarded stays fast, but for fragments.
+/// Only rules for the host use conntrack. Forwarded packets stay on the fast path, except
+/// fragments.
 pub fn host() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
-    // Three fragments each, there and back; a busy machine loses some to the kernel now and then.
+    // Each packet has three fragments, in both directions. A busy machine leaves some to the
+    // kernel.
     let large = |address: &str, fast: u64| {
         let mut tried = Vec::new();
         for _ in 0..10 {
@@ -126,20 +128,20 @@ pub fn host() {
     mirror.leaves(&net.a, "10.0.2.2");
     sh("nft flush chain inet f fw");
     mirror.forwards(&net.a, "10.0.2.2");
-    // Somebody who counts wants to see all.
+    // For conntrack accounting, the kernel has to see all packets.
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
     mirror.leaves(&net.a, "10.0.2.2");
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
     mirror.forwards(&net.a, "10.0.2.2");
 }
 
-/// Rules that do not fit the tables: everything is the kernel's until they do.
+/// Rules do not fit the tables. Until they do, all packets take the kernel path.
 pub fn many() {
     use std::fmt::Write as _;
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
-    // Each pair is a rule.
+    // Each pair becomes a rule.
     let mut pairs = String::new();
     for n in 0..40_000 {
         let _ = write!(pairs, "192.168.{}.{} . 7,", n >> 8, n & 255);
@@ -157,7 +159,7 @@ pub fn many() {
     let general = offload["general"]["ipv4"].to_string();
     assert!(general.contains("the rules of nftables take the kernel path"), "{offload}");
     assert_eq!(mirror.status().bypassed, None, "it is known what to do");
-    // Changes are taken in as ever.
+    // The controller still follows other changes.
     sh("ip route add 192.0.2.0/24 via 10.0.2.2");
     mirror.leaves(&net.a, "10.0.2.2");
     sh("nft flush set inet f s");
@@ -168,7 +170,7 @@ pub fn many() {
     mirror.forwards(&net.a, "10.0.2.2");
 }
 
-/// A packet counts once: in Tollway, or in the kernel to which a later rule sends it.
+/// A packet counts once: in Tollway, or in the kernel if a later rule sends it there.
 pub fn counted() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
@@ -191,12 +193,12 @@ pub fn counted() {
         rules.iter().find_map(|rule| rule["packets"].as_u64()).unwrap()
     };
     until("all to be counted", || in_kernel() + in_tollway() >= 20);
-    // Those behind the first of a flow go there at once.
+    // After the first packet of a flow, the others go to the kernel at once.
     assert!(mirror.counts().punted > punted, "some go to the kernel by way of Tollway");
     assert_eq!(in_kernel() + in_tollway(), 20, "{} in Tollway", in_tollway());
 }
 
-/// A flow in the XDP path meets a rule that is new.
+/// A flow on the XDP path meets a new rule.
 pub fn nft() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");

@@ -1,4 +1,5 @@
-//! Two hosts, the router's kernel between them, and a Tollway that mirrors it.
+//! Two hosts, the router's kernel between them, and a Tollway that follows this kernel's
+//! configuration.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,14 +12,14 @@ use tollway::controller::handle::{Status, Synced};
 
 use super::namespaces::{Host, Process, sh, until};
 
-/// The hosts and the router's kernel, which knows the way.
+/// Two hosts and the router's kernel, which has routes to both.
 pub struct Net {
     pub a: Host,
     pub b: Host,
 }
 
 impl Net {
-    /// `ra` leads to host A (10.0.1.2, fd00:1::2), `rb` to host B (10.0.2.2, fd00:2::2).
+    /// Connects `ra` to host A (10.0.1.2, fd00:1::2) and `rb` to host B (10.0.2.2, fd00:2::2).
     pub fn new() -> Self {
         sh("ip link set lo up");
         for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
@@ -31,17 +32,17 @@ impl Net {
     }
 }
 
-/// Gives a host a cable to the router.
+/// Connects a host to the router with a cable, a veth pair.
 pub fn plug(host: &Host, cable: &str, net: u8) {
     let pid = host.0.0.id();
     sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
     dress(host, cable, net);
 }
 
-/// Gives both ends of a cable their addresses.
+/// Configures the addresses at both ends of a cable.
 pub fn dress(host: &Host, cable: &str, net: u8) {
     host.sh("ip link set lo up");
-    // Nobody else finishes its checksums; and it takes what the XDP path redirects.
+    // The host finishes its own checksums. With GRO it takes frames that the XDP path redirects.
     host.sh(&format!("ethtool -K h{cable} tx off gro on"));
     sh(&format!("ethtool -K r{cable} rx off"));
     tags_in_frames(host, cable);
@@ -55,34 +56,35 @@ pub fn dress(host: &Host, cable: &str, net: u8) {
     host.sh(&format!("ip route replace default via fd00:{net}::1"));
 }
 
-/// Has a host put VLAN tags into its frames, and says so to the router.
+/// Has a host put VLAN tags into its frames, and tells the router so with `rxvlan off`.
 pub fn tags_in_frames(host: &Host, cable: &str) {
     host.sh(&format!("ethtool -K h{cable} txvlan off tx-vlan-stag-hw-insert off"));
     sh(&format!("ethtool -K r{cable} rxvlan off"));
 }
 
-/// How many of five pings of a host are answered soon: neighbours are asked for again after a second.
+/// Returns how many of five pings are answered soon. Hosts repeat a neighbour request after a
+/// second.
 pub fn answered(host: &Host, address: &str) -> usize {
-    // All at once: for the last answer ping waits no longer than one interval.
+    // Sends all at once: for the last reply, ping waits no longer than one interval.
     let line = format!("ping -n -c 5 -l 5 -i 1 -W 1.5 {address}");
     let output = host.command(&line).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     told.lines().filter(|line| line.contains("bytes from")).count()
 }
 
-/// A Tollway that mirrors.
+/// A Tollway process that follows the kernel's configuration.
 pub struct Mirror {
     pub process: Process,
     pub dir: TempDir,
 }
 
 impl Mirror {
-    /// Between these devices.
+    /// Starts Tollway with these devices as ports.
     pub fn start(devices: &str) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_tollway")), devices)
     }
 
-    /// Started by a command that takes its arguments.
+    /// Starts Tollway by a command that takes its arguments.
     pub fn start_by(mut command: Command, devices: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
@@ -99,40 +101,40 @@ impl Mirror {
         mirror
     }
 
-    /// A file in its directory.
+    /// Returns the path of a file in the process's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What is in a file in its directory.
+    /// Returns the content of a file in the process's directory.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Whether it runs.
+    /// Says whether the process runs.
     pub fn lives(&mut self) -> bool {
         self.process.0.try_wait().unwrap().is_none()
     }
 
-    /// A talk with it.
+    /// Connects to the control socket.
     pub fn client(&self) -> Client {
         let mut client = Client::connect(Some(&self.path("control.sock"))).unwrap();
         client.wait_for(std::time::Duration::from_secs(90)).unwrap();
         client
     }
 
-    /// Waits until all is active that the kernel has been told by now.
+    /// Waits until all changes are active that the kernel has made so far.
     pub fn sync(&self) -> Synced {
         self.client().request(&Request::Do(Do::Sync)).unwrap()
     }
 
-    /// What it has of the kernel, all of it active.
+    /// Returns the controller's status, with all of the kernel's changes active.
     pub fn status(&self) -> Status {
         self.sync();
         self.client().ask(&Ask::Controller).unwrap()
     }
 
-    /// The same, after everything was compared with the kernel's, and what was found is certain.
+    /// Returns the same after an audit, when its findings are certain.
     pub fn audited(&self) -> Status {
         let before = self.status().audits;
         sh(&format!("kill -HUP {}", self.process.0.id()));
@@ -141,12 +143,12 @@ impl Mirror {
         self.status()
     }
 
-    /// An answer, as it comes.
+    /// Returns an answer, unchanged.
     pub fn ask(&self, ask: &Ask) -> Value {
         self.client().ask(ask).unwrap()
     }
 
-    /// What has become of packets so far.
+    /// Returns the packet counts so far.
     pub fn counts(&self) -> Counts {
         let answer = self.ask(&Ask::Ports);
         let count = |name: &str| answer["totals"][name].as_u64().unwrap();
@@ -159,27 +161,28 @@ impl Mirror {
         }
     }
 
-    /// Packets that the XDP path has forwarded so far.
+    /// Returns the number of packets that the XDP path has forwarded so far.
     pub fn by_xdp_path(&self) -> u64 {
         self.ask(&Ask::Xdp)["counts"]["packets"].as_u64().unwrap_or(0)
     }
 
-    /// How many of five pings from a host are answered, and what became of them in Tollway.
+    /// Sends five pings from a host. Returns how many are answered, and how Tollway's counts
+    /// changed.
     pub fn ping(&self, host: &Host, address: &str) -> (usize, Counts) {
         self.sync();
         let before = self.counts();
         let answered = answered(host, address);
-        // Flows in the XDP path are counted by and by.
+        // Tollway counts packets of the XDP path with a delay.
         std::thread::sleep(std::time::Duration::from_millis(20));
         (answered, self.counts().since(before))
     }
 
-    /// Asserts that pings get there by Tollway.
+    /// Asserts that Tollway forwards pings.
     #[track_caller]
     pub fn forwards(&self, host: &Host, address: &str) {
         let mut tried = Vec::new();
-        // The first of them may have the kernel look for a neighbour; and on a busy machine the kernel
-        // forwards now and then, since the worker is late.
+        // The first packet may make the kernel look for a neighbour. On a busy machine the worker
+        // may be late, and the kernel then forwards.
         for _ in 0..10 {
             let (answered, counts) = self.ping(host, address);
             tried.push((answered, counts));
@@ -190,7 +193,7 @@ impl Mirror {
         panic!("{address} is not forwarded: {tried:?}\n{}", self.read("stderr"));
     }
 
-    /// Asserts that pings get there by the kernel.
+    /// Asserts that the kernel forwards pings.
     #[track_caller]
     pub fn leaves(&self, host: &Host, address: &str) {
         let (answered, counts) = self.ping(host, address);
@@ -198,21 +201,21 @@ impl Mirror {
         assert!(counts.sent <= 5, "{address}: those there are the kernel's, {counts:?}");
     }
 
-    /// Asserts that pings do not get there, and that Tollway sends none of them.
+    /// Asserts that no ping is answered, and that Tollway sends none of them.
     #[track_caller]
     pub fn stops(&self, host: &Host, address: &str) {
         let (answered, counts) = self.ping(host, address);
         assert_eq!((answered, counts.sent), (0, 0), "{address}: {counts:?}");
     }
 
-    /// Asserts that pings do not get there, whatever Tollway sends.
+    /// Asserts that no ping is answered, whatever Tollway sends.
     #[track_caller]
     pub fn stops_there(&self, host: &Host, address: &str) {
         let (answered, counts) = self.ping(host, address);
         assert_eq!(answered, 0, "{address}: {counts:?}");
     }
 
-    /// Ends it as an init system would; what it printed.
+    /// Stops the process as an init system would. Returns what it printed.
     pub fn stop(&mut self) -> String {
         sh(&format!("kill -TERM {}", self.process.0.id()));
         let mut status = None;
@@ -225,7 +228,7 @@ impl Mirror {
     }
 }
 
-/// What has become of packets.
+/// Packet counts of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     pub received: u64,

@@ -1,4 +1,4 @@
-//! Sets whose elements come and go, rules that are slow to read, and devices that get other names.
+//! Tests sets whose elements change, rules that take long to read, and devices that are renamed.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -8,7 +8,8 @@ use tollway::control::Ask;
 use super::namespaces::{sh, until};
 use super::running::{Mirror, Net, answered};
 
-/// A set that drops packets of some sources, whose elements change alone, and with everything else.
+/// A set drops packets of some sources. Its elements change alone, and together with everything
+/// else.
 pub fn live() {
     let net = Net::new();
     for last in [8, 9] {
@@ -34,7 +35,7 @@ pub fn live() {
     sh("ip link set rb mtu 1500");
     mirror.forwards(&net.a, &nine);
     mirror.stops(&net.a, &eight);
-    // What is read is what was read before, and not what is active.
+    // The rules as read now equal those read before, but not the active ones.
     sh("nft add element inet f bad { 10.0.1.9 }");
     sh("nft add chain inet f nothing");
     mirror.stops(&net.a, &nine);
@@ -48,7 +49,7 @@ pub fn live() {
     mirror.stops(&net.a, &eight);
 }
 
-/// While rules that have changed are being read the kernel forwards, whatever else changes.
+/// While Tollway reads changed rules, the kernel forwards, whatever else changes.
 pub fn slow() {
     let net = Net::new();
     sh("nft add table inet f");
@@ -87,7 +88,7 @@ pub fn slow() {
     mirror.forwards(&net.a, "10.0.2.2");
 }
 
-/// Rules mean the names that devices have now.
+/// Rules match the current names of devices.
 pub fn names() {
     let net = Net::new();
     let mirror = Mirror::start("ra rb");
@@ -103,7 +104,7 @@ pub fn names() {
     sh("nft add rule inet f fw oifname rx drop");
     mirror.stops(&net.a, "10.0.2.2");
     sh("nft flush chain inet f fw");
-    // The number of a device, which another name has from now on.
+    // `oif` matches a device's number, so the rule still applies when the device is renamed.
     sh("nft add rule inet f fw oif rx drop");
     mirror.stops(&net.a, "10.0.2.2");
     sh("ip link set rx down");

@@ -1,4 +1,4 @@
-//! How it begins and ends.
+//! Tests how the router starts and stops.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -36,9 +36,9 @@ pub fn kill() {
     let net = Net::new();
     let mut mirror = Mirror::start("ra rb");
     mirror.forwards(&net.a, "10.0.2.2");
-    // Until the devices know that nobody else has their addresses, they look for no neighbours.
+    // Before duplicate address detection has ended, the devices resolve no neighbours.
     until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
-    // A process that hangs is as good as dead, and may come back.
+    // A process that hangs counts as dead, but may come back.
     sh(&format!("kill -STOP {}", mirror.process.0.id()));
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(answered(&net.a, "10.0.2.2"), 5, "stopped");
@@ -50,12 +50,12 @@ pub fn kill() {
     for address in ["10.0.2.2", "fd00:2::2"] {
         assert_eq!(answered(&net.a, address), 5, "{address}: killed");
     }
-    // The next one takes over what is left.
+    // The next process takes over what this one has left.
     let next = Mirror::start("ra rb");
     next.forwards(&net.a, "10.0.2.2");
 }
 
-/// In a time namespace: its clock is another than that of the programs in the kernel.
+/// In a time namespace, the router's clock differs from that of the BPF programs.
 pub fn clock() {
     let net = Net::new();
     for offset in ["86400", "-5"] {
@@ -64,7 +64,7 @@ pub fn clock() {
         command.arg(env!("CARGO_BIN_EXE_tollway"));
         let mirror = Mirror::start_by(command, "ra rb");
         mirror.forwards(&net.a, "10.0.2.2");
-        // Until the devices know that nobody else has their addresses, they look for no neighbours.
+        // Before duplicate address detection has ended, the devices resolve no neighbours.
         until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
         let unshare = mirror.process.0.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
@@ -77,7 +77,7 @@ pub fn clock() {
     }
 }
 
-/// All that the kernel is configured with, as people see it.
+/// Returns the kernel's whole configuration, as its tools print it.
 fn configuration() -> String {
     let mut all = String::new();
     for line in [
@@ -93,7 +93,7 @@ fn configuration() -> String {
     ] {
         all += &sh(line);
     }
-    // What counts down, or is drawn again.
+    // Leaves out lifetimes, which count down, and secrets, which the kernel draws again.
     let stays = |line: &&str| !line.contains("stable_secret");
     let lines: Vec<_> = all.lines().filter(stays).map(without_lifetimes).collect();
     lines.join("\n")
@@ -106,7 +106,7 @@ fn without_lifetimes(line: &str) -> String {
 }
 
 pub fn stop() {
-    // Devices have no address that they make themselves, which would come by and by.
+    // Devices make no addresses themselves, since these would come with a delay.
     sh("sysctl -qw net.ipv6.conf.default.addr_gen_mode=1");
     let net = Net::new();
     sh("ip rule add pref 500 from 10.7.0.0/16 lookup 77");
@@ -154,14 +154,14 @@ pub fn service() {
     assert_eq!(last.as_deref(), Some("STOPPING=1"));
 }
 
-/// Each thread has what it needs and no more, for good.
+/// Asserts that each thread has only the capabilities it needs, and cannot gain others.
 fn only_needed_privileges(pid: u32) {
     // CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
     let mut needed = [12, 13, 38, 39].map(|number| 1_u64 << number).iter().sum::<u64>();
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let limit = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
     if !limit.contains("unlimited") {
-        // CAP_IPC_LOCK, where the limit could not be lifted.
+        // CAP_IPC_LOCK, if the limit could not be lifted.
         needed |= 1 << 14;
     }
     let nice = limits.lines().find(|line| line.starts_with("Max nice priority")).unwrap();
@@ -173,7 +173,7 @@ fn only_needed_privileges(pid: u32) {
     let mut count = 0;
     for thread in threads {
         let path = thread.unwrap().path().join("status");
-        // One that has served a client may have ended.
+        // A thread that has served a client may have ended.
         let Ok(status) = std::fs::read_to_string(&path) else { continue };
         let value = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

@@ -1,4 +1,4 @@
-//! VLAN tags that lie beside frames, where XDP does not see them.
+//! Tests VLAN tags in packet metadata beside the frame, where XDP does not see them.
 
 use tollway::control::Ask;
 
@@ -9,7 +9,7 @@ use super::socket::Wire;
 
 /// The router's Ethernet address at `ra`.
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
-/// What the packets carry.
+/// The payload of the packets.
 const MARK: &[u8] = b"a packet that is looked for";
 
 pub fn beside() {
@@ -17,7 +17,7 @@ pub fn beside() {
     sh("ip link set ra address 02:00:00:00:00:0a");
     net.b.sh("ip link set hb address 02:00:00:00:02:02");
     sh("ip neigh replace 10.0.2.2 lladdr 02:00:00:00:02:02 dev rb nud permanent");
-    // A bridge takes the tag of a frame that comes by one of its ports for good, and a veth gives it on.
+    // A bridge moves the tag of a received frame into metadata for good, and a veth passes that on.
     net.a.sh("ip link add br0 type bridge");
     net.a.sh("ip link add x0 type veth peer name x1");
     for device in ["ha", "x1"] {
@@ -52,7 +52,7 @@ pub fn beside() {
     assert!(!arrives(tagged), "its tag is not seen, and it is no frame without one");
     assert_eq!(mirror.counts().sent, before.sent, "all is the kernel's");
 
-    // Whoever says that tags are in the frames is believed: these were not.
+    // With `rxvlan off`, Tollway assumes that tags are in the frames, although these are not.
     sh("ethtool -K ra rxvlan off");
     mirror.sync();
     until("it to be believed", || arrives(tagged));
@@ -60,14 +60,14 @@ pub fn beside() {
     tags_in_frames(&net.a, "a");
     mirror.sync();
     assert!(!arrives(tagged), "the tag is in the frame");
-    // A busy machine has the kernel forward now and then, since the worker is late.
+    // On a busy machine the worker may be late, and the kernel then forwards.
     until("the one without a tag to be forwarded", || {
         let before = mirror.counts();
         arrives(plain) && mirror.counts().sent > before.sent
     });
 }
 
-/// As a veth is made.
+/// Sets the default offloads of a veth.
 fn default_offloads(host: &Host) {
     host.sh("ethtool -K ha txvlan on tx-vlan-stag-hw-insert on");
     sh("ethtool -K ra rxvlan on");
@@ -79,7 +79,7 @@ fn wire(host: &Host, device: &str) -> Wire {
     Wire::open_in(host.0.0.id(), number).unwrap()
 }
 
-/// A packet from 10.0.1.2 to 10.0.2.2, with a tag or none.
+/// Returns a packet from 10.0.1.2 to 10.0.2.2, with a tag or none.
 fn frame(tag: &[u8]) -> Vec<u8> {
     let len = (20 + MARK.len() as u16).to_be_bytes();
     let mut header = [0x45, 0, len[0], len[1], 0, 1, 0, 0, 64, 253, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2];

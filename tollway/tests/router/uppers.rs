@@ -1,4 +1,4 @@
-//! Devices on a port that take its frames first, from another network namespace.
+//! Tests upper devices on a port that take its frames first, from another network namespace.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::namespaces::{Host, Process, sh, until};
 use super::running::{Mirror, Net};
 
 const ROUNDS: usize = 3;
-/// What is asked for each second has been asked for twice.
+/// Long enough for two polls, one second apart.
 const WHILE: Duration = Duration::from_millis(2200);
 
-/// Whether it is told that something takes frames first.
+/// Says whether the router reports that an upper device takes frames first.
 fn is_told(client: &mut Client) -> bool {
     let offload: Value = client.ask(&Ask::Offload).unwrap();
     offload["links"].to_string().contains("\"upper\"")
@@ -45,7 +45,7 @@ pub fn moved() {
         mirror.sync();
         assert!(!is_told(&mut client));
     }
-    // One that was never here, in a namespace that is known.
+    // A device that was never here, in a namespace that Tollway knows.
     sh(&format!("ip link add link ra netns {pid} name c1 type macvlan mode bridge"));
     until("what is asked for each second", || is_told(&mut client));
     mirror.leaves(&net.a, "10.0.2.2");

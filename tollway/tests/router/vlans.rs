@@ -1,4 +1,5 @@
-//! What needs VLAN and VRF devices, in a virtual machine, since not every kernel has them.
+//! Tests that need VLAN and VRF devices. They run in a virtual machine, since not every kernel has
+//! these.
 
 use std::process::{Command, ExitCode};
 
@@ -6,13 +7,13 @@ use super::generic;
 use super::namespaces::{Host, sh};
 use super::typed::{Typed, commands, said, session, succeeded};
 
-/// What starts the machine.
+/// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
 const PAGE: &str = include_str!("../../../docs/guide/with-vlans-and-vrfs.md");
-/// What is tried there, each in namespaces of its own.
+/// The tests in the machine. Each has namespaces of its own.
 const PARTS: [(&str, fn()); 2] = [("the guide", guide), ("generic mode", generic::tags)];
 
-/// Why there can be no machine.
+/// Returns why no virtual machine can run here.
 pub fn missing() -> Option<&'static str> {
     let has_qemu = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
     let files = std::fs::read_dir("/boot").into_iter().flatten().flatten();
@@ -21,7 +22,7 @@ pub fn missing() -> Option<&'static str> {
     (!has_qemu || !has_kernel).then_some("no emulator, or no kernel of Debian's (scripts/setup.sh)")
 }
 
-/// In the machine's host.
+/// Runs on the host: starts the machine, and asserts that its tests pass.
 pub fn judged() {
     let mut command = Command::new(RUN);
     command.arg(std::env::current_exe().unwrap()).args(["--ask", "vlans"]);
@@ -29,7 +30,7 @@ pub fn judged() {
     assert!(status.success(), "in the virtual machine: {status}");
 }
 
-/// In the machine: all parts, or one.
+/// Runs in the machine: all tests, or one.
 pub fn inside(part: Option<&str>) -> ExitCode {
     if let Some(part) = part {
         PARTS.iter().find(|(name, _)| *name == part).unwrap().1();
@@ -46,7 +47,8 @@ pub fn inside(part: Option<&str>) -> ExitCode {
     ExitCode::from(failed)
 }
 
-/// A host with an address by a cable to the router's device, or by a VLAN on it; it finishes what it sends.
+/// Makes a host with an address on a cable to the router's device, or on a VLAN of it. The host
+/// leaves no checksum or tag to offloads.
 fn plug(device: &str, vid: Option<u16>, address: &str) -> Host {
     let host = Host::new();
     sh(&format!("ip link add {device} type veth peer name host netns {}", host.0.0.id()));
@@ -64,7 +66,7 @@ fn plug(device: &str, vid: Option<u16>, address: &str) -> Host {
     host
 }
 
-/// "With VLANs and VRFs", as it is written.
+/// Runs the commands of "With VLANs and VRFs" as the guide shows them.
 fn guide() {
     let a = plug("eth0", Some(10), "192.0.2.10/25");
     let b = plug("eth1", None, "192.0.2.140/25");
@@ -88,7 +90,7 @@ fn guide() {
     assert!(links.contains("eth0.10"), "{links}");
     let ping = said(&typed, "nsenter");
     assert!(ping.contains(" 0% packet loss"), "{ping}");
-    // All that the page shows but for addresses that are drawn by lot.
+    // The output has all that the page shows, except random addresses.
     let routes = said(&typed, "tollway show routes --vrf");
     for shown in shown_routes() {
         let has = |line: &str| line.split_whitespace().take(shown.len()).eq(shown.iter().copied());
@@ -99,7 +101,7 @@ fn guide() {
     user_forwards(&typed);
 }
 
-/// The lines of the page's table of routes, without Ethernet addresses.
+/// Returns the lines of the page's table of routes, without Ethernet addresses.
 fn shown_routes() -> Vec<Vec<&'static str>> {
     let (_, table) = PAGE.split_once("IPv4 routes of the VRF red\n").unwrap();
     let lines = table.lines().take_while(|line| !line.starts_with('#'));
@@ -108,7 +110,7 @@ fn shown_routes() -> Vec<Vec<&'static str>> {
     rows
 }
 
-/// The pings were Tollway's.
+/// Asserts that Tollway forwarded the pings.
 fn user_forwards(typed: &[Typed]) {
     let ports = said(typed, "tollway show ports");
     let sent = ports.lines().filter(|line| line.contains("eth")).any(|line| {

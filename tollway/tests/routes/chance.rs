@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::ip::Dice;
 use crate::tables::{LINKS, Packet};
 
-/// A prefix within 10.9.0.0/27 or 2001:db8::/123; seldom that of all addresses.
+/// Returns a prefix within 10.9.0.0/27 or 2001:db8::/123, rarely the default route.
 fn prefix(dice: &mut Dice, v6: bool) -> String {
     let from_end = [0, 0, 1, 2, 2, 3, 4, 5][dice.roll(8) as usize];
     let last = dice.roll(32) >> from_end << from_end;
@@ -48,11 +48,11 @@ fn route(dice: &mut Dice) -> String {
     let what = dice.pick(&["add", "append", "prepend", "replace", "replace", "del", "del"]);
     let kinds = ["", "", "", "", "", "blackhole", "unreachable", "prohibit", "throw"];
     let dst = prefix(dice, v6);
-    // A default route that drops says of sources that they cannot be.
+    // A default route that drops makes the kernel refuse sources as well.
     let kind = if dst == "default" { "" } else { dice.pick(&kinds) };
     let to = if kind.is_empty() { hops(dice, v6) } else { String::new() };
     let metric = dice.pick(&["", "metric 5", "metric 6"]);
-    // With a route in the default table what others drop is the kernel's to say from then on.
+    // With a route in the table `default`, the kernel path takes what other tables drop.
     let table = if dice.roll(400) == 0 { "default" } else { dice.pick(&["main", "main", "100"]) };
     let table = if dice.roll(16) == 0 { "local" } else { table };
     let tos = if v6 || dice.roll(40) > 0 { "" } else { "tos 0x10" };
@@ -80,7 +80,7 @@ fn nexthop(dice: &mut Dice) -> String {
     }
 }
 
-/// A router that no route has by itself.
+/// Returns a router that no route names directly.
 fn plain(dice: &mut Dice, v6: bool, dev: u64) -> String {
     let last = 5 + dice.roll(3);
     if v6 { format!("fd00:{dev}::{last}") } else { format!("10.0.{dev}.{last}") }
@@ -131,7 +131,7 @@ fn device(dice: &mut Dice) -> String {
     let dev = dice.roll(4);
     match dice.roll(10) {
         0 => format!("link set a{dev} down"),
-        // Without a carrier.
+        // It loses its carrier.
         1 => format!("link set b{dev} down"),
         2..=4 => format!("link set b{dev} up"),
         _ => format!("link set a{dev} up"),
@@ -149,7 +149,7 @@ fn address(dice: &mut Dice) -> String {
     }
 }
 
-/// A line for `ip -batch`, and whether it is for `ip -6`.
+/// Returns a line for `ip -batch`, and whether it is for `ip -6`.
 pub fn line(dice: &mut Dice) -> (String, bool) {
     let line = match dice.roll(60) {
         0 | 1 => rule(dice),

@@ -1,4 +1,4 @@
-//! The kernel's answers (`ip route get ... fibmatch`), and the tests.
+//! The tests, and the kernel's answers (`ip route get ... fibmatch`).
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::ip::{Dice, batch, cables};
 use crate::namespaces::sh;
 use crate::tables::{Answer, LINKS, Packet, Router};
 
-/// Does lines that the kernel may refuse.
+/// Runs lines of `ip -batch` that the kernel may refuse.
 fn attempt(lines: &[String], v6: bool) {
     let mut ip = Command::new("ip");
     ip.arg(if v6 { "-6" } else { "-4" }).args(["-force", "-batch", "-"]).stdin(Stdio::piped());
@@ -19,7 +19,7 @@ fn attempt(lines: &[String], v6: bool) {
     ip.wait().unwrap();
 }
 
-/// What the kernel does with a packet.
+/// Asks the kernel what it does with a packet.
 fn ask(packet: &Packet) -> Answer {
     let Packet { iif, src, dst, mark } = packet;
     let line = format!("route get fibmatch {dst} from {src} iif {iif} mark {mark}");
@@ -38,7 +38,7 @@ fn ask(packet: &Packet) -> Answer {
     read(&told).unwrap_or_else(|| panic!("{line}: {told}"))
 }
 
-/// The answer from the route that the kernel shows.
+/// Reads the answer from a route as `ip` prints it.
 fn read(told: &str) -> Option<Answer> {
     match told.split_whitespace().next()? {
         "local" | "anycast" | "broadcast" | "multicast" => return Some(Answer::Local),
@@ -64,11 +64,11 @@ fn read(told: &str) -> Option<Answer> {
     alive.map(hop).collect::<Option<BTreeSet<_>>>().map(Answer::By)
 }
 
-/// Says whether the tables may answer so: as the kernel does, or leave it to the kernel.
+/// Says whether the tables' answer is right: the same as the kernel's, or the kernel path.
 fn agree(tables: &Answer, kernel: &Answer) -> bool {
     match (tables, kernel) {
         (Answer::Kernel | Answer::Local, _) => true,
-        // Punts, all of them.
+        // All of these are punts.
         (Answer::NoRoute | Answer::Unreachable | Answer::Prohibit, Answer::By(_)) => false,
         (Answer::NoRoute | Answer::Unreachable | Answer::Prohibit, _) => true,
         (tables, kernel) => tables == kernel,
@@ -81,7 +81,7 @@ fn setup() {
         sh(&format!("sysctl -qw {name}=1"));
     }
     for n in 0..4 {
-        // The other ends are there for the carrier only.
+        // The other ends only provide the carrier.
         sh(&format!("sysctl -qw net.ipv6.conf.b{n}.disable_ipv6=1"));
         sh(&format!("sysctl -qw net.ipv4.conf.a{n}.rp_filter=0"));
         sh(&format!("sysctl -qw net.ipv6.conf.a{n}.keep_addr_on_down=1"));
@@ -92,8 +92,8 @@ fn setup() {
     }
 }
 
-/// Random rules, routes, objects, devices and addresses: for every packet the tables say what the kernel
-/// says, with what was derived and with what was listed again.
+/// Random rules, routes, objects, devices and addresses. For every packet the tables agree with the
+/// kernel, both with derived changes and with lists that are read again.
 pub fn at_random() {
     setup();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -118,7 +118,7 @@ pub fn at_random() {
             let (mut expected, mut found) = (ask(&packet), router.ask(&packet));
             asked += 1;
             fast += usize::from(matches!(found, Answer::By(_) | Answer::Blackhole));
-            // Some of it the kernel does later, in a thread of its own.
+            // The kernel makes some changes later, in a thread of its own.
             let start = Instant::now();
             while !agree(&found, &expected) && start.elapsed() < Duration::from_secs(3) {
                 router.settle(round % 2 == 1);
@@ -146,7 +146,7 @@ fn by(device: &str, via: &str) -> Answer {
     Answer::By([(device.to_owned(), Some(via.parse().unwrap()))].into())
 }
 
-/// A thousand routes by one object, and their group: a change touches no route.
+/// A thousand routes use one object, or a group with it. A change of the object touches no route.
 pub fn in_place() {
     setup();
     let mut lines = String::from("nexthop add id 1 via 10.0.0.5 dev a0\n");
@@ -191,7 +191,7 @@ pub fn in_place() {
     assert_eq!(router.filled, 1);
 }
 
-/// An IPv6 next hop by a device that was down stays dead until the device has a carrier.
+/// An IPv6 next hop on a device that was down stays dead until the device has a carrier.
 pub fn without_carrier() {
     setup();
     batch("link set b2 down\n");
@@ -228,7 +228,7 @@ pub fn without_carrier() {
     }
 }
 
-/// A route is active soon after the kernel has it, while ten thousand others are.
+/// With ten thousand routes active, a changed route is active soon after the kernel has it.
 pub fn latency() {
     setup();
     let routes = (0..10_000)

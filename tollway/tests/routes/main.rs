@@ -1,5 +1,5 @@
-//! Rules, routes and next hops of the kernel in the router's tables, against the kernel's own answers, in
-//! network namespaces of their own.
+//! Compares rules, routes and next hops in the router's tables with the kernel's own answers, in
+//! network namespaces.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Tables that follow the kernel, and what they answer.
+//! Tables that follow the kernel, and their answers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
@@ -33,7 +33,7 @@ impl Installed for Bench {
     }
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     NoRoute,
@@ -43,11 +43,11 @@ pub enum Answer {
     Prohibit,
     /// The kernel decides.
     Kernel,
-    /// One of these: device and next hop, none for the destination itself.
+    /// The packet goes to one of these: device and next hop, or no next hop on a connected route.
     By(BTreeSet<(String, Option<IpAddr>)>),
 }
 
-/// What is asked.
+/// A packet to look up.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub iif: &'static str,
@@ -64,13 +64,13 @@ pub struct Router {
     pub fib_sync: FibSync,
     bench: Bench,
     complete: bool,
-    /// How often tables were filled again.
+    /// Number of times that the tables were built.
     pub filled: usize,
     pub followed: Followed,
 }
 
 impl Router {
-    /// Has heard everything.
+    /// Reads the kernel's first list to its end, and builds the tables.
     pub fn new(ignoring: &[&str]) -> Self {
         let mut source = Source::open(Settings::default()).unwrap();
         let (mut kernel, mut rib, mut complete) = (Kernel::default(), Rib::new(), false);
@@ -103,7 +103,7 @@ impl Router {
         source.read(&mut take).unwrap() || heard
     }
 
-    /// Puts active what was heard.
+    /// Installs the changes that the events have reported.
     pub fn follow(&mut self) {
         let lookup_chains = lookup_chains(&self.kernel, &self.rib);
         let done = match *self.fib_sync.lookup_chains() == lookup_chains {
@@ -120,7 +120,8 @@ impl Router {
         }
     }
 
-    /// Reads on until nothing has come for a moment; with `lists`, what is in doubt is listed again.
+    /// Reads events until none has come for 40 ms. With `lists`, the kernel lists again what is in
+    /// doubt.
     pub fn settle(&mut self, lists: bool) {
         let (start, mut quiet) = (Instant::now(), Instant::now());
         while quiet.elapsed() < Duration::from_millis(40) {
@@ -142,7 +143,7 @@ impl Router {
         self.follow();
     }
 
-    /// Reads once and installs it; says whether there was something.
+    /// Reads events once and installs the changes. Says whether there were any.
     pub fn turn(&mut self) -> bool {
         let heard = self.read();
         if heard {
@@ -151,7 +152,7 @@ impl Router {
         heard
     }
 
-    /// What becomes of a packet by the tables.
+    /// Returns what the tables do with a packet.
     pub fn ask(&self, packet: &Packet) -> Answer {
         let tables = self.bench.0.borrow();
         let next = self.look_up(&tables, packet);
@@ -186,7 +187,7 @@ impl Router {
             for member in members {
                 match member {
                     Answer::By(by) => all.extend(by),
-                    // Its flows are the kernel's, which has the same choice.
+                    // The group's flows take the kernel path, where the choice is the same.
                     _ => return Answer::Kernel,
                 }
             }

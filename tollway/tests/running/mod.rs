@@ -1,6 +1,6 @@
 //! `tollway run` as a process between hosts in namespaces.
 
-// Not every test program uses all of it.
+// Not every test program uses all of this module.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -14,7 +14,8 @@ use crate::namespaces::{Host, Process, sh, until};
 
 const CONFIG_FILE: &str = "router.toml";
 
-/// `tollway run` with a configuration, in a directory; `program` may start it by another.
+/// Returns the command for `tollway run` with a configuration, in a directory. `program` may start
+/// Tollway with another program, such as `prlimit`.
 pub fn command(program: &str, dir: &TempDir, config: &str) -> Command {
     std::fs::write(dir.path().join(CONFIG_FILE), config).unwrap();
     let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
@@ -32,21 +33,22 @@ pub struct Router {
 }
 
 impl Router {
-    /// With that configuration, in a directory of its own.
+    /// Starts a router with a configuration, in a directory of its own.
     pub fn start(config: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), config)
     }
 
-    /// In that directory.
+    /// Starts a router in a directory.
     pub fn start_in(dir: TempDir, config: &str) -> Self {
         Self::start_with(dir, config, &[])
     }
 
-    /// One with the same configuration that takes its ports over; it has ended.
+    /// Starts a successor with the same configuration, which takes the ports over. The old router
+    /// ends.
     pub fn replace(self) -> Self {
         let config = self.read(CONFIG_FILE);
         let Self { process: mut before, dir } = self;
-        // It still writes to it.
+        // The old process still writes to this file.
         std::fs::rename(dir.path().join("stderr"), dir.path().join("stderr.before")).unwrap();
         let router = Self::start_with(dir, &config, &["--replace"]);
         assert_eq!(before.0.wait().unwrap().code(), Some(0), "{}", router.read("stderr.before"));
@@ -67,17 +69,17 @@ impl Router {
         router
     }
 
-    /// A file in its directory.
+    /// Returns the path of a file in the router's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What is in a file in its directory.
+    /// Returns the content of a file in the router's directory.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Gives it another configuration and asks for a reload; what it logged of it.
+    /// Writes another configuration and asks for a reload. Returns what the router logged about it.
     pub fn reload(&self, config: &str) -> String {
         std::fs::write(self.path(CONFIG_FILE), config).unwrap();
         let before = self.read("stderr").len();
@@ -88,12 +90,12 @@ impl Router {
         told()
     }
 
-    /// Whether it runs.
+    /// Says whether the router runs.
     pub fn lives(&mut self) -> bool {
         self.process.0.try_wait().unwrap().is_none()
     }
 
-    /// Ends it as an init system would; what it printed.
+    /// Stops the router as an init system would. Returns what it printed.
     pub fn stop(&mut self) -> String {
         sh(&format!("kill -TERM {}", self.process.0.id()));
         let mut status = None;
@@ -105,7 +107,7 @@ impl Router {
         self.read("stdout")
     }
 
-    /// Clocks (1/100 s) of processor time that it has used.
+    /// Returns the processor time that the router has used, in clock ticks of 1/100 s.
     pub fn cpu_clocks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
         let fields: Vec<&str> = stat.split_whitespace().collect();
@@ -113,8 +115,8 @@ impl Router {
     }
 }
 
-/// Asserts that an idle router sleeps: less than 1% of a processor (and one clock for the measurement's sake),
-/// in one of a few looks, since other work makes each of its turns cost more.
+/// Asserts that an idle router sleeps: less than 1% of a processor, plus one clock tick for the
+/// measurement. One of a few tries is enough, since other work makes each turn cost more.
 pub fn sleeps(router: &Router) {
     let used = || {
         let before = router.cpu_clocks();
@@ -161,7 +163,7 @@ address = "fd00:2::2"
 mac = "02:00:00:00:02:02"
 "#;
 
-/// The two hosts of [`CONFIG`], which know their router.
+/// Makes the two hosts of [`CONFIG`], with default routes and their router's Ethernet address.
 pub fn two_hosts() -> (Host, Host) {
     sh("ip link set lo up");
     let (a, b) = (Host::new(), Host::new());

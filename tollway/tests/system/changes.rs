@@ -1,4 +1,4 @@
-//! A route that changes again and again, while streams, datagrams and pings use it: nothing is lost.
+//! A route changes again and again while streams, datagrams and pings use it. Nothing is lost.
 
 use std::fmt::Write as _;
 use std::process::Stdio;
@@ -14,22 +14,22 @@ use crate::variants::{PathVariant, TOLLWAY, ports, prepare, told, xdp_path_packe
 /// Addresses behind B.
 const TARGETS: [&str; 2] = ["10.9.0.1", "fd09::1"];
 const LENGTHS: [u8; 2] = [32, 128];
-/// Traffic takes so long, and the route changes so often meanwhile, at such intervals: it ends where it began,
-/// and so early that the last look finds traffic on a busy machine, too.
+/// Duration of the traffic. Meanwhile the route changes `CHANGES` times at `INTERVAL`. It ends
+/// where it began, and so early that the last measurement sees traffic on a busy machine too.
 const SECONDS: u64 = 3;
 const CHANGES: u8 = 4;
 const INTERVAL: Duration = Duration::from_millis(350);
-/// Pings of each kind, which take as long.
+/// Number of pings of each kind. They take as long as the other traffic.
 const PINGS: usize = 300;
-/// Tries of each way.
+/// Number of tries of each variant.
 const TRIES: usize = 3;
 
-/// The gateways to the targets, by the first or the second cable between the router and B.
+/// Returns the gateways to the targets on the first or second cable between the router and B.
 fn gateways(cable: u8) -> [String; 2] {
     [format!("10.0.{cable}.2"), format!("fd00:{cable}::2")]
 }
 
-/// Three ports, and routes to the targets by that cable.
+/// Returns a configuration with three ports, and routes to the targets on a cable.
 fn config(cable: u8) -> String {
     let mut text = ports(1500);
     text += "[ports.c]\nkind = \"af_xdp\"\ndevice = \"rc\"\naddresses = [\"10.0.3.1/24\", \"fd00:3::1/64\"]\n";
@@ -39,27 +39,28 @@ fn config(cable: u8) -> String {
     text
 }
 
-/// The kernel's routes alike.
+/// Sets the same routes in the kernel.
 fn kernel(cable: u8) {
     for (target, via) in TARGETS.iter().zip(gateways(cable)) {
         sh(&format!("ip route replace {target} via {via}"));
     }
 }
 
-/// A, the router and B with two cables to B.
+/// Makes A, the router, and B with two cables to the router.
 fn network() -> Net {
     let net = Net::new(1500, 1);
     net.plug(&net.b, "c", "02:00:00:00:03:02", 3);
     prepare(&net);
     net.b.sh("ethtool -K hc gro on");
     net.b.sh("ip link set lo up");
-    // It sends by the first cable and receives by both.
+    // B sends on the first cable and receives on both.
     net.b.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.hc.rp_filter=0");
     for (gateway, target) in ["10.0.2.1", "fd00:2::1"].iter().zip(TARGETS) {
         net.b.sh(&format!("ip route replace default via {gateway}"));
         net.b.sh(&format!("ip address add {target} dev lo"));
     }
-    // What A sends again was lost: neither is it impatient, nor does it take another order for a loss.
+    // A sends again only what was lost: its timeout is long, and it does not take reordering for
+    // loss.
     net.a.sh("sysctl -qw net.ipv4.tcp_sack=0 net.ipv4.tcp_reordering=100");
     for gateway in ["10.0.1.1", "fd00:1::1"] {
         net.a.sh(&format!("ip route replace default via {gateway} rto_min 5s"));
@@ -67,7 +68,7 @@ fn network() -> Net {
     net
 }
 
-/// TCP segments that A has sent again.
+/// Returns the number of TCP segments that A has sent again.
 fn sent_again(net: &Net) -> u64 {
     let told = net.a.sh("cat /proc/net/snmp");
     let mut lines = told.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -76,7 +77,7 @@ fn sent_again(net: &Net) -> u64 {
     words().nth(at).unwrap().parse().unwrap()
 }
 
-/// All that is under way.
+/// All traffic of a measurement.
 struct Traffic<'a> {
     net: &'a Net,
     sent_again: u64,
@@ -93,7 +94,7 @@ impl<'a> Traffic<'a> {
         let datagrams = addresses(7001).map(|to| Datagrams::start(net, &to, SECONDS)).into();
         let mut pings = Vec::new();
         for target in TARGETS {
-            // Whole packets, and such of three fragments.
+            // Whole packets, and packets of three fragments.
             for size in [56, 4000] {
                 let line = ping(PINGS, &format!("-i 0.01 -s {size} {target}"));
                 let mut ping = net.a.command(&line);
@@ -103,7 +104,7 @@ impl<'a> Traffic<'a> {
         Self { net, sent_again, streams, datagrams, pings }
     }
 
-    /// What has become of all.
+    /// Waits for the end of all traffic. Returns the results.
     fn finish(self) -> Vec<String> {
         let mut all = Vec::new();
         for mut ping in self.pings {
@@ -118,9 +119,9 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// Traffic while the route changes by the kernel alone, or by the kernel and Tollway.
+/// Sends traffic while the route changes in the kernel alone, or in the kernel and Tollway.
 fn see(net: &Net, router: Option<&Router>, variant: Option<PathVariant>) -> Vec<String> {
-    // The first change leads to neighbours that nobody knows.
+    // The first change leads to neighbours that the router has yet to resolve.
     sh("ip neigh flush dev rc");
     let both = || ["hb", "hc"].map(|device| net.b.counts(device)[0]);
     let traffic = Traffic::start(net);
@@ -137,17 +138,17 @@ fn see(net: &Net, router: Option<&Router>, variant: Option<PathVariant>) -> Vec<
             let told = router.reload(&variant.config(&config(cable)));
             assert!(told.contains("is active"), "{told}");
         }
-        // What was on its way is there.
+        // By now, packets that were on their way have arrived.
         std::thread::sleep(Duration::from_millis(20));
         before = both();
     }
     traffic.finish()
 }
 
-/// The test.
+/// Compares the kernel alone with each variant of Tollway.
 pub fn routes() {
     let net = network();
-    // New cables lose what comes too early.
+    // New cables lose packets that come too early.
     for cable in [3, 2] {
         kernel(cable);
         for target in TARGETS {
@@ -162,8 +163,9 @@ pub fn routes() {
     assert!(by_kernel.iter().all(is_whole), "by the kernel alone: {by_kernel:#?}");
     for variant in TOLLWAY {
         let mut tried = Vec::new();
-        // While the worker has no processor the kernel forwards, and what comes then overtakes what the worker
-        // still holds: where that is more than a hundred segments, A takes them for lost.
+        // While the worker has no processor, the kernel forwards. Its packets then overtake those
+        // that the worker still holds. If these are more than a hundred segments, A takes them for
+        // lost.
         let is_alike = |_| {
             let mut router = variant.start(&config(2));
             let mut seen = see(&net, Some(&router), Some(variant));
@@ -179,7 +181,7 @@ pub fn routes() {
             let told = router.stop();
             let is_zero = |line: &str| line.split_whitespace().last() == Some("0");
             let dropped = told.lines().find(|line| line.starts_with("dropped "));
-            // What a queue had no room for is told only where there is some.
+            // The router prints this line only if a queue had no room.
             assert!(dropped.is_some_and(is_zero) && !told.contains("missed before rx"), "{told}");
             tried.last().unwrap().as_ref() == by_kernel.last()
         };

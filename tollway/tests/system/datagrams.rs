@@ -1,4 +1,4 @@
-//! Numbered datagrams by UDP, from A to B and back.
+//! Numbered UDP datagrams, from A to B and back.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::namespaces::{PATIENCE, Process, ready};
 use crate::router::Net;
 
-/// So seldom that no queue overflows, even where a process waits for its turn for half a second.
+/// At this interval no queue overflows, even if a process waits half a second for a processor.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// What comes later counts as lost.
+/// A datagram that comes later counts as lost.
 const LATEST: Duration = Duration::from_secs(4);
 
-/// Sends back what comes, until nobody sends any more.
+/// Sends datagrams back until no more come.
 pub fn serve(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -25,7 +25,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Sends for so long; says how many came back.
+/// Sends for a number of seconds. Prints how many datagrams came back.
 pub fn ask(address: SocketAddr, seconds: u64) -> ExitCode {
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(address).unwrap();
@@ -49,7 +49,7 @@ pub fn ask(address: SocketAddr, seconds: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The next that comes until then.
+/// Returns the next datagram's number, if one comes before `until`.
 fn receive(socket: &UdpSocket, until: Instant) -> Option<u64> {
     let time = until.checked_duration_since(Instant::now()).filter(|time| !time.is_zero())?;
     socket.set_read_timeout(Some(time)).unwrap();
@@ -59,14 +59,14 @@ fn receive(socket: &UdpSocket, until: Instant) -> Option<u64> {
     Some(u64::from_be_bytes(bytes))
 }
 
-/// Datagrams under way.
+/// A running exchange of datagrams.
 pub struct Datagrams {
     client: Process,
     _server: Process,
 }
 
 impl Datagrams {
-    /// From A to a server of B that it starts.
+    /// Starts a server on B, and a client on A.
     pub fn start(net: &Net, address: &str, seconds: u64) -> Self {
         let server = ready(net.b.role("--serve", address).arg("datagrams"));
         let mut client = net.a.role("--ask", address);
@@ -74,7 +74,7 @@ impl Datagrams {
         Self { client: Process(client.spawn().unwrap()), _server: server }
     }
 
-    /// Their end: how many came back.
+    /// Waits for the end. Returns what the client printed: how many datagrams came back.
     pub fn finish(mut self) -> String {
         assert!(self.client.0.wait().unwrap().success());
         let told = std::io::read_to_string(self.client.0.stdout.take().unwrap()).unwrap();

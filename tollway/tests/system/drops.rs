@@ -1,5 +1,5 @@
-//! How soon a flow of the XDP path meets rules that drop it: by a reload, and by an address that comes
-//! into a set. Each datagram has the time at which it was sent.
+//! Measures how soon rules that drop a flow of the XDP path apply: after a reload, and after an
+//! address is added to a set. Each datagram carries its send time.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
@@ -13,31 +13,31 @@ use crate::running::Router;
 use crate::variants::{self, PathVariant};
 
 const SERVER: &str = "10.0.2.2:7000";
-/// Between two datagrams.
+/// Time between two datagrams.
 const INTERVAL: Duration = Duration::from_micros(200);
-/// A flow of which nothing came for so long has ended.
+/// After so long without a datagram, a flow has ended.
 const SILENCE: Duration = Duration::from_millis(300);
-/// A rule that drops holds within this time.
+/// A rule that drops applies within this time.
 const SOON_NS: i64 = 10_000_000;
 const ROUNDS: usize = 12;
 
-/// Now, ns.
+/// Returns the wall-clock time, in ns.
 fn now_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64
 }
 
-/// Sends datagrams that say when they were sent, until it is killed.
+/// Sends datagrams that carry their send time, until it is killed.
 pub fn ask(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind("0.0.0.0:5000").unwrap();
     socket.connect(address).unwrap();
     loop {
-        // An ICMP error for one before is none of this one's.
+        // An ICMP error for an earlier datagram is no error of this one.
         let _ = socket.send(&now_ns().to_be_bytes());
         std::thread::sleep(INTERVAL);
     }
 }
 
-/// Each time that the datagrams end, says how many there were and when the last was sent.
+/// Prints, each time that the datagrams end, their number and the last send time.
 pub fn serve(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(SILENCE)).unwrap();
@@ -55,7 +55,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
     }
 }
 
-/// What the server says, line after line, so that one may wait for it with bounds.
+/// Returns the server's output line by line, so that the test can wait with a timeout.
 fn lines(server: ChildStdout) -> Receiver<String> {
     let (say, told) = channel();
     std::thread::spawn(move || {
@@ -64,8 +64,8 @@ fn lines(server: ChildStdout) -> Receiver<String> {
     told
 }
 
-/// How many datagrams there were, and when the last was sent, once they end: what ended before that time is of
-/// a machine that looked away.
+/// Waits for the end of the datagrams. Returns their number and the last send time. Ends before
+/// `asked_ns` come from a busy machine and are ignored.
 fn end_after(told: &Receiver<String>, asked_ns: i64) -> (u64, i64) {
     loop {
         let line = told.recv_timeout(PATIENCE).unwrap();
@@ -77,7 +77,7 @@ fn end_after(told: &Receiver<String>, asked_ns: i64) -> (u64, i64) {
     }
 }
 
-/// The rules; `more` is the first of them.
+/// Returns the rules, of which `more` is the first.
 fn rules(more: &str) -> String {
     format!(
         "table inet t {{\n  set bad {{ type ipv4_addr; flags dynamic; }}\n  chain c {{\n    \
@@ -86,7 +86,7 @@ fn rules(more: &str) -> String {
     )
 }
 
-/// What a command of the router's answers.
+/// Runs a command of the router. Returns what it prints.
 pub fn tollway(router: &Router, words: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.args(words.split(' ')).arg("--socket").arg(router.path("control.sock"));
@@ -95,7 +95,7 @@ pub fn tollway(router: &Router, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Has other rules installed.
+/// Installs other rules.
 fn reload(router: &Router, more: &str) {
     std::fs::write(router.path("rules.nft"), rules(more)).unwrap();
     let _ = tollway(router, "reload");
@@ -103,7 +103,7 @@ fn reload(router: &Router, more: &str) {
 
 type Change = fn(&Router);
 
-/// What has the flow dropped, and what lets it go on.
+/// What drops the flow, and what lets it go on.
 const CHANGES: [(&str, Change, Change); 2] = [
     (
         "a rule by a reload",
@@ -120,7 +120,7 @@ const CHANGES: [(&str, Change, Change); 2] = [
 pub fn soon() {
     let net = Net::new(1500, 1);
     variants::prepare(&net);
-    // Else it forwards by no rule whatever a busy machine's heartbeat is too old for.
+    // With forwarding on, the kernel would forward without rules whenever the heartbeat is late.
     sh("sysctl -qw net.ipv4.ip_forward=0");
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rules.nft"), rules("")).unwrap();
@@ -150,7 +150,7 @@ pub fn soon() {
             .collect();
         times.sort_unstable();
         println!("{what}: the last datagram was sent so many ns after the answer: {times:?}");
-        // Others keep this machine busy, too: what counts is what is possible.
+        // Other work keeps this machine busy too, so the median counts.
         assert!(times[ROUNDS / 2] < SOON_NS, "{what}: {times:?} ns");
     }
     router.stop();

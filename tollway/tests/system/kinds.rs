@@ -1,4 +1,4 @@
-//! Pings of all sizes, in fragments, and of few hops.
+//! Pings of all sizes, in fragments, and with small TTLs.
 
 use crate::router::Net;
 use crate::variants::{alike, ports, told};
@@ -24,9 +24,9 @@ pub fn pings() {
     });
 }
 
-/// What ping says, without the times.
+/// Returns ping's output without times.
 fn ping(net: &Net, arguments: &str) -> String {
-    // For the last answer ping waits no longer than one interval, or two of the longest times so far.
+    // For the last reply, ping waits no longer than one interval, or twice the longest time so far.
     let told = told(&net.a, &format!("ping -n -l 4 -i 1 -W 2 {arguments}"));
     let mut seen = arguments.to_owned();
     for line in told.lines().filter(|line| !line.is_empty() && !line.starts_with("rtt")) {

@@ -1,7 +1,7 @@
-//! The whole system as its hosts see it: what traceroute, tracepath, ping and TCP find out by the
-//! kernel alone, they find out by Tollway, with the XDP path and without.
+//! The whole system as its hosts see it. What traceroute, tracepath, ping and TCP find with the
+//! kernel alone, they must find with Tollway, with the XDP path and without.
 //!
-//! The kernel is configured alike, and Tollway has the neighbours from it.
+//! The kernel has the same configuration, and Tollway gets its neighbours from it.
 
 #![allow(clippy::unwrap_used)]
 

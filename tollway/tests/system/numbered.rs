@@ -1,5 +1,5 @@
-//! Numbered datagrams by UDP between A and B, in each direction by itself: which of them are lost, come twice,
-//! or come after a later one.
+//! Numbered UDP datagrams between A and B, in each direction independently. The test finds which of
+//! them are lost, come twice, or come after a later one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -11,39 +11,39 @@ use std::time::{Duration, Instant};
 use crate::namespaces::{Host, Process};
 use crate::router::Net;
 
-/// Between two datagrams of one end. Four ends with 4 ms leave an emulated machine with one processor no time for
-/// anything else: routers took a minute to start.
+/// Time between two datagrams of one end. With 4 ms, four ends leave an emulated machine with one
+/// processor no time for other work: routers took a minute to start.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Two ends of each family send.
+/// Number of ends that send: two of each address family.
 const ENDS: u64 = 4;
-/// What comes later counts as lost.
+/// A datagram that comes later counts as lost.
 const LATEST: Duration = Duration::from_secs(1);
-/// What arrives, does so in this time.
+/// Datagrams that arrive do so within this time.
 const SOON: Duration = Duration::from_millis(200);
-/// Both ends have it.
+/// The UDP port of both ends.
 const PORT: u16 = 7002;
 
-/// What has become of one number.
+/// What has happened to one number.
 #[derive(Clone, Copy, Default)]
 struct Arrival {
     times: u64,
     is_late: bool,
 }
 
-/// What has become of some numbers.
+/// What has happened to a range of numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     pub sent: u64,
     pub lost: u64,
     pub twice: u64,
-    /// These came after a later one.
+    /// Number of datagrams that came after a later one.
     pub late: u64,
-    /// The longest time without any.
+    /// The longest time without any datagram.
     pub hole: Duration,
 }
 
 impl Losses {
-    /// For so long all was lost, if it was lost at once.
+    /// Returns how long everything was lost, if all losses were at one time.
     pub fn outage(&self) -> Duration {
         INTERVAL * u32::try_from(self.lost / ENDS).unwrap()
     }
@@ -66,18 +66,19 @@ impl std::fmt::Display for Losses {
     }
 }
 
-/// Sends to the other end and takes in what comes from there. A line on its input asks: an empty one for the next
-/// number that it sends, one with two numbers for what has become of the other end's between them.
+/// Sends datagrams to the other end and receives from it. It answers questions from its input: an
+/// empty line asks for the next number that it sends, two numbers ask what has happened to the
+/// other end's numbers between them.
 pub fn end(own: SocketAddr, other: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(own).unwrap();
     let questions = questions();
     let (mut seen, mut next) = (Vec::new(), 0_u64);
     let mut due = Instant::now();
     loop {
-        // A link that is down says so: what was to be sent is lost there.
+        // A link that is down returns an error: the datagram is lost there.
         let _ = socket.send_to(&next.to_be_bytes(), other);
         next += 1;
-        // An end that was late does not make up for that with a burst.
+        // A late end does not catch up with a burst.
         due = Instant::now().max(due + INTERVAL);
         while let Some(number) = receive(&socket, due) {
             note(&mut seen, number);
@@ -91,7 +92,7 @@ pub fn end(own: SocketAddr, other: SocketAddr) -> ExitCode {
     }
 }
 
-/// The numbers of each line of the input.
+/// Returns the numbers of each input line.
 fn questions() -> Receiver<Vec<usize>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -105,7 +106,7 @@ fn questions() -> Receiver<Vec<usize>> {
     receiver
 }
 
-/// The next that comes until then.
+/// Returns the next datagram's number, if one comes before `until`.
 fn receive(socket: &UdpSocket, until: Instant) -> Option<usize> {
     let time = until.checked_duration_since(Instant::now()).filter(|time| !time.is_zero())?;
     socket.set_read_timeout(Some(time)).unwrap();
@@ -135,7 +136,7 @@ fn judge(seen: &[Arrival], wanted: Range<usize>) -> Losses {
     losses
 }
 
-/// As one end tells them, and as they are read.
+/// Formats losses for the output of an end. `read` parses them.
 fn words(losses: &Losses) -> String {
     let Losses { sent, lost, twice, late, hole } = losses;
     format!("{sent} {lost} {twice} {late} {}", hole.as_millis())
@@ -147,12 +148,12 @@ fn read(words: &str) -> Losses {
     Losses { sent, lost, twice, late, hole: Duration::from_millis(hole) }
 }
 
-/// One end, as a process of its host.
+/// One end, a process on its host.
 struct End {
     _process: Process,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// The first number of which nobody has asked.
+    /// The first number that no question has covered.
     from: u64,
 }
 
@@ -175,7 +176,7 @@ impl End {
     }
 }
 
-/// Two ends, each of which sends to the other.
+/// Two ends that send to each other.
 struct Flow {
     ends: [End; 2],
 }
@@ -185,12 +186,12 @@ impl Flow {
         Self { ends: [End::start(&net.a, a, b), End::start(&net.b, b, a)] }
     }
 
-    /// The number that each end sends next.
+    /// Returns the number that each end sends next.
     fn next(&mut self) -> [u64; 2] {
         self.ends.each_mut().map(|end| end.ask("").parse().unwrap())
     }
 
-    /// Whether both ends had the other's of that number.
+    /// Says whether both ends have received the other's datagram of that number.
     fn had(&mut self, numbers: [u64; 2]) -> bool {
         numbers.into_iter().enumerate().all(|(sender, number)| {
             let question = format!("{number} {}", number + 1);
@@ -198,7 +199,8 @@ impl Flow {
         })
     }
 
-    /// What has become of all since the last time, in both directions; what comes after that time is lost.
+    /// Returns the losses since the last call, in both directions. Datagrams after `latest` are
+    /// lost.
     fn losses(&mut self, latest: Instant) -> Losses {
         let next = self.next();
         let mut losses = Losses::default();
@@ -217,7 +219,7 @@ impl Flow {
     }
 }
 
-/// Numbered datagrams by both families, until this is dropped.
+/// Numbered datagrams in both address families, sent until this is dropped.
 pub struct Numbered([Flow; 2]);
 
 impl Numbered {
@@ -226,19 +228,19 @@ impl Numbered {
         Self(pairs.map(|pair| Flow::start(net, pair)))
     }
 
-    /// What has become of all since the last time.
+    /// Returns the losses since the last call.
     fn losses(&mut self) -> Losses {
         let (mut losses, latest) = (Losses::default(), Instant::now() + LATEST);
         self.0.iter_mut().for_each(|flow| losses += flow.losses(latest));
         losses
     }
 
-    /// What has become of all since the last time, once nothing has been lost for a while; nothing if that takes too
-    /// long.
+    /// Returns the losses since the last call, once datagrams arrive again without loss. Returns
+    /// `None` if that takes longer than `patience`.
     pub fn settled(&mut self, patience: Duration) -> Option<Losses> {
         let (start, mut all) = (Instant::now(), Losses::default());
         while start.elapsed() < patience {
-            // Nobody waits for what is late while nothing comes.
+            // While nothing arrives, it does not wait for late datagrams.
             if !self.arrives() {
                 continue;
             }
@@ -251,7 +253,7 @@ impl Numbered {
         None
     }
 
-    /// Whether what is sent now arrives soon, everywhere.
+    /// Says whether datagrams sent now arrive soon, everywhere.
     fn arrives(&mut self) -> bool {
         let next = self.0.each_mut().map(Flow::next);
         std::thread::sleep(SOON);

@@ -1,4 +1,4 @@
-//! Path MTU discovery: the hosts' links carry 1500 bytes, the router's second 1400.
+//! Path MTU discovery. The hosts' links have an MTU of 1500, the router's second link 1400.
 
 use crate::namespaces::sh;
 use crate::router::Net;
@@ -42,7 +42,7 @@ fn discovery(target: &str, server: &str) {
     });
 }
 
-/// What A has learned is forgotten.
+/// Has A forget what it has learned.
 fn forget(net: &Net) {
     for what in ["-4 route", "-6 route", "tcp_metrics"] {
         let what = if what == "tcp_metrics" {
@@ -58,7 +58,7 @@ fn forget(net: &Net) {
     }
 }
 
-/// The MTU that A knows on the way there.
+/// Returns the path MTU that A knows for a target.
 fn learned(net: &Net, target: &str) -> String {
     let route = net.a.sh(&format!("ip route get {target}"));
     let words: Vec<&str> = route.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! A device that takes nothing of the XDP path, while the kernel says that it does.
+//! A device that accepts no frames of the XDP path, although the kernel says that it does.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::variants::{self, PathVariant};
 
 const SERVER: &str = "10.0.2.2:7000";
 
-/// A count of the XDP path.
+/// Returns a count from the output of `tollway show`.
 fn count(told: &str, name: &str) -> u64 {
     let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().replace(',', "").parse().unwrap()
@@ -32,11 +32,11 @@ pub fn refused() {
     until("somebody to notice", || router.read("stderr").contains("rb refuses the frames"));
     let xdp_path = tollway(&router, "show xdp");
     let refused = count(&xdp_path, "packets refused");
-    // A burst or two were lost.
+    // One or two bursts are lost.
     assert!((1..200).contains(&refused), "{xdp_path}");
     assert!(count(&tollway(&router, "show drops"), "dev_tx_failed") >= refused);
 
-    // It is asked again after a second and after two more, by no packet of anybody's.
+    // The router probes after one second and after two more, with no packet of a host.
     until("two more questions", || router.read("stderr").contains("tried again in 4 s"));
     let later = count(&tollway(&router, "show xdp"), "packets refused");
     assert_eq!(later, refused, "asking costs no packets");

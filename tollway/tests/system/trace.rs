@@ -1,4 +1,4 @@
-//! traceroute, by UDP and by echo requests.
+//! traceroute with UDP and with echo requests.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::namespaces::sh;
 use crate::router::Net;
 use crate::variants::{alike, ports, told};
 
-/// The hops, without the times they took.
+/// Returns the hops without their times.
 fn trace(net: &Net, arguments: &str) -> String {
     let line = format!("traceroute -n -q 1 -w 1 -m 4 -N 1 {arguments}");
     let told = told(&net.a, &line);
     let mut seen = line;
     for hop in told.lines().skip(1) {
         let words: Vec<&str> = hop.split_whitespace().collect();
-        // Of "1  10.0.1.1  0.051 ms  !N" the time goes.
+        // From "1  10.0.1.1  0.051 ms  !N" the time is left out.
         let is_time = |at: usize| words[at] == "ms" || words.get(at + 1) == Some(&"ms");
         for at in (0..words.len()).filter(|at| !is_time(*at)) {
             seen = format!("{seen} {}", words[at]);
@@ -23,7 +23,7 @@ fn trace(net: &Net, arguments: &str) -> String {
     seen
 }
 
-/// Plain hops.
+/// Compares the hops to host B.
 pub fn hops() {
     let net = Net::new(1500, 1);
     alike(&net, &ports(1500), |net| {
@@ -39,7 +39,7 @@ pub fn hops() {
     });
 }
 
-/// Routes that refuse, and none.
+/// Compares routes that refuse packets, and destinations without a route.
 pub fn refusals() {
     let net = Net::new(1500, 1);
     let mut config = ports(1500);
@@ -50,8 +50,8 @@ pub fn refusals() {
         }
     }
     alike(&net, &config, |net| {
-        // A kernel refuses a host five times at once, then once a second (`ip_rt_error_burst`), whatever the
-        // limits say.
+        // A kernel sends a host five such errors at once, then one per second
+        // (`ip_rt_error_burst`), whatever the limits are.
         std::thread::sleep(Duration::from_secs(5));
         let mut all = Vec::new();
         for third in [1, 2, 3, 4] {

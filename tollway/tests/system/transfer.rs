@@ -1,4 +1,4 @@
-//! Streams of bytes by TCP, from A to B unless it says otherwise.
+//! TCP streams, from A to B unless stated otherwise.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,16 +9,17 @@ use crate::namespaces::{Host, PATIENCE, Process, ready};
 use crate::router::Net;
 
 const MEGABYTE: usize = 1 << 20;
-/// A paced stream: at once no more frames than the smallest queue on the way has room for, 3 MB a second.
+/// Bytes per write of a paced stream, at 3 MB a second. The smallest queue on the way has room for
+/// one write's frames.
 const PIECE: usize = 16 << 10;
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// The byte at a place.
+/// Returns the byte at a position.
 fn pattern(at: usize) -> u8 {
     (at % 251) as u8
 }
 
-/// Reads one stream to its end and answers with its length.
+/// Reads one stream to its end and replies with its length.
 pub fn serve(address: SocketAddr) -> ExitCode {
     let listener = TcpListener::bind(address).unwrap();
     println!("ready");
@@ -37,8 +38,8 @@ pub fn serve(address: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Sends megabytes and sees that all came: as many as that if they are wanted whole, else for so many seconds, one at
-/// least.
+/// Sends megabytes and asserts that all arrive. `amount` is their number if `kind` is `whole`; else
+/// it is the duration in seconds, in which at least one megabyte is sent.
 pub fn ask(address: SocketAddr, amount: u64, kind: &str) -> ExitCode {
     let (seconds, megabytes) = if kind == "whole" { (0, amount) } else { (amount, 1) };
     let paced = kind == "paced";
@@ -63,24 +64,24 @@ pub fn ask(address: SocketAddr, amount: u64, kind: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A stream under way.
+/// A running stream.
 pub struct Transfer {
     client: Process,
     server: Process,
 }
 
 impl Transfer {
-    /// From A to a server of B that it starts; as fast as it goes.
+    /// Starts a server on B and a stream from A, at full speed.
     pub fn start(net: &Net, address: &str, seconds: u64) -> Self {
         Self::between([&net.a, &net.b], address, seconds, "fast")
     }
 
-    /// The same at a slow pace: nothing on the way has a reason to lose it.
+    /// Does the same at a slow pace, so that no queue on the way overflows.
     pub fn start_paced(net: &Net, address: &str, seconds: u64) -> Self {
         Self::between([&net.a, &net.b], address, seconds, "paced")
     }
 
-    /// So many megabytes from one host to a server of the other.
+    /// Starts a stream of `megabytes` from one host to a server on the other.
     pub fn start_whole(hosts: [&Host; 2], address: &str, megabytes: u64) -> Self {
         Self::between(hosts, address, megabytes, "whole")
     }
@@ -92,15 +93,15 @@ impl Transfer {
         Self { client, server }
     }
 
-    /// Its end, with all bytes.
+    /// Waits for the end, and asserts that all bytes arrived.
     pub fn finish(self) {
         assert!(self.ends_whole());
     }
 
-    /// Its end; whether all bytes came, as they were.
+    /// Waits for the end. Says whether all bytes arrived unchanged.
     pub fn ends_whole(mut self) -> bool {
         let is_sent = self.client.0.wait().unwrap().success();
-        // A server without a client would wait for one for ever.
+        // A server without a client would wait forever.
         is_sent && self.server.0.wait().unwrap().success()
     }
 }

@@ -1,4 +1,4 @@
-//! Who forwards: the kernel alone, and Tollway in its ways.
+//! The variants of Tollway that the tests compare with the kernel alone.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ pub enum PathVariant {
 pub const TOLLWAY: [PathVariant; 2] = [PathVariant::Path, PathVariant::Xdp];
 
 impl PathVariant {
-    /// The configuration with these ports and more.
+    /// Returns a configuration with this variant and `ports`, which may hold more than ports.
     pub fn config(self, ports: &str) -> String {
         let xdp_path = match self {
             Self::Path => "off",
@@ -25,38 +25,41 @@ impl PathVariant {
         format!("xdp = \"{xdp_path}\"\n{ports}")
     }
 
-    /// Tollway with its ports and more.
+    /// Starts Tollway with this configuration.
     pub fn start(self, ports: &str) -> Router {
         Router::start(&self.config(ports))
     }
 }
 
-/// The two ports; the MTU of the second.
+/// Returns the configuration of two ports. The second one has the MTU `mtu`.
 pub fn ports(mtu: u16) -> String {
     let both = config("auto", 1500, false);
     let (a, b) = both.split_at(both.find("[ports.b]").unwrap());
     format!("{a}{}", b.replace("mtu = 1500", &format!("mtu = {mtu}")))
 }
 
-/// Has the kernels answer each packet with an error that deserves one, and the XDP path at work.
+/// Has the kernels answer with every ICMP error that is due, and prepares the devices for the XDP
+/// path.
 ///
-/// A kernel sends one host few errors: about one a second by IPv4 and ten by IPv6, but for the first six
-/// (`Icmp: OutRateLimitHost`). Who looks three times in a row, by the kernel and by two ways of Tollway,
-/// would see the third hop by hop with holes. Errors for what comes by Tollway are the kernel's as well.
+/// A kernel limits its errors to one host: about one a second for IPv4 and ten for IPv6, after the
+/// first six (`Icmp: OutRateLimitHost`). A test compares three times in a row, the kernel and two
+/// variants of Tollway. With the limit, the third trace would have holes. The kernel sends the
+/// errors for packets of Tollway, too.
 pub fn prepare(net: &Net) {
     let limits = "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0";
     sh(limits);
     for (host, device) in [(&net.a, "ha"), (&net.b, "hb")] {
         host.sh(limits);
-        // A veth takes redirected frames only while its peer does.
+        // A veth takes redirected frames only if its peer has XDP or GRO.
         host.sh(&format!("ethtool -K {device} gro on"));
     }
 }
 
-/// What is seen by the kernel alone must be seen by Tollway; that it was there is seen, too.
+/// Asserts that hosts see the same with Tollway as with the kernel alone, and that Tollway did
+/// forward.
 pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
     prepare(net);
-    // New links drop what comes too early.
+    // New links lose packets that come too early.
     for target in ["10.0.2.2", "fd00:2::2"] {
         until("an answer", || told(&net.a, &format!("ping -n -c 1 -W 1 {target}")).contains(" 0%"));
     }
@@ -67,7 +70,7 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
         for target in ["10.0.2.2", "fd00:2::2"] {
             net.a.pings(4, target);
         }
-        // In the XDP path as well as before.
+        // The flows are now on the XDP path.
         assert_eq!(see(net), by_kernel, "{variant:?} again, and before by the kernel");
         let taken = xdp_path_packets(&router);
         assert_eq!(
@@ -80,7 +83,7 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
     }
 }
 
-/// The packets that the router's XDP path has forwarded; none where it is off.
+/// Returns how many packets the router's XDP path has forwarded; 0 if it is off.
 pub fn xdp_path_packets(router: &Router) -> u64 {
     let output = Command::new(env!("CARGO_BIN_EXE_tollway"))
         .args(["show", "xdp", "--socket"])
@@ -94,7 +97,7 @@ pub fn xdp_path_packets(router: &Router) -> u64 {
     packets.map_or(0, |number| number.trim().replace(',', "").parse().unwrap())
 }
 
-/// Runs a command there, which may fail; all it printed.
+/// Runs a command on a host, which may fail. Returns all it printed.
 pub fn told(host: &Host, line: &str) -> String {
     let output = host.command(&format!("timeout 20 {line}")).output().unwrap();
     let told = [output.stdout, output.stderr].concat();

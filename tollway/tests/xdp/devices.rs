@@ -1,4 +1,4 @@
-//! The program on devices: two hosts on veth pairs, and what stands between them.
+//! Tests the XDP program on devices: two hosts on veth pairs, and a router between them.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,7 +31,7 @@ const MAC_B: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 const HOST_A: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const HOST_B: [u8; 6] = [2, 0, 0, 0, 2, 2];
 
-/// Two hosts, and the kernel as a router between, which does not forward.
+/// Makes two hosts, with the kernel between them as a router that does not forward.
 fn two_hosts() -> (Host, Host) {
     sh("ip link set lo up");
     let (a, b) = (Host::new(), Host::new());
@@ -41,7 +41,7 @@ fn two_hosts() -> (Host, Host) {
         sh(&format!("ip link set r{name} address 02:00:00:00:00:0{name}"));
         sh(&format!("ip address add 10.0.{number}.1/24 dev r{name}"));
         sh(&format!("ip address add fd00:{number}::1/64 dev r{name} nodad"));
-        // Else a veth drops what is redirected to it.
+        // Without GRO, a veth drops redirected frames.
         host.sh(&format!("ethtool -K h{name} gro on"));
         for gateway in [format!("10.0.{number}.1"), format!("fd00:{number}::1")] {
             host.route(&format!("h{name}"), &gateway, &format!("02:00:00:00:00:0{name}"));
@@ -55,7 +55,7 @@ fn two_hosts() -> (Host, Host) {
     (a, b)
 }
 
-/// Lets the kernel forward, or not.
+/// Turns the kernel's forwarding on or off.
 fn forwarding(on: bool) {
     for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(Path::new("/proc/sys/net").join(file), u8::from(on).to_string()).unwrap();
@@ -81,7 +81,7 @@ fn ports() -> Vec<XdpPort> {
     vec![port(A, "ra", MAC_A, &[untagged(0)]), port(B, "rb", MAC_B, &[untagged(1)])]
 }
 
-/// Beats the heart of a dispatch, as a worker does.
+/// Writes the heartbeat of an XDP program, as a worker does.
 struct Worker {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -108,7 +108,7 @@ impl Drop for Worker {
     }
 }
 
-/// A dispatch of both ports, on its devices, with a beating heart.
+/// Attaches the XDP program to both ports, with a fresh heartbeat.
 fn start(modes: &[Mode], replace: bool) -> (XdpPrograms, Worker) {
     let mut programs = load(replace);
     let worker = Worker::start(programs.state());
@@ -124,14 +124,14 @@ fn load(replace: bool) -> XdpPrograms {
     XdpPrograms::load(&ports(), &options).unwrap()
 }
 
-/// A way through the XDP path: packets of echo between the hosts that come in on a link.
+/// A route through the XDP path: echo packets between the hosts that come in on a link.
 struct XdpRoute<'a> {
     link: u16,
     to: &'a XdpPort,
     header: Vec<u8>,
 }
 
-/// Enters the echo of one direction, IPv4 and IPv6.
+/// Enters the echo flows of one direction, IPv4 and IPv6.
 fn enter(programs: &XdpPrograms, way: &XdpRoute<'_>, from: u8, to: u8) {
     let mut flow = Flow {
         generation: programs.state().generation(),
@@ -156,7 +156,7 @@ fn enter(programs: &XdpPrograms, way: &XdpRoute<'_>, from: u8, to: u8) {
     }
 }
 
-/// Enters the echo of both directions, straight through.
+/// Enters the echo flows of both directions, between the two ports.
 fn enter_both(programs: &XdpPrograms) {
     let ports = ports();
     let header = |dst: [u8; 6], src: [u8; 6]| [dst, src].concat();
@@ -172,29 +172,29 @@ pub fn xdp_path() {
     let (a, _b) = two_hosts();
     let (programs, _worker) = start(&[Mode::Native], false);
     enter_both(&programs);
-    // The kernel forwards nothing, and no socket is there.
+    // Neither the kernel nor a socket forwards.
     let grown = beating(&programs, &[A, B], (&a, &BOTH, 1));
     let (at_a, at_b) = (grown[0], grown[1]);
     assert_eq!((at_a.xdp_rx_packets, at_a.xdp_tx_packets), (20, 20));
     assert_eq!((at_b.xdp_rx_packets, at_b.xdp_tx_packets), (20, 20));
     assert_eq!(at_a.xdp_rx_bytes, at_b.xdp_tx_bytes);
-    // The router's own addresses are the kernel's all the while.
+    // The kernel answers for the router's own addresses all the while.
     a.pings(3, "10.0.1.1");
 
-    // Without its peer's receive rings, a device takes nothing; the XDP path, emptied, takes nothing.
+    // After the generation changes, all flows are void, and the XDP path takes nothing.
     programs.state().bump_generation();
     forwarding(true);
     let grown = beating(&programs, &[A, B], (&a, &BOTH[..1], 1));
     assert_eq!(grown[0].xdp_rx_packets, 0);
 }
 
-/// Port B, to be asked.
+/// Returns port B as a device to probe.
 fn asked(programs: &XdpPrograms) -> Asked {
     let port = programs.port(B).unwrap();
     Asked { port: B, ifindex: port.ifindex, mac: port.mac }
 }
 
-/// A device that takes nothing any more, although the kernel says that it does.
+/// A device that accepts no frames any more, although the kernel says that it does.
 pub fn refusals() {
     let (a, b) = two_hosts();
     let (programs, _worker) = start(&[Mode::Native], false);
@@ -207,7 +207,7 @@ pub fn refusals() {
 
     b.sh("ip link set hb down");
     let sent = counts(&programs, B).xdp_tx_packets;
-    // One burst may be on its way when the first is refused.
+    // One burst may be on its way when the first frame is refused.
     let _ = a.command("ping -n -q -c 20 -l 20 -i 0.01 -W 1 10.0.2.2").output().unwrap();
     let refused = counts(&programs, B).xdp_tx_packets - sent;
     assert!((1..=20).contains(&refused), "{refused}");
@@ -217,7 +217,7 @@ pub fn refusals() {
     let _ = a.command("ping -n -q -c 5 -i 0.01 -W 1 10.0.2.2").output().unwrap();
     assert_eq!(refusals.packets(B), refused, "nothing is sent there any more");
 
-    // A frame of the router's own finds out, and is no packet of anybody's.
+    // The router probes with a frame of its own, which is no host's packet.
     refusals.forgive(B);
     assert_eq!(refusals.cause(B), Some(Cause::Unasked), "nothing is sent before");
     assert_eq!(refusals.ask(&asked(&programs)), Some(Cause::Error(libc::ENXIO)));
@@ -233,14 +233,14 @@ pub fn refusals() {
     assert_eq!((refusals.packets(B), refusals.cause(B)), (refused, None));
 }
 
-/// The same on a kernel without BTF, by the tracepoint's record.
+/// Runs the same test on a kernel without BTF, with the tracepoint's record.
 pub fn refusals_by_record() {
     hide_btf();
     sh("mount -t tracefs tracefs /sys/kernel/tracing");
     refusals();
 }
 
-/// Without BTF and the record nobody notices refusals; a router runs all the same.
+/// Without BTF and the record, nothing reports refusals. A router works all the same.
 pub fn refusals_unnoticed() {
     hide_btf();
     for tracing in ["/sys/kernel/tracing", "/sys/kernel/debug"] {
@@ -255,20 +255,20 @@ pub fn refusals_unnoticed() {
     beating(&programs, &[A, B], (&a, &BOTH, 1));
 }
 
-/// Has the kernel seem to have no BTF.
+/// Hides the kernel's BTF.
 fn hide_btf() {
     sh("mount -t tmpfs none /sys/kernel/btf");
     assert!(!Path::new("/sys/kernel/btf/vmlinux").exists());
 }
 
-/// A device that takes small frames and no large ones: only when nothing else has come for a while is it one
-/// that refuses.
+/// A device accepts small frames and refuses large ones. It counts as refusing only when nothing
+/// else has come for a while.
 pub fn partial_refusals() {
     let (a, b) = two_hosts();
     let (mut programs, _worker) = start(&[Mode::Native], false);
     let refusals = programs.refusals().unwrap();
     enter_both(&programs);
-    // It has proven that it takes frames.
+    // The device has proven that it accepts frames.
     beating(&programs, &[A, B], (&a, &BOTH, 1));
     assert!(refusals.takes(B));
     b.sh("ip link set hb mtu 600");
@@ -278,7 +278,7 @@ pub fn partial_refusals() {
         let _ = a.command(&line).output().unwrap();
         refusals.packets(B) - before
     };
-    // A worker that is late leaves packets to the kernel.
+    // A late worker leaves packets to the kernel.
     until("a frame to be refused", || refused(1000, 1) == 1);
     for _ in 0..3 {
         assert!(refused(100, 1) == 0 && refused(1000, 1) <= 1);
@@ -291,12 +291,12 @@ pub fn partial_refusals() {
     assert_eq!(refusals.cause(B), Some(Cause::Silent));
     assert_eq!(refused(1000, 3), 0, "nothing is sent there any more");
 
-    // Asked, it takes a small frame.
+    // The probe is a small frame, which the device accepts.
     refusals.forgive(B);
     assert_eq!(refusals.ask(&asked(&programs)), None);
     assert!(refusals.takes(B));
 
-    // Entered again without being asked, it has to take the first bulk, and does not.
+    // Without a probe, the device has to accept the first bulk, which it refuses.
     let port = programs.port(B).unwrap().clone();
     programs.set_port(port).unwrap();
     enter_both(&programs);
@@ -307,7 +307,7 @@ pub fn partial_refusals() {
     assert!(!refusals.takes(B));
 }
 
-/// Tags on and off: between the hosts' ports lies a cable, both ends of which are ports.
+/// Adds and removes tags: between the hosts' ports is a cable, both ends of which are ports.
 pub fn vlans() {
     let (a, _b) = two_hosts();
     sh("ip link add rc type veth peer name rd");
@@ -337,7 +337,7 @@ pub fn vlans() {
     ] {
         enter(&programs, &XdpRoute { link, to: &all[to], header }, from, dst);
     }
-    // Two routers on the way.
+    // The packets pass two routers.
     let grown = beating(&programs, &[A, B, PortId(2), PortId(3)], (&a, &BOTH, 2));
     let (at_c, at_d) = (grown[2], grown[3]);
     assert_eq!((at_c.xdp_rx_packets, at_d.xdp_rx_packets), (20, 20));
@@ -385,7 +385,7 @@ pub fn generic() {
     assert_eq!(grown[0].xdp_rx_packets, 20);
     drop(programs);
 
-    // The loopback device has no other.
+    // The loopback device supports only generic XDP.
     let lo = port(A, "lo", [0; 6], &[untagged(0)]);
     let mut programs = XdpPrograms::load(&[lo], &Options::default()).unwrap();
     let error = programs.attach(A, &[Mode::Native], true).unwrap_err();
@@ -397,7 +397,7 @@ pub fn generic() {
     assert!(programs.is_attached(A));
 }
 
-/// The number of the program on a device.
+/// Returns the ID of the program on a device.
 fn program_on(device: &str) -> u32 {
     let told = sh(&format!("ip -details link show {device}"));
     let id = told.split("prog/xdp id ").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -409,7 +409,7 @@ pub fn takeover() {
     forwarding(true);
     let (mut first, _first) = start(&[Mode::Native], false);
     let before = program_on("ra");
-    // The same dispatch may change its program: here, to one without the XDP path.
+    // A process may replace its own program, here with one without the XDP path.
     let again = first.attach(A, &[Mode::Native], false).unwrap();
     assert!(again.replaced && again.mode == Mode::Native);
     assert_ne!(program_on("ra"), before);
@@ -464,18 +464,18 @@ pub fn refusal() {
     programs.attach(A, &Mode::ALL, true).unwrap();
 }
 
-/// Takes the devices in another process, which is then killed: nothing of it is run any more.
+/// Attaches the programs in another process and kills it, so that none of its code runs any more.
 fn live_and_die(way: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     drop(ready(command.args(["--serve", way])));
 }
 
-/// The other process: beats until it is killed.
+/// The other process: writes heartbeats until it is killed.
 pub fn serve(way: &str) -> ExitCode {
     let mut programs = load(false);
     let _worker = Worker::start(programs.state());
     if way == "generic" {
-        // In the place of another's, and in another mode too.
+        // It replaces another process's program, in another mode too.
         assert!(programs.attach(A, &Mode::ALL, true).unwrap().replaced);
         let attached = programs.attach(B, &[Mode::Generic], true).unwrap();
         assert!(!attached.replaced && attached.mode == Mode::Generic);
@@ -495,7 +495,7 @@ pub fn the_dead() {
     let (a, _b) = two_hosts();
     forwarding(true);
     let names = || std::fs::read_dir("/sys/fs/bpf/tollway").unwrap().count();
-    // One that was told to leave its programs.
+    // A process that leaves its programs on purpose.
     let (mut first, worker) = start(&[Mode::Native], false);
     drop(worker);
     first.leave();
@@ -504,13 +504,13 @@ pub fn the_dead() {
     pings(&a, "10.0.2.2");
     live_and_die("native");
     pings(&a, "10.0.2.2");
-    // Its successor needs no leave.
+    // A successor needs no permission to replace the programs of a dead process.
     live_and_die("generic");
     assert_eq!((names(), xdp::clean().unwrap()), (2, 2));
     assert!(!carries_xdp("ra") && !carries_xdp("rb"));
     assert_eq!((names(), xdp::clean().unwrap()), (0, 0));
 
-    // One whose device goes, before or after itself.
+    // A process whose device disappears, before or after the process itself.
     let (fourth, worker) = start(&[Mode::Native], false);
     sh("ip link delete rb");
     until("the device to lose its program", || !fourth.is_attached(B));
@@ -535,7 +535,7 @@ fn ports_of_a() -> Vec<XdpPort> {
 }
 
 pub fn punts() {
-    // Both modes ask the same kernel, which would say that time is exceeded six times at once.
+    // Both modes use the same kernel, which would send only six time-exceeded errors at once.
     std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap();
     for mode in Mode::ALL {
         let hosts = two_hosts();
@@ -546,7 +546,7 @@ pub fn punts() {
             let mut packet = Packet::new("10.0.1.2", dst);
             (packet.protocol, packet.ttl, packet.ident) = (ICMP, ttl, number);
             let mut frame = packet.frame();
-            // The type is echo request; the rest of what would be ports and length does not matter.
+            // The type is echo request. The bytes of ports and length have no meaning in ICMP.
             frame[34..36].copy_from_slice(&[8, 0]);
             frame[36..38].fill(0);
             let sum = !tollway_dataplane::wire::checksum::sum(&frame[34..]);
@@ -559,7 +559,7 @@ pub fn punts() {
             tap.write_all(&echo("10.0.1.1", 64, number)).unwrap();
         }
         until("the kernel to answer", || answers() == 20);
-        // In transit: the kernel routes it, and the host behind answers.
+        // In transit: the kernel routes the request, and the host behind it answers.
         for number in 0..20 {
             tap.write_all(&echo("10.0.2.2", 64, number)).unwrap();
         }
@@ -568,7 +568,7 @@ pub fn punts() {
             tap.write_all(&echo("10.0.2.2", 1, number)).unwrap();
         }
         until("the kernel to say that time is exceeded", || icmp(&hosts.0, "InTimeExcds") == 5);
-        // Generic XDP sees them again and knows them; the driver's never does.
+        // Generic XDP sees these frames again and recognises them. Native XDP never sees them.
         let again = if mode == Mode::Generic { 45 } else { 0 };
         assert_eq!(counts(&programs, A).passed(PassReason::Punted), again, "{mode:?}");
         assert_eq!(counts(&programs, A).to_user, 0);
@@ -581,8 +581,9 @@ pub fn punts() {
     }
 }
 
-/// In generic mode the kernel's own frames are known by what no frame from outside can bear: neither its
-/// first bytes make another of the same kind, nor all of them, nor a mark that is guessed.
+/// In generic mode, XDP recognises the router's own frames by what no frame from outside can
+/// contain. A frame with the same first bytes does not pass as one, nor an identical frame, nor one
+/// with a guessed mark.
 pub fn lookalikes() {
     let hosts = two_hosts();
     forwarding(true);
@@ -601,14 +602,14 @@ pub fn lookalikes() {
     let mut wire = Wire::open_in(hosts.0.0.0.id(), index).unwrap();
     let passed = |reason| counts(&programs, A).passed(reason);
     let before = passed(PassReason::Punted);
-    // Whoever forwards by then, the kernel gets its own frames as they were.
+    // Even with the bypass set, the kernel gets the router's own frames unchanged.
     let arrived = || hosts.1.received("hb");
     let forwarded = arrived();
     programs.state().set_bypass(true);
     tap.write_all(&frame).unwrap();
     until("the frame to be forwarded by the kernel", || arrived() > forwarded);
     programs.state().set_bypass(false);
-    // A worker that is late leaves some to the kernel.
+    // A late worker leaves some frames to the kernel.
     until("what comes from outside to be seen", || {
         for lookalike in [&other, &frame, &guessed(0), &guessed(0xff)] {
             wire.send(lookalike).unwrap();
@@ -619,7 +620,7 @@ pub fn lookalikes() {
     assert_eq!(passed(PassReason::Punted) - before, 1, "the one that was handed back");
 }
 
-/// A counter of a host's kernel.
+/// Returns an ICMP counter of a host's kernel.
 fn icmp(host: &Host, name: &str) -> u64 {
     let told = host.sh("cat /proc/net/snmp");
     let mut lines = told.lines().filter(|line| line.starts_with("Icmp:"));

@@ -1,4 +1,5 @@
-//! The directory of pins in a BPF file system that everybody may write to, as that of `mount -t bpf` is.
+//! The directory of pins in a BPF file system that everybody may write to, as `mount -t bpf` makes
+//! it.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -8,7 +9,7 @@ use super::namespaces::sh;
 
 const HOME: &str = "/sys/fs/bpf/tollway";
 
-/// What `tollway detach` says, and if it was well.
+/// Runs `tollway detach`. Returns whether it succeeded, and its errors.
 fn detach() -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -18,7 +19,7 @@ fn as_nobody(line: &str) {
     sh(&format!("setpriv --reuid=65534 --regid=65534 --clear-groups {line}"));
 }
 
-/// A user makes the directory first, with links to what root has.
+/// A user makes the directory first, with links to files of root.
 pub fn intruders() {
     let victim = tempfile::tempdir().unwrap();
     let file = victim.path().join("precious");
@@ -45,7 +46,7 @@ pub fn intruders() {
     assert!(file.exists() && !done && told.contains("it is not a directory"), "{told}");
     sh(&format!("rm {HOME}"));
 
-    // Root's own, as another version made it, is nobody else's from then on.
+    // A directory that another version made for root becomes private to root.
     sh(&format!("mkdir -m 0755 {HOME}"));
     let (done, told) = detach();
     assert!(done, "{told}");

@@ -1,4 +1,4 @@
-//! Where frames go that the XDP path does not take.
+//! Tests where frames go that the XDP path does not take.
 
 #![allow(unsafe_code)]
 
@@ -12,25 +12,24 @@ use tollway_dataplane::id::PortId;
 
 use super::frames::{Bench, ICMP, OURS, Packet, THEIRS, header, port, sign};
 
-/// What is not left to the kernel for another reason finds no socket here: these packets are user
-/// space's.
+/// The reason for packets of the user path: no socket is here, so they pass to the kernel.
 const USER: PassReason = PassReason::NoSocket;
 
-/// A packet, changed.
+/// Returns the frame of a changed packet.
 fn with(packet: Packet, change: impl FnOnce(&mut Packet)) -> Vec<u8> {
     let mut packet = packet;
     change(&mut packet);
     packet.frame()
 }
 
-/// A frame, changed.
+/// Returns the changed frame of a packet.
 fn edit(packet: &Packet, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut frame = packet.frame();
     change(&mut frame);
     frame
 }
 
-/// By Ethernet header and tags.
+/// Cases that differ in Ethernet header and tags.
 fn ethernet_cases() -> Vec<(&'static str, Vec<u8>, PassReason)> {
     let to = |mac: [u8; 6]| edit(&Packet::v4(), |frame| frame[..6].copy_from_slice(&mac));
     let arp = |tags: &[(u16, u16)]| [header(OURS, THEIRS, tags, 0x0806), vec![0; 46]].concat();
@@ -110,7 +109,7 @@ fn ipv4_cases() -> Vec<(&'static str, Vec<u8>, PassReason)> {
             v4().tagged(&[(0x8100, 10)]).frame()[..37].to_vec(),
             PassReason::Malformed,
         ),
-        // User space drops it by name.
+        // The user path drops it, with a reason that names the fault.
         ("a wrong checksum", edit(&v4(), |frame| frame[24] ^= 1), USER),
         ("padding", edit(&v4(), |frame| frame.extend([0; 4])), USER),
         ("9,000 bytes", with(v4(), |packet| packet.payload = 8972), USER),
@@ -166,7 +165,7 @@ pub fn reasons() {
         for (what, frame, reason) in
             [ethernet_cases(), ipv4_cases(), ipv6_cases()].into_iter().flatten()
         {
-            // Behind the driver a packet may be of a sender who left its checksum to a card.
+            // In generic mode the sender of a packet may have left its checksum to a network card.
             let reason = match what {
                 "hop-by-hop options" | "a routing header" if mode == Mode::Generic => {
                     PassReason::Checksum
@@ -193,7 +192,7 @@ pub fn reasons() {
     }
 }
 
-/// A firewall in user space is asked for what the kernel would forward at once.
+/// A firewall in user space evaluates packets that would otherwise take the kernel path.
 pub fn ruled() {
     let mut bench = Bench::new(Mode::Native, true);
     let state = bench.programs.state();
@@ -209,8 +208,8 @@ pub fn ruled() {
     }
 }
 
-/// Rules that the kernel does not know and that cannot be asked: what is to be forwarded is dropped, and the
-/// rest is the kernel's as ever.
+/// With rules that the kernel does not know, while no worker can evaluate them, packets to be
+/// forwarded are dropped. All others take the kernel path as usual.
 pub fn closed() {
     const DROP: Action = Action::Other(1);
     let mut bench = Bench::new(Mode::Native, true);
@@ -233,7 +232,7 @@ pub fn closed() {
         }
         state.set_bypass(false);
     }
-    // No heartbeat, or no socket.
+    // First there is no heartbeat, then no socket.
     std::thread::sleep(Duration::from_millis(40));
     assert_eq!(bench.run_as_it_is(&Packet::v4().frame()).0, DROP);
     assert_eq!(bench.run(&Packet::v4().frame()).0, DROP);
@@ -241,7 +240,7 @@ pub fn closed() {
     assert_eq!(bench.passes(&Packet::v4().frame()), USER);
 }
 
-/// A port at which too much is the kernel's: what has no flow.
+/// At a crowded port, packets without a flow take the kernel path.
 pub fn crowded() {
     let mut bench = Bench::new(Mode::Native, true);
     let state = bench.programs.state();
@@ -270,7 +269,7 @@ pub fn nobody() {
     assert_eq!(bench.passes(&frame), PassReason::Bypass);
     state.set_bypass(false);
     assert_eq!(bench.passes(&frame), USER);
-    // As long as a worker sleeps at most, unless this machine makes it sleep longer.
+    // A worker sleeps for at most this time, unless the machine makes it sleep longer.
     let mut rounds = 0;
     for _ in 0..50 {
         state.beat();
@@ -285,12 +284,12 @@ pub fn nobody() {
     assert!(rounds > 0, "this machine never slept for 8 ms only");
 }
 
-/// An AF_XDP socket that has no more than its receive ring.
+/// Makes an AF_XDP socket that has only a receive ring.
 fn xdp_socket() -> OwnedFd {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let entries = 64_u32;
     let pointer: *const u32 = &raw const entries;

@@ -1,4 +1,4 @@
-//! Echo requests between hosts, and what they add to the counts of ports.
+//! Echo requests between hosts, and how they change the counts of ports.
 
 use tollway::xdp::maps::PassReason;
 use tollway::xdp::{PortCounts, XdpPrograms};
@@ -6,35 +6,36 @@ use tollway_dataplane::id::PortId;
 
 use super::namespaces::{Host, unanswered};
 
-/// Host B by its addresses of both families.
+/// The IPv4 and IPv6 address of host B.
 pub const BOTH: [&str; 2] = ["10.0.2.2", "fd00:2::2"];
 
 pub fn counts(programs: &XdpPrograms, port: PortId) -> PortCounts {
     programs.counts().port(port).unwrap()
 }
 
-/// Sends ten echo requests at once; what ping said, which waits for the last answer for a second.
+/// Sends ten echo requests at once. Returns ping's output; ping waits one second for the last
+/// reply.
 fn ask(host: &Host, target: &str) -> String {
     let mut ping = host.command(&format!("ping -n -c 10 -l 10 -i 1 -W 5 {target}"));
     String::from_utf8(ping.output().unwrap().stdout).unwrap()
 }
 
-/// Asserts that the ten were answered, by a host behind so many routers.
+/// Asserts that a host behind this many routers has answered all ten.
 #[track_caller]
 fn assert_answered(told: &str, routers: u8) {
     let ttl = format!("ttl={}", 64 - routers);
     assert!(unanswered(told, 10).is_empty() && told.contains(&ttl), "{told}");
 }
 
-/// Ten echo requests, all answered by a host behind one router.
+/// Sends ten echo requests. Asserts that a host behind one router answers all of them.
 #[track_caller]
 pub fn pings(host: &Host, target: &str) {
     assert_answered(&ask(host, target), 1);
 }
 
-/// Ten echo requests to each target, all answered, while hearts beat all the while; what they have added to
-/// the ports' counts. A worker that is late leaves packets to the kernel, which a busy machine may see now and
-/// then, but not each time.
+/// Sends ten echo requests to each target while heartbeats are written, and asserts that all are
+/// answered. Returns how the ports' counts changed. A late worker leaves packets to the kernel. On
+/// a busy machine that happens now and then, but not each time.
 #[track_caller]
 pub fn beating(
     programs: &XdpPrograms,

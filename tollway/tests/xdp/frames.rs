@@ -1,4 +1,4 @@
-//! Frames by hand, and ports to try them on.
+//! Handmade frames, and ports to test them on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,9 +10,9 @@ use tollway_dataplane::wire::checksum;
 
 use crate::namespaces::sh;
 
-/// The Ethernet address of the port that frames are tried on.
+/// The Ethernet address of the port under test.
 pub const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
-/// Somebody else's.
+/// The Ethernet address of another device.
 pub const THEIRS: [u8; 6] = [2, 0, 0, 0, 1, 2];
 
 pub const TCP: u8 = 6;
@@ -20,7 +20,7 @@ pub const UDP: u8 = 17;
 pub const ICMP: u8 = 1;
 pub const ICMP6: u8 = 58;
 
-/// An Ethernet header with tags, each an ethertype and a VLAN.
+/// Returns an Ethernet header with tags, each an ethertype and a VLAN.
 pub fn header(dst: [u8; 6], src: [u8; 6], tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
     let mut bytes = [dst, src].concat();
     for (protocol, vid) in tags {
@@ -31,7 +31,7 @@ pub fn header(dst: [u8; 6], src: [u8; 6], tags: &[(u16, u16)], ethertype: u16) -
     bytes
 }
 
-/// A packet of IPv4 or IPv6, by its addresses.
+/// An IPv4 or IPv6 packet. Its addresses decide which.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub tags: Vec<(u16, u16)>,
@@ -75,7 +75,7 @@ impl Packet {
         self
     }
 
-    /// Where the IP header is in the frame.
+    /// Returns the offset of the IP header in the frame.
     pub fn l3(&self) -> usize {
         14 + 4 * self.tags.len()
     }
@@ -127,15 +127,15 @@ impl Packet {
     }
 }
 
-/// Gives an IPv4 header the checksum that it should have.
+/// Writes the correct checksum into an IPv4 header.
 pub fn sign(header: &mut [u8]) {
     header[10..12].fill(0);
     let sum = !checksum::sum(header);
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A port on the loopback device, where frames can be tried: port 0, untagged link 7, VLAN 10 is link
-/// 8, 802.1ad VLAN 20 is link 9.
+/// Returns a port on the loopback device for test frames. It is port 0: untagged frames are link 7,
+/// VLAN 10 is link 8, 802.1ad VLAN 20 is link 9.
 pub fn port() -> XdpPort {
     let tag = |protocol, vid| Some((protocol, Vid::new(vid).unwrap()));
     XdpPort {
@@ -152,7 +152,7 @@ pub fn port() -> XdpPort {
     }
 }
 
-/// What frames are tried on.
+/// An XDP program to test frames on.
 pub struct Bench {
     pub programs: XdpPrograms,
     pub program: Program,
@@ -161,7 +161,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(mode: Mode, xdp_path: bool) -> Self {
-        // Frames that are redirected there have somewhere to go.
+        // Redirected frames need a device that is up.
         sh("ip link set lo up");
         let options = Options { flows4: 4096, flows6: 4096, replace: false };
         let mut programs = XdpPrograms::load(&[port()], &options).unwrap();
@@ -171,23 +171,24 @@ impl Bench {
         Self::of(programs, program)
     }
 
-    /// With a program of a port 0.
+    /// Makes a bench for a program of port 0.
     pub fn of(programs: XdpPrograms, program: Program) -> Self {
         Self { programs, program, counts: PortCounts::default() }
     }
 
-    /// Tries a frame; what happened to it, what it became, and the count of which reason rose.
+    /// Runs the program on a frame. Returns the action, the resulting frame, and the reason whose
+    /// count rose.
     pub fn run(&mut self, frame: &[u8]) -> (Action, Vec<u8>, Option<PassReason>) {
         let beat_and_run = |_| {
             self.programs.state().beat();
             self.run_as_it_is(frame)
         };
-        // A busy machine may look away for too long in between, but not each time.
+        // On a busy machine the heartbeat may become stale in between, but not each time.
         let mut results = (0..10).map(beat_and_run);
         results.find(|(_, _, reason)| *reason != Some(PassReason::Stale)).unwrap()
     }
 
-    /// As [`Bench::run`], but without a heartbeat.
+    /// Does the same as [`Bench::run`], but writes no heartbeat.
     pub fn run_as_it_is(&mut self, frame: &[u8]) -> (Action, Vec<u8>, Option<PassReason>) {
         let (action, output) = self.program.probe(frame).unwrap();
         let counts = self.programs.counts().port(PortId(0)).unwrap();
@@ -204,7 +205,7 @@ impl Bench {
         (action, output, reason)
     }
 
-    /// The reason for which a frame is left to the kernel, as it is.
+    /// Asserts that a frame passes to the kernel unchanged. Returns the reason.
     pub fn passes(&mut self, frame: &[u8]) -> PassReason {
         let (action, output, reason) = self.run(frame);
         assert_eq!(action, Action::Pass);

@@ -1,7 +1,7 @@
-//! The XDP program: what it does with each frame, run by the kernel on frames that are nowhere
-//! (BPF_PROG_TEST_RUN), and on devices in network namespaces.
+//! Tests what the XDP program does with each frame: on frames in memory, on which the kernel runs
+//! it (BPF_PROG_TEST_RUN), and on devices in network namespaces.
 //!
-//! Only root can load it. Whoever is not, is told what was left out.
+//! Only root can load the program. Other users see which tests were left out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let missing = |_: &str| {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
-    // `-m`: what is mounted and pinned is gone with the test.
+    // `-m`: mounts and pins disappear with the test.
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
         ["--serve", way] => devices::serve(way),
         _ => ExitCode::FAILURE,

@@ -1,4 +1,4 @@
-//! Regions of destinations, whose next generation makes flows void.
+//! Tests regions of destinations. A region's next generation makes its flows void.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use tollway_dataplane::id::LinkId;
 use super::frames::{Bench, Packet, UDP};
 use super::xdp_path::{enter, flow, in_time, new_header};
 
-/// Addresses whose region the XDP program must find as user space does.
+/// Returns addresses whose region the XDP program and user space must compute alike.
 fn some_addresses(is_ipv4: bool) -> Vec<IpAddr> {
     (0..200_u32)
         .map(|number| {
             let first = number.wrapping_mul(0x0101_4f1b) % 0xdf00_0000;
             match is_ipv4 {
-                // What is routed, and none of the kernel's own.
+                // These addresses are routed. None belongs to the kernel itself.
                 true => IpAddr::from((0x1000_0000 | first >> 3 | 1).to_be_bytes()),
                 false => IpAddr::from(
                     ((0x2000_0000_u128 | u128::from(first >> 4)) << 96 | 7).to_be_bytes(),
@@ -26,7 +26,8 @@ fn some_addresses(is_ipv4: bool) -> Vec<IpAddr> {
         .collect()
 }
 
-/// A region's next generation makes void what goes there, and what comes from there if that was asked.
+/// A region's next generation makes flows void: those to it, and those from it if they depend on
+/// the source.
 pub fn regions() {
     let mut bench = Bench::new(Mode::Native, true);
     let (state, flows) = (bench.programs.state(), bench.programs.flows());
@@ -66,11 +67,12 @@ pub fn regions() {
     }
 }
 
-/// A flow that is void makes room for others, whatever made it so.
+/// A void flow makes room for others, whatever made it void.
 pub fn room_of_regions() {
     let bench = Bench::new(Mode::Native, true);
     let (state, flows) = (bench.programs.state(), bench.programs.flows());
-    // Some seeds of the hash put addresses that follow each other into few of so few buckets. This mixes the numbers and makes no two the same.
+    // With some seeds, the hash puts consecutive addresses into few of so few buckets. This
+    // function mixes the numbers and makes no two the same.
     let mixed = |index: u32| {
         let folded = (index ^ index >> 16).wrapping_mul(0x85eb_ca6b);
         (folded ^ folded >> 13).wrapping_mul(0xc2b2_ae35)

@@ -1,4 +1,4 @@
-//! Packets whose checksum a sender left to a network card.
+//! Tests packets whose checksum the sender left to a network card.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const SCTP: u8 = 132;
 const IPIP: u8 = 4;
 const ESP: u8 = 50;
 
-/// The frame of a packet with this in the field of its checksum.
+/// Returns the frame of a packet with `field` as its checksum.
 fn frame(packet: &Packet, at: usize, field: u16) -> Vec<u8> {
     let mut frame = packet.frame();
     let header = if packet.src.is_ipv4() { 20 + packet.options } else { 40 };
@@ -23,7 +23,8 @@ fn frame(packet: &Packet, at: usize, field: u16) -> Vec<u8> {
     frame
 }
 
-/// What the kernel leaves there: the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1).
+/// Returns what the kernel leaves in the field: the sum of the pseudo-header (RFC 9293, 3.1; RFC
+/// 8200, 8.1).
 fn pseudo(packet: &Packet) -> u16 {
     let mut bytes = Vec::new();
     for address in [packet.src, packet.dst] {
@@ -50,7 +51,7 @@ fn packets() -> Vec<(Packet, usize)> {
     packets
 }
 
-/// A program for a device that is there.
+/// Loads a program for an existing device.
 fn bench(device: &str) -> Bench {
     let port = XdpPort { device: device.to_owned(), ifindex: ifindex(device), ..port() };
     let options = Options { flows4: 4096, flows6: 4096, replace: false };
@@ -63,7 +64,7 @@ fn bench(device: &str) -> Bench {
 pub fn checksums() {
     sh("ip link add x0 type veth peer name x1");
     sh("ip link add b0 type bridge");
-    // User space's, but there is no socket.
+    // These packets take the user path, but there is no socket.
     let user = PassReason::NoSocket;
     for (device, unfinished) in [("x0", PassReason::Checksum), ("b0", user)] {
         let mut bench = bench(device);
@@ -80,7 +81,7 @@ pub fn checksums() {
                 let expected =
                     if unfinished == user { PassReason::Options } else { PassReason::Checksum };
                 assert_eq!(bench.passes(&left), expected, "{}", told("options"));
-                // What is cut into fragments is finished first.
+                // The kernel finishes a checksum before it fragments the packet.
                 let fragment = Packet { fragment: 0x2000, ..packet.clone() };
                 assert_eq!(bench.passes(&frame(&fragment, at, sum)), user, "{}", told("fragment"));
             }
@@ -102,7 +103,7 @@ pub fn checksums() {
     }
 }
 
-/// A packet of SCTP with such a CRC.
+/// Returns an SCTP packet with this CRC.
 fn with_crc(crc: u32) -> Vec<u8> {
     let mut frame = Packet { protocol: SCTP, ..Packet::v4() }.frame();
     frame[42..46].copy_from_slice(&crc.to_be_bytes());

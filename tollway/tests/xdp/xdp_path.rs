@@ -1,4 +1,4 @@
-//! What the XDP path takes, and what it makes of it.
+//! Tests which packets the XDP path takes, and what it changes in them.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use tollway_dataplane::wire::{checksum, word32};
 
 use super::frames::{Bench, ICMP, ICMP6, Packet, TCP, UDP, header, port, sign};
 
-/// Where the XDP path sends packets, by the tags that they leave with.
+/// Returns the new Ethernet header for packets of the XDP path, with these tags.
 pub fn new_header(tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
     header([2, 0, 0, 0, 2, 2], [2, 0, 0, 0, 0, 0x0b], tags, ethertype)
 }
@@ -28,7 +28,7 @@ pub fn flow(bench: &Bench, l2: &[u8]) -> Flow {
     flow
 }
 
-/// Enters a packet's flow as one that came in on the link.
+/// Enters a packet's flow as one that comes in on a link.
 pub fn enter(flows: &FlowMaps, link: u16, packet: &Packet, flow: &Flow) {
     let ports = if [TCP, UDP].contains(&packet.protocol) { packet.ports } else { (0, 0) };
     let link = LinkId(link);
@@ -52,7 +52,7 @@ fn held(flows: &FlowMaps) -> Vec<Flow> {
     all
 }
 
-/// What a router makes of a frame: a new header, a hop less, a new checksum.
+/// Returns the frame as a router forwards it: a new header, a TTL less by one, a new checksum.
 fn forwarded(packet: &Packet, l2: &[u8]) -> Vec<u8> {
     let mut after = packet.clone();
     after.ttl -= 1;
@@ -104,7 +104,7 @@ pub fn rewrites() {
     }
 }
 
-/// Each of the 65,536 checksums that a header can have, against the path's own arithmetic.
+/// Compares each of the 65,536 checksums of a header with the arithmetic of the user path.
 pub fn checksums() {
     let mut bench = Bench::new(Mode::Native, true);
     let flows = bench.programs.flows();
@@ -132,7 +132,7 @@ pub fn checksums() {
 /// A change to a packet of a flow.
 type Change = fn(&mut Packet);
 
-/// Packets that are not the flow's: what would be looked for is another flow, or none.
+/// Packets that do not belong to the flow: the lookup finds another flow, or none.
 const OTHERS: [(&str, Change, PassReason); 14] = [
     ("another source", |p| p.src = other(p.src), PassReason::NoSocket),
     ("another destination", |p| p.dst = other(p.dst), PassReason::NoSocket),
@@ -150,7 +150,7 @@ const OTHERS: [(&str, Change, PassReason); 14] = [
     ("nine thousand bytes", |p| p.payload = 8900, PassReason::MtuExceeded),
 ];
 
-/// An address beside this one.
+/// Returns an address next to this one.
 fn other(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => IpAddr::V4((u32::from(v4) + 1).into()),
@@ -182,7 +182,8 @@ pub fn conditions() {
             enter(&flows, 7, &packet, &bad);
             assert_eq!(bench.passes(&packet.frame()), PassReason::NoSocket, "{what}");
         }
-        // The kernel fragments it, or says that it is too big; but not what it knows no rules for.
+        // The kernel fragments the packet, or sends an error. It may not do so if it does not know
+        // the rules.
         let state = bench.programs.state();
         let small = Flow { mtu: packet_len(&packet) - 1, ..good };
         let kernels = Flow { egress_port: TO_KERNEL, mtu: u16::MAX, ..good };
@@ -195,7 +196,7 @@ pub fn conditions() {
         state.set_ruled(Ruled::FailClosed);
         assert_eq!(bench.run(&packet.frame()).0, Action::Other(1), "user space has no socket here");
         state.set_ruled(Ruled::Not);
-        // IPv4 has none.
+        // IPv4 has no flow label.
         let is_six = packet.src.is_ipv6();
         for (label, is_taken) in [(Some(5), !is_six), (Some(0), true), (None, true)] {
             enter(&flows, 7, &packet, &Flow { label, ..good });
@@ -213,7 +214,7 @@ pub fn conditions() {
         assert!(taken(&mut bench, &jumbo.frame()), "more than a page");
         enter(&flows, 7, &packet, &good);
 
-        // Padding of small frames stays; more than that, the path cuts off.
+        // The XDP path keeps the padding of small frames. The user path cuts off what exceeds it.
         let mut padded = Packet { payload: 0, ..packet.clone() }.frame();
         let least = 14 + 4 * packet.tags.len() + 46;
         padded.resize(padded.len().max(least), 0);
@@ -251,7 +252,7 @@ fn ipv4_conditions(bench: &mut Bench) {
     }
     let options = Packet { options: 4, ..packet.clone() };
     assert_eq!(bench.passes(&options.frame()), PassReason::Options);
-    // Two bytes of UDP: the ports are not the packet's.
+    // With two bytes of UDP, the ports are not part of the packet.
     let mut cut = packet.frame();
     cut[16..18].copy_from_slice(&22_u16.to_be_bytes());
     sign(&mut cut[14..34]);
@@ -298,8 +299,8 @@ pub fn batches() {
     assert_eq!(flows.len(), (999, 99));
 }
 
-/// Does something within less time than a flow may be idle, and then checks what came of it; a busy machine
-/// may be too slow, but not each time. Each time the XDP path is empty.
+/// Runs something within the time that a flow may be idle, and then checks the result. A busy
+/// machine may be too slow, but not each time. All flows are void before each try.
 pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
     for _ in 0..10 {
         bench.programs.state().bump_generation();
@@ -312,9 +313,10 @@ pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
     panic!("this machine is too busy");
 }
 
-/// The table of the bench has room for 4,096 flows.
+/// The table of flows in this test has room for 4,096 flows.
 pub fn room() {
-    // Of 1,000: with few seeds, addresses that follow one another share buckets; 987 were the fewest of 80 tries.
+    // Of 1,000. With some seeds, consecutive addresses share buckets; 987 were the fewest in 80
+    // tries.
     const NEARLY_ALL: usize = 950;
     let bench = Bench::new(Mode::Native, true);
     let flows = bench.programs.flows();
@@ -327,7 +329,7 @@ pub fn room() {
         let value = flow(&bench, &new_header(&[], 0x0800));
         flows.insert4(&keys(range.clone()), &vec![value; range.len()])
     };
-    // Flows in use keep their places, and the others find none: all that were taken are there.
+    // Flows in use keep their places, and others find none. All flows that were taken are there.
     in_time(&bench, || {
         let taken: usize = (0..40).map(|round| fill(round * 500..(round + 1) * 500)).sum();
         let (held, again) = (flows.len(), fill(0..500));
@@ -338,7 +340,7 @@ pub fn room() {
         }
     });
     in_time(&bench, || {
-        // Flows of before a change make room.
+        // Flows from before a change make room.
         let (first, held) = (fill(50_000..51_000), flows.len().0);
         let fill = |round: u32| fill(60_000 + round * 500..60_500 + round * 500);
         let taken: usize = (0..20).map(fill).sum();
@@ -347,14 +349,14 @@ pub fn room() {
             assert!(taken <= 4096 - first, "{taken}");
         }
     });
-    // So do flows that have not been used for 2 s.
+    // Flows that were not used for 2 s make room, too.
     std::thread::sleep(std::time::Duration::from_millis(2200));
     let taken = fill(80_000..81_000);
     assert!(taken >= NEARLY_ALL, "{taken}");
 }
 
-/// One flow is changed over and over while its packets come: each gets a whole header, the one or the
-/// other, or none.
+/// A flow changes over and over while its packets come. Each packet gets a whole header, the old or
+/// the new one, or none.
 pub fn torn() {
     let mut bench = Bench::new(Mode::Native, true);
     let (state, flows) = (bench.programs.state(), bench.programs.flows());
@@ -395,7 +397,7 @@ pub fn torn() {
     assert!(seen[0] > 100 && seen[1] > 100, "{seen:?}");
 }
 
-/// What a link leaves to the kernel is not taken, not even by a flow that is active.
+/// The XDP path takes no traffic that a link leaves to the kernel, even if its flow is active.
 pub fn left() {
     let mut bench = Bench::new(Mode::Native, true);
     let (v4, v6) = (Packet::v4(), Packet::v6());
@@ -425,7 +427,8 @@ pub fn left() {
     let fragments = Left { fragments4: true, fragments6: true, ..Left::default() };
     assert_eq!(run(fragments), [None, None, None], "what is in a flow is no fragment");
     assert_eq!(run(Left::default()), [None, None, None]);
-    // Those of the link alone, whether first, middle or last; of IPv6 whatever may lead to one.
+    // Fragments of this link alone, whether first, middle or last. For IPv6, any header that may
+    // precede one.
     let user = PassReason::NoSocket;
     let fragment = |fragment| Packet { fragment, ..Packet::v4() }.frame();
     let behind = |protocol| Packet { protocol, ..Packet::v6() }.frame();

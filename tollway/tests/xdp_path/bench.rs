@@ -1,4 +1,4 @@
-//! The test network with real devices below its ports, and the XDP program for them.
+//! The test network with real devices as its ports, and the XDP program for them.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +15,7 @@ use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1AD, Tag};
 use crate::testkit::wires::{LinkVariant, PORTS};
 
-/// Both paths: the path over memory ports, and the XDP program of each port.
+/// Both paths: the user path on memory ports, and the XDP program of each port.
 pub struct Bench {
     pub net: Net,
     pub programs: XdpPrograms,
@@ -31,7 +31,7 @@ fn steer_link(port: u8, way: LinkVariant) -> XdpLink {
     XdpLink { tag: way.tags().first().map(tag), link: way.link(port), left: Left::default() }
 }
 
-/// A port with a device of its own.
+/// Returns a port with a device of its own.
 fn steer_port(port: u8) -> XdpPort {
     let device = format!("p{port}");
     sh(&format!("ip link add {device} type veth peer name q{port}"));
@@ -47,7 +47,7 @@ fn steer_port(port: u8) -> XdpPort {
     }
 }
 
-/// An XDP path between these ports.
+/// Returns an XDP path between these ports.
 pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
     let handle = Ports::new(ports.len());
     for port in ports {
@@ -73,7 +73,7 @@ impl Bench {
         Self { net, programs, loaded, ports }
     }
 
-    /// Gives a port's XDP program another address.
+    /// Sets another Ethernet address for a port's XDP program.
     pub fn set_mac(&mut self, port: u8, mac: [u8; 6]) {
         let index = usize::from(port);
         self.ports[index].mac = Mac(mac);
@@ -82,7 +82,7 @@ impl Bench {
         self.loaded[index] = self.programs.program(id, Mode::Native, true).unwrap();
     }
 
-    /// What the XDP path makes of a frame; none where it leaves the frame to others.
+    /// Returns what the XDP path makes of a frame, or `None` if it does not take the frame.
     pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
         let (action, output) = self.alive(port, frame);
         match action {
@@ -95,8 +95,8 @@ impl Bench {
         }
     }
 
-    /// Tries a frame while the heartbeat is fresh: a busy machine may look away for too long, but not
-    /// each time.
+    /// Runs the program on a frame while the heartbeat is fresh. On a busy machine it may become
+    /// stale, but not each time.
     fn alive(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
         let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
         for _ in 0..10 {
@@ -110,13 +110,14 @@ impl Bench {
         panic!("this machine is too busy for a heartbeat");
     }
 
-    /// Sends a frame by the path; what came out.
+    /// Sends a frame on the user path. Returns the frames that leave, with their ports.
     pub fn path(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
         self.net.send(port, frame)
     }
 
-    /// Tries a frame on the XDP path, and sends it by the path, which must make the same of it: but for
-    /// a small frame's padding, which only the path cuts off. Says whether the XDP path took it.
+    /// Runs the XDP program on a frame, and sends the frame on the user path. Both must have the
+    /// same result, except that only the user path cuts off padding. Says whether the XDP path took
+    /// it.
     pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
         let by_xdp_path = self.xdp_path(port, frame);
         let by_path = self.path(port, frame);

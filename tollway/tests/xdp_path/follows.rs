@@ -1,4 +1,4 @@
-//! How the XDP path follows what changes.
+//! Tests how the XDP path follows changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,8 @@ pub fn changes() {
     let alone = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).build();
     let grouped = LinkVariant::Plain.packet(0, Special::Group.host4()).build();
     type Change = fn(&mut Tables);
-    /// Whether the flows to one host and on the group stay, and others: a route concerns what it covers.
+    /// Which flows stay: the one to a host, and the one on the group. A route affects only what it
+    /// covers.
     type Stay = [bool; 2];
     let changes: [(&str, Stay, Change); 6] = [
         ("a route", [false, true], |tables| {
@@ -59,10 +60,10 @@ pub fn changes() {
     }
     for (what, stays, change) in changes {
         change(&mut bench.net.router.tables);
-        // What the worker does all the time, packets or none.
+        // The worker does this in each turn, with packets or without.
         bench.net.run();
         for (frame, stays) in [&alone, &grouped].into_iter().zip(stays) {
-            // The first packet finds its flow void, goes by the path, and brings it back.
+            // The first packet finds its flow void, takes the user path, and enters the flow again.
             let lanes = [(); 3].map(|()| bench.both(0, frame));
             assert_eq!(lanes, [stays, true, true], "{what}");
         }
@@ -89,7 +90,7 @@ pub fn soon() {
         let Bench { net, programs, loaded, .. } = &mut bench;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // As a worker sleeps that has nothing to do.
+                // An idle worker sleeps like this.
                 while !stop.load(Ordering::Relaxed) {
                     for port in 0..PORTS {
                         net.router.turn(PortId(port.into()), &mut net.ports, net.now_ns);
@@ -117,7 +118,7 @@ pub fn soon() {
             stop.store(true, Ordering::Relaxed);
         });
     }
-    // Others keep this machine busy, too: what counts is what is possible.
+    // Other work keeps this machine busy too, so the test takes one of the faster results.
     times.sort();
     assert!(times[5] < Duration::from_millis(10), "{times:?}");
 }

@@ -1,7 +1,7 @@
-//! the XDP path whole: flows that the path decides on and the XDP program repeats, which the
-//! kernel runs on frames that are nowhere (BPF_PROG_TEST_RUN).
+//! The whole XDP path: the XDP program repeats the user path's decisions on flows. The kernel runs
+//! it on frames in memory (BPF_PROG_TEST_RUN).
 //!
-//! Only root can load it. Whoever is not, is told what was left out.
+//! Only root can load the program. Other users see which tests were left out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,6 +35,6 @@ fn main() -> ExitCode {
     let missing = |_: &str| {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
-    // `-m`: what is mounted and pinned is gone with the test.
+    // `-m`: mounts and pins disappear with the test.
     namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
 }

@@ -1,4 +1,4 @@
-//! The XDP program beside the path: where it takes a frame, the path makes the same of it.
+//! Compares the XDP program with the user path: if it takes a frame, both have the same result.
 
 use tollway::xdp_path::Tally;
 
@@ -8,7 +8,7 @@ use crate::testkit::mixed;
 use crate::testkit::packet::ip;
 use crate::testkit::wires::{LinkVariant, OVERLAP4, OVERLAP6, PORTS, Special};
 
-/// Links by which the XDP program sees frames: untagged or one tag, of the port's address.
+/// Links whose frames the XDP program takes: untagged or one tag, and the port's address.
 const IN: [LinkVariant; 4] =
     [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Service, LinkVariant::Outer];
 
@@ -47,7 +47,7 @@ pub fn group() {
 pub fn vrfs() {
     let mut bench = Bench::new();
     for (way, to) in [(LinkVariant::Plain, 0), (LinkVariant::Red, 1), (LinkVariant::Vlan, 0)] {
-        // The XDP program knows one address of a port; Red has one of its own.
+        // The XDP program knows one address of a port. The link `Red` has an address of its own.
         bench.set_mac(2, way.mac(2));
         for dst in [OVERLAP4, OVERLAP6] {
             let frame = way.packet(2, ip(dst)).build();
@@ -64,7 +64,7 @@ pub fn mixture() {
     let (mut dice, mut hits) = (Dice(4711), 0);
     for _ in 0..4000 {
         let port = dice.below(PORTS.into()) as u8;
-        // Often the same, so that flows get into the XDP path.
+        // Frames repeat, so that their flows enter the XDP path.
         let frame = mixed::frame(port, dice.roll() % 150);
         if frame.len() < 14 {
             continue;
@@ -72,7 +72,7 @@ pub fn mixture() {
         let Some(by_xdp_path) = bench.xdp_path(port, &frame) else {
             bench.path(port, &frame);
             if bench.net.counters().held > 100 {
-                // The neighbours do not answer, and memory comes back.
+                // The neighbours do not answer, so held packets expire and free their memory.
                 bench.net.pass(5);
                 bench.net.take_all();
             }
@@ -102,7 +102,7 @@ pub fn counts() {
     assert_eq!(counters.rx[0].bytes, 1002 * 214);
     assert_eq!(counters.tx[1].packets, 1002);
     assert_eq!(counters.tx[1].bytes, 1002 * 218);
-    // A successor begins again.
+    // A successor counts from zero.
     let tally = Tally::new(bench.reading());
     assert!(tally.sum().rx.iter().all(|traffic| traffic.packets == 0));
 }

@@ -1,5 +1,5 @@
-//! The firewall beside the XDP path: what rules count of packets that the XDP program forwards, and how
-//! soon other rules are active.
+//! The firewall and the XDP path: rules count packets that the XDP program forwards, and new rules
+//! soon apply to them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tollway_dataplane::stages::filter::Count;
 use crate::bench::Bench;
 use crate::testkit::wires::LinkVariant;
 
-/// One rule at hook forward that counts UDP to a port, and what becomes of it.
+/// Returns a rule at hook forward that counts UDP to a port and gives a verdict.
 fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
     let mut rules = Ruleset::default();
     let counter = rules.add_counter(Counter { packets: 1000, bytes: 0, name: None });
@@ -39,7 +39,8 @@ fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
     router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
 }
 
-/// Packets of both paths are in a rule's count, which goes on where the rule is still there.
+/// A rule counts packets of both paths. The count goes on after a reload if the rule is still
+/// there.
 pub fn counted() {
     let mut bench = Bench::new();
     let rules = ruleset(53, Verdict::Accept);
@@ -54,19 +55,19 @@ pub fn counted() {
             if by_xdp_path.is_none() {
                 bench.path(0, frame);
             }
-            // The frame is tagged.
+            // The rule's byte count excludes the Ethernet header and the tag.
             (packets, bytes) = (packets + 1, bytes + frame.len() as u64 - 18);
         }
     }
     assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
-    // Read again: the same rule, then another.
+    // Reads the rules again: first the same rule, then another.
     set(&mut bench, Some(&rules), &rules);
     assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
     set(&mut bench, Some(&rules), &ruleset(54, Verdict::Accept));
     assert_eq!(bench.net.router.rule_counts(), [Count { packets: 1000, bytes: 0 }]);
 }
 
-/// A flow in the XDP path meets a rule that drops it with the worker's next turn.
+/// With the worker's next turn, a new rule drops a flow on the XDP path.
 pub fn dropped() {
     let mut bench = Bench::new();
     let rules = ruleset(53, Verdict::Accept);
@@ -74,7 +75,7 @@ pub fn dropped() {
     let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).ports(9, 53).build();
     assert_eq!([(); 3].map(|()| bench.both(0, &frame)), [false, false, true]);
     set(&mut bench, Some(&rules), &ruleset(53, Verdict::Drop));
-    // What the worker does all the time, packets or none.
+    // The worker does this in each turn, with packets or without.
     bench.net.run();
     for _ in 0..4 {
         assert_eq!(bench.xdp_path(0, &frame), None);

@@ -154,7 +154,7 @@ fn no_error_is_sent_about_errors() {
         let first = [&[58, 0, 0, 1, 0, 0, 0, 1][..], &packet[40..]].concat();
         assert_eq!(error(&mut lab, &raw6(ALICE6, BOB6, 44, 1, &first)), None);
     }
-    // Bytes that are not at the front of their packet are no header.
+    // A fragment other than the first does not begin with an ICMPv6 header.
     let second = [&[58, 0, 0, 8, 0, 0, 0, 1][..], &[1; 40]].concat();
     assert!(error(&mut lab, &raw6(ALICE6, BOB6, 44, 1, &second)).is_some());
     let echo = icmp6((ALICE6, BOB6), 1, 128, [0; 4], b"x");

@@ -26,7 +26,7 @@ fn packets_are_held_and_released_in_their_order() {
         assert_eq!(one.ipv4().0.time_to_live, 63);
     }
     assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 50));
-    // From now on the path forwards by itself.
+    // From now on, the path forwards the packets without the host.
     assert_eq!(one(lab.receive(A, &numbered(50))).dst_mac(), BOB.mac);
     assert_eq!(lab.router.counters.sent, 51);
 }

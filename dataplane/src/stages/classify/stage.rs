@@ -112,8 +112,7 @@ const fn is_ip(kind: TagKind) -> bool {
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
 ///
-/// Only if links have addresses of their own (`OWN_MACS`), the port's address is not the one to compare
-/// with.
+/// The loop compares with the port's address, unless links have their own addresses (`OWN_MACS`).
 #[inline(never)]
 fn untag_alike<const OWN_MACS: bool>(
     burst: &mut Burst,

@@ -56,8 +56,8 @@ impl Default for Multipath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keyed {
     start: Sip,
-    /// The state after the words before the ports, if they are all zero; the other fields are for two
-    /// protocols.
+    /// The state after the words before the ports, all of which are zero. In `tcp` and `udp`, the
+    /// words contain the protocol.
     zero: Sip,
     tcp: Sip,
     udp: Sip,

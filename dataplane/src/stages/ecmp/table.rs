@@ -80,8 +80,8 @@ impl Groups {
         Some(number)
     }
 
-    /// Replaces the members of a group like the kernel: if the bounds between members move, some flows
-    /// move although their member stays.
+    /// Replaces the members of a group like the kernel: if the bounds between members move, some
+    /// flows change to another member although their old member stays in the group.
     ///
     /// False if the group does not exist, or for other than 1 to [`MOST_MEMBERS`] members.
     pub fn set(&self, number: u32, members: &[Member]) -> bool {

@@ -74,7 +74,7 @@ impl Sets {
         self.blocks.get(summary.place(block)).map_or(0, |block| block[word % BLOCK])
     }
 
-    /// The blocks of a large set that have a bit; for a small set, all may.
+    /// The blocks of a large set that have a bit; for a small set, all blocks.
     #[inline(always)]
     pub(super) fn summary(&self, class: u32) -> Summary {
         self.classes.get(class as usize).copied().unwrap_or_default()

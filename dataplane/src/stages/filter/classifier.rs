@@ -55,7 +55,7 @@ pub(super) enum Act {
     Program,
 }
 
-/// Sets of the first 64 rules by their action, for lists that are no longer.
+/// Sets of rules by their action, for lists of at most 64 rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plain {
     accepts: u64,
@@ -71,8 +71,8 @@ impl Plain {
         Self { accepts: those(Act::Accept), drops: those(Act::Drop) }
     }
 
-    /// Given the sets of rules that packets match: the packets whose first rule drops them, and those
-    /// whose first rule does more than accept them.
+    /// Takes the set of rules that each packet matches. Returns the packets whose first rule drops
+    /// them, and those whose first rule does more than accept them.
     #[inline(always)]
     pub(super) fn sort(self, sets: &[u64; BURST]) -> (Lanes, Lanes) {
         let (mut drop, mut accept) = (Lanes::NONE, Lanes::NONE);

@@ -14,9 +14,9 @@ const MOST_BITS: u32 = 16;
 
 /// The values at which a new class begins.
 ///
-/// Related work: DXR (Zec, Rizzo and Mikuc, 2012). Every search takes the same number of steps, so that
-/// no branch depends on the packet: bounds behind those of a value's part of the table exceed the value
-/// anyway.
+/// Related work: DXR (Zec, Rizzo and Mikuc, 2012). Every search takes the same number of steps, so
+/// that no branch depends on the packet. A search may read bounds behind those of a value's part of
+/// the table, since these exceed the value anyway.
 #[derive(Debug)]
 pub(super) struct Cut {
     /// How far to shift a value down for the table.

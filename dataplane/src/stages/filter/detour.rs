@@ -1,5 +1,5 @@
-//! Packets that are forwarded off the path because of their IPv4 options or hop-by-hop header. The
-//! rules are evaluated for them too; otherwise such a header would bypass the firewall.
+//! Packets that the host or the kernel forwards because of their IPv4 options or hop-by-hop header.
+//! The filter evaluates the rules for them too; otherwise such a header would bypass the firewall.
 
 use super::stage::ask;
 use super::{Filter, Point, PolicyRoute, State, policy_route};

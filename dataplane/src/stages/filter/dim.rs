@@ -37,7 +37,7 @@ pub(super) struct Dim {
 /// A lookup from a value to its class.
 #[derive(Debug)]
 pub(super) enum Lookup {
-    /// The class is the number of these bounds that the value is not below; all values have 32 bits.
+    /// The class is the number of these bounds that do not exceed the value; values have 32 bits.
     Bounds(Vec<u32>),
     /// Values of up to 32 bits, in many ranges.
     Cut(Cut),

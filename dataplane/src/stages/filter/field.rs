@@ -177,9 +177,9 @@ pub struct Parsed<'a> {
     fragment: Option<u16>,
     input: u16,
     output: Option<u16>,
-    /// Hops that count as taken.
+    /// The number of hops by which the TTL counts as decremented.
     hops: u8,
-    /// The bytes behind the packet count too.
+    /// Says whether the bytes behind the packet count too.
     padded: bool,
     /// Sets in which rules look up addresses.
     live: &'a [Arc<LiveSet>],
@@ -432,8 +432,8 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// Says whether the walk continues behind this IPv6 extension header (`ipv6_ext_hdr`); the one that
-/// says that nothing follows ends the walk.
+/// Says whether the walk continues behind this IPv6 extension header (`ipv6_ext_hdr`). "No next
+/// header" ends the walk.
 pub(super) const fn is_extension(next: u8) -> bool {
     matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::AUTH | l4::DEST_OPTIONS)
 }

@@ -362,8 +362,8 @@ fn look_up(
     }
 }
 
-/// Narrows sets of one word by a field of few classes: the sets of adjacent classes differ in what the
-/// bound between them adds.
+/// Narrows sets of one word by a field of few classes. Each bound that a value reaches flips the
+/// bits in which the sets of the two adjacent classes differ.
 #[inline(always)]
 fn compare(dim: &Dim, bounds: &[u32], room: &mut Room) {
     let Some((first, others)) = dim.sets.dense.split_first() else { return };

@@ -216,7 +216,7 @@ impl Walk<'_> {
             }
             Op::Return => Jump::To(self.end),
             Op::Accept => Jump::Out,
-            // Other ops need more than repetition.
+            // For other ops, it is not enough to repeat the verdict.
             _ => return None,
         })
     }

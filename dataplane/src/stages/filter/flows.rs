@@ -51,8 +51,8 @@ pub(super) struct Flows {
     pause: u32,
 }
 
-/// Says whether a flow determines the result: rules of IPv4 match on nothing else, and are so many that
-/// the cache pays off.
+/// Says whether to cache results by flow: IPv4 rules match on nothing but the flow, and there are
+/// so many rules that the cache pays off.
 pub(super) fn decide(classifier: &Classifier) -> bool {
     let is_key = |field| {
         matches!(

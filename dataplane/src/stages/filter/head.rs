@@ -10,7 +10,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Writes the DSCP. A correct IPv4 checksum stays correct, and a wrong one wrong
+    /// Writes the DSCP. A correct IPv4 checksum stays correct, and a wrong one stays wrong
     /// (`nft_payload_csum_inet`; RFC 1624, eqn. 3).
     pub(super) fn set_dscp(&mut self, dscp: u8) {
         let bytes = &mut self.bytes;

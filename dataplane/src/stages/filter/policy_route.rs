@@ -1,7 +1,7 @@
 //! Packets that rules reroute (ipfw: `fwd`, `setfib`).
 //!
-//! A rule that runs before the route lookup replaces the route, or selects the VRF of the lookup. Off
-//! the path, use [`State::policy_route_of`] for such a packet, not the route.
+//! A rule that runs before the route lookup replaces the route, or selects the VRF of the lookup.
+//! After such a packet has exited the path, use [`State::policy_route_of`], not the route.
 
 use super::{Filter, State};
 use crate::burst::Burst;

@@ -130,7 +130,7 @@ pub enum Op {
     },
     /// Leaves the base chain: continues with the rule that follows its policy.
     Leave,
-    /// Continues with the first rule of another chain, and comes back.
+    /// Calls another chain, whose first rule this is.
     Call(u32),
     /// Returns to the op behind the call.
     Return,

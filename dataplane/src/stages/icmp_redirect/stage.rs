@@ -33,7 +33,7 @@ fn going_back(
         let Some(record) = next_hops.record(burst.next[lane]) else { continue };
         let link = burst.link[lane];
         if record.link() == link && redirects.has(link, version) {
-            // The link field of a next hop that leads nowhere means nothing.
+            // The link field is meaningless in a next hop that does not lead to a link.
             let leads =
                 matches!(record.action(), Action::Forward | Action::Resolve | Action::Glean);
             back.put(lane, leads);

@@ -21,7 +21,7 @@ impl Redirects {
 }
 
 impl Tables {
-    /// Sets for which families packets take the kernel path that arrive on a link and would exit
+    /// Sets the families whose packets take the kernel path if they arrive on a link and would exit
     /// through it again (`PuntReason::Redirect`). The kernel forwards them and sends redirects.
     ///
     /// # Errors

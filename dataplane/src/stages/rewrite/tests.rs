@@ -148,7 +148,7 @@ fn every_ttl_with_every_checksum_as_a_number() {
         // The sum of the other words if the checksum is correct; it includes the TTL.
         let rest = u32::from(!checksum);
         let less = if rest >= 0x0100 { rest - 0x0100 } else { rest + 0xffff - 0x0100 };
-        // Of the two zeros, a header with any bit set can only sum to all ones.
+        // A header with any bit set never sums to 0, only to the other zero, all ones.
         let less = if less == 0 { 0xffff } else { less as u16 };
         let [high, low] = checksum.to_be_bytes();
         let [new_high, new_low] = (!less).to_be_bytes();
@@ -160,7 +160,7 @@ fn every_ttl_with_every_checksum_as_a_number() {
     }
 }
 
-/// All ones is the other zero: some senders write it if the sum is zero, and it is valid.
+/// All ones is the other zero. It is valid: some senders write it if the sum is zero.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_checksum_of_all_ones_is_zero() {

@@ -28,9 +28,9 @@ pub enum PolicyAction {
     View(VrfId),
     /// Dropped.
     Blackhole,
-    /// Dropped; the router owes its sender an ICMP unreachable.
+    /// Dropped; the router has to answer with ICMP unreachable.
     Unreachable,
-    /// Dropped; the router owes its sender an ICMP administratively prohibited.
+    /// Dropped; the router has to answer with ICMP administratively prohibited.
     Prohibit,
     /// The kernel decides.
     Punt,

@@ -102,8 +102,8 @@ fn addressed(sources: &Sources, check: Check, src: u32) -> Result<(), SourceFaul
     if check.is.own && sources.is_own(src) {
         return Err(SourceFault::Martian(DropReason::IpLocalSource));
     }
-    // In a full check it is a martian. The kernel may make a full check for reasons that user space
-    // cannot see.
+    // A full check would find a martian, and the kernel may make a full check for reasons that user
+    // space cannot see.
     if sources.is_broadcast(src) { Err(SourceFault::Unsure) } else { Ok(()) }
 }
 
@@ -213,8 +213,8 @@ fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     }
 }
 
-/// Says whether the route back is known although the packet's egress link is another: it must be the
-/// route that packets of this link would take.
+/// Says whether the route back is known although the packet exits through another link. It must be
+/// the same as the route of packets that arrive on the ingress link.
 ///
 /// The kernel looks it up as if the packet had arrived on its egress device, but in the VRF of its
 /// ingress link, if any (`flowi4_l3mdev`, `l3mdev_update_flow`). For VRFs, kernels differ in which

@@ -252,7 +252,8 @@ fn check(
     let martian = Fate::Punt(PuntReason::Martian);
     let logs = kernel.devices[usize::from(port)].log_martians;
     let asks = kernel.custom || kernel.devices[usize::from(port)].rp_filter > 0;
-    // Any of several next hops may have been chosen, and with it the rules of the way back.
+    // The kernel may have chosen any of several next hops; this choice selects the rules
+    // for the route back.
     let fits = |link: &u8| {
         let rules = if by_input { *link } else { port };
         let [own, others] = [port, rules].map(|device| kernel.rules_of(device));

@@ -5,8 +5,8 @@ use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use crate::wire::{word32, word64};
 
-/// First bytes of rare source addresses: 127/8 and 224/4, which are invalid (RFC 1122, 3.2.1.3), and
-/// 0/8 and 255/8, of which one address each is, as in Linux (`ip_route_input_slow`).
+/// First bytes of rare source addresses: 127/8 and 224/4, which are invalid (RFC 1122, 3.2.1.3);
+/// 0/8 and 255/8, in each of which one address is invalid, as in Linux (`ip_route_input_slow`).
 static SUSPECT_SOURCE: [bool; 256] = {
     let mut suspect = [false; 256];
     let mut byte = 0;

@@ -60,7 +60,7 @@ fn two_ns_are_found_whatever_the_noise() {
     assert!(short >= 80, "{short} of 100 with eight pairs");
 }
 
-/// Without a floor the tests alone keep their promise: 1%.
+/// Without a floor, the tests alone keep their promised error level of 1%.
 #[test]
 fn the_tests_alone_err_once_in_a_hundred_runs() {
     let lopsided = |seed: u64| {

@@ -1,8 +1,8 @@
 //! The cost of an audit for forwarding.
 //!
 //! One Tollway forwards all the time, on one processor. The auditing thread runs in one window and
-//! stands still in the next. So only the audit differs, and neither the setup nor the generator.
-//! Whatever else that thread does counts as the audit's.
+//! pauses in the next. So windows differ only in the audit, and neither in the setup nor in the
+//! generator. All other work of that thread counts as part of the audit.
 
 use std::time::{Duration, Instant};
 

@@ -19,8 +19,8 @@ const KINDS: [(&str, &str); 3] = [
     ("address", "an address of the router comes or goes"),
 ];
 
-/// Two lines for ip(8), the second of which reverts the first, and the address to query. `word` is
-/// in Tollway's answer between the two lines, and not after them.
+/// Two lines for ip(8), the second of which reverts the first, and the address to query. Tollway's
+/// answer contains `word` after the first line, and does not contain it after the second.
 struct Change {
     lines: [String; 2],
     address: String,

@@ -1,4 +1,4 @@
-//! Changes that Tollway does not read for a while, and more than its receive buffer holds.
+//! More changes than Tollway's receive buffer holds, while Tollway does not read them.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::{Bench, Row};
 
 /// Routes that change meanwhile.
 const CHANGES: usize = 100_000;
-/// How long Tollway stands still.
+/// How long Tollway is stopped.
 const STOP: Duration = Duration::from_secs(5);
 /// Batches of changes that must fill a receive buffer of the intended size.
 const MOST_BATCHES: usize = 40;
@@ -62,7 +62,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     mirror.stop()
 }
 
-/// Changes the gateways of [`CHANGES`] routes, to and fro.
+/// Changes the gateways of [`CHANGES`] routes back and forth.
 fn change(bench: &Bench<'_>, turn: &mut usize) -> Result<(), String> {
     *turn += 1;
     let by: fn(usize) -> usize =

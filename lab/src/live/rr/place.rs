@@ -113,14 +113,14 @@ impl Place {
         }
         a.sh(&format!("ip route add default via {}", LEFT_V6[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT_V6[1]))?;
-        // Connections end at A, in succession: it needs many ports, and soon again.
+        // A closes many connections in succession, so it needs many ports and reuses them soon.
         a.sysctl("ipv4/ip_local_port_range", "1024 65535")?;
         a.sysctl("ipv4/tcp_tw_reuse", "1")?;
-        // What one connection learned of the path must not help or burden the next measurement.
+        // The path metrics of one connection must not affect the next measurement.
         a.sysctl("ipv4/tcp_no_metrics_save", "1")?;
         for (host, device) in [(a, "a0"), (b, "b0")] {
-            // Checksums that are left to a device stay incomplete between two veths. And what is
-            // one packet to the kernel's router has to be one packet to any router.
+            // Checksums that are left to a device stay incomplete between two veths. Also, one
+            // packet for the kernel's router must be one packet for any router.
             host.sh(&format!("ethtool -K {device} tx off"))?;
         }
         let server = Server::start(b)?;

@@ -15,7 +15,8 @@ const LONGEST_NAME: usize = 16;
 /// The file to check, or none if the arguments name devices. A file exists without being the name
 /// of a device, or has a name that no device can have.
 ///
-/// # Errors Files and devices together, or several files.
+/// # Errors
+/// The arguments name files and devices together, or several files.
 pub(super) fn file_of(what: &[String]) -> Result<Option<PathBuf>, CliError> {
     pick(what, &|name| known().iter().any(|known| known == name))
 }

@@ -27,7 +27,7 @@ pub trait Installed {
 pub struct Followed {
     /// Routes inserted or removed directly in the FIBs.
     pub direct: u64,
-    /// The same between two bursts.
+    /// Routes inserted or removed between two bursts.
     pub between: u64,
     /// Next hops added or changed.
     pub hops: u64,
@@ -37,9 +37,9 @@ pub struct Followed {
 const BATCH: usize = 8192;
 /// Routes changed between two bursts.
 const ROUTES_PER_JOB: usize = 32;
-/// Next hops changed between two bursts: each is one more store, and a group 256, computed again.
+/// Next hops changed between two bursts: each costs one more store, and a group 256, which are recomputed.
 const HOPS_PER_JOB: usize = 8;
-/// With more next hops than this, those that no route uses any more are looked for.
+/// With more next hops than this, the controller looks for unused ones and frees them.
 const MANY_HOPS: usize = 1024;
 
 /// The new state of one entry of one FIB.
@@ -150,8 +150,8 @@ impl FibSync {
         ops.ok_or(FibSyncError::Tables(TablesError::Unknown))
     }
 
-    /// Adds what else changes in a lookup chain with a destination: prefixes that its shadow covers or
-    /// covered, and prefixes from which the search continues.
+    /// Adds the other entries of a lookup chain that change with a destination: prefixes that it shadows or
+    /// shadowed, and prefixes from which the search continues.
     fn about(
         &self,
         rib: &Rib,
@@ -177,7 +177,7 @@ impl FibSync {
             }
         });
         if base.is_none() {
-            // The answer for all packets may have been covered until now.
+            // Until now a route may have shadowed the answer for all packets.
             let all = RoutePrefix::all(place(dest.prefix) == 0);
             contents.push((of.lookup_chain, all, content(rib, &of.item, all)));
         }

@@ -1,8 +1,8 @@
-//! Next hops of routes in tables: which number in the tables represents what a route leads to.
+//! Next hops of routes in tables: which number in the tables represents a route's target.
 //!
-//! What a million routes share changes in one place. A next-hop object has a number of its own, which is
-//! redirected ([`Tables::set_lead`]). Several next hops are a group, whose members change
-//! ([`Tables::set_group`]). Routes have to be inserted again only where one becomes the other.
+//! A target that a million routes share changes in one place. A next-hop object has a number of its own,
+//! which is redirected ([`Tables::set_lead`]). Several next hops are a group, whose members change
+//! ([`Tables::set_group`]). Routes are inserted again only if one of these becomes the other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,7 +52,7 @@ impl HopKey {
     }
 }
 
-/// What the tables should have for a key.
+/// The content that the tables should have for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// A next hop that others share.
@@ -63,7 +63,7 @@ pub(super) enum Plan {
     Group(Vec<(Source, u16)>),
 }
 
-/// A next hop that the tables have once for all users.
+/// A next hop that all its users share in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shared {
     Local,
@@ -231,7 +231,7 @@ impl HopTable {
         wanted.push((key, own));
     }
 
-    /// Makes what is wanted; returns the keys whose number has changed.
+    /// Makes the wanted next hops; returns the keys whose number has changed.
     pub(super) fn make(
         &mut self,
         tables: &mut Tables,

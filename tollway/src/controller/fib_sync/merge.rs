@@ -24,10 +24,10 @@ pub(super) enum Content {
 
 /// The content of a lookup chain's FIB for a prefix.
 ///
-/// As long as there have only been the default rules, the kernel has IPv4's tables local and main in one
-/// trie, where the longest prefix of either wins (`fib_unmerge`, `net/ipv4/fib_frontend.c`). Afterwards it
-/// looks up one after the other. It does not show which of the two it does, so where that makes a
-/// difference the kernel decides. What the local table delivers goes to the kernel in any case.
+/// As long as there were only the default rules, the kernel has IPv4's tables local and main in one trie.
+/// There the longest prefix of either wins (`fib_unmerge`, `net/ipv4/fib_frontend.c`). Afterwards it looks up
+/// one table after the other. It does not show which of the two it does. So where that makes a
+/// difference, packets take the kernel path. Packets that the local table delivers take it in any case.
 pub(super) fn content(rib: &Rib, item: &Item, prefix: RoutePrefix) -> Content {
     content_over(rib, item, prefix, || base(rib, item.base, prefix))
 }
@@ -55,7 +55,7 @@ fn content_over(
         Some((of, choice)) if is(rib, choice, RouteKind::Throw) => match item.base {
             _ if of != prefix => beneath(),
             _ if maybe_one_trie => Content::Kernel,
-            // A shorter prefix in the same FIB does not apply to what the route throws.
+            // A shorter prefix in the same FIB does not apply to packets of a throw route.
             BaseTable::All(fate) => Content::All(fate),
             BaseTable::Table(table) => match rib.longest(table, prefix) {
                 Some((_, choice)) => Content::Route(choice),
@@ -69,7 +69,7 @@ fn content_over(
                 _ => Content::Kernel,
             }
         }
-        // Shadowed.
+        // The route of `over` shadows the base.
         Some(_) => Content::Nothing,
     }
 }

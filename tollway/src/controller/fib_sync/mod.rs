@@ -38,13 +38,13 @@ use space::Space;
 /// Why tables cannot be kept in step. They have to be rebuilt, and until then the kernel forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FibSyncError {
-    /// So much has changed that the RIB did not note what.
+    /// So much has changed that the RIB did not record the individual changes.
     #[error("the routes are others altogether; fill new tables")]
     All,
-    /// A table that no lookup chain has, since it was empty, has a route now.
+    /// A table that was empty, and so is in no lookup chain, has a route now.
     #[error("a table that was empty has routes; rebuild lookup chains and tables")]
     LookupChains,
-    /// The tables could not take something.
+    /// The tables could not take a route.
     #[error("the tables could not take a route ({0:?}); fill new ones")]
     Tables(TablesError),
     /// The worker has ended.
@@ -86,7 +86,7 @@ type Uses = HashMap<(Family, TableId), Arc<[Use]>>;
 struct Use {
     lookup_chain: usize,
     item: Item,
-    /// The table shadows the other.
+    /// Whether the table shadows the other.
     is_over: bool,
 }
 

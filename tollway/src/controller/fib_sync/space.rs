@@ -1,5 +1,5 @@
-//! Which prefixes concern neighbours: those whose destinations are on a link themselves, the prefixes
-//! within them, and the prefixes around them.
+//! Which prefixes concern neighbours: connected prefixes, the prefixes within them, and those that cover
+//! them.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -180,6 +180,6 @@ fn tables_answer_as_rules_and_routes_do() {
             fast += compare(&mut world, &now, &bench, &format!("seed {seed}, step {step}"));
         }
     }
-    // Make sure that the test is not empty: most answers are no punts.
+    // The test must not be empty: most answers must not be punts.
     assert!(fast > 400 * 41 * 20, "{fast} of {}", 400 * 41 * 60);
 }

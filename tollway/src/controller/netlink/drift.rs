@@ -11,12 +11,12 @@ use super::touched::MOST;
 use crate::controller::event::Event;
 use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, NexthopId, RouteKey, TableId};
 
-/// A list may be ahead of a notification, which is awaited for this long.
+/// How long an audit waits for a notification that explains a difference: a list may be ahead of it.
 const GRACE: Duration = Duration::from_secs(1);
 /// The most differences that are logged one by one.
 const TOLD: usize = 20;
 
-/// Something that can change, as an audit distinguishes it.
+/// An object that can change, as an audit distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Thing {
     Small(Object),
@@ -24,7 +24,7 @@ enum Thing {
     Routes(TableId, IpNet),
 }
 
-/// Something that can change.
+/// An object that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Object {
     Link(Ifindex),
@@ -56,14 +56,14 @@ pub(super) struct Findings {
     suspects: BTreeSet<Thing>,
     /// Objects with a notification since the audit began: the list may have been ahead of it.
     heard: HashSet<Thing>,
-    /// An audit is running.
+    /// Whether an audit is running.
     open: bool,
     /// When suspects become certain.
     due: Option<Instant>,
 }
 
 impl Findings {
-    /// An audit begins.
+    /// Begins an audit.
     pub(super) fn open(&mut self) {
         self.forget();
         self.open = true;
@@ -80,7 +80,7 @@ impl Findings {
         }
     }
 
-    /// Routes to a destination were wrong.
+    /// Records that the known routes to a destination were wrong.
     pub(super) fn suspect_routes(&mut self, table: TableId, dst: IpNet) {
         self.suspect(Thing::Routes(table, dst));
     }
@@ -139,7 +139,7 @@ impl Findings {
         known.into_keys().for_each(|key| self.suspect(Thing::Small(object(key))));
     }
 
-    /// The audit has seen everything; a notification in the next moment may still explain a difference.
+    /// Concludes the audit's lists; for a moment, a notification may still explain a difference.
     pub(super) fn close(&mut self, now: Instant) {
         self.due = Some(now + GRACE);
     }
@@ -182,7 +182,7 @@ impl Thing {
     }
 }
 
-/// The name of a suspect for people.
+/// The name of a suspect for the log.
 struct Named<'a> {
     thing: &'a Thing,
     known: &'a Kernel,

@@ -30,8 +30,8 @@ mod is {
     pub(super) const XDP: u16 = 43;
 }
 
-/// The device in the body of an `RTM_NEWLINK` or `RTM_DELLINK`; none if the message is about something else
-/// of the device, such as its membership of a bridge or its IPv6 settings.
+/// The device in the body of an `RTM_NEWLINK` or `RTM_DELLINK`. `None` if the message is about another aspect
+/// of the device: its membership of a bridge, or its IPv6 settings.
 pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
     let [family, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *body.first_chunk::<LINK>()?;
     if family != 0 {
@@ -61,7 +61,7 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
     Some((u32::from_ne_bytes([i0, i1, i2, i3]), netdev))
 }
 
-/// Reads the attributes nested in `IFLA_LINKINFO`; the kind comes before what depends on it.
+/// Reads the attributes nested in `IFLA_LINKINFO`; the kind precedes the attributes that depend on it.
 fn describe(netdev: &mut Netdev, info: Attribute<'_>) {
     const KIND: u16 = 1;
     const DATA: u16 = 2;
@@ -149,6 +149,6 @@ pub(super) fn netconf(body: &[u8]) -> Option<Event> {
 pub(super) fn traffic_control(body: &[u8]) -> Option<Event> {
     let [_, _, _, _, index @ ..] = *body.first_chunk::<8>()?;
     let index = u32::from_ne_bytes(index);
-    // `TCM_IFINDEX_MAGIC_BLOCK` stands for a block that devices share.
+    // `TCM_IFINDEX_MAGIC_BLOCK` denotes a block that devices share.
     Some(Event::Tc(Some(index).filter(|index| *index != u32::MAX)))
 }

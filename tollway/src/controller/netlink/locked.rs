@@ -12,7 +12,7 @@ use super::route;
 use crate::controller::kernel::Ifindex;
 use crate::netlink::Asker;
 
-/// Destinations, and how long their exceptions hold.
+/// Destinations, and the time until their exceptions expire.
 pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
 
 /// Lists the kernel's exceptions whose MTU is locked. Waits for the kernel: 100 ms with a million routes.
@@ -29,7 +29,7 @@ pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
     })
 }
 
-/// A packet of the host's own.
+/// A packet that the host itself sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct Flow {
     pub(in crate::controller) src: Option<Ipv4Addr>,
@@ -38,8 +38,8 @@ pub(in crate::controller) struct Flow {
     pub(in crate::controller) tos: u8,
 }
 
-/// Queries how long an exception with a locked MTU holds for a packet of the host's own, which leaves by a
-/// VRF device or by none. None if there is no such exception, or no route.
+/// Queries the time until an exception with a locked MTU expires, for a packet that the host itself sends by
+/// a VRF device or by none. `None` if there is no such exception, or no route.
 ///
 /// # Errors
 /// The query could not be made.

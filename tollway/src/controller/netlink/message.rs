@@ -126,7 +126,7 @@ pub(super) fn exceptions_body() -> [u8; 12] {
     body
 }
 
-/// The body of the request for the route of the host's own packets.
+/// The body of the request for the route of packets that the host itself sends.
 pub(super) fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
     use route::is::{DST, OIF, SRC};
     const WHOLE: u8 = 32;

@@ -7,9 +7,9 @@ use super::touched::Touched;
 use crate::controller::event::Event;
 use crate::controller::kernel::{Family, Kernel};
 
-/// How often a list is read at most when too much changes meanwhile.
+/// The most attempts to read a list during which too much changes.
 const ROUNDS: u8 = 3;
-/// The same for rules, which are few: a change notified during the other family's list would be lost.
+/// The same for rules, which are few. Only a repeated list includes a change during the other family's list.
 const RULE_ROUNDS: u8 = 100;
 
 /// The state of a pass.
@@ -23,7 +23,7 @@ pub(super) struct Pass {
     fresh: Box<Kernel>,
     /// The list is not of one moment, and the kernel continues lists of its kind by count.
     interrupted: bool,
-    /// How often the list was read in vain.
+    /// How often the list was read without success.
     round: u8,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Next {
     List(List),
     /// The configuration apart from routes is complete; then routes follow.
     Whole(Box<Kernel>),
-    /// The family's routes are settled if this many lists agree.
+    /// The family's routes are complete if this many lists agree.
     Listed(Family, u8),
 }
 
@@ -71,7 +71,7 @@ impl Pass {
         if !self.is_small() {
             return;
         }
-        // Rules have no names to tell apart what list and changes say.
+        // Rules have no names by which a listed rule and a changed rule could be matched.
         if matches!(event, Event::Rule(..)) {
             self.interrupted |= matches!(self.list, List::Rules(_));
             return;
@@ -113,11 +113,11 @@ impl Pass {
         let again = self.round < ROUNDS;
         let next = match self.list {
             List::Links => Next::List(List::Addresses),
-            // Changed addresses are right already; another may have been left out.
+            // Changed addresses are already correct, but the list may lack another one.
             List::Addresses if self.interrupted && again => return Next::List(List::Addresses),
             List::Addresses => Next::List(List::Nexthops),
             List::Nexthops => Next::List(List::Rules(Family::V4)),
-            // A change may have been of the family listed before.
+            // The change may concern the family that was listed first.
             List::Rules(_) if self.interrupted && self.round < RULE_ROUNDS => {
                 self.fresh.rules.clear();
                 return Next::List(List::Rules(Family::V4));
@@ -126,7 +126,7 @@ impl Pass {
             List::Rules(Family::V4) => return Next::List(List::Rules(Family::V6)),
             List::Rules(Family::V6) => Next::Whole(std::mem::take(&mut self.fresh)),
             List::Routes(family) if touched.is_settled(family) => Next::Listed(family, 1),
-            // An audit has time: the next one comes anyway.
+            // An audit need not repeat a list: the next audit follows anyway.
             List::Routes(family) if self.audit || !again => Next::Listed(family, ROUNDS),
             List::Routes(family) => return Next::List(List::Routes(family)),
         };

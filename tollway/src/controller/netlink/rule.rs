@@ -11,9 +11,9 @@ use crate::netlink::{Attribute, attributes};
 const HEADER: usize = 12;
 /// `FIB_RULE_INVERT`: the rule is for packets that do not match its selectors.
 const INVERT: u32 = 2;
-/// The word for a rule that is only for packets of VRFs, and does not look up their tables.
+/// The word for a rule that applies only to packets of VRFs and does not look up their tables.
 pub(in crate::controller) const VRF_ONLY: &str = "l3mdev";
-/// The word for a rule for packets that do not match its selectors.
+/// The word for a rule that applies to packets that do not match its selectors.
 pub(in crate::controller) const NOT: &str = "not";
 /// The value for "no limit" (`FRA_SUPPRESS_*`).
 const NONE: u32 = u32::MAX;
@@ -115,7 +115,7 @@ impl Parts {
 
     fn action(&mut self, number: u8) -> RuleAction {
         if self.vrf && number != 1 {
-            // Only for packets of VRFs: `l3mdev unreachable` comes behind their tables.
+            // It applies only to packets of VRFs: `l3mdev unreachable` follows the lookup in their tables.
             self.odd.push(VRF_ONLY.to_owned());
         }
         match number {

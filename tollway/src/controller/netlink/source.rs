@@ -25,18 +25,18 @@ const DRAINED: usize = 8192;
 const SLICE: Duration = Duration::from_millis(2);
 /// The same in an audit, which has to remain unnoticed.
 const AUDIT_SLICE: Duration = Duration::from_micros(500);
-/// An audit takes one part in this many of a processor; an audit that someone waits for takes more. A million
-/// routes cost 1.5 s, 0.9 s of which are in the kernel.
+/// An audit takes one part in this many of a processor's time; an audit that someone waits for takes more. A
+/// million routes cost 1.5 s, of which the kernel takes 0.9 s.
 const AUDIT_SHARE: u32 = 100;
 const AWAITED_SHARE: u32 = 10;
-/// A slice counts for at most this long: a thread without a processor meanwhile took no time of one.
+/// The most time that a slice counts for: if it took longer, the thread had no processor for a part of it.
 const AUDIT_SLICE_MOST: Duration = Duration::from_millis(2);
-/// A list from which nothing comes for this long is lost.
+/// A list without a message for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For this long after a device has gone up or down, lists may have what the kernel is about to drop or
-/// correct.
+/// For this long after a device has gone up or down, lists may contain objects that the kernel is about to
+/// drop or correct.
 const SHAKY: Duration = Duration::from_millis(500);
-/// The time before a list that was given up begins again: at first, and at most.
+/// The time before an abandoned list begins again: at first, and at most.
 const RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
@@ -81,15 +81,15 @@ pub struct Source {
     pass: Option<Pass>,
     touched: Touched,
     findings: Findings,
-    /// When to list everything again.
+    /// When to list everything again, if that is due.
     resync_at: Option<Instant>,
     retry: Duration,
     /// When an audit has to begin or continue.
     audit_at: Instant,
     audit_began: Instant,
-    /// Another audit has to follow the present lists.
+    /// Whether another audit has to follow the present lists.
     audit_again: bool,
-    /// Someone waits for an audit.
+    /// Whether someone waits for an audit.
     is_awaited: bool,
     /// When a part of the list was received last.
     heard: Instant,
@@ -109,7 +109,7 @@ impl Source {
     /// Starts to follow the kernel, and begins with lists of everything.
     ///
     /// # Errors
-    /// The system gives no socket.
+    /// The system refuses a socket.
     pub fn open(settings: Settings) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
@@ -143,7 +143,7 @@ impl Source {
         self.changes.fd()
     }
 
-    /// When there is something to read even though nothing is readable.
+    /// When [`Source::read`] has work even though the descriptor is not readable.
     #[must_use]
     pub fn due(&self) -> Instant {
         let next = match &self.pass {
@@ -166,8 +166,8 @@ impl Source {
         self.stats
     }
 
-    /// Has everything listed again, in case of doubt; known data stays in use meanwhile. This begins at once,
-    /// unless there was doubt just before: lists take a fifth of the time at most.
+    /// Lists everything again, in case of doubt; known data stays in use meanwhile. The lists begin at once,
+    /// unless others were just made: lists take a fifth of the time at most.
     pub fn resync(&mut self) {
         let rest = self.complete + self.took * 4;
         self.resync_at.get_or_insert_with(|| rest.max(Instant::now()));
@@ -189,8 +189,8 @@ impl Source {
     /// Reads what is available, for a few milliseconds at most; returns whether there is more. Never waits.
     ///
     /// # Errors
-    /// A socket is unusable. Another source may replace this one; known data stays in use until that has
-    /// listed everything.
+    /// A socket is unusable. Another source may replace this one; known data stays in use until the new source
+    /// has listed everything.
     pub fn read(&mut self, sink: &mut dyn FnMut(Event)) -> io::Result<bool> {
         let drained = self.read_changes(BATCH, sink)?;
         self.is_drained = drained;
@@ -244,7 +244,7 @@ impl Source {
             Event::Route(key, route, Change::Del | Change::Add(Place::Instead))
                 if route.odd && key.family() == Family::V6 =>
             {
-                // Another route may look the same and be for another source (`RTA_SRC`).
+                // Another route may look the same and apply to another source (`RTA_SRC`).
                 self.resync_at.get_or_insert_with(|| Instant::now() + LAST_RETRY);
                 sink(event);
             }
@@ -263,7 +263,7 @@ impl Source {
         }
     }
 
-    /// Passes an event on if it is news.
+    /// Passes an event on, if it changes the known configuration.
     fn tell(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
         if self.known.take(&event) != Effect::Nothing {
             sink(event);
@@ -278,7 +278,7 @@ impl Source {
         self.give_up()
     }
 
-    /// Gives the pass up, to begin again a little later.
+    /// Abandons the pass, to begin again a little later.
     fn give_up(&mut self) -> io::Result<()> {
         self.abandon()?;
         self.resync_at = Some(Instant::now() + self.retry);
@@ -289,7 +289,7 @@ impl Source {
     /// Drops the running pass.
     fn abandon(&mut self) -> io::Result<()> {
         if self.pass.take().is_some() {
-            // The kernel would continue its list, and begin no other on this socket.
+            // On the old socket, the kernel would continue its list and begin no other.
             self.lists = lists()?;
         }
         self.findings.forget();
@@ -297,8 +297,8 @@ impl Source {
         Ok(())
     }
 
-    /// Begins a pass if one is due and all earlier notifications have been read. As long as any wait there
-    /// after a loss, more may be lost without an error.
+    /// Begins a pass if one is due and all earlier notifications have been read. As long as unread
+    /// notifications remain after a loss, more may be lost without an error.
     fn begin(
         &mut self,
         now: Instant,
@@ -453,7 +453,7 @@ impl Source {
         let now = Instant::now();
         let shaky = self.shaken.is_some_and(|at| at + SHAKY > self.began);
         if shaky {
-            // The lists are right but for this: the next pass may wait, and need not take all the time.
+            // Apart from this the lists are right, so the next pass may wait. It need not take all the time.
             let rest = LAST_RETRY.max((now - self.began) * 10);
             self.resync_at.get_or_insert(now + rest);
         }

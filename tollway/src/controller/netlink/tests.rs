@@ -141,13 +141,13 @@ fn what_is_heard_is_newer_than_what_is_listed() {
     assert_eq!(list(two, &[]), (all.clone(), true));
     let only = |at, last| [(at, told(C, last, Change::Add(Place::Only)))];
     assert_eq!(list(two, &only(1, 9)), (all[..1].to_vec(), true));
-    // Listed before the notification, it also happened before it.
+    // The listed state is older than the notification.
     assert_eq!(list(two, &[(1, told(A, 9, Change::Add(Place::Instead)))]), (all.clone(), true));
-    // Listed just before its deletion, whose notification came after.
+    // The route was listed just before its deletion; the notification arrived after the list.
     assert_eq!(list(two, &[(1, told(C, 2, Change::Del))]), (all[..1].to_vec(), true));
     // A route other than the deleted one.
     assert!(!list(two, &[(1, told(C, 3, Change::Del))]).1);
-    // One of several, the others of which are not accepted.
+    // One of several routes, and the others are not accepted.
     assert!(!list(two, &[(1, told(C, 3, Change::Add(Place::Last)))]).1);
 }
 
@@ -198,7 +198,7 @@ fn rules_that_change_while_they_are_listed_are_listed_again() {
     pass.listed(here(2), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
     pass.ask(List::Rules(Family::V6), 3);
-    // The list of its family is over already.
+    // The list of its family has already ended.
     pass.hear(&here(3), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V4)));
     pass.ask(List::Rules(Family::V4), 4);

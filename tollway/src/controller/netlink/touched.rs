@@ -10,7 +10,7 @@ use super::drift::Object;
 use crate::controller::event::{Change, Event, Place};
 use crate::controller::kernel::{Family, Route, RouteKey};
 
-/// The most objects: more would take too much memory, so the list is given up.
+/// The most objects: more would take too much memory, so the list is abandoned.
 pub(super) const MOST: usize = 500_000;
 
 /// The last notification of an object.
@@ -29,13 +29,13 @@ pub(super) struct Touched {
     /// The last route of the list so far.
     before: Option<RouteKey>,
     /// Addresses whose routes are listed partly in one datagram, partly in the next. If one of these routes
-    /// goes meanwhile, another may be left out (`fn_trie_dump_leaf` skips by count).
+    /// is deleted in between, the list may lack another (`fn_trie_dump_leaf` skips by count).
     split: Vec<IpAddr>,
-    /// A datagram has begun.
+    /// Whether the next route is the first of its datagram.
     begun: bool,
-    /// An IPv6 route went: others may be left out (`fib6_dump_table` skips by count).
+    /// Whether an IPv6 route was deleted: the list may lack others (`fib6_dump_table` skips by count).
     went: bool,
-    /// List and changes together leave something undecided.
+    /// Whether list and changes together leave the state of a route undecided.
     doubt: bool,
 }
 
@@ -62,7 +62,7 @@ impl Touched {
         self.objects.insert(object, last);
     }
 
-    /// Notes that the list has something that cannot last.
+    /// Records that list and changes together leave the state of a route undecided.
     pub(super) const fn doubt(&mut self) {
         self.doubt = true;
     }
@@ -94,7 +94,7 @@ impl Touched {
             return true;
         }
         let Some(last) = self.objects.get(&Object::Route(*key)) else { return true };
-        // One of several, of which some were accepted, or none; or a route other than the deleted one.
+        // The key has several routes, which the list accepted or not; or this is not the deleted route.
         let gone = Last::Gone(self.hasher.hash_one(route));
         self.doubt |= before == Some(*key) || (*last != Last::Here && *last != gone);
         false

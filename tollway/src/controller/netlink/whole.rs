@@ -8,7 +8,7 @@ use super::Source;
 use crate::controller::event::Event;
 use crate::ports::sys;
 
-/// The longest wait before due work is looked for, in milliseconds.
+/// The longest wait before the next check for due work, in milliseconds.
 const MOST_WAIT: u128 = 100;
 
 impl Source {

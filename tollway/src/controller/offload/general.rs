@@ -4,7 +4,7 @@ use super::probe::{Device, Hook};
 use super::{Facts, Firewall, PerFamily, Reason};
 use crate::controller::kernel::{Family, Rule};
 
-/// Kinds of devices that take frames of others while neither `IFLA_LINK` nor `IFLA_MASTER` shows of which.
+/// Kinds of devices that take other devices' frames, but neither `IFLA_LINK` nor `IFLA_MASTER` shows whose.
 const HIDDEN: [&str; 2] = ["hsr", "prp"];
 
 /// Why everything of a family takes the kernel path.
@@ -36,7 +36,7 @@ fn xfrm(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     }
 }
 
-/// Adds the reasons about netfilter's hooks: from traces of their users and, where the kernel lists the
+/// Adds the reasons about netfilter's hooks: from traces of their users and, if the kernel lists the
 /// hooks, also from that list.
 fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let probes = facts.probes;
@@ -50,7 +50,7 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let has = |hook: &Hook| hooks.is_some_and(|hooks| hooks.contains(hook));
     let by = firewall(facts, family, reasons).or(legacy(facts, family, reasons));
     let own = fragments(facts, family);
-    // Tracked connections may be of the other family.
+    // The tracked connections may belong to the other family.
     let explained = own.is_some() || fragments(facts, family.other()).is_some();
     let traces = probes.tracked && !explained || has(&Hook::Conntrack) && own.is_none();
     if by.is_some() || traces {

@@ -1,14 +1,14 @@
 //! Finds ports that gain nothing from an XDP program.
 //!
-//! On many devices a program slows down what it does not forward: a veth with a program receives TCP in
-//! single packets instead of large ones. So a port has one only where some arriving or leaving traffic could
-//! be fast.
+//! On many devices a program slows down packets that it does not forward: a veth with a program receives
+//! TCP in single packets instead of large ones. So a port has a program only if some arriving or leaving
+//! traffic could be fast.
 
 use super::{Link, Offload, Reason};
 use crate::controller::kernel::{Family, Ifindex};
 
 impl Offload {
-    /// Why nothing that arrives or leaves by a port would be fast; none if something would. Also none if
+    /// Why no traffic that arrives or leaves by a port would be fast; `None` if some would. Also `None` if
     /// another program is on the port: attaching then reports that.
     #[must_use]
     pub fn idle(&self, port: Ifindex) -> Option<String> {

@@ -15,11 +15,11 @@ const LOWER_UP: u32 = 1 << 16;
 const MOST_TAGS: usize = 2;
 /// The most stacked devices behind whose tags the XDP program parses on.
 const MOST_STEERED: usize = 2;
-/// More devices than are ever stacked; it ends the walk where devices refer to each other in a circle.
+/// More devices than are ever stacked. This limit ends the walk if devices refer to each other in a circle.
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
-/// Kinds of devices that refer to one below and take none of its frames, except packets to the host:
+/// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// tunnels, and the ends of a cable.
 const HARMLESS: [&str; 16] = [
     "vlan",
@@ -304,7 +304,7 @@ fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason>
 /// For each device, the devices on it that take its frames first.
 type Uppers = BTreeMap<Ifindex, Vec<Reason>>;
 
-/// Finds them once for all links: there may be thousands of links, and of devices.
+/// Finds these devices once for all links: there may be thousands of links, and of devices.
 fn uppers(facts: &Facts<'_>) -> Uppers {
     let below = |lower: Ifindex, kind: &str| {
         let netdev = facts.kernel.netdevs.get(&lower).filter(|_| !HARMLESS.contains(&kind));

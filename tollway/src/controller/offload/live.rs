@@ -21,7 +21,7 @@ impl Live {
         Self { offload: Arc::default(), counts }
     }
 
-    /// Publishes an offload; to be called whenever one has been evaluated and installed.
+    /// Publishes an offload. Call this whenever one has been evaluated and installed.
     pub fn set(&self, offload: Offload) {
         *lock(&self.offload) = Arc::new(offload);
     }

@@ -105,7 +105,7 @@ fn most_tags(facts: &Facts<'_>) -> usize {
     tags.max().unwrap_or(0)
 }
 
-/// Fragments, where rules for the host's own packets enable their reassembly.
+/// Fragments, if rules for the host's own packets enable their reassembly.
 pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     let of = |what: &str, rule: &Option<String>| {
         rule.as_ref().map(|rule| Part {
@@ -128,7 +128,7 @@ fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
     leaps.then(|| "for some packets another rule is next (goto)".to_owned())
 }
 
-/// The name of a device that is no link of the router, and what it is.
+/// The name of a device that is not a link of the router, and its kind.
 fn elsewhere(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
     let Some(netdev) = facts.kernel.netdevs.get(&device) else {
         return (format!("device {device}"), "there is no such device any more".to_owned());

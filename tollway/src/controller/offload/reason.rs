@@ -7,7 +7,7 @@ use crate::controller::kernel::Family;
 /// Why traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The kernel does not forward what arrives, by this sysctl.
+    /// The kernel does not forward arriving packets, because of this sysctl.
     ForwardingOff(String),
     /// The device does not have the family.
     NoFamily(Family, String),
@@ -53,11 +53,11 @@ pub enum Reason {
     NoArp(String),
     /// It has another XDP program.
     OtherXdp(String),
-    /// Filters of tc(8) inspect what arrives.
+    /// Filters of tc(8) inspect arriving packets.
     FiltersIn(String),
-    /// Filters of tc(8) inspect what leaves.
+    /// Filters of tc(8) inspect leaving packets.
     FiltersOut(String),
-    /// A queueing discipline has been configured for what leaves.
+    /// A queueing discipline has been configured for leaving packets.
     Qdisc {
         /// The device.
         device: String,
@@ -90,13 +90,13 @@ pub enum Reason {
     EgressQos(String),
     /// A VLAN device on more tags than the router parses.
     TooManyTags(String),
-    /// Its packets are larger than buffers have room for.
+    /// Its packets may be larger than the buffers.
     LargeMtu {
         /// The device.
         device: String,
         /// The size of its largest packet, in bytes.
         mtu: u32,
-        /// The largest size that there is room for, in bytes.
+        /// The largest packet that a buffer has room for, in bytes.
         most: u32,
     },
     /// 127/8 is routed.
@@ -107,15 +107,15 @@ pub enum Reason {
     PathMtu,
     /// The kernel answers for neighbours, and consumes their messages.
     ProxyNdp,
-    /// IPsec policies are evaluated for packets; their number.
+    /// The kernel evaluates IPsec policies for packets; their number.
     Xfrm(u64),
     /// The kernel drops packets without a matching IPsec policy.
     XfrmBlocks,
-    /// Connections are tracked, or something similar happens; for what, where that is known.
+    /// The kernel tracks connections, or does something similar; the cause, if it is known.
     Conntrack(Option<String>),
-    /// Fragments are reassembled, and cannot be recognized behind two tags; for what.
+    /// The kernel reassembles fragments, which the XDP program cannot recognize behind two tags; the cause.
     Fragments(String),
-    /// A listener receives which connections are tracked; who.
+    /// A listener receives which connections are tracked; its name.
     Watched(&'static str),
     /// There are virtual services.
     Ipvs,
@@ -127,9 +127,9 @@ pub enum Reason {
     Hook(String),
     /// The rules of nftables are unknown.
     RulesUnread(String),
-    /// The router cannot do the firewall as a whole; why.
+    /// The router cannot execute the firewall's rules at all, and why.
     Rules(String),
-    /// Devices of a kind take frames of others, and the kernel does not show of which.
+    /// Devices of a kind take other devices' frames, and the kernel does not show whose.
     Hidden {
         /// The kind.
         kind: String,

@@ -30,13 +30,13 @@ pub struct RouteTally {
     pub wrapped: u64,
     /// Routes for a single type of service.
     pub of_tos: u64,
-    /// Routes that the router cannot do exactly for another reason ([`Route::odd`], unknown next-hop
+    /// Routes that the router cannot follow exactly for another reason ([`Route::odd`], unknown next-hop
     /// objects).
     pub odd: u64,
-    /// Routes that differ from others only in where they lead, so that the kernel tries them in turn: default
-    /// routes of IPv4, any of IPv6.
+    /// Routes that differ from others only in their next hops, so the kernel tries them in turn: default
+    /// routes of IPv4, any routes of IPv6.
     pub in_turn: u64,
-    /// The last route, and whether there was another like it.
+    /// The last route, and whether there was another of its key.
     last: Option<(RouteKey, bool)>,
 }
 

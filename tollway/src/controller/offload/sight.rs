@@ -102,8 +102,8 @@ fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     Ok((kernel, routes))
 }
 
-/// The configuration received so far. Routes are kept until the list is complete: it may be repeated, and
-/// routes in it may go meanwhile.
+/// The configuration received so far. It keeps routes until the list is complete: the list may be repeated,
+/// and the kernel may delete listed routes before that.
 #[derive(Debug, Default)]
 struct KernelReport {
     kernel: Kernel,
@@ -120,7 +120,7 @@ impl KernelReport {
 /// Reads the rules by nft.
 fn firewall() -> Firewall {
     let (say, told) = mpsc::channel();
-    // If the receiver has gone, it has all that it needs.
+    // A receiver that has gone needs nothing more.
     let report = Box::new(move |event| drop(say.send(event)));
     let follower = match Follower::start(report) {
         Ok(follower) => follower,

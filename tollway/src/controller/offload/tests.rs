@@ -117,7 +117,7 @@ fn kernels(offload: &Offload) -> BTreeSet<String> {
     all
 }
 
-/// Asserts what takes the kernel path after a change; `*` stands for both families.
+/// Asserts what takes the kernel path after a change; `*` means both families.
 #[track_caller]
 fn expect(change: impl FnOnce(&mut Router), wanted: &[&str]) {
     let mut router = Router::new();

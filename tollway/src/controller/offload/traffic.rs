@@ -1,4 +1,4 @@
-//! How much of the traffic so far went by links whose packets take the kernel path. This uses the counters of
+//! The share of the traffic so far on links whose packets take the kernel path. It comes from the counters of
 //! devices, since routes and rules count nothing.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::controller::kernel::{Ifindex, Kernel};
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
 
-/// Packets that a device has counted since it exists.
+/// Packets that a device has counted since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Received.
@@ -29,7 +29,7 @@ pub struct Shares {
     pub either: u64,
 }
 
-/// A device that routes lead to and that is no port's, so that all its traffic takes the kernel path.
+/// A device that routes lead to and that belongs to no port, so all its traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     /// Its name.
@@ -49,7 +49,7 @@ pub struct Traffic {
     pub others: Vec<Other>,
 }
 
-/// The counts of this namespace's devices, by name; none where they cannot be read.
+/// The counts of this namespace's devices, by name; none if they cannot be read.
 pub(super) fn read() -> BTreeMap<String, Counted> {
     parse(&std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default())
 }
@@ -66,7 +66,7 @@ fn parse(table: &str) -> BTreeMap<String, Counted> {
 }
 
 impl Traffic {
-    /// The counts by path, if they can be divided: not where a program takes packets of a port before its
+    /// The counts by path, if they can be divided. They cannot if a program takes packets of a port before its
     /// VLAN devices count them.
     pub(super) fn of(
         offload: &Offload,

@@ -68,7 +68,7 @@ pub(super) struct RouteAttrsStore {
 }
 
 impl RouteAttrsStore {
-    /// A store with only the attributes that stand for too many.
+    /// A store with only the attributes for routes that get no number.
     pub(super) fn new(full: RouteAttrs) -> Self {
         let (spare, by_hash, hasher) = Default::default();
         Self { full, entries: vec![None], spare, by_hash, hasher }

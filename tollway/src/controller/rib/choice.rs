@@ -16,7 +16,7 @@ pub enum Choice {
     Is(RouteAttrsId),
 }
 
-/// Whether a route ends the search, whatever the state of its next hops.
+/// Whether a route ends the search, regardless of the state of its next hops.
 fn use_of(state: &State, family: Family, route: &Route) -> Use {
     let reject = |kind| {
         use RouteKind::{Blackhole, Prohibit, Throw, Unreachable};

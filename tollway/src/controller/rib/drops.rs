@@ -1,7 +1,7 @@
 //! What the kernel drops or reactivates without notification.
 //!
-//! The derived drops may be too many. Packets of a route that is missing here take the kernel path, until the
-//! list that [`Rib::doubts`] asks for has it again.
+//! The RIB may derive too many drops. Packets of a route that is missing here take the kernel path until the
+//! RIB has it again, from the list that [`Rib::doubts`] requests.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -46,7 +46,7 @@ impl Rib {
             if !now.carrier {
                 self.drop_objects_of(index);
             }
-            // Next hops that were also dead for want of an address had another reason meanwhile.
+            // A next hop may also have been dead for lack of an address, so its state is now in doubt.
             self.doubts |= now.carrier && !self.state.has_address(index);
             self.device_changed(index);
         }
@@ -107,7 +107,7 @@ impl Rib {
         self.hops_touched = true;
     }
 
-    /// Marks next hops by a device as dead whatever its state, or removes that mark; returns their routes.
+    /// Marks next hops by a device as dead regardless of its state, or removes that mark; returns their routes.
     fn mark(&mut self, index: Ifindex, family: Family, dead: bool) -> HashSet<RouteAttrsId> {
         let flags = |hop: &Hop| if dead { hop.flags | DEAD } else { hop.flags & !DEAD };
         let concerned = |attrs: &RouteAttrs| {

@@ -1,4 +1,4 @@
-//! Destinations that take the kernel path whatever the routes say.
+//! Destinations that take the kernel path, regardless of their routes.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -11,8 +11,7 @@ use crate::controller::kernel::Family;
 const HOST: u8 = 32;
 
 impl Rib {
-    /// Sets the IPv4 destinations that take the kernel path from now on, whatever table packets are looked up
-    /// in.
+    /// Sets the IPv4 destinations that take the kernel path from now on, in all tables.
     pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
         let before = std::mem::replace(&mut self.held, held);
         let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();

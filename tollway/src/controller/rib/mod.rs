@@ -63,7 +63,7 @@ impl Dest {
 /// What may have changed since the last call of [`Rib::take_touched`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// Anything: the tables have to be built again.
+    /// Anything: the tables have to be rebuilt.
     All,
     /// The routes of these destinations. With `hops`, also next hops that routes share: devices, next-hop
     /// objects.
@@ -87,7 +87,7 @@ pub struct Rib {
     generations: [u8; 2],
     audited: [bool; 2],
     drift: Vec<Dest>,
-    /// Destinations of which the kernel knows more than the routes say.
+    /// Destinations that take the kernel path, whatever the routes say ([`Rib::hold`]).
     held: BTreeSet<Ipv4Addr>,
     touched: Option<Vec<Where>>,
     hops_touched: bool,
@@ -224,7 +224,7 @@ impl Rib {
         }
     }
 
-    /// Removes routes of a family, of all tables or of the one with a number; returns their destinations.
+    /// Removes routes of a family, from all tables or from one; returns their destinations.
     fn remove_where(
         &mut self,
         family: Family,
@@ -248,7 +248,7 @@ impl Rib {
                 .sweep(|key, alias| stays(key.0, alias), |key, alias| lose(Where::V6(key), alias)),
         }
         gone.into_iter().for_each(|attrs| self.attrs_store.leave(attrs));
-        // A destination that lost several routes occurs as often, side by side.
+        // A destination that lost several routes occurs once for each of them, side by side.
         lost.dedup();
         for at in &lost {
             self.touch(*at);
@@ -333,7 +333,7 @@ impl Rib {
             let v4 = before.v4.symmetric_difference(&now.v4).copied();
             let v6 = before.v6.symmetric_difference(&now.v6).copied();
             let devices: Vec<_> = v4.chain(v6).collect();
-            // For an ignored next hop, the kernel has not notified whether it was dead as well.
+            // The kernel has not notified whether an ignored next hop was dead as well.
             self.doubts |= !self.is_empty();
             devices.into_iter().for_each(|device| self.device_changed(device));
         }

@@ -20,7 +20,7 @@ pub(super) struct Edit<'a> {
     /// Attributes of removed routes. Their users are decremented later: their numbers must not be reused
     /// while the old and the new state are compared.
     pub(super) gone: Vec<RouteAttrsId>,
-    /// The message is about an unknown route, or one that cannot be told apart from another.
+    /// The message is about an unknown route, or one that is not distinguishable from another.
     pub(super) astray: bool,
 }
 
@@ -63,7 +63,7 @@ impl Edit<'_> {
         self.rivals(attrs).find(|at| joins(&self.attrs(*at).route))
     }
 
-    /// Places a listed route behind those that this list has had before.
+    /// Places a listed route behind those that this list has already contained.
     fn list(&mut self, attrs: RouteAttrs) {
         let known = self.joined(&attrs).or_else(|| self.same(&attrs));
         if let Some(at) = known {
@@ -85,10 +85,13 @@ impl Edit<'_> {
                 let known = self.attrs(at).route.clone();
                 keep_order(&known.hops, &mut attrs.route.hops);
                 let first = |route: &Route| route.hops.list().first().copied();
-                // All but the next hops is the new sibling's own; the kernel lists what the first one has.
+                // Except for the next hops, the message has the new sibling's attributes. The kernel lists
+                // those of the first one.
                 if let (Some(before), Some(now)) = (first(&known), first(&attrs.route))
                     && before.leads_alike(&now)
                 {
+                    // If the first one's attributes are unknown, only a list that follows tells them.
+                    self.astray |= known.odd;
                     attrs.route = Route { hops: attrs.route.hops, ..known };
                 }
             }
@@ -96,7 +99,7 @@ impl Edit<'_> {
         }
         let rivals = self.rivals(&attrs);
         if attrs.family == Family::V6 && attrs.tos == RouteKey::OF_SOURCES {
-            // The others may be for other sources.
+            // The other routes may be for other sources.
             match self.same(&attrs) {
                 Some(at) => self.set(at, attrs),
                 None => self.insert(rivals.end, attrs),
@@ -104,7 +107,7 @@ impl Edit<'_> {
             return;
         }
         if let Some(at) = self.same(&attrs) {
-            // Two routes that differ only in what is not kept are one here.
+            // Two routes that differ only in attributes that are not stored are one here.
             self.astray |= matches!(place, Place::First | Place::Last);
             self.set(at, attrs);
             if place == Place::Only {
@@ -120,10 +123,14 @@ impl Edit<'_> {
             }
             Place::First => self.insert(rivals.start, attrs),
             Place::Last => self.insert(rivals.end, attrs),
-            Place::Instead => match self.replaced(rivals.clone(), &attrs) {
-                Some(at) => self.set(at, attrs),
-                None => self.insert(rivals.start, attrs),
-            },
+            Place::Instead => {
+                // Which of several the kernel replaces depends on what it does not report (`RTF_ADDRCONF`).
+                self.astray |= attrs.family == Family::V6 && rivals.len() > 1;
+                match self.replaced(rivals.clone(), &attrs) {
+                    Some(at) => self.set(at, attrs),
+                    None => self.insert(rivals.start, attrs),
+                }
+            }
         }
     }
 
@@ -147,20 +154,23 @@ impl Edit<'_> {
             }
             return;
         };
-        let gone = attrs.route.hops.list();
         let mut left = self.attrs(at).clone();
-        let hops = left.route.hops.list().iter().copied();
-        let first = left.route.hops.list().first();
-        let loses_first = first.is_some_and(|first| gone.iter().any(|hop| hop.leads_alike(first)));
-        let hops: Vec<Hop> =
-            hops.filter(|hop| !gone.iter().any(|gone| gone.leads_alike(hop))).collect();
+        let mut hops = left.route.hops.list().to_vec();
+        let mut is_known = true;
+        for gone in attrs.route.hops.list() {
+            let mut alike = (0..hops.len()).filter(|at| hops[*at].leads_alike(gone));
+            let (found, other) = (alike.next(), alike.next());
+            // Next hops that differ only in their encapsulation look alike here. And except for next hops,
+            // the kernel has reported only the first one's attributes.
+            is_known &= other.is_none() && found != Some(0);
+            found.map(|at| hops.remove(at));
+        }
         left.route.hops = as_hops(hops);
         if left.route.hops == Hops::None {
             let alias = self.aliases.remove(at);
             self.gone.push(alias.attrs);
         } else {
-            if loses_first {
-                // The kernel told all but the next hops of the first only.
+            if !is_known {
                 (left.route.odd, self.astray) = (true, true);
             }
             self.set(at, left);

@@ -112,7 +112,7 @@ impl Rib {
         found.into_iter().map(|at| self.dest(at)).collect()
     }
 
-    /// Notes that anything may have changed: the tables have to be built again.
+    /// Records that anything may have changed: the tables have to be rebuilt.
     pub fn touch_all(&mut self) {
         self.touched = None;
     }

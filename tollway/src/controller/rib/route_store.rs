@@ -111,7 +111,7 @@ impl<K: Hash + Eq + Copy> RouteStore<K> {
         }
     }
 
-    /// Stamps the only route to a destination; false if there are others, or if it is not the one meant.
+    /// Stamps the only route to a destination; false if there are others, or if it differs from the listed one.
     pub(super) fn stamp(
         &mut self,
         key: K,

@@ -12,7 +12,7 @@ use crate::controller::kernel::{
 
 /// `IFF_UP`.
 const UP: u32 = 1;
-/// `IFF_RUNNING` and `IFF_LOWER_UP`: either stands for a carrier.
+/// `IFF_RUNNING` and `IFF_LOWER_UP`: either means that the device has a carrier.
 const CARRIER: u32 = 1 << 6 | 1 << 16;
 
 /// The table for routes that name none.
@@ -51,7 +51,7 @@ pub struct Ignoring {
 /// Whether a route is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It can.
+    /// It is usable.
     Yes,
     /// None of its next hops is usable.
     No,
@@ -106,7 +106,7 @@ impl State {
                 };
                 members.iter().any(is_blackhole)
             }
-            // Assumed until it is known.
+            // An unknown object counts as a blackhole until it is known.
             Some(Nexthop::Other) | None => true,
             Some(Nexthop::Hop(_)) => false,
         }
@@ -136,7 +136,7 @@ impl State {
         hop.flags &= !LINK_DOWN;
         let state = Hop { flags: 0, ..*hop };
         let explained = match self.devices.get(&hop.ifindex) {
-            // Until it has a carrier, which is longer than it is down.
+            // In IPv6 it stays dead until the device has a carrier, so being down does not explain the flag.
             Some(device) if family == Family::V6 && !device.up => false,
             Some(_) => !self.is_usable(&state, family),
             None => true,

@@ -88,7 +88,7 @@ fn a_route_for_some_sources_lets_others_be() {
     for place in [Place::Only, Place::Instead, Place::First, Place::Last] {
         rib.take(&Event::Route(key(0, 1), plain(2), Change::Add(Place::Only)));
         assert!(matches!(choice(&rib), Choice::Is(_)));
-        // It applies whatever its metric is.
+        // It applies regardless of its metric.
         let of = key(RouteKey::OF_SOURCES, 9);
         rib.take(&Event::Route(of, of_sources.clone(), Change::Add(place)));
         assert_eq!(choice(&rib), Choice::Kernel);

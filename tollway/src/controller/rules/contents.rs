@@ -15,7 +15,7 @@ use super::read::parse;
 use super::socket::Asker;
 use crate::filter::nft::json::{only, several, text};
 
-/// Up to this many sets nft lists one by one; for more, it lists everything at once.
+/// The most sets that nft lists one by one; if there are more, it lists everything at once.
 const MOST_ASKED: usize = 8;
 const KINDS: [&str; 3] = ["set", "map", "meter"];
 
@@ -25,7 +25,7 @@ pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, String>;
 /// Inserts the elements of sets. Returns `false` if the reading was abandoned.
 ///
 /// # Errors
-/// A sentence; also if sets come and go meanwhile.
+/// A sentence. Sets that come or go during the query are an error too.
 pub(super) fn fill(
     value: &mut Value,
     kernel: &Kernel,
@@ -102,7 +102,7 @@ impl Place {
         };
         let is_interval = flags.iter().any(|flag| flag.as_str() == Some("interval"));
         let (family, table, name) = (word("family"), word("table"), word("name"));
-        // No rule for the router concerns tables of family arp.
+        // The router ignores tables of family arp.
         (family != "arp").then_some(Self { kind, family, table, name, version, is_interval })
     }
 

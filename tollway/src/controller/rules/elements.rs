@@ -1,4 +1,4 @@
-//! Turns changes of nothing but elements into changes of live sets.
+//! Turns changes of elements alone into changes of live sets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::ElementChange;
 use super::message::{Elements, Key};
 use super::read::Use;
 
-/// The effect of a change of nothing but elements.
+/// The effect of a change of elements alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The changes of live sets; none if no rule of the fast path looks at the sets.
@@ -41,7 +41,7 @@ pub(super) fn outcome(change: &[Elements], uses: &HashMap<String, Use>) -> Outco
         };
         let ranges = |keys: Option<Vec<&Key>>| ranges(&keys?, version, is_interval);
         match (ranges(gone), ranges(came)) {
-            // For an element both added and removed, the order decides, which is not kept.
+            // For an element both added and removed the order decides, but it is not kept.
             (Some(remove), Some(add)) if are_apart(&remove, &add) => {
                 changes.push(ElementChange { set: name.to_owned(), add, remove });
             }
@@ -56,7 +56,7 @@ fn are_apart(one: &[Element], other: &[Element]) -> bool {
     other.iter().all(|element| !one.contains(element))
 }
 
-/// The elements that keys stand for; `None` if that is not clear.
+/// The elements that keys denote; `None` if that is not clear.
 pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Vec<Element>> {
     let all = if version == 4 { u128::from(u32::MAX) } else { u128::MAX };
     let (mut whole, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,7 +66,7 @@ pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Ve
             (Some(last), false, _) => whole.push((first, number(last, version)?)),
             (None, false, false) => whole.push((first, first)),
             (None, false, true) => starts.push(first),
-            // The kernel also stores the end of what precedes the first interval, even if that begins at 0.
+            // The kernel also stores the end of the gap before the first interval, even if that begins at 0.
             (None, true, true) if first == 0 => {}
             (None, true, true) => ends.push(first),
             _ => return None,

@@ -16,13 +16,13 @@ use super::{Event, Report, contents, is_reached, program};
 use crate::ports::{sys, why};
 use crate::priority::Hurry;
 
-/// Changes come in groups: the thread reads the rules after this long without one ...
+/// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);
-/// ... or this long after the first.
+/// The thread reads the rules at the latest this long after the first change.
 const FLOCK: Duration = Duration::from_millis(50);
-/// First and longest pause between attempts to read rules that change meanwhile.
+/// First and longest pause between attempts to read rules that changed during the last attempt.
 const MOVING: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
-/// First and longest pause between attempts to read what cannot be read.
+/// First and longest pause between attempts to read rules after an error.
 const BROKEN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// A change whose generation number does not arrive within this time is not part of a transaction.
 const DOUBT: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const DOUBT: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(5);
 /// How often to check for tables that may disappear without a notification.
 const AUDIT: Duration = Duration::from_secs(1);
-/// Datagrams received before anything else is done.
+/// The most datagrams received before the thread does anything else.
 const BATCH: usize = 256;
 /// A change of more elements than this is not applied one by one.
 const MOST_ELEMENTS: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub(super) struct Follow {
     due: Option<(Instant, Instant)>,
     /// How long to wait when that fails.
     pause: Duration,
-    /// Sets whose elements have changed alone.
+    /// Sets of which only elements have changed.
     moving: HashSet<String>,
     /// The reported reason why the rules could not be read.
     broken: Option<String>,
@@ -156,7 +156,7 @@ impl Follow {
         Ok(true)
     }
 
-    /// How long there is nothing to do, in ms.
+    /// The time until there is something to do, in ms.
     fn patience(&self) -> i32 {
         if self.unread_since.is_some() {
             return 0;
@@ -181,7 +181,7 @@ impl Follow {
         }
     }
 
-    /// Reports when more messages arrive than are read in time, and when all are read.
+    /// Reports when more messages arrive than the thread reads in time, and when it has read all.
     fn notice_late(&mut self, more: bool, began: Instant) {
         let since = self.unread_since.filter(|_| more).unwrap_or(began);
         self.unread_since = more.then_some(since);
@@ -247,7 +247,7 @@ impl Follow {
             Message::Rule(rule) if rule.is_plain && !held.met.contains(&rule.chain) => {
                 self.change.has_others = true;
             }
-            // If rules look the set up, they change with it.
+            // If rules use the set, they change with it.
             Message::Set(set) if !held.uses.contains_key(&set) => self.change.has_others = true,
             // For example a used-up quota. Changes do not include what an object holds.
             Message::Object if told.generation == held.generation as u16 => {}
@@ -314,8 +314,6 @@ impl Follow {
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
-            // What has been read may be from before whatever it is to be read again for.
-            Ok(Attempt::Read(..)) if is_readable(&self.wake) => self.read_soon(),
             Ok(Attempt::Read(read, tables)) => self.reported(*read, tables),
             Ok(Attempt::Moved) => {
                 // Reading takes at most a third of the time.
@@ -341,6 +339,11 @@ impl Follow {
             met: met(&read.reading.rules),
             tables: tables.iter().any(Table::is_owned).then_some(tables),
         };
+        if is_readable(&self.wake) {
+            // This reading may have begun before the change because of which it has to be repeated.
+            self.read_soon();
+            return;
+        }
         self.held = Some(held);
         self.change = Change::default();
         self.pause = MOVING[0];
@@ -399,7 +402,7 @@ impl Follow {
                 }
                 if fds[1].revents != 0 {
                     tell();
-                    // One notification is enough.
+                    // One report is enough.
                     fds[1] = entry(-1);
                 }
             }
@@ -477,7 +480,7 @@ const fn following(generation: u32) -> u32 {
     }
 }
 
-/// Says whether there is something to read, be it that the other end is closed.
+/// Says whether there is something to read, or the other end is closed.
 fn is_readable(wake: &UnixStream) -> bool {
     let mut fds = [libc::pollfd { fd: wake.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
     sys::wait(&mut fds, 0).is_ok() && fds[0].revents != 0

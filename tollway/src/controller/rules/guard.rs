@@ -1,7 +1,7 @@
 //! Packets that kernels classify differently; they are few and take the kernel path.
 //!
-//! These are later fragments, if rules look at transport headers. Some kernels (6.18 is one) take the content
-//! of such a fragment for a header if it has one, two or four bytes (`nft_payload_fast_eval` in
+//! These are later fragments, if rules test transport headers. Some kernels (6.18 is one) treat the content
+//! of a later fragment as a header if the rule tests one, two or four bytes (`nft_payload_fast_eval` in
 //! `net/netfilter/nf_tables_core.c` does not check `fragoff`).
 
 use crate::filter::ir::{
@@ -10,7 +10,7 @@ use crate::filter::ir::{
 
 const FRAGMENTS: &str = "kernels differ in what they see of later fragments";
 
-/// Inserts a rule for such packets before the first rule of each chain that looks at transport headers.
+/// Inserts a rule for these packets before the first rule of each chain that tests transport headers.
 pub(super) fn guard(rules: &mut Ruleset) {
     for chain in &mut rules.chains {
         if let Some(at) = first(chain, looks_at_transport) {

@@ -1,8 +1,8 @@
 //! Steps of valid rules that need the kernel path as long as the kernel forwards beside Tollway: log lines,
-//! and whatever depends on packets that Tollway does not see.
+//! and steps that depend on packets that Tollway does not see.
 //!
-//! A packet that takes the kernel path meets all rules there from the first on. So nothing that Tollway has
-//! done to it before may matter there. A written DSCP does, if rules look at it.
+//! On the kernel path, a packet meets all rules from the first on. So a change that Tollway made to it before
+//! must not affect them. A DSCP that Tollway has written does, if rules test it.
 
 use std::collections::HashSet;
 

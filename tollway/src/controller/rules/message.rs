@@ -235,7 +235,7 @@ pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
 }
 
 fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
-    /// Expressions that look at a packet, count it or decide on it.
+    /// Expressions that test a packet, count it or decide on it.
     const PLAIN: [&str; 13] = [
         "bitwise",
         "byteorder",
@@ -254,7 +254,7 @@ fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
     let expressions = attribute(body, 4).unwrap_or_default();
     let mut names = attributes(expressions, 0).map(|one| attribute(one.value, 1).and_then(name));
     let is_plain = names.all(|name| name.is_some_and(|name| PLAIN.contains(&&*name)));
-    // A removed rule ends what it has started, if anything.
+    // A removed rule only ends what it has enabled, if anything.
     Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !came })
 }
 

@@ -12,17 +12,17 @@
 //! From the notification until the new rules are read, the active rules are older than the kernel's, so the
 //! kernel forwards.
 //!
-//! Changes of elements alone (blocklists) need neither a reading nor the kernel path. Where rules look the
-//! set up as one of addresses, the controller applies them to the live sets of the active filter ([`apply`]).
+//! Changes of elements alone (blocklists) need neither a reading nor the kernel path. If rules look up
+//! addresses in the set, the controller applies the changes to the live sets of the active filter ([`apply`]).
 //! A set whose elements change becomes a live set with the next reading.
 //!
-//! Nor does the kernel forward while the follower reads rules that are only for chains of hooks input or
-//! output and only look at packets.
+//! The kernel does not forward either while the follower reads rules of chains of hooks input or output that
+//! only test packets.
 //!
-//! [`crate::filter::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside what any
-//! file of rules may contain, that is: rules that log, apply a rate limit, look at a set whose elements
-//! expire, or write a DSCP that other rules look at; and a few packets that kernels classify differently
-//! (`guard.rs`). [`Needs`] lists what concerns packets that do not meet such a rule.
+//! [`crate::filter::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside the
+//! unsupported steps of any file of rules, these are: rules that log, apply a rate limit, test a set whose
+//! elements expire, or write a DSCP that other rules test; and a few packets that kernels classify
+//! differently (`guard.rs`). [`Needs`] lists the rules that also affect packets that never meet them.
 //!
 //! Limits:
 //!
@@ -68,8 +68,8 @@ use socket::Asker;
 pub enum Event {
     /// The active rules are older than the kernel's: the kernel forwards from now on.
     Changed,
-    /// `true`: the kernel sends more notifications than the follower reads within milliseconds; `false`: that
-    /// is over. In between, what was reported may be older than the kernel's state, and the kernel forwards.
+    /// `true`: the kernel sends more notifications than the follower reads within milliseconds; `false`: the
+    /// follower has caught up. In between, reported rules may be out of date, and the kernel forwards.
     Behind(bool),
     /// The kernel's complete rules.
     Read(Arc<Reading>),
@@ -94,7 +94,7 @@ pub struct Reading {
     pub needs: Needs,
     /// The number of the kernel's generation.
     pub generation: u32,
-    /// Whether rules know devices by number (`iif`, `oif`, chains of devices), regardless of the names read.
+    /// Whether rules refer to devices by number (`iif`, `oif`, chains of devices), although nft lists names.
     pub knows_numbers: bool,
 }
 
@@ -127,8 +127,8 @@ impl Needs {
         self.of(v4).find(|need| !need.host)
     }
 
-    /// Why the fragments of a version of IP take the kernel path, where neither the rules that forwarded
-    /// packets meet nor those that the errors they cause meet need any of it.
+    /// Why the fragments of a version of IP take the kernel path although no rule that forwarded packets, or
+    /// their ICMP errors, meet needs tracking or reassembly.
     #[must_use]
     pub fn fragments(&self, v4: bool) -> Option<&Need> {
         self.of(v4).next()
@@ -154,8 +154,8 @@ pub struct Need {
     pub v4: bool,
     /// Whether it applies to IPv6.
     pub v6: bool,
-    /// Whether it concerns only packets for the host itself (hook input). To forwarded packets the kernel
-    /// then does no more than reassemble fragments.
+    /// Whether it concerns only packets for the host itself (hook input). Of forwarded packets, the kernel
+    /// then only reassembles fragments.
     pub host: bool,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Display for Need {
 /// Waits for the first rules that a [`Follower`] reports, or for the reason why it cannot read them.
 ///
 /// # Errors
-/// The follower has reported neither within `patience`, or has ended.
+/// The follower has reported neither rules nor a reason within `patience`, or has ended.
 pub fn first(
     told: &Receiver<Event>,
     patience: Duration,
@@ -190,7 +190,7 @@ pub struct ElementChange {
     pub set: String,
     /// The elements to add.
     pub add: Vec<Element>,
-    /// The elements to remove, after those of `add` are in.
+    /// The elements to remove, after those of `add` are added.
     pub remove: Vec<Element>,
 }
 
@@ -242,12 +242,13 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts to follow. Nothing is known at first, so the kernel forwards until the first [`Event::Read`].
+    /// Starts to follow. The rules are unknown at first, so the kernel forwards until the first
+    /// [`Event::Read`].
     ///
     /// Needs `CAP_NET_ADMIN`, for itself and for the program nft.
     ///
     /// # Errors
-    /// The system provides no netlink socket or no thread.
+    /// The system refuses a netlink socket or a thread.
     pub fn start(report: Report) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -258,8 +259,8 @@ impl Follower {
         Ok(Self { thread, wake: Some(wake) })
     }
 
-    /// Makes the follower read the rules again: when devices, which rules may know by number, have come, gone
-    /// or been renamed, or when a live set differs from the kernel's.
+    /// Makes the follower read the rules again. Call it when devices, which rules may refer to by number, have
+    /// come, gone or been renamed, or when a live set differs from the kernel's.
     pub fn read_again(&self) {
         if let Some(mut wake) = self.wake.as_ref() {
             // A full socket wakes the thread as well.

@@ -33,7 +33,7 @@ impl<'v> Reach<'v> {
                 next.push(place(chain, text(chain, "name")));
             }
         }
-        // A rule of any chain may look a map up.
+        // A rule of any chain may look up a map.
         for map in of_kind("map") {
             reach.targets(map, map, &mut next);
         }

@@ -18,7 +18,7 @@ const SOURCE: &str = "the kernel";
 /// A parsed listing.
 pub(super) struct Read {
     pub(super) reading: Reading,
-    /// Sets of intervals.
+    /// Names of the sets of intervals.
     pub(super) intervals: HashSet<String>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn parse(json: &str) -> Result<Value, String> {
 }
 
 /// Reads the listing of a generation and, if the kernel's own lists are known, verifies it against them.
-/// `moving` are sets whose elements have changed alone.
+/// `moving` are sets of which only elements have changed.
 ///
 /// # Errors
 /// A sentence.

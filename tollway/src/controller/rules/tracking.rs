@@ -1,15 +1,16 @@
-//! What makes the kernel look at all packets, whichever rules they meet: connection tracking and reassembly
-//! of fragments.
+//! Functions for which the kernel has to see all packets, whichever rules they meet: connection tracking and
+//! reassembly of fragments.
 //!
 //! The kernel tracks connections as long as any rule of its namespace needs it (`nf_ct_netns_get` in
-//! `net/netfilter/nf_conntrack_proto.c`), even a rule of a dormant table or one for its own traffic. A packet
-//! that bypasses the kernel is missing there: known flows look new, windows are wrong, flows time out.
+//! `net/netfilter/nf_conntrack_proto.c`), even a rule of a dormant table or one for its own traffic. It does
+//! not track a packet that bypasses it: then known flows look new, windows are wrong, flows time out.
 //!
 //! If only rules for the host itself need tracking (hook input), no rule looks at the state of a forwarded
 //! packet, and the kernel passes it whatever that state is (`nf_conntrack_in` drops only for want of room).
-//! But the kernel changes fragments: it reassembles them before routing and fragments packets again behind it
+//! But the kernel changes fragments: it reassembles them before routing and fragments packets again afterwards
 //! (`nf_defrag_ipv4`, `nf_defrag_ipv6`). Rules of hook output meet the ICMP errors that forwarded packets
-//! cause, whose state is that of the packet's connection. So these rules count like those of other hooks.
+//! cause. Such an error has the state of the packet's connection, so these rules count like those of other
+//! hooks.
 
 use std::collections::HashSet;
 
@@ -163,12 +164,12 @@ pub(super) fn needs(listing: &Value) -> Needs {
     Needs { tracking }
 }
 
-/// A chain's place; `chain` names the object's member that contains the chain's name.
+/// A chain's family, table and name; `chain` names the object's member that contains the chain's name.
 fn place<'v>(object: &'v Value, chain: &str) -> [&'v str; 3] {
     [text(object, "family"), text(object, "table"), text(object, chain)]
 }
 
-/// In sets that packets fill, elements may have statements of their own.
+/// The need of a set: in sets that packets fill, elements may have statements of their own.
 fn set(set: &Value) -> Option<&'static str> {
     let flags = set.get("flags").map(several).unwrap_or_default();
     let is_filled = flags.iter().any(|flag| flag.as_str() == Some("dynamic"));

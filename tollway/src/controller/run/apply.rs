@@ -34,15 +34,15 @@ impl Controller {
             && error.is_of_rules()
             && self.kernel_state.refuse_rules(&error.to_string())
         {
-            // Install without the rules; all that they are about then takes the kernel path.
+            // Install without the rules; all packets that they concern then take the kernel path.
             self.rules_are_new = true;
             self.installer.bypass(true);
             done = self.try_apply();
         }
         let Err(error) = done else { return };
         tracing::error!("{error}; the kernel forwards until that is mended");
-        // How far it came is unknown: the RIB has forgotten what had changed, and an unfinished job may have
-        // lost next hops. Only new tables are correct again, whatever changes before.
+        // It is unknown how much was installed: the RIB no longer has the changes, and an unfinished job may
+        // have lost next hops. Only new tables are correct again, regardless of later changes.
         self.fib_sync = None;
         self.bypass_reasons.broken = Some(error.to_string());
         self.again_at = Some(Instant::now() + AGAIN);
@@ -60,7 +60,7 @@ impl Controller {
         }
         self.follow()?;
         self.elements()?;
-        // The model has the rules as read. Where those are not active, a later step installs both.
+        // The model has the rules as read. If those are not active, a later step installs both.
         if !self.rules_are_new && self.locals.take_changed() {
             self.adjust()?;
         }
@@ -77,7 +77,7 @@ impl Controller {
     fn judge(&mut self, offload: Offload) {
         let now = Instant::now();
         if self.attach_requests.judge(&offload, &self.kernel_state.ports, now) {
-            // The pending query has given the ports the old states.
+            // The pending query has set the old states at the ports.
             (self.asked_ports, self.ports_at) = (None, now);
         }
         if *self.live.get() != offload {
@@ -103,7 +103,7 @@ impl Controller {
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
             mailbox.change(PATIENCE, look).ok_or(InstallError::Gone)?
         } else {
-            // No known change: do not wait for the worker, which may be late.
+            // Nothing is known to have changed, so do not wait for the worker, which may be late.
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
             let asked = self.asked_ports.take().unwrap_or_else(|| mailbox.send(look));
             match asked.try_recv() {
@@ -120,7 +120,7 @@ impl Controller {
         let ports = self.kernel_state.ports.iter_mut().zip(&idle).zip(works);
         for ((port, idle), (works, device, room)) in ports {
             if device.is_some() && port.device != device {
-                // The device was opened again by its name, which another device has by now.
+                // The port has opened the device again by its name, which another device now has.
                 port.device = device;
                 self.kernel_state.stale = true;
             }
@@ -160,8 +160,8 @@ impl Controller {
         }
     }
 
-    /// Applies elements that sets got or lost since the rules were read. They are kept while those rules are
-    /// not active: the active rules' sets may have only the name in common.
+    /// Applies changes of elements since the rules were read. It keeps them while those rules are not active:
+    /// the active rules' sets may have only the name in common.
     fn elements(&mut self) -> Result<(), Trouble> {
         if self.elements.is_empty() || self.rules_are_new {
             return Ok(());
@@ -209,7 +209,7 @@ impl Controller {
         self.locals.read(&self.kernel_state.rib);
         let model = begin::model(&plan, &self.kernel_state, &self.locals);
         self.fib_sync = None;
-        // If the build fails, changes before the next attempt need not be noted one by one.
+        // If the build fails, changes before the next attempt need not be recorded one by one.
         self.kernel_state.rib.touch_all();
         let (compiled, fib_sync) = begin::build(&plan, &mut self.kernel_state, &model)?;
         let next = Next { compiled, logger: logger(&model) };
@@ -247,7 +247,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Updates the XDP programs' knowledge of what takes the kernel path.
+    /// Updates the XDP programs' flags for traffic that takes the kernel path.
     fn adjust(&mut self) -> Result<(), Trouble> {
         let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
         if model != *self.installer.model() {
@@ -256,17 +256,17 @@ impl Controller {
         Ok(())
     }
 
-    /// Notes that everything known is active.
+    /// Records that everything known is active.
     fn installed(&mut self) {
         (self.rules_are_new, self.bypass_reasons.rules) = (false, self.rules_are_old);
         (self.bypass_reasons.broken, self.again_at) = (None, None);
     }
 }
 
-/// For each port: whether it works, its device, and the largest packet that it has room for.
+/// For each port: whether it works, its device, and the largest packet that it has room for, in bytes.
 pub(super) type Looked = Vec<(bool, Option<u32>, Option<u32>)>;
 
-/// Sets why the ports should be idle, if they should, and looks at them.
+/// Sets the reasons why ports should be idle, if any, and returns the ports' states.
 fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
     let works = |(device, idle): (&mut Box<dyn Device>, &Option<String>)| {
         device.set_idle(idle.as_deref());

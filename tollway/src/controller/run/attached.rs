@@ -1,7 +1,7 @@
 //! Decides which ports should have their programs attached.
 //!
-//! A port is attached as soon as any of its traffic could take the fast path. It is detached when none
-//! could for a while, so rules that are replaced in two steps cost no detaching.
+//! A port is attached as soon as any of its traffic could take the fast path. It is detached only after none
+//! could for a while, so a replacement of rules in two steps does not detach it.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const AFTER: Duration = Duration::from_secs(3);
 enum AttachRequest {
     /// Its program is attached.
     Attached,
-    /// Its program stays attached until that time, though nothing could be fast, for that reason.
+    /// Its program stays attached until that time, although no traffic could be fast, for that reason.
     Waiting(Instant, String),
     /// Its program is detached, for that reason.
     Detached(String),

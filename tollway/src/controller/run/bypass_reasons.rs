@@ -3,15 +3,15 @@
 /// Why the kernel forwards everything.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BypassReasons {
-    /// The controller has not yet taken in all notifications of the start.
+    /// The controller has not yet taken in all notifications since its start.
     pub(super) starting: bool,
     /// Messages were lost.
     pub(super) lost: bool,
     /// The active rules are older than the kernel's.
     pub(super) rules: bool,
-    /// More notifications of rules come than can be read at once.
+    /// More notifications of rules arrive than can be read at once.
     pub(super) rules_late: bool,
-    /// More notifications come than can be installed at once.
+    /// More notifications arrive than can be installed at once.
     pub(super) late: bool,
     /// Something has changed, and a query about its consequences has failed.
     pub(super) unasked: bool,

@@ -21,9 +21,9 @@ pub(super) enum Holds {
     Always,
     /// For none.
     Never,
-    /// If all conditions of one of these hold.
+    /// If all conditions of one of these conjunctions hold.
     Any(Vec<Vec<Condition>>),
-    /// If the packet has all of these fields, and of none of these all conditions hold.
+    /// If the packet has all of these fields, and in none of these conjunctions all conditions hold.
     Unless(Vec<Condition>, Vec<Vec<Condition>>),
 }
 

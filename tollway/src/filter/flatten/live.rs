@@ -76,7 +76,7 @@ fn version(set: &Set) -> Option<u8> {
     (is_wanted && !set.name.is_empty()).then_some(version)
 }
 
-/// The address of which a key is the whole.
+/// The address field, if a key is a whole address.
 fn address(key: Key, version: u8) -> Option<Address> {
     let of = match (key.selector, version) {
         (Selector::Source4, 4) | (Selector::Source6, 6) => Address::Source,

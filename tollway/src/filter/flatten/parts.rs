@@ -74,7 +74,7 @@ pub(super) fn cut(
         }
     }
     let mut parts = cut.parts;
-    // Conditions without an action behind them.
+    // Drop the last parts if they are conditions without an action.
     while parts.last().is_some_and(|part| !part.acts) {
         parts.pop();
     }
@@ -203,7 +203,7 @@ impl<'a> Cut<'_, 'a> {
         Then::More
     }
 
-    /// No packet gets beyond this point; earlier actions stay.
+    /// Ends the rule for all packets at this point; earlier actions stay.
     fn never(&mut self) {
         let part = self.part();
         part.alternatives.clear();

@@ -20,7 +20,7 @@ use crate::filter::undone::At;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// A position in the program, usable before it is known.
+/// A label: a position in the program that rules can refer to before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(u32);
 

@@ -173,7 +173,7 @@ fn dscp(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     }
 }
 
-/// Parses what stands between the action and the body. Returns whether the rule logs.
+/// Parses the words between the action and the body. Returns whether the rule logs.
 pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, SpannedFault> {
     let mut log = false;
     while let Some(word) = words.next() {

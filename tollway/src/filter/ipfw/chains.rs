@@ -1,8 +1,8 @@
 //! Turns a list of numbered rules into chains.
 //!
-//! The list is cut at the targets of `skipto` and `call`; each piece is a chain that ends by going on to the
-//! next. In FreeBSD, `return` without a `call` before it does nothing. So a piece that can be reached both
-//! ways exists twice.
+//! The module cuts the list at the targets of `skipto` and `call`; each piece is a chain that continues at the
+//! next. In FreeBSD, `return` without a `call` before it does nothing. So a piece exists twice if packets can
+//! reach it with and without a `call`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,10 +12,10 @@
 //! - `allow` ends the pass only: a packet allowed `in` can be denied `out`. Rule 65535 denies.
 //! - Before the rules, as in FreeBSD, packets with truncated headers and IPv6 packets with unknown headers
 //!   are denied. They have counters of their own.
-//! - `skipto` never goes back; `call` may, but not in a circle.
+//! - `skipto` never jumps backwards; `call` may, but not in a circle.
 //! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
 //!
-//! Limits: no states, no translation, no pipes, no `me`: each is a mistake whose message says what to write
+//! Limits: no states, no translation, no pipes, no `me`: each is a mistake, and its message says what to write
 //! instead. The reader reports all mistakes of a file. IPv6 packets with an authentication header are denied,
 //! since the reader does not look behind it. So are later fragments whose first header is another extension
 //! header. Unknown types of routing headers are not denied. `logamount` is accepted but does not stop the
@@ -46,8 +46,8 @@ use table::Kind;
 /// Reads a rule file; `file` is its name, for messages.
 ///
 /// # Errors
-/// Every mistake found. A rule that cannot be done exactly is a mistake too: there is no kernel behind that
-/// could decide.
+/// Every mistake found. A rule that cannot be executed exactly is a mistake too: the kernel cannot
+/// decide instead, as it does not know the rules.
 pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);
     let list = List::read(text, &mut ledger);

@@ -1,4 +1,4 @@
-//! What a rule checks of a packet, in the kernel's order.
+//! The checks of a rule, in the kernel's order.
 
 use crate::filter::ir::{Limit, LinkPattern, Match, Range, Selector, Step};
 
@@ -11,7 +11,7 @@ pub(super) enum Ask {
     NotOutput(LinkPattern),
     /// No packet passes.
     Never,
-    /// Drops packets at once that meet all matches of one of these, whatever follows.
+    /// Drops packets at once that meet all matches of one of these, regardless of later checks.
     Hotdrop(Vec<Vec<Match>>),
     /// Drops IPv6 packets with broken extension headers at once.
     Headers6,

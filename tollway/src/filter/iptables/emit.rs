@@ -171,7 +171,7 @@ impl Emit<'_, '_> {
                         if self.drops(&asked) { TargetEnd::Drop } else { TargetEnd::short() };
                     self.guard(here, line, asked.and(any(cases)), then.step());
                 }
-                // In nf_tables such a packet has no protocol and matches no rule.
+                // In nf_tables, a packet with broken extension headers has no protocol and matches no rule.
                 Ask::Headers6 if self.saver == Saver::Nft => {}
                 Ask::Headers6 => {
                     let chain = self.headers();
@@ -354,7 +354,7 @@ fn any(cases: &[Vec<Match>]) -> Vec<Step> {
     }
 }
 
-/// Says whether a step looks at something that rules write.
+/// Says whether a step tests a field that rules write.
 fn changes(step: &Step) -> bool {
     let of = |one: &Match| {
         let written = |selector| matches!(selector, Selector::Mark | Selector::TrafficClass);

@@ -1,4 +1,4 @@
-//! Matches: which exist, and those that look at the transport header.
+//! Matches: the list of all, and those that test the transport header.
 
 use super::Family;
 use super::ask::Ask;
@@ -11,7 +11,7 @@ use super::words::{Cursor, Word};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
 use crate::mistake::{Fault, Span, quoted};
 
-/// Unsupported matches that look only at the packet, or at state that the packet does not change.
+/// Unsupported matches that test only the packet, or state that the packet does not change.
 const UNKNOWN: [&str; 25] = [
     "addrtype",
     "bpf",
@@ -137,7 +137,7 @@ impl Loaded {
         TRACKING.contains(&self.name.as_str())
     }
 
-    /// Checks that the rule requires the header that the match looks at: the kernel rejects other rules.
+    /// Checks that the rule requires the header that the match tests: the kernel rejects other rules.
     fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
             Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
@@ -170,7 +170,7 @@ impl Loaded {
             Kind::Field | Kind::Limit => return,
         };
         let mut cases = vec![Ask::shorter_than(least)];
-        // Here IPv6 counts offsets in bytes (`ip6_packet_match`): no such offset is 1.
+        // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
         if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
             cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
         }

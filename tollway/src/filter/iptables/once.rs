@@ -12,7 +12,7 @@ use super::words::{Cursor, Word};
 pub(super) struct Used(Vec<String>);
 
 impl Used {
-    /// Notes an option; rejects a second one.
+    /// Records an option; rejects a second one.
     pub(super) fn note(&mut self, option: &Word) -> Result<(), SpannedFault> {
         let kind = kind(&option.text);
         if self.0.iter().any(|used| used == kind) {

@@ -181,8 +181,8 @@ impl Aim {
         true
     }
 
-    /// The intermediate form has no action for the lower two bits. Where they already are as wanted, none is
-    /// needed.
+    /// The intermediate form has no action for the lower two bits. If they already have the wanted value,
+    /// none is needed.
     fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
             return Effect::Unsupported(format!(

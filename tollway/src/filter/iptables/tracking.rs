@@ -1,7 +1,7 @@
-//! What rules that need connection tracking mean for all other packets.
+//! The effect of rules that need connection tracking on all other packets.
 //!
 //! Connection tracking has to see all packets of a connection: it cannot assign the answer to a packet that
-//! the kernel has not seen. So if forwarded packets meet such a rule, all packets take the kernel path. If
+//! the kernel has not seen. So if forwarded packets meet such rules, all packets take the kernel path. If
 //! only packets to or from the router meet one, the kernel tracks too, and it reassembles fragments before
 //! any rule (`nf_defrag_ipv4.c`, `nf_defrag_ipv6_hooks.c`). Then fragments take the kernel path.
 

@@ -1,4 +1,4 @@
-//! What every ruleset must satisfy, whichever front end produced it.
+//! Checks that every ruleset must pass, regardless of the front end that produced it.
 
 use super::{
     Chain, ChainId, Datum, Elements, Item, Key, Match, Range, Rule, Ruleset, Set, SetId, Step,

@@ -1,4 +1,4 @@
-//! What rules look at.
+//! Selectors, keys and matches: the fields of packets that rules test, and the tests.
 
 use super::SetId;
 
@@ -33,7 +33,7 @@ pub enum Selector {
     Protocol,
     /// The next header field of the fixed IPv6 header, 8 bits.
     NextHeader6,
-    /// The first two bytes behind the IP headers, whatever the protocol. As with all fields of the transport
+    /// The first two bytes behind the IP headers, for any protocol. As with all fields of the transport
     /// header, later fragments and packets that end before it lack it.
     SourcePort,
     /// The third and fourth byte of the transport header.

@@ -33,7 +33,7 @@ impl Journal {
         complain(self.lock().drain(state));
     }
 
-    /// The same by the packets' own clock: log entries get the time of `state`.
+    /// Like [`Journal::drain`], with the packets' own clock: log entries get the time of `state`.
     pub fn drain_at_own_time(&self, state: &mut State) {
         let now_ns = state.now_ns;
         complain(self.lock().drain_at(state, now_ns));

@@ -73,7 +73,7 @@ impl Logger {
         }
     }
 
-    /// Makes packets that are logged to a group go to a capture file; replaces an existing file.
+    /// Writes packets that are logged to a group to a capture file; replaces an existing file.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -90,7 +90,7 @@ impl Logger {
     /// Writes what has been logged so far; lines go to `tracing`, target `filter`.
     ///
     /// # Errors
-    /// The capture cannot be written; nothing more is written to it from then on.
+    /// The capture cannot be written; the logger writes nothing more to it.
     pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! What a rule looks at, and the conditions that this implies.
+//! The expressions that a rule tests, and the conditions that they imply.
 
 use serde_json::Value;
 
@@ -79,7 +79,7 @@ impl Rule<'_, '_> {
             self.need(Match::in_ranges(Selector::IcmpType, types));
         }
         if self.site.is_at_device() && protocol == "ip" {
-            // No header has been checked yet: its content is taken as it is.
+            // The kernel has checked no header yet, and takes its content as it is.
             match name {
                 "protocol" => return Ok(fields::unchecked(72, 8, field.kind)),
                 "length" => return Ok(fields::unchecked(16, 16, field.kind)),

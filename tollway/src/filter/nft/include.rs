@@ -64,7 +64,7 @@ fn included(line: &str) -> Option<&str> {
     (is && words.next().is_none()).then_some(name)
 }
 
-/// The files that a name stands for, in order, with their texts: one, or those that match its asterisk.
+/// The files that a name denotes, in order, with their texts: one, or those that match its asterisk.
 fn found(name: &str) -> Option<Vec<(String, String)>> {
     let apart = name.starts_with('/') || name.starts_with("./") || name.starts_with("../");
     let path = if apart { PathBuf::from(name) } else { Path::new(FOLDER).join(name) };

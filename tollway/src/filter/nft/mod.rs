@@ -5,15 +5,15 @@
 //! imply (`tcp dport 22` implies `meta l4proto tcp`). This module puts them back where nft puts them
 //! (`payload_gen_dependency` in its `src/payload.c`).
 //!
-//! What cannot be done exactly becomes [`super::ir::Step::Unsupported`] at its place in the rule: connection
-//! tracking, NAT, sets that packets fill, and whatever this module does not know. Only packets that reach
-//! that step take the kernel path. Limits:
+//! A statement that cannot be executed exactly becomes [`super::ir::Step::Unsupported`] at its place in the
+//! rule: connection tracking, NAT, sets that packets fill, and all that this module does not know. Only
+//! packets that reach that step take the kernel path. Limits:
 //!
 //! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
 //! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do.
 //!   [`complete`] adds them from the text listing; without that, packets of such chains take the kernel path.
-//! - nft omits conditions from its JSON that it considers implied. A file of JSON means what it says. For
-//!   rules in nft's own text ([`load`]), the kernel says what they are.
+//! - nft omits conditions from its JSON that it considers implied. In a file of JSON, they stay omitted. For
+//!   rules in nft's own text ([`load`]), the kernel's expressions show them.
 //! - A fragment header of IPv6 behind an authentication header is not seen.
 //! - Counters of set elements do not count.
 
@@ -50,7 +50,7 @@ use crate::mistake::{Fault, Ledger, Mistake};
 /// Reads a ruleset in nft's JSON; `file` is its name, for messages.
 ///
 /// # Errors
-/// Every mistake found. Valid input that cannot be done exactly is no mistake: it becomes
+/// Every mistake found. Valid input that cannot be executed exactly is no mistake: it becomes
 /// [`super::ir::Step::Unsupported`].
 pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);

@@ -5,7 +5,7 @@ use crate::filter::names;
 
 type Words = &'static [(&'static str, u128)];
 
-/// The number that a name stands for in fields of this kind.
+/// The number that a name denotes in fields of this kind.
 pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
     let words = match kind {
         Kind::Protocol => MORE_PROTOCOLS,

@@ -87,7 +87,7 @@ impl<'l, 'v> Rule<'l, 'v> {
         }
     }
 
-    /// No packet gets beyond this point.
+    /// Ends the rule with a condition that no packet meets.
     pub(super) fn never(&mut self) {
         self.need(Match::in_ranges(Selector::IpVersion, []));
     }

@@ -1,4 +1,4 @@
-//! Loads rules in nft's own text: the real `nft` reads them, in a scratch namespace that exists only as long.
+//! Loads rules in nft's own text: the real `nft` reads them, in a scratch namespace that exists only for this.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -56,7 +56,7 @@ const LEAST_BYTES: usize = BATCH_BYTES / 256;
 /// Loads a file of nft's text in a scratch user and network namespace. Reads what nft lists there and what
 /// the kernel has there.
 ///
-/// The scratch namespace contains the devices that chains are attached to. `iif` and `oif` stand for device
+/// The scratch namespace contains the devices that chains are attached to. `iif` and `oif` compare device
 /// numbers, so nft rejects names that do not exist there. A file too large for one message of an ordinary
 /// user is loaded in pieces.
 ///
@@ -76,7 +76,7 @@ pub(crate) fn loaded(path: &Path) -> Result<Loaded, Vec<Mistake>> {
     Script::new(path)?.load()
 }
 
-/// nft's listing of such a file, with what the listing omits added.
+/// nft's listing of a file, with the parts added that the listing omits.
 #[cfg(test)]
 pub(crate) fn script(path: &Path) -> Result<String, Vec<Mistake>> {
     Ok(loaded(path)?.listing())

@@ -65,7 +65,7 @@ impl Rule<'_, '_> {
         let mut one = self.test(&fields, operator, right)?;
         one.negate = negate;
         self.note_version(&fields, &one);
-        // The rule itself may have written the field that it looks at again.
+        // The rule itself may have written the field before it tests the field again.
         self.steps.push(Step::Match(one));
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Rule<'_, '_> {
         }
     }
 
-    /// Notes what a condition implies about the version of IP.
+    /// Records what a condition implies about the version of IP.
     fn note_version(&mut self, fields: &[Field], one: &Match) {
         let ([field], Test::Ranges(ranges), false) = (fields, &one.test, one.negate) else {
             return;

@@ -72,7 +72,7 @@ const DEVICE_STOPS: Duration = Duration::from_millis(50);
 /// Bytes of Ethernet header and two VLAN tags.
 const L2_ROOM: usize = 22;
 
-/// How a port works that leaves its device to the kernel.
+/// The mode, in words, of a port that leaves its device to the kernel.
 const NOT_ATTACHED: &str = "not attached";
 
 /// A port's XDP program, owned by the port.
@@ -108,7 +108,7 @@ pub struct AfXdp {
     custody: Custody,
     /// Chunks to free, which closed sockets had.
     orphans: Vec<FrameAddr>,
-    /// Such chunks with the time before which a device may still write to them.
+    /// Chunks of closed sockets, with the time before which a device may still write to them.
     quarantine: Vec<(u64, Vec<FrameAddr>)>,
     oversized: Traffic,
     /// Frames that closed sockets missed.
@@ -556,7 +556,7 @@ impl Device for AfXdp {
             Poll::Pending => return,
             Poll::Ready(None) => {}
             Poll::Ready(Some(outcome)) => match self.arrive(outcome) {
-                // Much may have happened meanwhile.
+                // The device may have changed in the meantime.
                 Ok(()) => self.next_look_ns = now_ns,
                 Err(causes) => {
                     self.next_look_ns = now_ns + RETRY_NS;
@@ -565,7 +565,7 @@ impl Device for AfXdp {
             },
         }
         if self.has_error() {
-            // Its device has gone, as a rule; `look` finds out.
+            // Usually the device has gone; `look` finds out.
             self.close(now_ns);
         } else if now_ns < self.next_look_ns {
             return;

@@ -29,8 +29,8 @@ pub(super) const fn receive_slots(queues: u32) -> u32 {
     }
 }
 
-/// The same where so many chunks have to do for all queues: a device may get more queues than it had when
-/// the memory was allocated, and other ports need the rest.
+/// The same if all queues share so many chunks: a device may get more queues than it had when the
+/// memory was allocated, and other ports need the rest.
 pub(super) const fn receive_slots_within(queues: u32, chunks: u32) -> u32 {
     let mut slots = receive_slots(queues);
     while slots > FEWEST_SLOTS && queues * receive_chunks(slots) > chunks {
@@ -77,7 +77,7 @@ pub(super) struct Socket {
     completion: Consumer<Mapped<u64>>,
     /// The number of chunks that the fill ring lacks.
     owed: u32,
-    /// Chunks that were put into the TX ring and have not come back.
+    /// The number of chunks given to the TX ring that the kernel has not returned yet.
     in_flight: u32,
     /// Whether the kernel may not have taken all of the TX ring.
     unsent: bool,
@@ -257,7 +257,7 @@ impl Socket {
         let mut taken = 0;
         for frame in frames {
             if !self.queue(umem, custody, *frame) {
-                // Once more, after the kernel has taken what waits.
+                // Once more, after the kernel has taken the waiting frames.
                 self.send();
                 self.reap(umem, custody);
                 if !self.queue(umem, custody, *frame) {
@@ -289,7 +289,7 @@ impl Socket {
         true
     }
 
-    /// As above, for a frame that may have several chunks.
+    /// Puts a frame into the TX ring that may have several chunks; returns false if there is no room.
     #[cold]
     fn queue_chain(&mut self, umem: &mut Umem, custody: &mut Custody, frame: Descriptor) -> bool {
         let count = umem.pieces(frame).count();
@@ -327,7 +327,7 @@ impl Socket {
         }
     }
 
-    /// Frees what was sent, and makes the kernel go on where it stopped.
+    /// Frees sent chunks, and makes the kernel continue where it stopped.
     #[inline]
     pub(super) fn look_after_sent(&mut self, umem: &mut Umem, custody: &mut Custody) {
         if self.in_flight == 0 {
@@ -364,7 +364,7 @@ impl Socket {
         self.partial.as_ref().filter(|frame| !frame.too_large).map(|frame| frame.head)
     }
 
-    /// Takes out such a frame, to be freed.
+    /// Takes out the incomplete frame, for the caller to free.
     pub(super) fn take_partial(&mut self) -> Option<FrameAddr> {
         let head = self.partial();
         self.partial = None;

@@ -1,4 +1,4 @@
-//! Both routers, and what is done to them alike.
+//! Both routers, and the steps that the test applies to both.
 
 use std::time::{Duration, Instant};
 
@@ -15,22 +15,25 @@ use crate::kernel::{Sent, on_one_processor};
 use crate::namespaces::PATIENCE;
 use crate::net::DEVICES;
 
-/// That an odd route of IPv6 has gone Tollway sees from a list of all, which it asks for a second later; its
-/// packets are the kernel's until then.
+/// Longest time until Tollway's report agrees with `tollway check`. Tollway sees only from a list
+/// of all routes that an odd IPv6 route has gone, and requests that list a second later. Until
+/// then, the route's packets take the kernel path.
 const AGREED: Duration = Duration::from_secs(4);
+/// Number of looks before the namespaces count as not alike.
+const LOOKS: usize = 50;
 
-/// How Tollway comes to a configuration.
+/// How Tollway gets a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
-    /// It is started when the configuration is there.
+    /// Tollway starts after the configuration is in place.
     Fresh,
-    /// It runs, and sees the configuration come.
+    /// Tollway is running while the configuration changes.
     Running,
 }
 
-/// Who forwards in the second router.
+/// What forwards in the second router.
 pub enum Second {
-    /// The kernel as well, with something else in its way: a script.
+    /// The kernel as well, with a fault that this script injects.
     Kernel(String),
     Tollway(Option<Mirror>),
 }
@@ -39,24 +42,25 @@ pub enum Second {
 pub struct Bench {
     pub able: Able,
     pub second: Second,
-    /// Connections have been tracked.
+    /// Whether the last configuration has connections tracked.
     tracked: bool,
     sides: [Side; 2],
 }
 
-/// What came out of both.
+/// What came out of both routers.
 pub struct Both {
     pub first: Vec<Sent>,
     pub second: Vec<Sent>,
     pub counts: Counts,
-    /// What Tollway says of itself that cannot be.
+    /// Statements of Tollway about itself that cannot be true.
     pub complaints: Vec<String>,
-    /// A neighbour was answered so late that it may have been given up: this machine is slow.
+    /// Whether a neighbour was answered so late that the kernel may have given up: this machine is
+    /// slow.
     pub late: bool,
 }
 
 impl Bench {
-    /// Two routers without a configuration.
+    /// Creates two routers without a configuration.
     pub fn new(second: Second) -> Self {
         on_one_processor();
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
@@ -72,7 +76,7 @@ impl Bench {
         Self { able, second, tracked: false, sides }
     }
 
-    /// New namespaces: the kernel has forgotten to whom it has sent how many errors.
+    /// Creates new namespaces, in which the kernel has no record of the errors that it has sent.
     fn renew(&mut self) {
         if let Second::Tollway(mirror) = &mut self.second {
             *mirror = None;
@@ -80,7 +84,7 @@ impl Bench {
         self.sides = two();
     }
 
-    /// What the second router is called.
+    /// The name of the second router.
     pub fn second_name(&self) -> &'static str {
         match self.second {
             Second::Kernel(_) => "the other kernel",
@@ -88,8 +92,8 @@ impl Bench {
         }
     }
 
-    /// Puts a case's configuration active in both; how many of its lines were refused. Sentences if the
-    /// two do not take it alike.
+    /// Applies a case's configuration to both routers. Returns how many of its lines they refused,
+    /// or sentences if the two do not take it alike.
     pub fn configure(&mut self, case: &Case) -> Result<usize, Vec<String>> {
         let able = self.able;
         let other =
@@ -97,7 +101,7 @@ impl Bench {
         if case.start == Start::Fresh || case.before.is_some() || other || self.tracked {
             self.renew();
         }
-        // Connections outlive the rules that had them tracked.
+        // Connection entries outlive the rules that had the kernel track them.
         let rules = case.config.rules.as_ref();
         self.tracked = rules.is_some_and(|rules| rules.text().contains("ct state"));
         self.sides.iter_mut().for_each(|side| side.reset(able));
@@ -121,22 +125,26 @@ impl Bench {
         Ok(told[0].matches("Command failed").count())
     }
 
-    /// Waits until both have the same active, and nothing more: the kernel puts IPv6 addresses active
-    /// after it has taken them.
+    /// Waits until both routers have the same configuration active, and nothing else. The kernel
+    /// activates IPv6 addresses some time after it has accepted them.
     fn rest(&mut self) {
         let start = Instant::now();
         let mut last = [Vec::new(), Vec::new()];
-        loop {
+        // A machine under load may take seconds for a look.
+        for look in 0.. {
             let now = [0, 1].map(|side| self.sides[side].listing());
             if now == last && now[0] == now[1] {
                 return;
             }
-            let only = |one: usize, other: usize| {
-                let lines = now[one].iter().filter(|line| !now[other].contains(line));
+            let only = |one: &[String], other: &[String]| {
+                let lines = one.iter().filter(|line| !other.contains(line));
                 lines.cloned().collect::<Vec<_>>()
             };
-            if start.elapsed() > PATIENCE {
-                panic!("the namespaces are not alike: {:#?} {:#?}", only(0, 1), only(1, 0));
+            if start.elapsed() > PATIENCE && look > LOOKS {
+                let [first, second] = &now;
+                let new = [only(first, &last[0]), only(second, &last[1])];
+                let (first, second) = (only(first, second), only(second, first));
+                panic!("the namespaces are not alike: {first:#?} {second:#?}, or change: {new:#?}");
             }
             last = now;
             std::thread::sleep(Duration::from_millis(2));
@@ -163,8 +171,8 @@ impl Bench {
         }
     }
 
-    /// Sends a case's packets to Tollway, of one link and family at a time: sentences where it does not do
-    /// what it says.
+    /// Sends a case's packets to Tollway, one link and family at a time. Returns sentences where
+    /// Tollway contradicts its report.
     pub fn paths(&mut self, case: &Case) -> Result<(Vec<String>, Judged), String> {
         let mut judged = Judged::default();
         let Second::Tollway(Some(mirror)) = &mut self.second else {
@@ -189,7 +197,7 @@ impl Bench {
         Ok((wrong, judged))
     }
 
-    /// Sends packets to both, at one time: a silent neighbour takes its time.
+    /// Sends packets to both routers at the same time, as silent neighbours take long.
     pub fn send(&mut self, packets: &[Packet]) -> Both {
         let [first, second] = &mut self.sides;
         let mirror = match &mut self.second {
@@ -213,7 +221,7 @@ impl Bench {
     }
 }
 
-/// What `tollway check` says of a router.
+/// What `tollway check` reports about a router.
 fn check(side: &Side, ports: usize) -> Result<Value, String> {
     let mut command = side.command(env!("CARGO_BIN_EXE_tollway"));
     let output = command.args(["check", "--json"]).args(&DEVICES[..ports]).output().unwrap();

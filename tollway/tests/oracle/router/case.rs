@@ -1,4 +1,4 @@
-//! One case: a router and packets, and what both routers make of them.
+//! One case: a router and packets, and how both routers handle them.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,45 +14,45 @@ use crate::dice::Dice;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     pub seed: u64,
-    /// How Tollway comes to the configuration.
+    /// How Tollway gets the configuration.
     pub start: Start,
-    /// What the router was before, under a Tollway that has gone on running.
+    /// The configuration before this one, under a Tollway that has kept running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Config>,
     pub config: Config,
     pub packets: Vec<Packet>,
 }
 
-/// What a case was good for.
+/// What a case has covered, as counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub lines: usize,
-    /// Lines that the kernel's tools did not take.
+    /// Lines that the kernel's tools refused.
     pub refused: usize,
     pub packets: usize,
-    /// Frames that the kernel has sent.
+    /// Frames that the kernel sent.
     pub sent: usize,
-    /// Packets that Tollway has had, and those of them that it has left to the kernel.
+    /// Packets that Tollway received, and how many of them it punted to the kernel.
     pub received: u64,
     pub punted: u64,
-    /// Packets that the XDP path has forwarded.
+    /// Packets that the XDP path forwarded.
     pub xdp_path: u64,
-    /// What was said of paths, and held.
+    /// Packets for which Tollway's report about its paths held.
     pub judged: Judged,
 }
 
 /// How a case ended.
 pub enum Outcome {
     Same(Tally),
-    /// Sentences that say where the two differ.
+    /// Sentences that describe where the two routers differ.
     Differs(Vec<String>),
-    /// Sentences that say where Tollway does not what it says of its paths.
+    /// Sentences that describe where Tollway contradicts its report about its paths.
     Strays(Vec<String>),
 }
 
-/// A case is run so often on a machine that is slow.
+/// Attempts for each case on a slow machine.
 const PATIENCE: usize = 4;
-/// Flows of a case.
+/// Flows in each case.
 const FLOWS: usize = 44;
 
 impl Case {
@@ -64,7 +64,7 @@ impl Case {
         Self { seed, start, before: None, config: drawn.config, packets }
     }
 
-    /// Runs it in both routers, and again where this machine was too slow to tell.
+    /// Runs the case in both routers, and repeats it if this machine was too slow for a verdict.
     pub fn run(&self, bench: &mut Bench) -> Outcome {
         for _ in 0..PATIENCE {
             let (outcome, late) = self.once(bench);

@@ -1,4 +1,4 @@
-//! A router's configuration: lines for the kernel's tools, any of which may be left out.
+//! A router's configuration: lines for the kernel's tools. Each line can be left out.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,36 +11,36 @@ use super::sysctl;
 use crate::net::DEVICES;
 use crate::rules::Rules;
 
-/// Routes of cases have this protocol, so that they can be told from the kernel's.
+/// The protocol of the cases' routes, which distinguishes them from the kernel's.
 pub const PROTOCOL: u8 = 77;
-/// Tables that rules of cases lead to.
+/// Tables that the cases' policy rules select.
 pub const TABLES: [u32; 4] = [100, 101, 102, 103];
 
 /// A configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// So many devices, the first ones, are Tollway's; the rest are left to the kernel.
+    /// Tollway's ports are this many devices, from the first on. The kernel forwards on the rest.
     pub ports: usize,
     pub lines: Vec<Line>,
     pub rules: Option<Rules>,
 }
 
-/// What a line is for; lines are run in this order.
+/// What a line configures. Lines run in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
-    /// Links: words of `ip`.
+    /// Links: arguments of `ip`.
     Link,
-    /// `name=value`.
+    /// A sysctl: `name=value`.
     Sysctl,
-    /// IPv4: words of `ip -4`.
+    /// IPv4: arguments of `ip -4`.
     Four,
-    /// IPv6.
+    /// IPv6: arguments of `ip -6`.
     Six,
-    /// What comes when all else is there: words of `ip`.
+    /// Changes after everything else is there: arguments of `ip`.
     Last,
 }
 
-/// A line, in the words of the tool that it is for.
+/// A line, in the syntax of the tool that reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     pub kind: Kind,
@@ -54,24 +54,24 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     pub to: IpNet,
-    /// Its table and metric. IPv6 routes that are alike in these are one route, and IPv4's default routes are
-    /// tried in turn.
+    /// Table and metric. IPv6 routes with the same key are one route. The kernel tries IPv4 default
+    /// routes with the same key in turn.
     pub key: String,
     /// Device, and gateway if there is one.
     pub hops: Vec<(usize, Option<IpAddr>)>,
-    /// Which of them takes a packet, hangs on what is known of their neighbours, too.
+    /// Whether the choice of a next hop also depends on what is known about its neighbour.
     #[serde(default)]
     pub tries: bool,
 }
 
 impl Line {
-    /// The tool that takes it; none for sysctls.
+    /// The tool that reads the line; none for sysctls.
     fn tool(&self) -> Option<&'static str> {
         let is_object = self.text.starts_with("nexthop ");
         match self.kind {
             Kind::Sysctl => None,
             Kind::Link | Kind::Last => Some("ip"),
-            // A group is of no family, and an object is of its gateway's.
+            // A group has no family, and an object has its gateway's.
             Kind::Four | Kind::Six if is_object && self.text.contains(" group ") => Some("ip"),
             Kind::Four if is_object && self.text.contains(':') => Some("ip -6"),
             Kind::Four => Some("ip -4"),
@@ -81,7 +81,8 @@ impl Line {
 }
 
 impl Group {
-    /// Whether one of the next hops sends a packet out of a device to somebody.
+    /// Whether one of the next hops sends a packet for `to` out of this device to this Ethernet
+    /// address.
     pub fn has(&self, device: usize, mac: &[u8], to: IpAddr) -> bool {
         let is_it = |(own, via): &(usize, Option<IpAddr>)| {
             *own == device && net::far_mac(device, via.unwrap_or(to)) == mac
@@ -91,8 +92,8 @@ impl Group {
 }
 
 impl Config {
-    /// The script that installs it in a router that is as [`reset`] leaves it. What it prints are
-    /// complaints about lines; the others are active all the same.
+    /// The script that installs the configuration in a router that is as [`reset`] leaves it. It
+    /// prints complaints about refused lines; the other lines are active all the same.
     pub fn script(&self) -> String {
         let mut script = String::new();
         for kind in [Kind::Link, Kind::Sysctl, Kind::Four, Kind::Six, Kind::Last] {
@@ -113,7 +114,7 @@ impl Config {
         script
     }
 
-    /// Next hops of the routes that a destination may meet.
+    /// Next hops of the routes that a destination may match.
     pub fn groups(&self, to: IpAddr) -> Vec<Group> {
         let groups = self.lines.iter().filter_map(|line| line.group.as_ref());
         let mut met: Vec<Group> = Vec::new();
@@ -131,19 +132,19 @@ impl Config {
         met
     }
 
-    /// Whether a next hop that packets to a destination may have to share with others answers nobody.
+    /// Whether a group of several next hops for a destination has one that never answers.
     pub fn waits_in_vain(&self, to: IpAddr) -> bool {
         let groups = self.groups(to).into_iter();
         !self.silent(groups.filter(|group| group.hops.len() > 1), to).is_empty()
     }
 
-    /// Whether packets to a destination may leave by one device or another, as next hops are chosen.
+    /// Whether packets to a destination may leave by different devices, depending on the next hop.
     pub fn shares_devices(&self, to: IpAddr) -> bool {
         let is_one = |group: &Group| group.hops.windows(2).all(|hops| hops[0].0 == hops[1].0);
         !self.groups(to).iter().all(is_one)
     }
 
-    /// Next hops that packets to a destination may have to wait for in vain.
+    /// Next hops for a destination that never answer, so packets may wait for them in vain.
     pub fn silent_hops(&self, to: IpAddr) -> BTreeSet<IpAddr> {
         self.silent(self.groups(to).into_iter(), to)
     }
@@ -153,7 +154,7 @@ impl Config {
         all.filter(|next| net::is_silent(*next) && !self.is_neighbour(*next)).collect()
     }
 
-    /// Whether somebody is a neighbour without being asked.
+    /// Whether the configuration has a neighbour entry for an address, so that nobody needs to ask.
     fn is_neighbour(&self, address: IpAddr) -> bool {
         self.lines.iter().any(|line| {
             let words: Vec<_> = line.text.split(' ').collect();
@@ -161,7 +162,7 @@ impl Config {
         })
     }
 
-    /// Whether an address is the router's by a route.
+    /// Whether a route makes an address local to the router.
     pub fn is_local(&self, address: IpAddr) -> bool {
         let local = self.lines.iter().filter_map(|line| {
             let words: Vec<_> = line.text.split(' ').collect();
@@ -173,7 +174,7 @@ impl Config {
         local.into_iter().any(|local| local.contains(&address))
     }
 
-    /// IPv4 addresses that the router speaks by.
+    /// IPv4 addresses that the router may send from.
     pub fn own(&self) -> Vec<Ipv4Net> {
         let mut own: Vec<_> = net::NO_ADDRESS.map(|none| Ipv4Net::new(none, 32).unwrap()).to_vec();
         for line in self.lines.iter().filter(|line| line.kind == Kind::Four) {
@@ -190,7 +191,7 @@ impl Config {
         own
     }
 
-    /// In words.
+    /// The configuration as text.
     pub fn text(&self) -> Vec<String> {
         let ports = DEVICES[..self.ports].join(" ");
         let mut text = vec![format!("tollway run {ports}")];
@@ -206,8 +207,8 @@ impl Config {
     }
 }
 
-/// The script that takes everything out of a router again that had a configuration. Few processes: a
-/// virtual machine starts each slowly.
+/// The script that removes a configuration from a router. It starts few processes: a virtual
+/// machine starts each slowly.
 pub fn reset(had: &Config, has_vrfs: bool) -> String {
     const STATES: [&str; 8] =
         ["permanent", "stale", "reachable", "delay", "probe", "failed", "incomplete", "noarp"];
@@ -244,7 +245,7 @@ pub fn reset(had: &Config, has_vrfs: bool) -> String {
     script + "END\ntrue\n"
 }
 
-/// Links that a configuration makes, those on others first.
+/// Links that a configuration creates. Those on top of other links come first.
 fn made_links(config: &Config) -> Vec<&str> {
     let made = config.lines.iter().filter(|line| line.kind == Kind::Link).filter_map(|line| {
         let mut words = line.text.strip_prefix("link add ")?.split(' ');
@@ -256,7 +257,7 @@ fn made_links(config: &Config) -> Vec<&str> {
     made
 }
 
-/// The router's link-local address on a device, which is the same whatever happens to it.
+/// The router's link-local address on a device. It never changes.
 pub fn link_local(device: usize) -> std::net::Ipv6Addr {
     std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0x10, device as u16 + 1)
 }

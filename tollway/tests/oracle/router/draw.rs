@@ -1,4 +1,4 @@
-//! Random routers.
+//! Random router configurations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use crate::dice::Dice;
 use crate::net::{self, DEVICES};
 use crate::rules::{self, Chain, Language, Rules, Table};
 
-/// What the kernel at hand can make.
+/// The device types that the running kernel can create.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Able {
     pub vlan: bool,
@@ -27,7 +27,7 @@ pub struct Link {
     pub device: usize,
     /// The tags of its frames, outermost first: protocol and VLAN.
     pub tags: Vec<u8>,
-    /// Its number, which its addresses have.
+    /// The link's number; its addresses contain it.
     pub number: u8,
     /// The table of its VRF.
     pub table: Option<u32>,
@@ -43,7 +43,7 @@ impl Link {
             .unwrap()
     }
 
-    /// A host on the link; 1 is the router.
+    /// A host's IPv4 address on the link; host 1 is the router.
     pub fn host4(&self, host: u16) -> Ipv4Addr {
         (u32::from(self.net4().addr()) + u32::from(host)).into()
     }
@@ -58,10 +58,10 @@ impl Link {
     }
 }
 
-/// Hosts that routes lead to: the last one answers nobody.
+/// Hosts that routes use as gateways; the last one never answers.
 pub const PEERS: [u16; 5] = [2, 3, 4, 5, 0xf1];
 
-/// A router, and what its packets are made of.
+/// A router, and the values that its packets are made of.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     pub config: Config,
@@ -71,7 +71,7 @@ pub struct Drawn {
     pub constants: Constants,
 }
 
-/// A random router with so many ports.
+/// Draws a random router with `ports` ports.
 pub fn draw(dice: &mut Dice, able: Able, ports: usize) -> Drawn {
     let mut draw = Draw::new(dice, able);
     draw.devices();
@@ -86,17 +86,17 @@ pub fn draw(dice: &mut Dice, able: Able, ports: usize) -> Drawn {
     Drawn { config: Config { ports, lines, rules }, links, to4, to6, constants }
 }
 
-/// A router that is being drawn.
+/// A router under construction.
 pub struct Draw<'a> {
     pub dice: &'a mut Dice,
-    /// Whether the router has what Tollway leaves to the kernel whole.
+    /// Whether the router has what Tollway leaves to the kernel as a whole.
     pub odd: bool,
     able: Able,
     pub lines: Vec<Line>,
     pub links: Vec<Link>,
     /// VRF devices.
     pub vrfs: Vec<String>,
-    /// Tables that routes are in beside the main one.
+    /// Tables with routes, beside the main one.
     pub tables: Vec<u32>,
     pub to4: Vec<Ipv4Net>,
     pub to6: Vec<Ipv6Net>,
@@ -139,7 +139,7 @@ impl<'a> Draw<'a> {
         self.dice.pick(&self.links)
     }
 
-    /// Any host of a link; those that routes lead to more often.
+    /// Draws a host of a link from [`PEERS`]; the silent one is rare.
     pub fn peer(&mut self) -> u16 {
         let far = self.dice.one_in(12);
         PEERS[if far { PEERS.len() - 1 } else { self.dice.below(PEERS.len() - 1) }]
@@ -312,7 +312,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// What happens when all is active.
+    /// Draws failures that happen once everything is active.
     fn failures(&mut self) {
         if self.dice.one_in(14) {
             let link = self.link();
@@ -330,7 +330,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Rules of a firewall, in some routers, and what they are made of.
+    /// Draws firewall rules for some routers, and the constants that the rules are made of.
     fn rules(&mut self) -> (Constants, Option<Rules>) {
         let mut constants = Constants::new(self.dice);
         for device in 0..DEVICES.len() {
@@ -347,7 +347,8 @@ impl<'a> Draw<'a> {
         let mut rules = Rules { language: Language::Nft, tables: Vec::new() };
         if self.dice.one_in(3) {
             rules = rules::draw(&mut constants, self.dice);
-            // Which packets use up a limit depends on their order, in which the two may differ.
+            // The packets' order decides which of them use up a limit, and the two routers may
+            // differ in it.
             rules.make_plenty();
         }
         if wants_marks {
@@ -356,7 +357,7 @@ impl<'a> Draw<'a> {
         (constants, (!rules.tables.is_empty()).then_some(rules))
     }
 
-    /// Rules that mark packets, for rules that choose a table by it.
+    /// Draws nft rules that mark packets, for policy rules that select a table by mark.
     fn marks(&mut self) -> Table {
         let mut marks = Vec::new();
         for _ in 0..1 + self.dice.below(3) {
@@ -376,7 +377,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// An address in one of some networks, or anywhere.
+/// Draws an address in one of the networks, or anywhere.
 pub fn pick4(of: &[Ipv4Net], dice: &mut Dice) -> u32 {
     let Some(net) = (!of.is_empty()).then(|| dice.pick(of)) else { return 0x1400_0001 };
     let bits = u32::from(net.hostmask());
@@ -390,7 +391,7 @@ pub fn pick4(of: &[Ipv4Net], dice: &mut Dice) -> u32 {
     u32::from(net.network()) | host & bits
 }
 
-/// The same of IPv6.
+/// The same for IPv6.
 pub fn pick6(of: &[Ipv6Net], dice: &mut Dice) -> u128 {
     let Some(net) = (!of.is_empty()).then(|| dice.pick(of)) else { return 0x2001_0db8 << 96 };
     let bits = u128::from(net.hostmask());

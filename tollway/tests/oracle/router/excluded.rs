@@ -1,33 +1,38 @@
-//! What the two routers may differ in, in one place, and why.
+//! Differences between the two routers that the test accepts, and why. They are all in this file.
 //!
-//! - Which member takes a packet of a group that is a next-hop object, or with `fib_multipath_use_neigh`, or of
-//!   routes that differ in nothing but their next hops: the kernel passes over those who do not answer, which hangs
-//!   on the moment. Any member of a route that the packet may meet is right.
-//!   So it is with what comes of the choice: an error or a redirect because of one member, and none because of
-//!   another. A member that nobody answers for has packets wait for it and die. The error that tells of that
-//!   is not always sent (there may be no way to the source), so where a group has such a member one of the
-//!   two may be silent about a packet; and where members are of several devices and there are rules of nft,
-//!   which may look at the device, and which what is too large for its device does not come to.
-//! - Which of the packets that have waited for a silent neighbour in vain are answered, where the answer to
-//!   one of them goes by that neighbour itself: it waits there, and the kernel throws away what else did
-//!   (`neigh_invalidate`). So that depends on their order.
-//! - By which of several default routes that differ in nothing else an IPv4 packet leaves, errors of the router
-//!   among them: the kernel tries them in turn, by what it knows of their gateways (`fib_select_default`).
-//! - IPv4's identification (and so the checksum) of what the router sends of its own, and the time of day in
-//!   its ICMP timestamps.
-//! - ARP, ND and MLD of the router: what the kernel asks its neighbours depends on when it was asked last.
-//!   What comes of the answers is compared.
-//! - How often a redirect is sent: by time (`ip_rt_send_redirect`, `ndisc_send_redirect`), for which packet,
-//!   and whether IPv6's has the neighbour's Ethernet address, which may not be known yet. That one is sent is
-//!   compared, of whom and to whom.
-//! - The order of frames: a packet that is left to the kernel goes a longer way.
-//! - What is behind a packet in a frame that is as small as Ethernet's may be (46 bytes behind the header): the
-//!   kernel cuts it off and a card puts it back; the XDP path leaves it there.
-//! - Fragments but the first, where nft's rules look at transport headers, and limits: see the oracle of the
-//!   filter.
-//! - Errors of one source beyond the fifth, which the kernel holds back by time (`ip_error`): the packets of
-//!   a case have a source each.
-//! - What fragments for the router itself come to: the kernel would wait for the rest for half a minute.
+//! - The group member that takes a packet. This holds for next-hop objects, for
+//!   `fib_multipath_use_neigh`, and for routes that differ only in their next hops. The kernel
+//!   skips neighbours that do not answer, so its choice depends on timing. Any member of a route
+//!   that the packet may match is right.
+//!   The consequences of the choice may differ, too: one member causes an error or a redirect,
+//!   another none. Packets wait for a member that never answers, and are lost. The router does not
+//!   always send the error about that, as there may be no route to the source. So one router may be
+//!   silent about a packet in two cases. Either its group has such a member, or the members are on
+//!   several devices and there are nft rules. Rules may match the device, and they never see a
+//!   packet that is too large for its device.
+//! - Which packets get an error after they have waited in vain for a silent neighbour, if the error
+//!   for one of them leaves through the same neighbour. The error waits there, and the kernel drops
+//!   whatever else waits there (`neigh_invalidate`). So the result depends on the packets' order.
+//! - Which of several default routes an IPv4 packet takes, if they differ only in their next hops.
+//!   This includes errors of the router. The kernel tries the routes in turn, by what it knows
+//!   about their gateways (`fib_select_default`).
+//! - The IPv4 identification (and so the checksum) of packets that the router itself sends, and the
+//!   time of day in its ICMP timestamps.
+//! - ARP, ND and MLD of the router: what the kernel asks its neighbours depends on when it last
+//!   asked. The test compares the effects of the answers.
+//! - How often the router sends a redirect (the kernel limits that by time: `ip_rt_send_redirect`,
+//!   `ndisc_send_redirect`), and for which packet. Also, whether an IPv6 redirect has the
+//!   neighbour's Ethernet address, which may still be unknown. The test compares whether there is a
+//!   redirect, its sender and its receiver.
+//! - The order of frames: a packet on the kernel path takes longer.
+//! - Bytes behind the packet in a frame of Ethernet's minimum size (46 bytes behind the header).
+//!   The kernel cuts them off and a network card adds them again; the XDP path leaves them in
+//!   place.
+//! - Fragments other than the first, where nft rules match transport headers, and limits: see the
+//!   filter oracle.
+//! - Errors to one source beyond the fifth, which the kernel limits by time (`ip_error`). Each
+//!   packet of a case therefore has its own source.
+//! - The fate of fragments for the router itself: the kernel would wait half a minute for the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -42,14 +47,14 @@ use crate::icmp::checksum;
 use crate::kernel::Sent;
 use crate::net::DEVICES;
 
-/// Bytes behind the header of the smallest frame.
+/// Bytes behind the header of the smallest Ethernet frame.
 const SMALL: usize = 46;
 
-/// Frames by device, each as often as it came.
+/// Frames by device, with the number of times that each occurred.
 type Tally = BTreeMap<Sent, usize>;
 
-/// Sentences that say where two routers differ which have sent these; none if they are alike. `words` are
-/// what the two are called.
+/// Returns sentences that describe how the frames that two routers sent differ, none if they are
+/// alike. `words` are the names of the two routers.
 pub fn differences(
     Case { config, packets, .. }: &Case,
     words: [&str; 2],
@@ -84,7 +89,7 @@ pub fn differences(
     [tell(&first, words[0]), tell(&second, words[1])].concat()
 }
 
-/// What is compared of what was sent.
+/// Counts the sent frames that the test compares.
 fn tally(sent: &[Sent], own: &[Ipv4Net]) -> Tally {
     let mut tally = Tally::new();
     for (device, frame) in sent.iter().filter(|(_, frame)| is_compared(frame)) {
@@ -99,7 +104,7 @@ fn tally(sent: &[Sent], own: &[Ipv4Net]) -> Tally {
 
 fn is_compared(frame: &[u8]) -> bool {
     if is_four(frame) {
-        // IGMP is the router's own.
+        // IGMP with a TTL of 1 is the router's own.
         return frame.get(packet_at(frame) + 9) != Some(&2)
             || frame.get(packet_at(frame) + 8) != Some(&1);
     }
@@ -109,14 +114,14 @@ fn is_compared(frame: &[u8]) -> bool {
     let at = packet_at(frame);
     let hops = frame.get(at + 7).copied();
     let is_nd = matches!(icmp(frame), Some([133..=136, _])) && hops == Some(255);
-    // Reports of multicast groups have a hop-by-hop header with an alert.
+    // Multicast listener reports have a hop-by-hop header with a router alert.
     let is_report = frame.get(at + 6) == Some(&0)
         && hops == Some(1)
         && matches!(frame.get(at + 48), Some(131 | 132 | 143));
     !is_nd && !is_report
 }
 
-/// A frame without what each router chooses.
+/// Returns a frame without the fields that each router chooses for itself.
 fn plain(mut frame: Vec<u8>, own: &[Ipv4Net]) -> Vec<u8> {
     let at = packet_at(&frame);
     if frame.len() <= at + SMALL {
@@ -141,17 +146,18 @@ fn plain(mut frame: Vec<u8>, own: &[Ipv4Net]) -> Vec<u8> {
     frame
 }
 
-/// A redirect without the packet that it was for, of which each wave has another.
+/// Returns a redirect without the packet that caused it: each wave has another packet.
 fn redirect(mut frame: Vec<u8>) -> Vec<u8> {
     let at = packet_at(&frame);
-    // IPv4's has its packet's addresses.
+    // An IPv4 redirect keeps its packet's IP header, for the addresses.
     let keep = if is_four(&frame) { 48 } else { 80 };
     frame.truncate(at + keep);
-    // IPv6's is longer with an option, if the kernel knows the neighbour's Ethernet address by then.
+    // An IPv6 redirect has one more option if the kernel already knows the neighbour's Ethernet
+    // address.
     if let Some(length) = frame.get_mut(at + 4..at + 6).filter(|_| keep == 80) {
         length.fill(0);
     }
-    // The sums of IPv6's and ICMP's cover that packet.
+    // The checksums of ICMP and ICMPv6 cover the removed packet.
     let sum = if is_four(&frame) { at + 22 } else { at + 42 };
     if let Some(sum) = frame.get_mut(sum..sum + 2) {
         sum.fill(0);
@@ -173,14 +179,14 @@ fn take(from: &mut Tally, one: &Sent, count: usize) {
     }
 }
 
-/// Silent neighbours by which the way back of a packet leads.
+/// Silent neighbours on the way back to the packets' sources.
 fn blocked(config: &Config, packets: &[Packet]) -> BTreeSet<IpAddr> {
     let sources =
         packets.iter().filter_map(|packet| addresses(&packet.frame)).map(|[from, _]| from);
     sources.flat_map(|from| config.silent_hops(from)).collect()
 }
 
-/// Whether a frame says that a host cannot be reached, which is behind one of these neighbours.
+/// Whether a frame is an "unreachable" error about a host behind one of these neighbours.
 fn is_unreachable_by(config: &Config, blocked: &BTreeSet<IpAddr>, frame: &[u8]) -> bool {
     let is_it =
         matches!((is_four(frame), icmp(frame)), (true, Some([3, 1])) | (false, Some([1, 3])));
@@ -188,10 +194,10 @@ fn is_unreachable_by(config: &Config, blocked: &BTreeSet<IpAddr>, frame: &[u8]) 
     is_it && subject(frame).is_some_and(|(_, to)| is_behind(to))
 }
 
-/// Takes out what both have made of a packet that may have gone by several members.
+/// Removes what both routers made of a packet that several members of a group may take.
 fn consequences(config: &Config, first: &mut Tally, second: &mut Tally) {
     let is_shared = |to: IpAddr| config.groups(to).iter().any(|group| group.hops.len() > 1);
-    // A redirect tells of its packet's destination only.
+    // A redirect names only its packet's destination.
     for tally in [&mut *first, &mut *second] {
         let is_by_choice = |frame: &[u8]| {
             is_redirect(frame) && subject(frame).is_some_and(|(_, to)| is_shared(to))
@@ -225,7 +231,7 @@ fn consequences(config: &Config, first: &mut Tally, second: &mut Tally) {
     }
 }
 
-/// The number and the destination of the packet that a frame is, or is an error about.
+/// The number and the destination of a frame's packet, or of the packet that its error is about.
 fn subject(frame: &[u8]) -> Option<(u32, IpAddr)> {
     let at = packet_at(frame);
     let inner = match (is_four(frame), icmp(frame)) {
@@ -245,7 +251,7 @@ fn is_redirect(frame: &[u8]) -> bool {
     matches!((is_four(frame), icmp(frame)), (true, Some([5, _])) | (false, Some([137, _])))
 }
 
-/// Takes out pairs that went by two members of one group.
+/// Removes pairs of frames that took two members of one group.
 fn members(config: &Config, first: &mut Tally, second: &mut Tally) {
     let ours: Vec<_> = first.keys().cloned().collect();
     for one in ours {

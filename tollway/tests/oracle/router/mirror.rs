@@ -1,4 +1,4 @@
-//! `tollway run` on a router's devices, and the talk with it.
+//! `tollway run` on a router's devices, and requests to its control socket.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,13 +13,13 @@ use super::side::{Idle, Side};
 use crate::namespaces::{PATIENCE, Process};
 use crate::net::DEVICES;
 
-/// What Tollway has counted, in all.
+/// Tollway's total counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub received: u64,
     pub punted: u64,
     pub xdp_path: u64,
-    /// Whatever moves when packets do.
+    /// A sum that changes whenever packets move.
     moved: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Starts it on the first so many devices; what it said if it does not.
+    /// Starts Tollway on the first `ports` devices. Returns its output if it does not start.
     pub fn start(side: &Side, ports: usize) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
         let mut command = side.command(env!("CARGO_BIN_EXE_tollway"));
@@ -81,7 +81,8 @@ impl Mirror {
         }
     }
 
-    /// Asks by a connection of its own: a router ends one that says nothing for a minute, as a busy machine may.
+    /// Sends a request on a new connection: a router closes one that is silent for a minute, which
+    /// can happen on a busy machine.
     fn answer(&self, request: &str) -> io::Result<String> {
         let mut control = UnixStream::connect(self.dir.path().join("control.sock"))?;
         control.set_read_timeout(Some(PATIENCE))?;
@@ -91,7 +92,7 @@ impl Mirror {
         Ok(answer)
     }
 
-    /// Waits until it works by what the kernel has now.
+    /// Waits until Tollway has applied the kernel's current configuration.
     pub fn sync(&mut self) -> Result<(), String> {
         self.ask(r#""do":"sync""#).map(|_| ())
     }
@@ -100,7 +101,7 @@ impl Mirror {
         std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
     }
 
-    /// What it has counted.
+    /// Tollway's counts.
     pub fn counts(&mut self) -> Counts {
         let all = self.ask(r#""show":"all""#).unwrap_or_default();
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -117,19 +118,19 @@ impl Mirror {
         }
     }
 
-    /// Which traffic takes which path, as it says.
+    /// Tollway's report on which traffic takes which path.
     pub fn offload(&mut self) -> Result<Value, String> {
         self.ask(r#""show":"offload""#)
     }
 
-    /// Everything that it has counted.
+    /// Everything that Tollway has counted.
     pub fn everything(&mut self) -> Result<Value, String> {
         let mut all = self.ask(r#""show":"all""#)?;
         all["counts"] = self.offload()?["counts"].take();
         Ok(all)
     }
 
-    /// What it says of itself that cannot be.
+    /// Statements of Tollway about itself that cannot be true.
     pub fn complaints(&mut self) -> Vec<String> {
         let all = match self.ask(r#""show":"all""#) {
             Ok(all) => all,

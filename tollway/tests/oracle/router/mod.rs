@@ -1,6 +1,6 @@
-//! The kernel is the judge of the mirror: random routers, as `ip`, `sysctl` and `nft` configure them, get
-//! random packets in a namespace that the kernel has for itself, and in one where `tollway run` is at work.
-//! What comes out of each device is compared.
+//! Differential test of `tollway run` against the kernel. Random routers, configured with `ip`,
+//! `sysctl` and `nft`, get random packets. In one network namespace only the kernel forwards them,
+//! in another `tollway run` does. The test compares what comes out of each device.
 
 mod bench;
 mod case;
@@ -27,18 +27,19 @@ use config::Config;
 use crate::namespaces::{self, Process};
 use crate::setting;
 
-/// Cases of a run that is not told how many.
+/// Number of cases if the environment does not set another.
 const CASES: u64 = 500;
-/// They are judged in so many shares at a time.
+/// Number of processes that share the cases and run at the same time.
 const SHARES: u64 = 3;
-/// So many cases come to a Tollway that goes on running, before another is started.
+/// Number of cases that one Tollway gets while it keeps running, before the test starts another.
 const RUNNING: u64 = 20;
-/// Differences that are looked into before a run ends.
+/// A run ends after it has investigated this many differences.
 const ENOUGH: usize = 5;
-/// Cases are numbered from here on for each seed.
+/// Distance between the first case numbers of two seeds.
 const APART: u64 = 1 << 20;
 
-/// Holds Tollway against the kernel.
+/// Runs all cases, or those that the environment selects, and fails if Tollway differs from the
+/// kernel.
 pub fn judged() {
     let asked = ["FROM", "CASES", "REPLAY"].map(|word| format!("TOLLWAY_ORACLE_{word}"));
     if asked.iter().all(|name| std::env::var_os(name).is_none_or(|text| text.is_empty())) {
@@ -57,7 +58,7 @@ pub fn judged() {
     assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
 }
 
-/// Judges all cases, in shares that run beside each other: a router waits for silent neighbours most of the time.
+/// Runs all cases in shares that run in parallel: a router mostly waits for silent neighbours.
 fn in_shares() -> Vec<ExitStatus> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = CASES.div_ceil(SHARES).next_multiple_of(RUNNING);
@@ -75,7 +76,8 @@ fn in_shares() -> Vec<ExitStatus> {
     shares.into_iter().map(|mut share| share.0.wait().unwrap()).collect()
 }
 
-/// Two kernels are alike, and one with something in its way is not: this oracle has eyes.
+/// Proves that the oracle detects differences: two kernels agree, and a kernel with an injected
+/// fault differs.
 pub fn proven() {
     let cases = 24;
     let mut bench = Bench::new(Second::Kernel(String::new()));
@@ -95,7 +97,7 @@ pub fn proven() {
     }
 }
 
-/// What is put into the way of the second kernel, of which each must be seen.
+/// Faults that the test injects into the second kernel. The oracle must detect each of them.
 const INJECTED: &[(&str, &str)] = &[
     (
         "a packet is lost",
@@ -124,7 +126,7 @@ const INJECTED: &[(&str, &str)] = &[
     ),
 ];
 
-/// A case that differs becomes small, and its file says the same again.
+/// Checks that a case that differs becomes small, and that its file reproduces the difference.
 fn shrinks(case: Case, bench: &mut Bench) {
     let small = shrink::shrink(case, false, bench);
     assert_eq!(small.packets.len(), 1, "one packet is enough");
@@ -135,16 +137,16 @@ fn shrinks(case: Case, bench: &mut Bench) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Runs cases; which of them differ, and where they are kept.
+/// Runs cases. Returns which of them differ, and where they are kept.
 fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     println!("seed {seed}, {cases} routers; {:?}", bench.able);
     let start = Instant::now();
     let (mut all, mut failed) = (Tally::default(), Vec::new());
     let mut before: Option<Config> = None;
-    // From the middle on, to come to a case again.
+    // A run can start in the middle, to reach a given case again.
     let first = setting("TOLLWAY_ORACLE_FROM").unwrap_or(0);
     for number in first..first + cases {
-        // The last ones of each run have a Tollway each.
+        // The last cases of each run start a Tollway each.
         let how = if number % RUNNING > RUNNING * 3 / 4 { Start::Fresh } else { Start::Running };
         let ports = [4, 4, 3, 4, 2][(number / RUNNING % 5) as usize];
         let case =
@@ -198,13 +200,13 @@ fn add(all: &mut Tally, one: Tally) {
     all.judged.kernel += one.judged.kernel;
 }
 
-/// Makes a case small, keeps it, and says what it is.
+/// Shrinks a case, keeps it in a file, and describes it.
 fn report(case: Case, (told, strays): (Vec<String>, bool), bench: &mut Bench) -> String {
     let seed = case.seed;
     println!("router {seed} {}", if strays { "strays" } else { "differs" });
     tell(&case, &told);
     let original = case.clone();
-    // In case that this run is cut short.
+    // Keep the original, in case this run is cut short.
     shrink::keep(&original, told.clone());
     let mut small = shrink::shrink(case, strays, bench);
     let mut outcome = small.run(bench);

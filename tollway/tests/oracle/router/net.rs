@@ -1,17 +1,18 @@
-//! The network that routers of the oracle are in: what the far ends of their wires say and who they are.
+//! The network around the oracle's routers: the hosts at the far ends of their wires, and what
+//! these answer.
 //!
-//! Whatever address a router asks for, by ARP or by ND, somebody there has it, but those whose last byte is
-//! [`SILENT`] or more. Ethernet addresses are made of the device and the address, so that a frame tells by
-//! which next hop it went.
+//! Whatever address a router asks for by ARP or ND, a host there has it, except addresses whose
+//! last byte is [`SILENT`] or more. Ethernet addresses are made of the device and the IP address,
+//! so a frame shows which next hop it took.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::case::hex;
 use crate::icmp::checksum;
 
-/// Addresses whose last byte is this or more answer nobody.
+/// Nobody answers for addresses whose last byte is this or more.
 pub const SILENT: u8 = 0xf0;
-/// Kernels of routers that send an ICMP error without an address of their own take these.
+/// Sources of ICMP errors from kernels of routers that have no address of their own.
 pub const NO_ADDRESS: [Ipv4Addr; 2] = [Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(192, 0, 0, 8)];
 
 const IPV4: [u8; 2] = [0x08, 0x00];
@@ -19,7 +20,7 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const ARP: [u8; 2] = [0x08, 0x06];
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
-/// Who has an address, as seen at a device.
+/// The Ethernet address of the host with this IP address, as seen at a device.
 pub fn far_mac(device: usize, address: IpAddr) -> [u8; 6] {
     let (family, bytes) = match address {
         IpAddr::V4(four) => (0x40, four.octets()),
@@ -28,7 +29,7 @@ pub fn far_mac(device: usize, address: IpAddr) -> [u8; 6] {
     [6, family | device as u8, bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// Where the packet of a frame begins: behind all tags and the ethertype.
+/// The offset of the packet in a frame, behind all tags and the ethertype.
 pub fn packet_at(frame: &[u8]) -> usize {
     let mut at = 12;
     while frame.get(at..at + 2).is_some_and(|kind| TAGS.iter().any(|tag| tag == kind)) {
@@ -42,12 +43,12 @@ pub fn ethertype(frame: &[u8]) -> Option<[u8; 2]> {
     frame.get(packet_at(frame) - 2..)?.first_chunk().copied()
 }
 
-/// Whether a frame is IPv4's, and where its packet is.
+/// Whether a frame is an IPv4 frame.
 pub fn is_four(frame: &[u8]) -> bool {
     ethertype(frame) == Some(IPV4)
 }
 
-/// Whether a frame is IPv6's.
+/// Whether a frame is an IPv6 frame.
 pub fn is_six(frame: &[u8]) -> bool {
     ethertype(frame) == Some(IPV6)
 }
@@ -75,7 +76,7 @@ pub fn icmp(frame: &[u8]) -> Option<[u8; 2]> {
     packet.get(at..)?.first_chunk().copied()
 }
 
-/// A frame in words, for people; the whole of it is in the file of its case.
+/// A short description of a frame, for people. The file of the case has the whole frame.
 pub fn words_of(frame: &[u8]) -> String {
     let at = packet_at(frame);
     let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
@@ -101,18 +102,18 @@ pub fn is_silent(address: IpAddr) -> bool {
     last >= SILENT
 }
 
-/// What a router asks for by ARP or ND.
+/// How the far end answers an ARP or ND request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The frame asks for nobody.
+    /// The frame is not a request.
     Nothing,
     /// Nobody has the address.
     Silent,
-    /// The answer of who has it.
+    /// The answer of the host that has the address.
     Answer(Vec<u8>),
 }
 
-/// What the far end of a device has to say to a frame.
+/// How the far end of a device answers a frame.
 pub fn ask(device: usize, frame: &[u8]) -> Asked {
     let answer = match ethertype(frame) {
         Some(ARP) => arp(device, frame),
@@ -126,7 +127,7 @@ fn arp(device: usize, frame: &[u8]) -> Option<Asked> {
     let at = packet_at(frame);
     let packet = frame.get(at..at + 28)?;
     let target: [u8; 4] = *packet[24..].first_chunk()?;
-    // A request; one for the sender's own address is an announcement.
+    // Only requests count; one for the sender's own address is an announcement.
     if packet[..8] != [0, 1, 8, 0, 6, 4, 0, 1] || packet[14..18] == target {
         return None;
     }
@@ -144,7 +145,7 @@ fn neighbour(device: usize, frame: &[u8]) -> Option<Asked> {
     let at = packet_at(frame);
     let packet = frame.get(at..)?;
     let target: [u8; 16] = *packet.get(48..)?.first_chunk()?;
-    // Who asks without an address looks for others that have it.
+    // A sender without an address looks for duplicates of the target.
     if packet[6] != 58 || packet[40] != 135 || packet[8..24] == [0; 16] {
         return None;
     }

@@ -1,5 +1,6 @@
-//! What Tollway says of its paths, held against what it does: traffic that it calls the kernel's it does not
-//! forward, and traffic that it calls fast it does not leave to the kernel for want of knowledge.
+//! Compares what Tollway reports about its paths with what it does. It must not forward traffic
+//! that it reports on the kernel path. It must not leave traffic that it reports on the fast path
+//! to the kernel because of the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +11,14 @@ use super::net::{addresses, is_four, is_six, packet_at};
 use super::traffic::{Packet, did_not_fit};
 use crate::net::DEVICES;
 
-/// The XDP program's reason for what is left to the kernel only because of how it is configured.
+/// The XDP program's reason for frames that it leaves to the kernel only because of the kernel's
+/// configuration.
 const LEFT: &str = "offload";
 
-/// Packets that come in alike: by a link, of a family.
+/// Packets of one class: the name of the link on which they arrive, and whether they are IPv4.
 pub type Class = (String, bool);
 
-/// The packets of a case by their class. Those of no link are left out.
+/// Groups the packets of a case by class. Packets that belong to no link are left out.
 pub fn classes(config: &Config, packets: &[Packet]) -> BTreeMap<Class, Vec<Packet>> {
     let links = links(config);
     let too_small: BTreeSet<_> =
@@ -27,7 +29,8 @@ pub fn classes(config: &Config, packets: &[Packet]) -> BTreeMap<Class, Vec<Packe
         let Some(tags) = frame.get(12..packet_at(frame) - 2) else { continue };
         let is_of = |link: &&(String, usize, Vec<u8>)| link.1 == packet.device && link.2 == tags;
         let Some((name, ..)) = links.iter().find(is_of) else { continue };
-        // What is the router's own is the kernel's by nature, and so is what has a path MTU there.
+        // Packets to the router itself always take the kernel path, and so do those to a
+        // destination with a path MTU.
         let is_own =
             addresses(frame).is_some_and(|[_, to]| config.is_local(to) || too_small.contains(&to));
         if (is_four(frame) || is_six(frame)) && !is_own {
@@ -37,7 +40,7 @@ pub fn classes(config: &Config, packets: &[Packet]) -> BTreeMap<Class, Vec<Packe
     classes
 }
 
-/// Links by name, device and tags.
+/// All links, each with name, device and tags.
 fn links(config: &Config) -> Vec<(String, usize, Vec<u8>)> {
     let mut links: Vec<_> = DEVICES[..config.ports]
         .iter()
@@ -75,18 +78,18 @@ fn links(config: &Config) -> Vec<(String, usize, Vec<u8>)> {
     links
 }
 
-/// What a class was good for: packets of it that Tollway forwarded where it called them fast, and that it did
-/// not get where it called them the kernel's.
+/// Packets that took the reported path: `fast` ones Tollway forwarded, `kernel` ones it left to the
+/// kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     pub fast: u64,
     pub kernel: u64,
 }
 
-/// Where a Tollway that runs says other than `tollway check` does.
+/// Returns where a running Tollway reports other paths than `tollway check` does.
 ///
-/// What a device has grown beyond since it was started it has no memory for: that is not what a router would
-/// do that is started now.
+/// A running Tollway has no memory for packets of an MTU that a device got after the start. A
+/// router that starts now would have it, so this function ignores that reason.
 pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
     let mut now = live.clone();
     for link in now["links"].as_array_mut().into_iter().flatten() {
@@ -103,7 +106,7 @@ pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
         for link in
             said["links"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
         {
-            // They follow from the rest.
+            // They follow from the other fields.
             link.remove("ipv4_fast");
             link.remove("ipv6_fast");
         }
@@ -111,7 +114,7 @@ pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
     };
     let (checked, now) = (paths(checked), paths(&now));
     let differ = ["general", "links", "groups", "parts"].into_iter().filter(|of| {
-        // What leaves by a device that has grown is told of its routes, too.
+        // `parts` also reports the routes that leave by a device whose MTU has grown.
         checked[*of] != now[*of] && !(*of == "parts" && has_grown(live))
     });
     differ
@@ -123,8 +126,8 @@ fn has_grown(live: &Value) -> bool {
     live.to_string().contains("\"large_mtu\"")
 }
 
-/// Where what was done with packets of a class is not what was said; `before` and `after` are what Tollway
-/// has counted of everything.
+/// Returns where the treatment of a class's packets contradicts the report `said`. `before` and
+/// `after` are all of Tollway's counts.
 pub fn judge(
     said: &Value,
     class: &Class,
@@ -192,7 +195,7 @@ pub fn judge(
             ));
         }
     }
-    // What neighbours answer by other links and families is counted there as well.
+    // This count also includes the neighbours' answers on other links and of other families.
     let of_port = all.iter().filter(|one| one["port"] == own["port"]);
     let mut ways = of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
     let only_fast =

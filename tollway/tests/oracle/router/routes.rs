@@ -13,7 +13,7 @@ struct Object {
     hops: Vec<(usize, Option<IpAddr>)>,
 }
 
-/// Draws objects and routes of both families.
+/// Draws next-hop objects and routes of both families.
 pub fn draw(draw: &mut Draw<'_>) {
     for kind in [Kind::Four, Kind::Six] {
         let objects = if draw.dice.one_in(3) { objects(draw, kind) } else { Vec::new() };
@@ -27,7 +27,7 @@ pub fn draw(draw: &mut Draw<'_>) {
     }
 }
 
-/// What a route is to, mostly in a small world, so that routes lie within others.
+/// Draws the destination of a route, mostly from a small range, so that routes lie within others.
 fn prefix(draw: &mut Draw<'_>, kind: Kind) -> IpNet {
     let dice = &mut *draw.dice;
     let link = dice.pick(&draw.links);
@@ -97,7 +97,7 @@ fn route(draw: &mut Draw<'_>, kind: Kind, to: IpNet, objects: &[Object]) {
     draw.route(kind, text, Group { to, key, hops, tries });
 }
 
-/// Metrics and what else a route may have.
+/// Draws a metric and other attributes of a route.
 fn options(draw: &mut Draw<'_>, kind: Kind) -> String {
     let link = draw.link();
     let dice = &mut *draw.dice;
@@ -135,7 +135,7 @@ fn onlink(draw: &mut Draw<'_>) -> &'static str {
     if draw.dice.one_in(10) { " onlink" } else { "" }
 }
 
-/// A gateway on a link.
+/// Draws a gateway on a link.
 fn via(draw: &mut Draw<'_>, kind: Kind, link: &Link) -> (String, (usize, Option<IpAddr>)) {
     let host = draw.peer();
     let name = &link.name;
@@ -163,7 +163,7 @@ fn multipath(draw: &mut Draw<'_>, kind: Kind) -> Target {
     ("", words, hops)
 }
 
-/// Next-hop objects and groups of them.
+/// Draws next-hop objects and groups of them.
 fn objects(draw: &mut Draw<'_>, kind: Kind) -> Vec<Object> {
     let first = if kind == Kind::Four { 1 } else { 101 };
     let mut objects = Vec::new();
@@ -177,14 +177,14 @@ fn objects(draw: &mut Draw<'_>, kind: Kind) -> Vec<Object> {
                 (format!("{via}{}", onlink(draw)), vec![hop])
             }
         };
-        // An object is of its gateway's family.
+        // An object has its gateway's family.
         let text = text.replace("inet6 ", "");
         draw.line(kind, format!("nexthop add id {id}{text} proto {PROTOCOL}"));
         objects.push(Object { id, hops });
     }
     for id in first + 20..first + 22 {
         let mut members: Vec<usize> = (0..5).filter(|_| draw.dice.one_in(2)).collect();
-        // A group with a blackhole has that alone.
+        // A group with a blackhole has no other member.
         members.retain(|at| !objects[*at].hops.is_empty());
         if members.is_empty() {
             continue;

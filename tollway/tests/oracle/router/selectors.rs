@@ -1,4 +1,4 @@
-//! Random rules that choose a table (`ip rule`).
+//! Random policy rules (`ip rule`).
 
 use ipnet::{Ipv4Net, Ipv6Net};
 

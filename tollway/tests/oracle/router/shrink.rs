@@ -1,4 +1,4 @@
-//! A case that differs, made as small as it can be, and kept in a file.
+//! Shrinks a case that differs as far as possible, and keeps it in a file.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,21 +10,22 @@ use super::case::{Case, Outcome};
 use crate::rules::{Language, Rules};
 use crate::shrink::{directory, fewer_rules};
 
-/// Longer it is not worth the wait.
+/// Longest time to spend on one case.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// How to run it again.
+    /// The command that runs the case again.
     command: String,
-    /// The router in words.
+    /// The router's configuration as text.
     text: Vec<String>,
     differences: Vec<String>,
     case: Case,
 }
 
-/// Takes away what is not needed for the case to differ, or (`strays`) for Tollway not to do what it says.
+/// Removes what is not needed for the case to differ, or (`strays`) for Tollway to contradict its
+/// report about its paths.
 pub fn shrink(mut case: Case, strays: bool, bench: &mut Bench) -> Case {
     let start = Instant::now();
     let is_it = |outcome| match outcome {
@@ -33,7 +34,7 @@ pub fn shrink(mut case: Case, strays: bool, bench: &mut Bench) -> Case {
         Outcome::Strays(_) => strays,
     };
     let mut differs = |case: &Case| start.elapsed() < PATIENCE && is_it(case.run(bench));
-    // What differs without a history needs none.
+    // A case that differs without a history does not need one.
     let plain = Case { before: None, start: Start::Fresh, ..case.clone() };
     if differs(&plain) {
         case = plain;
@@ -78,7 +79,7 @@ fn rules(case: &mut Case) -> &mut Rules {
     case.config.rules.get_or_insert_with(|| Rules { language: Language::Nft, tables: Vec::new() })
 }
 
-/// Ever smaller pieces of a list are left out.
+/// Removes ever smaller pieces of a list.
 fn fewer<T>(
     case: &mut Case,
     list: impl Fn(&mut Case) -> &mut Vec<T>,
@@ -101,7 +102,7 @@ fn fewer<T>(
     }
 }
 
-/// Writes a case down; where.
+/// Writes a case to a file. Returns the path.
 pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
     let path = directory().join(format!("router-{}.json", case.seed));
     let command = format!("TOLLWAY_ORACLE_REPLAY={} make oracle KIND=router", path.display());
@@ -110,7 +111,7 @@ pub fn keep(case: &Case, differences: Vec<String>) -> PathBuf {
     path
 }
 
-/// Reads a case that was kept.
+/// Reads a case from a file that [`keep`] wrote.
 pub fn kept(path: &str) -> Case {
     let text = std::fs::read_to_string(path).unwrap();
     serde_json::from_str::<Kept>(&text).unwrap().case

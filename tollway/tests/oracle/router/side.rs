@@ -1,7 +1,9 @@
-//! One of the two routers: a network namespace, and the far ends of its wires here.
+//! One of the two routers: a network namespace, and the far ends of its wires in the test's
+//! namespace.
 //!
-//! Everything runs on one processor, where the kernel takes frames through in the order in which they came:
-//! when a marker has gone to the router's namespace and back, all that was sent before it is done.
+//! Everything runs on one CPU, where the kernel handles frames in the order in which they arrive.
+//! When a marker has gone to the router's namespace and back, the kernel has handled everything
+//! that was sent before it.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,26 +19,26 @@ use crate::namespaces::{PATIENCE, Process, sh};
 use crate::net::{self, DEVICES};
 use crate::socket::Wire;
 
-/// The kernel has given up a silent neighbour by then, for whom it waits 300 ms.
+/// After this time the kernel has given up a silent neighbour, for which it waits 300 ms.
 const GIVEN_UP: Duration = Duration::from_millis(400);
-/// Who is answered so late may have been given up meanwhile.
+/// An answer that takes this long may be too late: the kernel may have given up.
 const LATE: Duration = Duration::from_millis(150);
 
-/// The router has learnt by then that packets did not fit.
+/// After this time the router has learnt that packets did not fit.
 const LEARNT: Duration = Duration::from_millis(100);
 
-/// The device that only markers come by, which are no protocol's.
+/// The device for markers, which are frames of no protocol.
 const MARKER: &str = "mark";
-/// Their ethertype, which is for experiments.
+/// The markers' ethertype, one for experiments.
 const MARKED: [u8; 2] = [0x88, 0xb5];
 
-/// What else has to be asked whether it is done.
+/// What else, apart from the kernel, may still have work in progress.
 pub trait Idle {
-    /// A number that stands still when nothing is under way.
+    /// A number that stays the same while nothing is in progress.
     fn progress(&mut self) -> u64;
 }
 
-/// The kernel alone: markers tell all.
+/// The kernel alone: markers suffice.
 pub struct Nobody;
 
 impl Idle for Nobody {
@@ -49,23 +51,23 @@ impl Idle for Nobody {
 pub struct Side {
     pub namespace: Process,
     wires: Vec<Wire>,
-    /// The ends of the marker's wire: here, and in the router's namespace.
+    /// Both ends of the marker's wire: here, and in the router's namespace.
     marker: [Wire; 2],
     markers: u32,
-    /// When it last asked for somebody who is silent.
+    /// When the router last asked for a silent neighbour.
     silence: Option<Instant>,
-    /// When its wires were looked at last, and whether that was too late for an answer.
+    /// When the test last read the wires, and whether that was too late for an answer.
     looked: Instant,
     pub late: bool,
-    /// The configuration that it has.
+    /// The applied configuration.
     had: Option<Config>,
 }
 
 impl Side {
-    /// A router without a configuration; `name` tells its wires from others'.
+    /// Creates a router without a configuration. `name` distinguishes its wires from others.
     pub fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // The kernel takes its time to remove those of a namespace that has gone.
+        // The kernel takes some time to remove the devices of a namespace that has gone.
         let name = format!("{name}{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = namespace();
         let mut script = String::from("set -e\nip link set lo up\n");
@@ -73,20 +75,21 @@ impl Side {
         for device in DEVICES.iter().chain([&MARKER]) {
             script += &format!("ip link add {device} type veth peer name {name}-{device}\n");
             script += &format!("ip link set {name}-{device} netns {}\n", std::process::id());
-            // Else it leaves checksums of its own messages to a card that is not there.
+            // Otherwise the kernel leaves checksums of its own messages to a network card that does
+            // not exist.
             script += &format!("ethtool -K {device} tx off rx off rxvlan off >/dev/null\n");
         }
         for (number, device) in DEVICES.iter().enumerate() {
             script += &format!("ip link set {device} address {}\n", net::text(net::mac(number)));
         }
-        // With the first VRF there comes a rule.
+        // The first VRF adds a rule.
         script += "! ip link add probe type vrf table 9 2>/dev/null || ip link delete probe\n";
         run(&namespace, &script, "").unwrap();
         let wire = |device: &str| {
             let far = format!("{name}-{device}");
             sh(&format!("ip link set {far} mtu 3400 up"));
-            // Without it the device takes no frames that XDP sends.
-            // Tags are in the frames.
+            // Without GRO the device takes no frames that XDP sends.
+            // Tags stay in the frames.
             sh(&format!("ethtool -K {far} gro on tx off txvlan off tx-vlan-stag-hw-insert off"));
             Wire::open(number(&sh(&format!("ip -oneline link show dev {far}")))).unwrap()
         };
@@ -107,12 +110,12 @@ impl Side {
         }
     }
 
-    /// Runs a script there; what it printed.
+    /// Runs a script in the router's namespace. Returns its output.
     pub fn run(&self, script: &str, input: &str) -> Result<String, String> {
         run(&self.namespace, script, input)
     }
 
-    /// Puts a configuration active; what was said against it.
+    /// Applies a configuration. Returns the complaints about it.
     pub fn apply(&mut self, config: &Config) -> String {
         let mut told = self.run(&config.script(), "").unwrap();
         if let Some(rules) = &config.rules
@@ -124,7 +127,7 @@ impl Side {
         told
     }
 
-    /// Takes all configuration out again, and what it has said meanwhile.
+    /// Removes all configuration, and discards the frames that arrive meanwhile.
     pub fn reset(&mut self, able: Able) {
         let none = Config { ports: 0, lines: Vec::new(), rules: None };
         let had = self.had.take().unwrap_or(none);
@@ -132,40 +135,42 @@ impl Side {
         self.settle(&mut Nobody, &mut Vec::new());
     }
 
-    /// What it has active, in the kernel's words, in an order that no history has made.
+    /// Lists what is active, in the kernel's words, in an order that does not depend on history.
     pub fn listing(&self) -> Vec<String> {
         let all = "route show table all\nrule\naddress show\n";
         let script =
             ["-4", "-6"].map(|family| format!("ip -o {family} -batch - <<'END'\n{all}END\n"));
         let told = self.run(&script.concat(), "").unwrap();
-        // Devices have other numbers there.
+        // The devices have other numbers in the other namespace.
         let plain = |line: &str| line.split_once(": ").map_or(line, |(_, line)| line).to_owned();
-        // Tollway's own devices, by which it hands packets back.
+        // Tollway's own devices, through which it punts packets.
         let is_theirs = |line: &&str| line.contains(" dev toll") || line.contains(": toll");
         let mut lines: Vec<_> = told.lines().filter(|line| !is_theirs(line)).map(plain).collect();
         lines.sort_unstable();
         lines
     }
 
-    /// Sends packets, and takes what comes of them, be it that somebody is silent.
+    /// Sends packets. Returns all resulting frames, including those that follow when a neighbour is
+    /// silent.
     pub fn exchange(&mut self, packets: &[Packet], idle: &mut impl Idle) -> Vec<Sent> {
         let mut sent = self.send(packets, idle);
         self.give_up(idle, &mut sent);
         sent
     }
 
-    /// Sends packets, wave by wave, and takes what comes out of any device until all of it has.
+    /// Sends packets, wave by wave. Returns what comes out of any device, once everything has.
     pub fn send(&mut self, packets: &[Packet], idle: &mut impl Idle) -> Vec<Sent> {
         let mut sent = Vec::new();
         (self.looked, self.late, self.silence) = (Instant::now(), false, None);
         for wave in 0..WAVES {
             let of_wave = packets.iter().filter(|packet| packet.wave == wave);
-            // A path MTU is for what follows: what was sent before may take a longer way.
+            // A path MTU applies to the packets after it: those before it may still be on a longer
+            // path.
             let (told, others): (Vec<_>, Vec<_>) =
                 of_wave.partition(|packet| did_not_fit(&packet.frame).is_some());
             for packets in [&others, &told].into_iter().filter(|packets| !packets.is_empty()) {
                 for packet in packets {
-                    // A device that is down takes none.
+                    // A device that is down takes no frames.
                     let _ = self.wires[packet.device].send(&packet.frame);
                     self.drain(&mut sent);
                 }
@@ -178,29 +183,29 @@ impl Side {
         sent
     }
 
-    /// Waits until the kernel has given up all who are silent, and takes what comes of it.
+    /// Waits until the kernel has given up all silent neighbours, and takes the resulting frames.
     fn give_up(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
         let start = Instant::now();
-        // What comes of it, an error, may have to wait for somebody silent in its turn.
+        // An error that results from this may itself wait for a silent neighbour.
         while let Some(asked) = self.silence.take() {
             // A machine under load runs the kernel's timers late.
             while asked.elapsed() < GIVEN_UP || self.is_waiting() {
                 assert!(start.elapsed() < PATIENCE, "the kernel waits for a neighbour for ever");
                 std::thread::sleep(Duration::from_millis(5));
-                // Others have to be answered meanwhile.
+                // Other neighbours need answers meanwhile.
                 self.drain(sent);
             }
             self.settle(idle, sent);
         }
     }
 
-    /// Whether the kernel still waits for somebody's answer.
+    /// Whether the kernel still waits for an answer of a neighbour.
     fn is_waiting(&self) -> bool {
         let told = self.run("ip neigh show nud incomplete", "").unwrap();
         told.lines().any(|line| !line.contains(" dev toll"))
     }
 
-    /// Waits until nothing comes any more, and nothing is under way.
+    /// Waits until no more frames arrive and nothing is in progress.
     pub fn settle(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
         let mut quiet = 0;
         let mut progress = idle.progress();
@@ -234,7 +239,7 @@ impl Side {
     fn drain(&mut self, sent: &mut Vec<Sent>) {
         let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
         for (device, wire) in self.wires.iter_mut().enumerate() {
-            // A device that went down says so once.
+            // A read fails once for a device that went down.
             while let Ok(Some(frame)) = wire.receive() {
                 match ask(device, &frame) {
                     Asked::Nothing => {}
@@ -251,7 +256,7 @@ impl Side {
 }
 
 impl Side {
-    /// Starts a program there.
+    /// The command that starts a program in the router's namespace.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.namespace.0.id().to_string(), "-n", "--", program]);
@@ -260,7 +265,7 @@ impl Side {
     }
 }
 
-/// The number of a device that `ip -oneline link` has shown.
+/// The number of a device, from the output of `ip -oneline link`.
 fn number(told: &str) -> i32 {
     told.split(':').next().unwrap().parse().unwrap()
 }

@@ -1,12 +1,12 @@
-//! The kernel's settings that change forwarding, and what is changed only so that two runs can be compared.
+//! Sysctls that change forwarding, and those that the test sets only to make two runs comparable.
 
 use std::fmt::Write as _;
 
 use crate::net::DEVICES;
 
-/// Settings that cases draw: the name below `net/`, the value at rest, others, of which one is taken once in so
-/// many cases, and whether that leaves much to the kernel, so that it is for odd cases. A `*` stands for a
-/// device or `all`.
+/// Settings that cases draw. The fields are: the name below `net/`; the default value here; other
+/// values; one in how many cases takes one of these; whether that leaves much traffic to the
+/// kernel, so that only odd cases use it. A `*` stands for a device or `all`.
 pub const DRAWN: &[(&str, u32, &[u32], usize, bool)] = &[
     ("ipv4/ip_forward", 1, &[0], 20, true),
     ("ipv6/conf/all/forwarding", 1, &[0], 20, true),
@@ -44,7 +44,8 @@ pub const DRAWN: &[(&str, u32, &[u32], usize, bool)] = &[
     ("ipv6/icmp/echo_ignore_all", 0, &[1], 20, false),
 ];
 
-/// What does not come of a configuration: noise, limits, and how long one waits for the dead.
+/// Settings that belong to no drawn configuration: they control noise, limits, and how long the
+/// kernel waits for silent neighbours.
 const FIXED: &str = "
     ipv4/icmp_ratelimit=0 ipv4/icmp_ratemask=0 ipv6/icmp/ratelimit=0
     ipv4/icmp_msgs_per_sec=1000000 ipv4/icmp_msgs_burst=1000000
@@ -54,7 +55,7 @@ const FIXED: &str = "
     ipv6/conf/*/mldv1_unsolicited_report_interval=1 ipv6/conf/*/mldv2_unsolicited_report_interval=1
 ";
 
-/// The same of a device, which has not what `default` has.
+/// The same for each device, where the device does not inherit from `default`.
 const NEIGHBOURS: &str = "
     ipv4/neigh/*/mcast_solicit=1 ipv6/neigh/*/mcast_solicit=1
     ipv4/neigh/*/retrans_time_ms=300 ipv6/neigh/*/retrans_time_ms=300
@@ -62,13 +63,13 @@ const NEIGHBOURS: &str = "
     ipv4/neigh/*/locktime=0
 ";
 
-/// Writes one setting, `name=value`, where the kernel has it.
+/// Returns the script line that writes one setting, `name=value`, if the kernel has it.
 pub fn set(line: &str) -> String {
     let (name, value) = line.split_once('=').unwrap_or((line, ""));
     format!("[ ! -e /proc/sys/net/{name} ] || echo {value} > /proc/sys/net/{name}\n")
 }
 
-/// Whom a setting is for.
+/// The full names of a setting: with a `*`, one for `all` and one for each device.
 pub fn names(name: &str) -> Vec<String> {
     if !name.contains('*') {
         return vec![name.to_owned()];
@@ -77,26 +78,27 @@ pub fn names(name: &str) -> Vec<String> {
     of.collect()
 }
 
-/// What is set once, before there are devices.
+/// The script that runs once, before there are devices.
 pub fn fixed() -> String {
     let mut script = String::new();
     for setting in FIXED.split_whitespace() {
-        // New devices have what `default` has.
+        // New devices inherit from `default`.
         let _ = write!(script, "{}", set(&setting.replace('*', "default")));
     }
     script
 }
 
-/// What is set for each device, once it is there.
+/// The script that runs for each device, once the device exists.
 pub fn neighbours(device: &str) -> String {
     NEIGHBOURS.split_whitespace().map(|setting| set(&setting.replace('*', device))).collect()
 }
 
-/// Everything that cases draw, as it is at rest.
+/// The script that sets everything that cases draw to its default value.
 pub fn baseline() -> String {
     let mut script = String::new();
     for (name, value, ..) in DRAWN {
-        // Of these `all` stands for a value of its own, which is added to each device's.
+        // For these settings `all` has a value of its own, which the kernel adds to each device's
+        // value.
         names(name).iter().for_each(|name| script += &set(&format!("{name}={value}")));
     }
     script

@@ -1,5 +1,5 @@
-//! Random packets for a router, in waves: the first packets of flows, and the same again, which the
-//! XDP path may take.
+//! Random packets for a router, in waves: first the first packets of flows, then the same packets
+//! again, which the XDP path may take.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,17 +12,17 @@ use crate::icmp::{self, checksum};
 use crate::net;
 use crate::packets;
 
-/// In one of so many cases the router is told that packets did not fit.
+/// One in this many cases tells the router that packets did not fit (RFC 1191).
 const TOO_BIG_CASES: usize = 4;
-/// Waves of a case.
+/// Waves in each case.
 pub const WAVES: usize = 4;
 
-/// A packet and how it comes in.
+/// A packet, and how it arrives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packet {
-    /// The wave that it comes in with.
+    /// The wave in which it arrives.
     pub wave: usize,
-    /// The device that it comes in by.
+    /// The device on which it arrives.
     pub device: usize,
     #[serde(with = "hexadecimal")]
     pub frame: Vec<u8>,
@@ -43,7 +43,7 @@ mod hexadecimal {
     }
 }
 
-/// Packets of so many flows.
+/// Draws the packets of `flows` flows.
 pub fn draw(drawn: &mut Drawn, flows: usize, dice: &mut Dice) -> Vec<Packet> {
     drawn.constants.later_fragments =
         drawn.config.rules.is_none() || drawn.constants.later_fragments;
@@ -71,14 +71,15 @@ pub fn draw(drawn: &mut Drawn, flows: usize, dice: &mut Dice) -> Vec<Packet> {
     packets
 }
 
-/// What somebody on a link says to the router: a packet of its own did not fit, to where one of a case goes.
-/// Below 552 bytes that holds for what it forwards, too.
+/// A host on a link reports to the router that a packet of the router's own did not fit. The
+/// packet's destination is one of the case's. Below 552 bytes the MTU also holds for what the
+/// router forwards.
 fn too_big(drawn: &Drawn, packets: &[Packet], tag: u32, dice: &mut Dice) -> Option<Packet> {
     let link = dice.pick(&drawn.links);
     let (router, host) = (link.host4(1), link.host4(0x150));
     let Some([_, IpAddr::V4(to)]) = addresses(&dice.pick(packets).frame) else { return None };
     let mtu = dice.pick(&[68_u16, 400, 551, 552, 600, 1000]);
-    // An answer of the router's, or a question, which nobody has asked.
+    // The packet is an echo reply of the router, or an echo request, which the router never sent.
     let kind = dice.pick(&[0, 0, 8]);
     let mut frame = net::mac(link.device).to_vec();
     frame.extend([0x0a, 0, 0, 0, 0, link.device as u8 + 1]);
@@ -88,7 +89,7 @@ fn too_big(drawn: &Drawn, packets: &[Packet], tag: u32, dice: &mut Dice) -> Opti
     Some(Packet { wave: 0, device: link.device, frame })
 }
 
-/// The destination of the packet that a frame says did not fit.
+/// The destination of the packet that did not fit, according to a "fragmentation needed" error.
 pub fn did_not_fit(frame: &[u8]) -> Option<IpAddr> {
     const HEADERS: usize = 20 + 8;
     if !is_four(frame) || icmp_of(frame) != Some([3, 4]) {
@@ -99,7 +100,8 @@ pub fn did_not_fit(frame: &[u8]) -> Option<IpAddr> {
     addresses(&inner).map(|[_, to]| to)
 }
 
-/// The number of a packet, or of the packet that a fragment is of. What routers make has numbers too.
+/// The number of a packet, or of the packet that a fragment belongs to. Packets that routers make
+/// have numbers, too.
 pub fn tag(frame: &[u8]) -> Option<u32> {
     let packet = frame.get(packet_at(frame)..)?;
     if is_four(frame) {
@@ -108,7 +110,7 @@ pub fn tag(frame: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*packet.first_chunk()?) & 0xf_ffff)
 }
 
-/// Gives a packet another number; a broken checksum stays broken.
+/// Gives a packet another number; a wrong checksum stays wrong.
 fn retag(frame: &mut [u8], tag: u32) {
     let at = packet_at(frame);
     if !is_four(frame) {
@@ -121,7 +123,7 @@ fn retag(frame: &mut [u8], tag: u32) {
     let Some(packet) = frame.get_mut(at..).filter(|packet| packet.len() >= 20) else { return };
     let (id, sum): ([u8; 2], [u8; 2]) = ([packet[4], packet[5]], [packet[10], packet[11]]);
     let new = (tag as u16).to_be_bytes();
-    // RFC 1624: of the sum's complement, what was is taken away and what is to be is added.
+    // RFC 1624: subtract the old word from the sum's complement, and add the new one.
     let words = [!u16::from_be_bytes(sum), !u16::from_be_bytes(id), tag as u16];
     let sum = checksum(&words.map(u16::to_be_bytes).concat());
     packet[4..6].copy_from_slice(&new);
@@ -158,7 +160,7 @@ fn destination_mac(link: &Link, dice: &mut Dice) -> [u8; 6] {
 
 fn tags(link: &Link, dice: &mut Dice) -> Vec<u8> {
     match dice.below(80) {
-        // A priority without a VLAN, a VLAN that nobody has, one more tag than there should be.
+        // A priority tag without a VLAN, an unknown VLAN, one tag too many.
         0 => vec![0x81, 0, 0xe0, 0],
         1 => vec![0x81, 0, 0, 77],
         2 => [&link.tags[..], &[0x81, 0, 0, 78]].concat(),
@@ -171,7 +173,7 @@ fn tags(link: &Link, dice: &mut Dice) -> Vec<u8> {
     }
 }
 
-/// Far away, so that hardly two packets have the same: kernels limit errors by source.
+/// Draws a source address. Two packets rarely have the same one, as kernels limit errors by source.
 fn source4(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u32 {
     let odd = [
         [127, 0, 0, 1],

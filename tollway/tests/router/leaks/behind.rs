@@ -1,5 +1,5 @@
-//! Whoever is behind what the kernel has told has the kernel forward: after a pause, and while more is told than
-//! can be installed at once.
+//! Tests a router that is behind with the kernel's events: after a pause, or when events come
+//! faster than it can install them. The kernel forwards meanwhile.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ const ROUTES: u32 = 50_000;
 const BLACKHOLE: &str = "ip route add blackhole 172.16.5.5/32";
 const GO: &str = "ip route del blackhole 172.16.5.5/32";
 
-/// The names of files by which `ip` adds many routes, and takes them out.
+/// Writes two files with which `ip -batch` adds and deletes many routes. Returns their names.
 fn batches(bench: &Bench) -> [String; 2] {
     ["add", "del"].map(|what| {
         let mut lines = String::new();
@@ -26,7 +26,7 @@ fn batches(bench: &Bench) -> [String; 2] {
     })
 }
 
-/// A process that was stopped knows nothing of what has changed meanwhile, and lives again before it does.
+/// A stopped process misses the changes made meanwhile, and resumes before it has read them.
 pub fn stopped() {
     let bench = Bench::new();
     let [add, del] = batches(&bench);
@@ -47,7 +47,7 @@ pub fn stopped() {
     }
 }
 
-/// A change is behind many others.
+/// A change comes after many others.
 pub fn flooded() {
     let bench = Bench::new();
     let [add, del] = batches(&bench);
@@ -71,7 +71,7 @@ pub fn flooded() {
     assert!((0..TRIES).any(|_| leak() <= TOLD && leak() <= TOLD));
 }
 
-/// Who has waited for a change to be active sees no packet more that is sent from then on.
+/// Once a sync has returned, a change is active: it stops each packet sent later.
 pub fn synced() {
     let bench = Bench::new();
     for (stop, go) in [

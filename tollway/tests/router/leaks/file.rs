@@ -1,5 +1,5 @@
-//! A router by a configuration file follows the kernel's neighbours: whoever is behind with them does not send
-//! packets to where a neighbour was.
+//! Tests a router with a configuration file, which follows the kernel's neighbours. While it is
+//! behind, it sends no packets to a neighbour's old address.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -15,7 +15,8 @@ const MOVES: u32 = 60_000;
 const MOVE: &str = "ip neigh replace 10.0.2.2 lladdr 02:00:00:00:77:77 dev rb nud permanent";
 const BACK: &str = "ip neigh del 10.0.2.2 dev rb";
 
-/// A flow that a router by a file forwards, and a file by which `ip` has other neighbours move again and again.
+/// A flow through a router with a configuration file, and a batch file for `ip` that moves other
+/// neighbours again and again.
 struct Bench {
     router: Router,
     flow: Flow,
@@ -61,7 +62,8 @@ impl Bench {
         Process(command.spawn().unwrap())
     }
 
-    /// How long packets go to where the neighbour was, while it moves as the last of many.
+    /// Returns how long packets go to the neighbour's old address. Its change comes after many
+    /// others.
     fn flooded(&self) -> Duration {
         self.flows();
         let mut others = self.moves();
@@ -76,7 +78,7 @@ impl Bench {
         leak
     }
 
-    /// The same where all have moved while the router was stopped.
+    /// Does the same with changes made while the router is stopped.
     fn stopped(&self) -> Duration {
         self.flows();
         let signal = |signal| sh(&format!("kill -{signal} {}", self.router.pid()));
@@ -92,7 +94,8 @@ impl Bench {
     }
 }
 
-/// Without rules the kernel forwards until the router is not behind any more; with rules nobody does.
+/// Without rules, the kernel forwards until the router has caught up. With rules, nothing is
+/// forwarded.
 pub fn behind() {
     for rules in [
         "",

@@ -1,6 +1,6 @@
-//! A flow of 20,000 packets a second that tells which of its packets arrived.
+//! A flow of 20,000 packets a second that records which of its packets arrive.
 //!
-//! Sender and receiver are processes of real-time priority: packets of a cable do not wait for a processor.
+//! Sender and receiver have real-time priority, so packets on a cable do not wait for a processor.
 
 use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
@@ -12,32 +12,32 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::namespaces::{Host, Process, until};
 
-/// Packets in a second.
+/// Packets per second.
 const RATE: u64 = 20_000;
-/// The sender sleeps for so long.
+/// Time for which the sender sleeps between two bursts.
 const PACE: Duration = Duration::from_micros(200);
-/// What could not be sent in time is not made up for beyond this.
+/// The most packets that a late sender sends at once. It does not make up for more.
 const MOST_AT_ONCE: u64 = 100;
-/// Nothing is on its way any more when nothing has come for so long.
+/// After so long without a packet, none is on its way any more.
 const QUIET: Duration = Duration::from_millis(200);
 const PORT: u16 = 9;
-/// The priority of whoever measures.
+/// The command that gives sender and receiver real-time priority.
 const FIFO: &str = "chrt -f 10";
 
-/// The time by the clock on the wall, ns: the same for all processes.
+/// Returns the wall-clock time in ns, which is the same for all processes.
 pub fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     u64::try_from(now.as_nanos()).unwrap()
 }
 
-/// Gives the calling thread, and what it starts from now on, real-time priority.
+/// Gives real-time priority to the calling thread and to what it starts from now on.
 pub fn hurry() {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
     let thread = thread.file_name().unwrap().to_str().unwrap().to_owned();
     crate::namespaces::sh(&format!("chrt -f -p 10 {thread}"));
 }
 
-/// Sends or receives, as the command line says.
+/// Runs as sender or receiver, as the command line says.
 pub fn role(words: &[&str]) -> ExitCode {
     match words {
         ["--ask", addresses] => send(addresses),
@@ -47,7 +47,7 @@ pub fn role(words: &[&str]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Sends from one address to the other until it is killed; each packet says when it was sent.
+/// Sends from one address to the other until it is killed. Each packet carries its send time.
 fn send(addresses: &str) {
     let (from, to) = addresses.split_once('>').unwrap();
     let socket = UdpSocket::bind((from, PORT)).unwrap();
@@ -56,7 +56,7 @@ fn send(addresses: &str) {
         let due = start.elapsed().as_micros() as u64 * RATE / 1_000_000;
         sent = sent.max(due.saturating_sub(MOST_AT_ONCE));
         while sent < due {
-            // The router may say that there is no way.
+            // The router may report that there is no route.
             let _ = socket.send_to(&now_ns().to_ne_bytes(), (to, PORT));
             sent += 1;
         }
@@ -64,7 +64,7 @@ fn send(addresses: &str) {
     }
 }
 
-/// Writes down when each packet was sent that arrives.
+/// Records the send time of each packet that arrives.
 fn receive() {
     let socket = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
     let mut out = std::io::stdout().lock();
@@ -74,15 +74,15 @@ fn receive() {
     }
 }
 
-/// What has arrived.
+/// Counters of the packets that have arrived.
 #[derive(Default)]
 struct Arrived {
     packets: AtomicU64,
-    /// When the last of them was sent.
+    /// Send time of the last packet that has arrived.
     last_ns: AtomicU64,
 }
 
-/// A flow that goes on until it is dropped.
+/// A flow that runs until it is dropped.
 pub struct Flow {
     arrived: Arc<Arrived>,
     _sender: Process,
@@ -91,7 +91,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// From an address of one host to one of another.
+    /// Starts a flow from an address of one host to an address of another.
     pub fn start((from, source): (&Host, &str), (to, destination): (&Host, &str)) -> Self {
         let start = |host: &Host, role: &str, word: &str| {
             let inner = host.role(role, word);
@@ -115,12 +115,12 @@ impl Flow {
         Self { arrived, _sender: sender, receiver, reader: Some(reader) }
     }
 
-    /// Packets that have arrived.
+    /// Returns the number of packets that have arrived.
     pub fn packets(&self) -> u64 {
         self.arrived.packets.load(Ordering::Relaxed)
     }
 
-    /// Waits until nothing arrives any more; when the last packet was sent that did.
+    /// Waits until no more packets arrive. Returns the send time of the last one, in ns.
     pub fn last_ns(&self) -> u64 {
         let mut before = (self.packets(), Instant::now());
         until("the flow to stop", || {

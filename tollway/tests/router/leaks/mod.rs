@@ -1,4 +1,5 @@
-//! How long what a command has forbidden goes on, by a flow that is on the XDP path.
+//! Measures how long packets of a flow on the XDP path still pass after a command has forbidden
+//! them.
 
 pub mod behind;
 pub mod file;
@@ -15,15 +16,15 @@ use super::running::{Mirror, Net};
 use flow::Flow;
 pub use flow::role;
 
-/// What the kernel tells of is active within this.
+/// Limit for changes that the kernel reports by an event.
 const TOLD: Duration = Duration::from_millis(10);
-/// And in the middle within this.
+/// Limit for the median of these changes.
 const TOLD_MEDIAN: Duration = Duration::from_millis(1);
-/// What it does not tell of is looked at so often.
+/// Limit for changes without an event, which the controller polls.
 const POLLED: Duration = Duration::from_millis(100);
-/// Rounds are repeated: a machine that has other things to do may be slow once.
+/// Number of tries, since a busy machine may be slow once.
 const TRIES: usize = 5;
-/// Processes that do nothing but take processors.
+/// Number of processes that only use processor time.
 const BUSY: usize = 4;
 const BUSY_LOAD: &str = "busy";
 
@@ -35,9 +36,9 @@ struct Change {
 }
 
 enum How {
-    /// One command stops the flow, the other lets it go on.
+    /// The first command stops the flow, the second lets it go on.
     Commands(&'static str, &'static str),
-    /// A program on the way in of a device.
+    /// A program at a device's ingress.
     Tcx,
 }
 
@@ -95,14 +96,14 @@ const CHANGES: [Change; 12] = [
     Change { name: "a program of tcx", stop: How::Tcx, limit: POLLED },
 ];
 
-/// What runs while a change is active.
+/// What ends a change: a command, or the link, when it is dropped.
 enum Undo {
     Command(&'static str),
     Link(#[expect(dead_code, reason = "it is there to be dropped")] tcx::Link),
 }
 
 impl Change {
-    /// Makes it; when that was done.
+    /// Makes the change. Returns the time at which it was done, in ns, and how to undo it.
     fn make(&self) -> (u64, Undo) {
         let undo = match self.stop {
             How::Commands(stop, go) => {
@@ -120,7 +121,7 @@ fn run(commands: &str) {
     commands.split("; ").for_each(|command| drop(sh(command)));
 }
 
-/// The flow is what the kernel and Tollway forward alike until something changes.
+/// A router and a flow, which the kernel and Tollway forward alike until something changes.
 struct Bench {
     mirror: Mirror,
     flow: Flow,
@@ -133,7 +134,8 @@ impl Bench {
         net.a.sh("ip address add 198.51.100.7/32 dev lo");
         net.b.sh("ip address add 172.16.5.5/32 dev lo");
         sh("ip route add 172.16.0.0/16 via 10.0.2.2");
-        // Somewhere else than where the flow comes from, which counts with a check of sources.
+        // The route to the source leads to another device than the flow comes from, which fails
+        // rp_filter.
         sh("ip route add 198.51.100.0/24 via 10.0.2.2");
         sh("nft add table inet f");
         sh("nft add set inet f s { type ipv4_addr ; }");
@@ -162,7 +164,7 @@ impl Bench {
         });
     }
 
-    /// How long the flow goes on after a change.
+    /// Returns how long the flow goes on after a change.
     fn leak(&self, change: &Change) -> Duration {
         self.flows();
         let (done_ns, undo) = change.make();
@@ -175,7 +177,7 @@ impl Bench {
     }
 }
 
-/// Takes processors until dropped.
+/// Starts processes that use processor time until they are dropped.
 pub fn busy() -> Vec<Process> {
     let spin = |_| {
         let mut command = Command::new("chrt");
@@ -185,12 +187,12 @@ pub fn busy() -> Vec<Process> {
     (0..BUSY).map(spin).collect()
 }
 
-/// How often each change is made, by an environment variable.
+/// Returns how often to make each change, from the environment variable `TOLLWAY_LEAKS`.
 fn repeats() -> Option<usize> {
     std::env::var("TOLLWAY_LEAKS").ok()?.parse().ok()
 }
 
-/// Makes a change so often; says what was measured and if that is soon enough.
+/// Makes a change `repeats` times and prints the results. Says whether they are within the limit.
 fn judge(bench: &Bench, change: &Change, repeats: usize, load: &str) -> bool {
     let mut leaks: Vec<_> = (0..repeats).map(|_| bench.leak(change)).collect();
     leaks.sort_unstable();
@@ -204,15 +206,15 @@ fn is_wanted(change: &Change) -> bool {
     std::env::var("TOLLWAY_LEAKS_OF").map_or(true, |name| change.name.contains(&name))
 }
 
-/// On a machine that has nothing else to do.
+/// Measures on an idle machine.
 pub fn idle() {
     judge_all(&Bench::new(), 3, "idle");
 }
 
-/// While four busy loops take the processors.
+/// Measures while four busy loops use the processors.
 pub fn loaded() {
     let bench = Bench::new();
-    // What is asked here is how late a change is, and not how late packets are.
+    // This test measures how late a change is, not how late packets are.
     sh(&format!("chrt -f -p 5 {}", bench.mirror.process.0.id()));
     let _busy = busy();
     judge_all(&bench, 1, BUSY_LOAD);

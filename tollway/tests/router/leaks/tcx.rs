@@ -1,4 +1,4 @@
-//! A program on a device's way in that drops everything, by a link (`BPF_LINK_CREATE`).
+//! A program at a device's ingress that drops everything, attached by a link (`BPF_LINK_CREATE`).
 
 #![allow(unsafe_code)]
 
@@ -12,13 +12,13 @@ const LINK_CREATE: i64 = 28;
 const SCHED_CLS: u32 = 3;
 const TCX_INGRESS: u32 = 46;
 
-/// It is active until this is dropped.
+/// The link. The program stays attached until this is dropped.
 pub struct Link {
     _program: OwnedFd,
     _link: OwnedFd,
 }
 
-/// Puts it active.
+/// Attaches the program to a device.
 pub fn drop_all(device: &str) -> Link {
     // `r0 = TC_ACT_SHOT; exit`.
     let code: [u64; 2] = [0x2_0000_00b7, 0x95];
@@ -43,6 +43,6 @@ fn bpf(command: i64, attributes: &[u64; 16]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was made just now, and nobody else has it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,21 +1,23 @@
-//! How much may be lost by what happens.
+//! How much may be lost when an event happens.
 
 use std::time::Duration;
 
 use super::events::Event;
 use crate::numbered::Losses;
 
-/// A router that is killed or hangs is noticed after 20 ms; on an emulated machine it may take some more.
+/// The dispatcher notices after 20 ms that a router was killed or hangs. An emulated machine may
+/// take longer.
 const NOTICED: Duration = Duration::from_millis(200);
-/// By how much one time differs from the next on an emulated machine, whose cards look for their cables each 2 s.
+/// How much one time differs from the next on an emulated machine, whose cards check their links
+/// every 2 s.
 const SPREAD: Duration = Duration::from_secs(3);
 
-/// A card begins again when its sockets are closed and when others are bound, and loses what is in its rings: 10 ms to
-/// 30 ms were seen for both of two cards.
+/// A card restarts when its sockets are closed and when others are bound, and loses what is in its
+/// rings. Measured: 10 ms to 30 ms for both of two cards.
 const BEGINS_ANEW: Duration = Duration::from_millis(300);
 
-/// The time for which all may be lost by what happens; `others` is what was lost by the kernel alone, which has no
-/// bound but its own, and with copies. With copies nothing is lost by a successor.
+/// Returns the time for which an event may lose everything. `others` are the losses with the kernel
+/// alone, which has no other bound, and in copy mode. In copy mode a successor loses nothing.
 pub fn allowed(event: Event, is_zero_copy: bool, others: &[Losses]) -> Duration {
     match event {
         Event::Replace if is_zero_copy => BEGINS_ANEW,

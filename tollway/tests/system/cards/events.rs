@@ -1,4 +1,4 @@
-//! What happens to a router and to its devices.
+//! Events that happen to a router and to its devices.
 
 use std::time::Duration;
 
@@ -9,28 +9,29 @@ use crate::variants::PathVariant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing happens.
+    /// Nothing happens, for comparison.
     Quiet,
     /// The router is stopped for a while and goes on.
     Stop,
-    /// Another router takes its ports over.
+    /// Another router takes over its ports.
     Replace,
     /// A link goes down and up.
     Link,
-    /// A device has another MTU for a moment.
+    /// A device has another MTU for a short time.
     Mtu,
-    /// A device has two queues, where it can, and then one.
+    /// A device gets two queues, if it can, and later one.
     MoreQueues,
     FewerQueues,
-    /// A driver loses its device and has it again.
+    /// A driver is unbound from its device and bound again.
     Rebind,
     /// The router is killed.
     Kill,
 }
 
-/// A device of this driver that has an XDP program, whoever's, is never unregistered: `unregister_netdevice: waiting
-/// for ... to become free`. The driver takes back the queues that it gave the program while the device goes, and the
-/// kernel then keeps their entries in sysfs, which hold the device (seen with Linux 6.12 and 7.3).
+/// A device of this driver that has an XDP program, of any owner, is never unregistered:
+/// `unregister_netdevice: waiting for ... to become free`. While the device goes, the driver takes
+/// back the queues that it gave the program. The kernel then keeps their entries in sysfs, which
+/// hold the device (seen with Linux 6.12 and 7.3).
 const LEAKS: &str = "virtio_net";
 const ALL: [Event; 9] = [
     Event::Quiet,
@@ -43,12 +44,13 @@ const ALL: [Event; 9] = [
     Event::Rebind,
     Event::Kill,
 ];
-/// So long is the router stopped; four times as long does nothing happen.
+/// The router is stopped for this time. `Quiet` takes four times as long.
 const WHILE: Duration = Duration::from_millis(500);
 
 impl Event {
-    /// All that can happen to the kernel alone, or to a router that forwards in that way, whose end comes last. It is
-    /// brief where it can be tried often: then what takes longest happens once, or not at all.
+    /// Returns all events that can happen to the kernel alone, or to a router of this variant. The
+    /// router's end comes last. A brief run, which can be repeated often, has the slowest events
+    /// once or not at all.
     pub fn all(variant: Option<PathVariant>, is_thorough: bool) -> Vec<Self> {
         let is_rare = |event: &&Self| match event {
             Self::MoreQueues | Self::FewerQueues => true,
@@ -62,12 +64,12 @@ impl Event {
         possible.filter(|event| is_thorough || !is_rare(event)).copied().collect()
     }
 
-    /// How often it may happen until no more is lost than may be.
+    /// Returns how often an event may be tried until the losses are within the limit.
     pub fn tries(self) -> usize {
         if self == Self::Kill { 1 } else { 3 }
     }
 
-    /// Has it happen; why it cannot.
+    /// Makes the event happen. Returns an error if it cannot.
     pub fn happen(self, router: &mut Option<Router>) -> Result<(), String> {
         match self {
             Self::Quiet => std::thread::sleep(4 * WHILE),
@@ -80,7 +82,7 @@ impl Event {
             Self::Replace => *router = router.take().map(Router::replace),
             Self::Link => {
                 ["down", "up"].iter().for_each(|to| drop(sh(&format!("ip link set rb {to}"))));
-                // The kernel forgets what it had of a link that was down.
+                // The kernel has removed the IPv6 address of a link that was down.
                 sh("ip -6 address replace fd00:2::1/64 dev rb nodad");
             }
             Self::Mtu => {
@@ -109,7 +111,7 @@ impl Event {
     }
 }
 
-/// Gives the second near end so many queues.
+/// Gives the near end of the second cable a number of queues.
 fn queues(count: u8) -> Result<(), String> {
     let output = std::process::Command::new("ethtool")
         .args(["-L", "rb", "combined", &count.to_string()])

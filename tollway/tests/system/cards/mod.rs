@@ -1,8 +1,8 @@
-//! Network cards in virtual machines, whose sockets have no copies where their drivers have that: all of what two
-//! hosts send arrives, whatever happens to the router and its devices.
+//! Network cards in virtual machines, with zero-copy sockets where their drivers support that. All
+//! that two hosts send must arrive, whatever happens to the router and its devices.
 //!
-//! `TOLLWAY_CARDS`: the models that are tried, and `TOLLWAY_CARDS_SUITES`: the Debian suites of their kernels. Without
-//! them it is two, in which the way of copies is not tried.
+//! `TOLLWAY_CARDS` names the models to test, and `TOLLWAY_CARDS_SUITES` the Debian suites of their
+//! kernels. Without these variables the test takes two kinds, and does not test copy mode on them.
 
 mod bounds;
 mod events;
@@ -19,7 +19,7 @@ use crate::running::Router;
 use crate::transfer::Transfer;
 use crate::variants::{self, PathVariant};
 
-/// What starts the machine, and what fetches what it is made of.
+/// The script that starts the machine, and the one that fetches its parts.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
 const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/fetch.sh");
 
@@ -41,7 +41,7 @@ const fn kind(
     Kind { suite, model, mode, told }
 }
 
-/// Zero-copy wants Linux 6.14 of igb and virtio-net.
+/// Zero-copy with igb and virtio-net needs Linux 6.14.
 const KINDS: [Kind; 9] = [
     kind("trixie-backports", "igb", ZERO_COPY, "AF_XDP zero-copy"),
     kind("trixie-backports", "virtio-net-pci", ZERO_COPY, "AF_XDP zero-copy"),
@@ -53,13 +53,13 @@ const KINDS: [Kind; 9] = [
     kind("bookworm", "virtio-net-pci", "copy", "AF_XDP copy mode, native XDP"),
     kind("bookworm", "vmxnet3", "auto", "AF_XDP copy mode, generic XDP"),
 ];
-/// What every change is tried with; the others take minutes each.
+/// The kinds that every change is tested with. The others take minutes each.
 const USUAL: [Kind; 2] = [KINDS[0], KINDS[1]];
 const ZERO_COPY: &str = "zero-copy";
 const MEGABYTES: u64 = 20;
 const PINGS: usize = 3;
 
-/// Why there can be no machine.
+/// Returns why no virtual machine can run here.
 pub fn missing() -> Option<&'static str> {
     let has = |what: &[&str]| {
         Command::new(FETCH).args(what).output().is_ok_and(|out| out.status.success())
@@ -68,7 +68,7 @@ pub fn missing() -> Option<&'static str> {
     (!is_there || !is_root()).then_some("no emulator with igb, or no kernel (scripts/setup.sh)")
 }
 
-/// Those that are asked for, and whether they are asked for.
+/// Returns the kinds to test, and whether the environment asks for them.
 fn wanted() -> (Vec<Kind>, bool) {
     let asked = ["TOLLWAY_CARDS", "TOLLWAY_CARDS_SUITES"]
         .map(|name| std::env::var(name).unwrap_or_default());
@@ -80,7 +80,7 @@ fn wanted() -> (Vec<Kind>, bool) {
     (KINDS.into_iter().filter(is_wanted).collect(), true)
 }
 
-/// Two pairs of cards of each kind, in a machine for each.
+/// Tests two pairs of cards of each kind, in a machine for each.
 pub fn judged() {
     let (kinds, is_thorough) = wanted();
     assert!(!kinds.is_empty(), "there is no such card: {KINDS:?}");
@@ -90,7 +90,7 @@ pub fn judged() {
             .filter(|kind| !started(*kind, "thorough").wait().unwrap().success())
             .collect()
     } else {
-        // Each has one processor.
+        // The machines run in parallel, since each has one processor.
         let machines: Vec<_> =
             kinds.into_iter().map(|kind| (kind, started(kind, "brief"))).collect();
         let is_whole = |mut machine: Child| machine.wait().unwrap().success();
@@ -112,7 +112,7 @@ fn started(kind: Kind, extent: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// In the machine.
+/// Runs in the machine.
 pub fn inside(model: &str, suite: &str, is_thorough: bool) -> ExitCode {
     let of = |kind: &&Kind| kind.model == model && kind.suite == suite;
     let kind = KINDS.iter().find(of).unwrap();
@@ -140,7 +140,7 @@ struct Machine<'a> {
     net: &'a Net,
     model: &'a str,
     is_thorough: bool,
-    /// What was lost by the kernel alone and with copies.
+    /// What was lost with the kernel alone and in copy mode.
     seen: Vec<(Event, Losses)>,
     faults: usize,
 }
@@ -151,7 +151,7 @@ impl Machine<'_> {
         self.faults += 1;
     }
 
-    /// All of it with routers that get their frames in that mode, and say so.
+    /// Runs all tests with routers that get their frames in this mode, and that log `told`.
     fn routers(&mut self, mode: &str, told: &str) {
         for variant in variants::TOLLWAY {
             let router = variant.start(&config(mode, 1500, true));
@@ -166,7 +166,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Pings of all sizes.
+    /// Sends pings of all sizes.
     fn forwards(&mut self, what: &str) {
         for size in [0, 1, 56, 500, 1000, 1472, 4000] {
             for target in ["10.0.2.2", "fd00:2::2"] {
@@ -179,7 +179,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Streams of hosts that leave checksums to their cards and, in both directions, of such that do not.
+    /// Sends streams from hosts that leave checksums to their cards. A thorough run also has hosts
+    /// that do not, and both directions.
     fn transfers(&mut self, what: &str) {
         let Net { a, b, .. } = self.net;
         let both = [([a, b], "10.0.2.2:7000"), ([b, a], "[fd00:1::2]:7000")];
@@ -204,7 +205,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What happens to a router and its devices, or to the kernel's alone.
+    /// Makes the events happen to a router and its devices, or to the kernel's devices alone.
     fn events(&mut self, what: &str, routed: Option<(PathVariant, Router)>, is_zero_copy: bool) {
         let (variant, mut router) = routed.unzip();
         let mut numbered = Numbered::start(self.net);
@@ -214,7 +215,7 @@ impl Machine<'_> {
         for event in Event::all(variant, self.is_thorough) {
             let what = format!("{what}: {event:?}");
             let mut told = String::new();
-            // A host that is busy lets a machine lose what it need not.
+            // A busy host may cause additional losses in a machine.
             let is_borne = (0..event.tries()).any(|_| {
                 match self.event(event, &mut router, &mut numbered, is_zero_copy) {
                     Ok(borne) => println!("{what}: {borne}"),
@@ -233,7 +234,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What is lost by what happens, if that may be.
+    /// Makes one event happen. Returns the losses, or an error if they are above the limit.
     fn event(
         &mut self,
         event: Event,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::namespaces::{Host, sh};
 use crate::router::Net;
 
-/// The device with an address.
+/// Returns the device with an Ethernet address.
 fn device(mac: &str) -> String {
     let devices = fs::read_dir("/sys/class/net").unwrap().map(|device| device.unwrap().path());
     let has = |device: &Path| {
@@ -20,21 +20,21 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Gives the end of a cable its addresses.
+/// Configures the addresses at an end of a cable.
 fn dress(own: impl Fn(String), device: &str, cable: u8, last: u8) {
     own(format!("ip address add 10.0.{cable}.{last}/24 dev {device}"));
     own(format!("ip address add fd00:{cable}::{last}/64 dev {device} nodad"));
     own(format!("ip link set {device} up"));
 }
 
-/// Makes the card at the near end of a cable the router's.
+/// Sets up the card at the near end of a cable for the router.
 fn near(name: &str, cable: u8) {
     let card = device(&format!("02:00:00:00:00:0{name}"));
     sh(&format!("ip link set {card} name r{name}"));
     dress(|line| drop(sh(&line)), &format!("r{name}"), cable, 1);
 }
 
-/// The hosts at the far ends of two cables.
+/// Sets up the cards of both cables. Returns the hosts at their far ends.
 pub fn plug() -> Net {
     for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
         sh(&format!("sysctl -qw net.{family}=1"));
@@ -53,12 +53,13 @@ pub fn plug() -> Net {
     net
 }
 
-/// The driver of the second cable's near end.
+/// Returns the driver of the second cable's near end.
 pub fn driver() -> PathBuf {
     fs::canonicalize("/sys/class/net/rb/device/driver").unwrap()
 }
 
-/// Takes the driver from the second cable's near end and gives it back: the device is rebuilt.
+/// Unbinds the driver from the second cable's near end and binds it again. The kernel makes a new
+/// device.
 pub fn rebind() {
     let (device, driver) = (fs::canonicalize("/sys/class/net/rb/device").unwrap(), driver());
     for door in ["unbind", "bind"] {

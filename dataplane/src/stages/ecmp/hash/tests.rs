@@ -66,7 +66,7 @@ fn distinct(hashes: impl IntoIterator<Item = u32>) -> usize {
     hashes.into_iter().collect::<std::collections::BTreeSet<_>>().len()
 }
 
-/// The results are those by which Linux 6.18 chose.
+/// The expected results are the hashes by which Linux 6.18 selected members.
 #[test]
 fn hashes_are_the_kernels() {
     let (four, six) = (Packet::udp(A4, B4), Packet::udp(A6, B6));

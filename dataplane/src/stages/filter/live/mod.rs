@@ -8,13 +8,13 @@
 //! each in a trie. Prefixes are in a FIB of their own, whose next hops count the elements of each
 //! prefix. Other ranges are split into prefixes. If a set has neither, lookups skip the trie.
 //!
-//! Readers take no lock. A result was true at some moment during the lookup. Changes are counted
-//! ([`crate::changes`]) many at a time, so that caches of the path's decisions need not discard them
-//! each time.
+//! Readers take no lock. A result was true at some moment during the lookup. The set counts many
+//! changes as one ([`crate::changes`]), so that caches of the path's decisions need not discard
+//! them after each change.
 //!
 //! Limits: 20 million IPv4 addresses, 8 million IPv6 addresses, and prefixes up to the capacity of a
-//! [`Fib`] of 2 million nodes. A set that has grown keeps the memory of its smaller tables, together as
-//! much as the last one. Elements do not time out.
+//! [`Fib`] of 2 million nodes. A set that has grown keeps its earlier tables, which together take
+//! as much memory as the current one. Elements do not time out.
 
 mod table;
 #[cfg(test)]
@@ -166,7 +166,7 @@ impl LiveSet {
     /// Says whether an element covers an address.
     #[must_use]
     pub fn covers(&self, address: u128) -> bool {
-        // Nothing may change during this lookup: the caller is no reader of the epochs.
+        // The lock prevents changes during this lookup: the caller is not a reader of the epochs.
         let _writer = self.lock();
         self.has(address)
     }

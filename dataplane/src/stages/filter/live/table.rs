@@ -119,7 +119,7 @@ impl<const W: usize> View<'_, W> {
     #[inline(always)]
     pub(super) fn has(&self, place: usize, key: [u64; W]) -> bool {
         let Some(line) = self.area.line(place) else { return false };
-        // Before the cells: keys that come to lie behind the line later did not exist yet.
+        // Load this before the cells: a key stored behind the line later did not exist yet.
         let behind = line[0].load(Acquire);
         // The position in the line is unpredictable: no branch.
         let found = cells::<W>().fold(false, |found, at| found | is(line, at, key));

@@ -54,8 +54,8 @@ fn look_up(set: &LiveSet, addresses: &[u128]) -> Vec<bool> {
     all
 }
 
-/// An element from few addresses, so that elements meet: at both ends of the space, in both halves of
-/// it.
+/// An element drawn from few addresses, so that elements overlap, at both ends and in both halves
+/// of the address space.
 fn element(dice: &mut Dice, bits: u32) -> Element {
     let max = below(bits);
     let base = dice.pick(&[0, max - 0x3ff, 0x0a00_0000, max >> 64 << 64, 1 << (bits / 2)]) & max;

@@ -80,8 +80,8 @@ impl Node {
         self.shape.load(Relaxed) >> 8 & 0xff
     }
 
-    /// The length of the prefix that values of depth 0 come from, as does the value for keys that are
-    /// not under the node.
+    /// The length of the prefix that values of depth 0 come from. The value for keys that are not
+    /// under the node comes from the same prefix.
     pub(super) fn inherited(&self) -> u8 {
         (self.shape.load(Relaxed) >> 16) as u8
     }

@@ -142,8 +142,8 @@ fn at(counts: &mut Vec<u32>, index: usize) -> &mut u32 {
     &mut counts[index]
 }
 
-/// A fast hash of a few words, different in each table. Prefixes come from the network, where nobody
-/// may know which of them collide.
+/// A fast hash of a few words, different in each table. Prefixes come from the network, and an
+/// attacker there must not know which of them collide.
 #[derive(Clone, Debug)]
 struct Mixed {
     seed: u64,

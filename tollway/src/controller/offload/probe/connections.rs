@@ -1,8 +1,8 @@
-//! Listeners for all connections, because of which no connection may bypass the kernel.
+//! Listeners for all connections: if there are any, no connection may bypass the kernel.
 
 use super::{count, text};
 
-/// Sysctls that have every connection or every unusual packet reported.
+/// Sysctls that make the kernel report every connection or every unusual packet.
 const SYSCTLS: [(&str, &str); 3] = [
     ("nf_conntrack_acct", "net.netfilter.nf_conntrack_acct"),
     ("nf_conntrack_log_invalid", "net.netfilter.nf_conntrack_log_invalid"),

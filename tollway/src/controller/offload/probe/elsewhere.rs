@@ -1,9 +1,9 @@
-//! Devices in other network namespaces on top of devices of this one. A macvlan or ipvlan that was moved, or
-//! made there, still takes frames of the device below.
+//! Devices in other network namespaces on top of devices of this one. A macvlan or ipvlan that was moved to
+//! another namespace, or created there, still takes frames of the lower device.
 //!
 //! Only namespaces that have a number here (`ip netns list-id`) can be queried (`IFLA_TARGET_NETNSID`), and
 //! only with `CAP_NET_ADMIN` in them. The kernel numbers a namespace when a device is moved there from here,
-//! or when a device there has its peer or the device below here.
+//! or when a device there has its peer or its lower device here.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -76,7 +76,7 @@ pub(super) fn elsewhere(route: &mut Asker) -> io::Result<BTreeSet<Elsewhere>> {
     if found.is_empty() {
         return Ok(BTreeSet::new());
     }
-    // Last: the lists above make the kernel number this namespace.
+    // This query comes last: the lists above make the kernel number this namespace.
     let own = own_number(route)?;
     let here = |(lower_in, upper): (Option<i32>, Elsewhere)| {
         (lower_in.is_none_or(|id| Some(id) == own) && Some(upper.namespace) != own).then_some(upper)
@@ -129,9 +129,9 @@ fn told(body: &[u8]) -> Option<DeviceReport> {
     })
 }
 
-/// Devices of a namespace on top of those of others, with the namespace of the device below. None if the
-/// kernel does not report that, as for an ipvtap; it is then assumed to be this one, if the device's own
-/// namespace has no device of that number.
+/// Devices of a namespace on top of those of others, with the namespace of the lower device. `None` if the
+/// kernel does not report it, as for an ipvtap. The caller then assumes this namespace, unless the device's
+/// own namespace has a device of that number.
 fn uppers(namespace: i32, told: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewhere)> {
     let own: BTreeSet<Ifindex> = told.iter().map(|device| device.ifindex).collect();
     let upper = |device: DeviceReport| {

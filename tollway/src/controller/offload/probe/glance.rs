@@ -1,5 +1,6 @@
-//! A quick look at what changes without notification and at once keeps packets from the fast path. It costs
-//! some tens of microseconds, so it is repeated often. Only if it differs, everything is queried.
+//! A quick poll of state that changes without notification, and then keeps packets from the fast path at
+//! once. It costs some tens of microseconds, so the controller repeats it often. It queries everything only if
+//! the result differs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::{Asked, Legacy, PerFamily, Probes, count, known, tables, taps, text};
 use crate::controller::kernel::Ifindex;
 use crate::xdp;
 
-/// The result of a quick look.
+/// The result of a quick poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
     /// Whether devices have BPF programs on ingress and on egress.
@@ -21,8 +22,8 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// Looks at the network namespace of this thread and at some devices. What the kernel did not report in
-    /// `before` is skipped.
+    /// Polls the network namespace of this thread and some devices. Skips queries that the kernel did not
+    /// answer in `before`.
     pub fn take(devices: impl IntoIterator<Item = Ifindex>, before: &Probes) -> Self {
         let tcx = |ifindex| (ifindex, known(xdp::tcx(ifindex)));
         Self {

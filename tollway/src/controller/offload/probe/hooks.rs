@@ -2,8 +2,8 @@
 //! iptables, connection tracking, IPVS, BPF programs, security modules.
 //!
 //! Few kernels list them (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does not), so absence from the list
-//! proves nothing. BPF programs leave no other trace; without the list they are looked for among the links of
-//! all programs.
+//! proves nothing. BPF programs leave no other trace; without the list, Tollway looks for them among the links
+//! of all programs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,7 +36,7 @@ pub enum Hook {
     Nftables,
     /// A table of iptables.
     Legacy,
-    /// Connection tracking, and what it needs and brings: reassembly, address translation.
+    /// Connection tracking, reassembly, which it needs, and address translation, which needs it.
     Conntrack,
     /// IP virtual server.
     Ipvs,
@@ -95,7 +95,7 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
     Ok(Some(both))
 }
 
-/// Only BPF programs, which are found without a list of hooks; none if these are not listed either.
+/// The BPF programs, which need no list of hooks; `None` if the kernel does not list these either.
 fn bpf() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
     let Some(hooks) = xdp::netfilter_hooks()? else { return Ok(None) };
     let mut both = PerFamily::<BTreeSet<Hook>>::default();

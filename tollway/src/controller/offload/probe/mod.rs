@@ -1,8 +1,8 @@
-//! Queries what else the kernel does with packets beyond forwarding, without evaluating it.
+//! Queries what the kernel does with packets beyond forwarding, without evaluating it.
 //!
-//! Everything is read again each second, since the kernel notifies of little: one or two dumps, and some
-//! small files. What changes most often without notification is looked at every 50 ms ([`Glance`]). A query
-//! that needs a missing privilege gives [`Unknown`].
+//! The controller repeats all queries each second, since the kernel notifies of little: one or two dumps, and
+//! some small files. It polls the state that changes most often every 50 ms ([`Glance`]). A query that needs a
+//! missing privilege gives [`Unknown`].
 
 mod connections;
 mod devices;
@@ -33,7 +33,7 @@ use crate::xdp;
 use devices::Nature;
 use tc::Hung;
 
-/// How often devices are looked at again whose XDP program does not look like Tollway's.
+/// How often devices are queried again whose XDP program does not seem to be Tollway's.
 const TRIES: usize = 2;
 
 /// Why a query failed, in the system's words.
@@ -56,13 +56,13 @@ pub struct Probes {
     pub legacy: Asked<PerFamily<Legacy>>,
     /// Netfilter's functions for forwarded packets; none if the kernel does not list them.
     pub hooks: Asked<Option<PerFamily<BTreeSet<Hook>>>>,
-    /// Connections are being tracked right now.
+    /// Whether connections are being tracked at the moment.
     pub tracked: bool,
-    /// Who wants to know of all connections, if anyone does.
+    /// The listener for all connections, if there is one.
     pub watched: Option<&'static str>,
-    /// There are virtual services of IPVS.
+    /// Whether there are virtual services of IPVS.
     pub ipvs: bool,
-    /// A security module inspects every packet (`always_check_network`).
+    /// Whether a security module inspects every packet (`always_check_network`).
     pub labels: bool,
     /// Packet sockets that see all packets: of a device, or of all.
     pub taps: BTreeSet<Option<Ifindex>>,
@@ -99,7 +99,7 @@ pub struct Device {
 /// Whether frames have their VLAN tags when XDP sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tags {
-    /// They have.
+    /// They have them.
     #[default]
     Kept,
     /// The device removes them.
@@ -113,7 +113,7 @@ pub enum Tags {
 /// Whether the checksums of packets are complete when XDP sees them, or left to a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Checksums {
-    /// They are.
+    /// They are complete.
     #[default]
     Whole,
     /// The peer of a veth, a device of this name, leaves them to the card.
@@ -176,7 +176,7 @@ impl Probes {
         let asked: Vec<Ifindex> = asked.into_iter().collect();
         let mut devices = read_devices(&mut route, netdevs, &asked)?;
         for _ in 0..TRIES {
-            // A program may have been attached between its device's message and the query whose it is.
+            // A program may have been attached between its device's message and the query for its owner.
             if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
                 break;
             }
@@ -269,8 +269,8 @@ fn has_own_hash(netdev: &Netdev) -> bool {
     }
 }
 
-/// A veth receives frames as its peer sent them: with the tags beside them, unless that is switched off
-/// there. If its peer is in another namespace, the administrator says so with the veth's own `rxvlan`.
+/// A veth receives frames as its peer sent them: with the tags beside them, unless `txvlan` is off at the
+/// peer. If the peer is in another namespace, the administrator states that with the veth's own `rxvlan`.
 fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
     let name = netdev.name.as_str();
     match netdev.kind.as_deref() {
@@ -300,7 +300,7 @@ fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> Asked<Option<u32>> {
 }
 
 /// A veth passes packets on as its peer sent them, and a TAP device as its owner wrote them. If the peer is
-/// in another namespace, the administrator says with the port's own `rx` that checksums are complete.
+/// in another namespace, the administrator states with the port's own `rx` that checksums are complete.
 fn checksums(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>, nature: &Nature) -> Checksums {
     match netdev.kind.as_deref() {
         Some("tun") if nature.vnet_hdr => Checksums::ByOwner,
@@ -319,7 +319,7 @@ fn text(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A number in a file; 0 where there is none.
+/// A number in a file; 0 if there is none.
 fn count(path: &str) -> u64 {
     text(path).trim().parse().unwrap_or(0)
 }

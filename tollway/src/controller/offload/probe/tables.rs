@@ -119,7 +119,7 @@ struct Table {
 
 impl Table {
     fn read(layout: &Layout, socket: &UdpSocket, name: &str) -> io::Result<Self> {
-        /// A table that changes meanwhile has another size.
+        /// A table that changes between two requests has another size.
         const TRIES: usize = 4;
         let mut last = io::Error::from(io::ErrorKind::InvalidData);
         for _ in 0..TRIES {
@@ -157,7 +157,7 @@ fn named(name: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Notes the effect of a table.
+/// Records the effect of a table.
 fn look(layout: &Layout, table: &Table, legacy: &mut Legacy) {
     for (hook, chain) in FORWARD_HOOKS {
         let Some((policy, begin)) = table.chain(hook) else { continue };
@@ -182,12 +182,12 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// None behind the last one.
+    /// `None` after the last one.
     fn at(layout: &Layout, entries: &'a [u8], at: usize) -> Option<Self> {
         let rest = entries.get(at..)?;
         let (target, end) = (half(rest, layout.target)?, half(rest, layout.target + 2)?);
         let bytes = rest.get(..end)?;
-        // Otherwise the walk would not end.
+        // A shorter entry could keep the walk from ending.
         (end >= layout.entry && target <= end).then_some(Self {
             bytes,
             target,

@@ -113,9 +113,9 @@ pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Opti
     Some(in_one_form(shifted, &fields))
 }
 
-/// Intervals of which the kernel stores each end; one without an end extends to the last number.
+/// Intervals whose ends the kernel stores separately; one without an end extends to the last number.
 fn intervals(mut ends: Vec<(u128, bool, Option<Datum>)>, most: u128) -> Vec<Entry> {
-    // What ends at a number ends before what begins there.
+    // At one number, the end of an interval sorts before the beginning of the next.
     ends.sort_by_key(|(number, is_end, _)| (*number, !*is_end));
     let mut intervals = Vec::new();
     let mut open: Option<(u128, Option<Datum>)> = None;
@@ -149,8 +149,8 @@ fn numbers(key: &[u8], parts: &[Part]) -> Option<Vec<u128>> {
     Some(numbers)
 }
 
-/// Elements in canonical form, whatever their source: without bits that do not matter, and in order. Adjacent
-/// ranges of a single field are merged.
+/// Elements in canonical form, regardless of their source: without bits that do not matter, and in order.
+/// Adjacent ranges of a single field are merged.
 pub(super) fn in_one_form(entries: Vec<Entry>, fields: &[Field]) -> Vec<Entry> {
     let short = |(key, datum): Entry| {
         let key = key.into_iter().zip(fields).map(|(range, field)| bounds(range, field));

@@ -20,7 +20,7 @@ pub(super) enum Expression {
     MetaSet { from: Register, key: u32 },
     /// Loads bytes of an IPv6 extension header, or whether it is present.
     Extension { to: Register, header: u8, offset: u32, len: u32, is_presence: bool },
-    /// Breaks unless the register compares so.
+    /// Breaks unless the comparison with the register holds.
     Compare { from: Register, operator: u32, data: Vec<u8> },
     /// Breaks unless the register is in the range; with `negate`, if it is.
     Range { from: Register, negate: bool, first: Vec<u8>, last: Vec<u8> },

@@ -14,7 +14,7 @@ pub(super) struct Site<'a> {
     pub(super) sets: &'a [Set],
     /// Names of chains.
     pub(super) names: &'a [String],
-    /// The version of IP of packets there, if that is known.
+    /// The version of IP of packets in the chain, if that is known.
     pub(super) version: Option<u8>,
     /// Whether frames are as a device has received them.
     pub(super) is_at_device: bool,
@@ -279,7 +279,7 @@ fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
     Some(Test::range(field, first, first, negate))
 }
 
-/// The names that a pattern stands for, as a range of numbers.
+/// The names that match a pattern, as a range of numbers.
 pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
     let (name, len) = match pattern {
         // Including the trailing NULs.

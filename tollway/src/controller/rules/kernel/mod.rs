@@ -2,8 +2,8 @@
 //! which rules there are, and which expressions each consists of.
 //!
 //! nft's listing is made for people. It omits conditions that others seem to imply: in a table of ip6, it
-//! lists `ip6 nexthdr tcp tcp dport 80` as `tcp dport 80`. A rule that this nft cannot parse is missing, and
-//! a comment may look like anything. So Tollway proceeds in this order:
+//! lists `ip6 nexthdr tcp tcp dport 80` as `tcp dport 80`. A rule that the installed nft cannot parse is
+//! missing, and a comment may look like a rule. So Tollway proceeds in this order:
 //!
 //! 1. `listing.rs` corrects the listing.
 //! 2. The compiler's front end reads it.
@@ -90,7 +90,7 @@ struct Set {
 }
 
 impl Kernel {
-    /// Queries the kernel for all of it.
+    /// Queries the kernel for all its lists.
     pub(super) fn read(tables: &[Table], asker: &mut Asker) -> io::Result<Self> {
         let mut kernel = Self::default();
         for table in tables {

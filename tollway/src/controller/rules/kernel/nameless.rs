@@ -136,8 +136,8 @@ fn is_same_datum(listed: Option<&Datum>, own: Option<&Datum>) -> bool {
 }
 
 /// Says whether entries are the same, as far as possible: nft has replaced device numbers by names. So the
-/// number of devices must be the same, and whatever stands beside them. `count` is the number of listed
-/// entries.
+/// number of devices must be the same, and the parts of entries beside the devices. `count` is the number of
+/// listed entries.
 fn are_same_but_for_devices(
     (listed, count): (&[Entry], usize),
     fields: &[Field],
@@ -184,7 +184,7 @@ mod tests {
     fn devices_are_counted() {
         let field = [Field::meta(IIF)];
         assert!(is_number_of_device(&field[0]) && !is_number_of_device(&Field::meta(IIFNAME)));
-        // nft lists names, whatever their numbers are.
+        // nft lists names, regardless of the devices' numbers.
         let names = |count: u128| -> Vec<Entry> {
             (0..count).map(|name| (vec![(900 + name, 900 + name)], None)).collect()
         };

@@ -1,7 +1,7 @@
 //! Turns a rule's expressions into conditions and the actions that follow them.
 //!
-//! This module follows each register from load to use. What it cannot follow to the end becomes
-//! [`Act::Unknown`]; nothing is known of the rule behind that.
+//! This module follows each register from load to use. An expression that it cannot follow becomes
+//! [`Act::Unknown`]; the rest of the rule is then unknown.
 
 use super::elements::{Item, Part as KeyPart, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
@@ -76,7 +76,7 @@ pub(super) struct SetContents<'a> {
     pub(super) is_nameless: bool,
     /// Whether the kernel stores the ends of intervals.
     pub(super) is_interval: bool,
-    /// The elements of an anonymous set, if they are clear.
+    /// The elements of an anonymous set, if they are known.
     pub(super) items: Option<&'a [Item]>,
 }
 
@@ -270,7 +270,7 @@ impl Run<'_> {
         let is_bounded =
             matches!(self.tests.last(), Some(Test::Range { field: other, .. }) if *other == field);
         if range == (0, most) && is_bounded {
-            // The field is present, and this is no bound.
+            // The condition only says that the field is present; it is no bound.
             return;
         }
         if let (0, Some(Test::Range { field: other, first, last: end, negate: false })) =

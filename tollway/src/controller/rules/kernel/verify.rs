@@ -22,7 +22,7 @@ use crate::filter::ir::{
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
 
-/// Changes rules to what the kernel's expressions say.
+/// Changes rules to match the kernel's expressions.
 pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
     let at_devices: Vec<_> =
         rules.chains.iter().filter(|chain| is_of_device(chain)).map(table).collect();
@@ -45,7 +45,7 @@ pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
             is_at_device,
         };
         for mut rule in std::mem::take(&mut chain.rules) {
-            // A rule that stands for a whole unsupported chain has no counterpart in the kernel.
+            // A rule that represents a whole unsupported chain has no counterpart in the kernel.
             if !matches!(&rule.steps[..], [Step::Unsupported(_)]) {
                 let steps = std::mem::take(&mut rule.steps);
                 let handle = rule.place.handle.unwrap_or_default();

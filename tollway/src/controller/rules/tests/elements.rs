@@ -1,4 +1,4 @@
-//! Changes of nothing but elements.
+//! Tests of changes of elements alone.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Rules of a file for which nft's listing differs from what it has loaded.
+//! Rules of a file for which nft's listing differs from the loaded rules.
 
 use serde_json::Value;
 
@@ -92,7 +92,8 @@ fn a_rule_that_is_not_listed_is_there() {
     assert!(unsupported(&gone.rules("x").unwrap()).is_some());
 }
 
-/// nft lists a number by the name of the device with that number where it runs, or as if it were a name.
+/// nft lists a number as the name of the device that has the number in nft's namespace, or as if it
+/// were a name.
 #[test]
 fn numbers_of_devices_are_not_names() {
     let dir = tempfile::tempdir().unwrap();

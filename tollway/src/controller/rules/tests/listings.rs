@@ -1,4 +1,4 @@
-//! What Tollway cannot do of a ruleset: the real nft loads and lists it.
+//! Tests which parts of a ruleset are unsupported: the real nft loads and lists the rulesets.
 
 use std::collections::HashSet;
 
@@ -96,7 +96,7 @@ fn a_dscp_that_rules_look_at_is_the_kernels_to_write() {
     assert_eq!(told(&reading(&forward("", &rules)))[0], "");
 }
 
-/// What makes the kernel see all packets, or at least fragments, by version.
+/// The rules for which the kernel has to see all packets, or at least fragments, by version.
 fn needs(text: &str) -> [Option<Need>; 2] {
     let reading = reading(text);
     [true, false].map(|v4| reading.needs.fragments(v4).cloned())
@@ -136,7 +136,7 @@ fn rules_for_the_host_alone_leave_the_rest_alone() {
             assert_eq!(all.is_some(), concerns_all, "{input}, {hook} {rule}: {all:?}");
         }
     }
-    // A rule of any chain may look a map up.
+    // A rule of any chain may look up a map.
     let mapped =
         host("drop", "forward", "tcp dport 1 drop").replace("1 : jump mapped", "1 : jump deeper");
     assert!(reading(&mapped).needs.tracking(true).is_some());

@@ -135,7 +135,7 @@ fn in_transport(selector: Selector) -> Option<(usize, usize)> {
     })
 }
 
-/// Says whether neither number is an IPv6 header that others follow.
+/// Says whether neither number denotes an IPv6 extension header that other headers follow.
 fn is_last(now: u8, number: u128) -> bool {
     ![u128::from(now), number].iter().any(|one| matches!(one, 0 | 43 | 44 | 51 | 60))
 }

@@ -1,4 +1,4 @@
-//! What a packet carries from hook to hook, and what each hook sees of it.
+//! The state that a packet carries from hook to hook, and the fields that each hook sees.
 
 use tollway_dataplane::epoch::Epochs;
 

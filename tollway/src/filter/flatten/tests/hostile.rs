@@ -90,7 +90,7 @@ fn chain(frame: &mut Vec<u8>, l3: usize, dice: &mut Dice) {
     frame.splice(l3 + 40..l3 + 40, headers);
 }
 
-/// Whether a packet's own headers make it a later fragment, whatever else is wrong with it.
+/// Whether a packet's own headers make it a later fragment, regardless of its other defects.
 fn is_later_fragment(frame: &[u8]) -> bool {
     let l3 = if frame[12] == 0x81 { 18 } else { 14 };
     let packet = &frame[l3..];

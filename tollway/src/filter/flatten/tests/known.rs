@@ -1,5 +1,5 @@
-//! Recurring flows: what the stage remembers for a flow is what it found, in whichever burst its packets are.
-//! Packets that only look similar do not belong to the flow.
+//! Recurring flows: the result that the stage stores for a flow is that of its rules, in every burst. Packets
+//! that only look similar do not belong to the flow.
 
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
 use super::path_bench::PathBench;
@@ -9,7 +9,7 @@ use crate::filter::ir::{
     Selector, Step, Verdict,
 };
 
-/// Rules that look only at addresses, protocol and ports, enough of them for sets of several words.
+/// Rules that test only addresses, protocol and ports, enough of them for sets of several words.
 fn rules(dice: &mut Dice) -> Ruleset {
     let mut rules = Ruleset::default();
     let mut chain = Chain::new("ip filter forward", Family::Ip);

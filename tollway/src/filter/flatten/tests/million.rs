@@ -48,7 +48,8 @@ fn compare(language: &str, draw: Draw) {
     }
 }
 
-/// A ruleset of which packets meet a good part: in some rulesets, the first rules drop everything.
+/// A ruleset in which packets meet at least a quarter of the counters: in some, the first rules drop
+/// everything.
 fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);

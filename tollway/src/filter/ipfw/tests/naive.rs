@@ -29,7 +29,7 @@ pub(super) struct Passing<'a> {
     pub(super) fib: Option<u32>,
 }
 
-/// What `ipfw_chk` collects before the rules.
+/// The fields that `ipfw_chk` collects before the rules.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     version: u8,
@@ -402,7 +402,7 @@ fn six(ip: &[u8]) -> Option<Seen> {
                 (next, at) = (header[0], at + 8);
                 continue;
             }
-            // A limit: nor is an authentication header.
+            // A limit: an authentication header is not skipped either.
             _ => return None,
         };
         let seen = Seen { version: 6, protocol: next, offset: 0, upper: at, length };

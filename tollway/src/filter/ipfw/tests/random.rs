@@ -262,7 +262,7 @@ fn spoil(frame: &mut [u8], ether: bool, dice: &mut Dice) {
     }
 }
 
-/// Sends packets through both. Returns how many rules matched some.
+/// Sends packets through both. Returns how many rules matched at least one packet.
 fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usize {
     let links = links();
     let (mut naive, mut state) = (Naive::new(list), eval::State::new(rules));

@@ -1,4 +1,4 @@
-//! What Tollway compiles is what iptables accepts.
+//! Tests that Tollway compiles exactly the rules that iptables accepts.
 
 use std::fmt::Write as _;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Any listing is either read or rejected.
+//! Tests that the front end reads or rejects any listing.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

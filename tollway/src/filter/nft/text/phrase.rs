@@ -10,7 +10,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", plain.map(|c| if c.is_control() { ' ' } else { c }).collect::<String>())
 }
 
-/// What a rule looks at.
+/// An expression that a rule tests.
 pub(super) fn expression(value: &Value) -> String {
     let Some((name, inner)) = only(value) else { return plain(value) };
     let key = text(inner, "key");
