@@ -32,11 +32,10 @@ pub(crate) struct Hurry {
 impl Hurry {
     /// Raises the priority of the calling thread.
     pub(crate) fn begin() -> Self {
-        if let Err(error) = sys::set_nice(-20) {
+        // Even if real time is refused below, programs that this thread starts are ordinary.
+        if let Err(error) = be_nice() {
             refused(&error);
         }
-        // Even if real time is refused below, programs that this thread starts are ordinary.
-        let _ = sys::set_schedule(Schedule::Ordinary);
         let (looked_at, used) = (Instant::now(), sys::thread_time());
         let may_be = sys::processors() > 1;
         let mut this = Self { is_realtime: false, may_be, looked_at, used };
@@ -79,6 +78,17 @@ impl Hurry {
             }
         }
     }
+}
+
+/// Makes the calling thread an ordinary one of nice -20, and the programs that it starts ordinary
+/// ones of nice 0 (`SCHED_RESET_ON_FORK`).
+///
+/// # Errors
+/// The system refuses the nice value.
+pub(crate) fn be_nice() -> io::Result<()> {
+    let done = sys::set_nice(-20);
+    let _ = sys::set_schedule(Schedule::Ordinary);
+    done
 }
 
 fn refused(error: &io::Error) {

@@ -454,11 +454,10 @@ fn wait(
     timeout_ns: u64,
 ) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
-    let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    fds.push(entry(stop.pipe.as_fd().as_raw_fd()));
-    fds.push(entry(mailbox_receiver.pipe.as_fd().as_raw_fd()));
+    fds.push(sys::readable(stop.pipe.as_fd().as_raw_fd()));
+    fds.push(sys::readable(mailbox_receiver.pipe.as_fd().as_raw_fd()));
     for device in devices {
-        device.each_fd(&mut |fd| fds.push(entry(fd.as_raw_fd())));
+        device.each_fd(&mut |fd| fds.push(sys::readable(fd.as_raw_fd())));
     }
     let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
     sys::wait(&mut fds, timeout_ms as i32)?;

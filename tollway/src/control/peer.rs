@@ -39,8 +39,7 @@ impl Peer {
         loop {
             let left = patience.saturating_sub(start.elapsed());
             let timeout_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            let mut fds =
-                [libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let mut fds = [sys::readable(self.0.as_raw_fd())];
             // A signal may end the wait early.
             sys::wait(&mut fds, timeout_ms)?;
             if fds[0].revents != 0 {

@@ -74,10 +74,9 @@ impl Drop for Server {
 fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
     let clients = Arc::new(AtomicUsize::new(0));
     let mut shortage = Shortage::new(woken);
-    let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
         let listener = socket.listener.as_fd().as_raw_fd();
-        let mut fds = [entry(woken.as_fd().as_raw_fd()), entry(listener)];
+        let mut fds = [sys::readable(woken.as_fd().as_raw_fd()), sys::readable(listener)];
         if let Err(error) = sys::wait(&mut fds, -1) {
             tracing::error!("the control socket cannot be waited for: {error}; nobody is answered");
             return;

@@ -21,6 +21,7 @@ use super::run::Controller;
 use crate::compile::{CompileError, Compiled, Problem, compile};
 use crate::installer::Installer;
 use crate::model::{Model, XdpPathMode};
+use crate::ports::sys;
 use crate::service::Beat;
 use tollway_dataplane::tables::TablesError;
 
@@ -248,7 +249,11 @@ pub(super) fn entries(
     policies: &Policies,
     kernel_state: &KernelState,
 ) -> [libc::pollfd; 4] {
-    let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let (source, mailbox) = (source.fd().as_raw_fd(), mailbox.woken.as_fd().as_raw_fd());
-    [entry(source), entry(mailbox), entry(policies.fd()), entry(kernel_state.exceptions.fd())]
+    [
+        sys::readable(source),
+        sys::readable(mailbox),
+        sys::readable(policies.fd()),
+        sys::readable(kernel_state.exceptions.fd()),
+    ]
 }

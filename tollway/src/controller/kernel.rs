@@ -207,9 +207,7 @@ impl Route {
         let by_routers = !hops.is_empty() && hops.iter().all(|hop| hop.via.is_some());
         by_routers && (self.protocol != ADVERTISED || hops.len() > 1)
     }
-}
 
-impl Route {
     /// Says whether this is one of several siblings that make up another route.
     #[must_use]
     pub fn is_among(&self, other: &Self) -> bool {

@@ -129,8 +129,10 @@ impl Follow {
 
     /// Waits, then does one turn of work; returns whether the thread should continue.
     fn turn(&mut self) -> io::Result<bool> {
-        let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.netlink.fd().as_raw_fd())];
+        let mut fds = [
+            sys::readable(self.wake.as_fd().as_raw_fd()),
+            sys::readable(self.netlink.fd().as_raw_fd()),
+        ];
         let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
         let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
         let timeout = until.min(SECOND).as_micros().div_ceil(1000);

@@ -216,8 +216,7 @@ impl Netdev {
     /// Sleeps until the next check, and returns whether a device has changed; `None` at the end of
     /// the watch.
     fn wait(&self, woken: &UnixStream) -> Option<bool> {
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [entry(woken.as_raw_fd()), entry(self.changes.as_raw_fd())];
+        let mut fds = [sys::readable(woken.as_raw_fd()), sys::readable(self.changes.as_raw_fd())];
         // Waking too early does no harm.
         let _ = sys::wait(&mut fds, LOOK_MS);
         let mut buffer = Vec::with_capacity(8192);

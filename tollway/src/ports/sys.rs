@@ -5,7 +5,7 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
@@ -411,6 +411,11 @@ pub(crate) fn thread_time() -> Duration {
     // SAFETY: writes the timespec, which is borrowed exclusively. It cannot fail: the clock exists.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// An entry of [`wait`]: the descriptor is ready when there is something to read.
+pub(crate) const fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 /// Waits until a descriptor is ready or `timeout_ms` have passed; a signal ends the wait.

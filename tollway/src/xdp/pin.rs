@@ -104,6 +104,12 @@ impl Claim {
         }
     }
 
+    /// Takes the lock of a directory that exists, if no other process has it.
+    fn of_existing(home: &Home, name: &str) -> Option<Self> {
+        let directory = home::directory(&home.path().join(name)).ok()?;
+        Self::lock(directory, home, name).ok()?.filter(Self::is_in_place)
+    }
+
     /// A second handle to the same lock.
     pub(super) fn share(&self) -> io::Result<Self> {
         let Self { directory, home, name } = self;
@@ -251,9 +257,8 @@ impl Pins {
     /// Detaches the program of a dead process, and removes its pins and the directory; returns whether that
     /// was so. No other process can claim the device meanwhile.
     fn clear_if_dead(&self) -> bool {
-        let Ok(directory) = home::directory(&self.path()) else { return false };
-        let Ok(Some(claim)) = Claim::lock(directory, &self.home, &self.name) else { return false };
-        let is_dead = claim.is_in_place() && !self.are_alive();
+        let claim = Claim::of_existing(&self.home, &self.name);
+        let is_dead = claim.is_some() && !self.are_alive();
         if is_dead {
             self.clear();
         }
@@ -296,9 +301,7 @@ pub(super) fn sweep() -> Result<(), XdpError> {
 
 /// Removes a directory that is not locked if it is left over, and holds its lock meanwhile.
 fn remove_unlocked(home: &Home, name: &str, is_left_over: impl FnOnce() -> bool) {
-    let Ok(directory) = home::directory(&home.path().join(name)) else { return };
-    if let Ok(Some(claim)) = Claim::lock(directory, home, name)
-        && claim.is_in_place()
+    if let Some(claim) = Claim::of_existing(home, name)
         && is_left_over()
     {
         remove(&claim.path());

@@ -34,7 +34,7 @@ impl Source {
             if !more && !is_whole {
                 let wait = self.due().saturating_duration_since(Instant::now()).as_millis();
                 let fd = self.fd().as_raw_fd();
-                let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+                let mut fds = [sys::readable(fd)];
                 sys::wait(&mut fds, wait.clamp(1, MOST_WAIT) as i32)?;
             }
         }
