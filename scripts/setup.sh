@@ -14,6 +14,7 @@ needed=(
   "clang:clang"          # compiles the BPF programs
   "nft:nftables"         # reads rulesets in nft's text
   "iptables-legacy-restore:iptables" # loads rules to compare the kernel with Tollway
+  "ipset:ipset"          # sets that rules of iptables look up
   "unshare:util-linux"   # the scratch namespaces for nft
   "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes Tollway follows
   "ethtool:ethtool"      # switches off offloads that virtual interfaces only pretend to have

@@ -23,7 +23,7 @@ const WAYS: [(u8, &str); 9] = [
 const BY_NATURE: &str = "The kernel always handles what is for this host, ARP and neighbour discovery, \
                          multicast, packets with options, and ICMP errors.";
 const UNTOLD: &str = "Changes take effect at once; those that the kernel sends no notification of (iptables-legacy, \
-                      BPF programs of tc, most sysctls) within 100 ms.";
+                      ipset, BPF programs of tc, most sysctls) within 100 ms.";
 
 /// Formats the whole report, with lines that fit.
 pub(super) fn text(offload: &Offload, width: Option<usize>) -> String {
@@ -322,7 +322,7 @@ routes, 2 IPv6 routes, and 1 firewall rule that Tollway applies itself.
 The kernel always handles what is for this host, ARP and neighbour discovery,
 multicast, packets with options, and ICMP errors.
 Changes take effect at once; those that the kernel sends no notification of
-(iptables-legacy, BPF programs of tc, most sysctls) within 100 ms.
+(iptables-legacy, ipset, BPF programs of tc, most sysctls) within 100 ms.
 Note: eth0.10 is down.
 "
         );

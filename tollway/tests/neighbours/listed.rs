@@ -121,7 +121,7 @@ table netdev n {
 ";
 
 /// The rules that only the kernel evaluates, with their text and the reason.
-fn kernels(rules: &Ruleset) -> Vec<(String, String)> {
+pub fn kernels(rules: &Ruleset) -> Vec<(String, String)> {
     let covered = offload(rules).into_iter().filter_map(|one| match one.offload {
         Offload::Kernel(why) => Some((one.rule.text.clone(), why)),
         _ => None,

@@ -6,6 +6,7 @@
 mod contents;
 mod elements;
 mod follow;
+mod ipsets;
 mod listed;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
@@ -19,7 +20,7 @@ mod worker;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 27] = [
+const TESTS: [namespaces::Test; 30] = [
     ("neighbours_are_active_within_milliseconds", follow::latency),
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
@@ -44,6 +45,9 @@ const TESTS: [namespaces::Test; 27] = [
     ("what_nft_does_not_list_is_known", listed::apart),
     ("comments_are_no_rules", listed::comments),
     ("modules_of_iptables_are_read", listed::modules),
+    ("elements_of_ipsets_are_followed", ipsets::follow),
+    ("ipsets_that_are_the_kernels_are_named", ipsets::left),
+    ("ipsets_can_be_swapped_while_they_are_followed", ipsets::swaps),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
     ("mistakes_leave_the_configuration_active", reload::mistakes),
     ("a_reload_changes_what_it_says", reload::effects),

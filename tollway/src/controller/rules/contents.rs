@@ -138,7 +138,7 @@ fn addresses(place: &Place, version: u8, asker: &mut Asker) -> Option<Vec<Value>
 }
 
 /// An element in nft's JSON.
-fn element((first, last): Element, version: u8) -> Value {
+pub(super) fn element((first, last): Element, version: u8) -> Value {
     let address = |number: u128| match version {
         4 => Ipv4Addr::from_bits(number as u32).to_string(),
         _ => Ipv6Addr::from_bits(number).to_string(),

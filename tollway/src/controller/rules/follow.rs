@@ -7,14 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::attempt::{Attempt, Whole, attempt};
 use super::elements::{Outcome, outcome};
-use super::kernel::Kernel;
+use super::ipset::{Look, Watch};
 use super::message::{Elements, Message, RulesMessage, Table};
-use super::read::{self, Read, Use, met, uses};
+use super::read::{Use, met, uses};
 use super::socket::{Asker, Listener, RulesReceived};
-use super::{Event, Report, contents, is_reached, program};
+use super::{Event, Report, is_reached};
 use crate::ports::{sys, why};
-use crate::priority::Hurry;
+use crate::priority::{Hurry, be_nice};
 
 /// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);
@@ -71,6 +72,8 @@ struct Held {
     met: HashSet<String>,
     /// The kernel's tables, if some of them may disappear without a notification.
     tables: Option<Vec<Table>>,
+    /// The sets of ipset that rules look up.
+    ipsets: Option<Watch>,
 }
 
 /// A change that is being received.
@@ -80,15 +83,6 @@ struct Change {
     /// It contains rules that no forwarded packet meets, or sets that nothing looks up yet.
     has_others: bool,
     has_more: bool,
-}
-
-/// How an attempt to read the rules ended.
-enum Attempt {
-    Read(Box<Read>, Vec<Table>),
-    /// The rules have changed meanwhile.
-    Moved,
-    /// The thread is to end.
-    Stopped,
 }
 
 impl Follow {
@@ -130,8 +124,10 @@ impl Follow {
 
     /// Waits, then does what is due. Returns whether the thread is to go on.
     fn turn(&mut self) -> io::Result<bool> {
-        let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [entry(self.wake.as_fd().as_raw_fd()), entry(self.listener.fd().as_raw_fd())];
+        let mut fds = [
+            sys::readable(self.wake.as_fd().as_raw_fd()),
+            sys::readable(self.listener.fd().as_raw_fd()),
+        ];
         sys::wait(&mut fds, self.patience())?;
         if fds[0].revents != 0 && !self.is_woken() {
             return Ok(false);
@@ -150,6 +146,9 @@ impl Follow {
             self.audit_at = now + AUDIT;
             self.audit()?;
         }
+        if self.look_at().is_some_and(|at| at <= now) {
+            self.look()?;
+        }
         if self.due.is_some_and(|(at, latest)| at.min(latest) <= now) {
             return self.read();
         }
@@ -163,7 +162,7 @@ impl Follow {
         }
         let audit = self.held.as_ref().and_then(|held| held.tables.as_ref()).map(|_| self.audit_at);
         let due = self.due.map(|(at, latest)| at.min(latest));
-        let next = [audit, due, self.doubt].into_iter().flatten().min();
+        let next = [audit, due, self.doubt, self.look_at()].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
     }
@@ -314,7 +313,7 @@ impl Follow {
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
-            Ok(Attempt::Read(read, tables)) => self.reported(*read, tables),
+            Ok(Attempt::Read(whole)) => self.reported(*whole),
             Ok(Attempt::Moved) => {
                 // Reading takes at most a third of the time.
                 let pause =
@@ -332,10 +331,13 @@ impl Follow {
         self.due = Some((at, at));
     }
 
-    fn reported(&mut self, read: Read, tables: Vec<Table>) {
+    fn reported(&mut self, whole: Whole) {
+        let Whole { read, tables, ipsets, listed_at } = whole;
+        let uses = uses(&read);
         let held = Held {
+            ipsets: Watch::new(ipsets, listed_at, &uses),
             generation: read.reading.generation,
-            uses: uses(&read),
+            uses,
             met: met(&read.reading.rules),
             tables: tables.iter().any(Table::is_owned).then_some(tables),
         };
@@ -370,6 +372,8 @@ impl Follow {
     /// Reads the rules on a thread of its own while those reported last are still active. As soon as the
     /// kernel notifies of another change, these may be outdated; then this reports [`Event::Behind`].
     fn attempt_and_watch(&mut self) -> Result<Attempt, String> {
+        // Nobody lists the sets of ipset meanwhile.
+        let has_ipsets = self.look_at().is_some();
         let Self { wake, asker, moving, listener, report, .. } = self;
         let mut is_told = false;
         let mut tell = || {
@@ -378,6 +382,9 @@ impl Follow {
                 report(Event::Behind(true));
             }
         };
+        if has_ipsets {
+            tell();
+        }
         let outcome = std::thread::scope(|scope| {
             let Ok((done, ended)) = UnixStream::pair() else {
                 tell();
@@ -387,14 +394,13 @@ impl Follow {
             let reader = thread.spawn_scoped(scope, || {
                 // Closing it ends the wait.
                 let _done = done;
-                // A new thread is an ordinary one (SCHED_RESET_ON_FORK), and so is nft then.
-                let _ = sys::set_nice(-20);
-                let _ = sys::set_schedule(sys::Schedule::Ordinary);
+                // A new thread does not inherit this (SCHED_RESET_ON_FORK).
+                let _ = be_nice();
                 attempt(wake, asker, moving)
             });
             let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
-            let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds = [entry(ended.as_raw_fd()), entry(listener.fd().as_raw_fd())];
+            let mut fds =
+                [sys::readable(ended.as_raw_fd()), sys::readable(listener.fd().as_raw_fd())];
             while fds[0].revents == 0 {
                 if sys::wait(&mut fds, -1).is_err() {
                     tell();
@@ -403,7 +409,7 @@ impl Follow {
                 if fds[1].revents != 0 {
                     tell();
                     // One report is enough.
-                    fds[1] = entry(-1);
+                    fds[1] = sys::readable(-1);
                 }
             }
             reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
@@ -413,6 +419,29 @@ impl Follow {
             self.unread_since = Some(Instant::now());
         }
         outcome
+    }
+
+    /// When to list the sets of ipset again, if rules look up any.
+    fn look_at(&self) -> Option<Instant> {
+        self.held.as_ref()?.ipsets.as_ref().map(Watch::at)
+    }
+
+    /// Lists the sets of ipset again.
+    fn look(&mut self) -> io::Result<()> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        let Some(ipsets) = &mut held.ipsets else { return Ok(()) };
+        match ipsets.look(&mut self.asker) {
+            Ok(Look::Elements(changes)) if changes.is_empty() => {}
+            Ok(Look::Elements(changes)) => {
+                (self.report)(Event::Elements { generation: held.generation, changes });
+            }
+            Ok(Look::Reread) => self.changed(),
+            Err(error) => {
+                self.changed();
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Checks for tables that have disappeared without a notification.
@@ -427,51 +456,6 @@ impl Follow {
     }
 }
 
-/// Reads the rules once.
-fn attempt(
-    wake: &UnixStream,
-    asker: &mut Asker,
-    moving: &HashSet<String>,
-) -> Result<Attempt, String> {
-    let unasked = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EPERM) => {
-            "the kernel does not tell its rules; give CAP_NET_ADMIN, or start as root".to_owned()
-        }
-        _ => format!("the kernel cannot be asked for its rules: {}", why(&error)),
-    };
-    let Some(before) = asker.generation().map_err(unasked)? else {
-        return Ok(Attempt::Read(Box::new(read::empty(0)), Vec::new()));
-    };
-    let tables = asker.tables().map_err(unasked)?;
-    let read = if tables.is_empty() {
-        read::empty(before)
-    } else {
-        let stopped = || is_closed(wake);
-        let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
-        let mut value = read::parse(&listing)?;
-        let kernel = Kernel::read(&tables, asker);
-        let nft = |words: &[&str]| program::ask(words, &stopped);
-        let filled = kernel.as_ref().map(|kernel| {
-            kernel.complete(&mut value);
-            contents::fill(&mut value, kernel, asker, &nft)
-        });
-        // Interrupted lists and sets that have disappeared meanwhile are not errors.
-        if asker.generation().map_err(unasked)? != Some(before) {
-            return Ok(Attempt::Moved);
-        }
-        let is_filled = filled.unwrap_or(Ok(true))?;
-        let kernel = kernel.map_err(unasked)?;
-        if !is_filled {
-            return Ok(Attempt::Stopped);
-        }
-        read::read(value, before, moving, Some(&kernel))?
-    };
-    Ok(match asker.generation().map_err(unasked)? == Some(before) {
-        true => Attempt::Read(Box::new(read), tables),
-        false => Attempt::Moved,
-    })
-}
-
 /// The generation number after another (`nf_tables_commit`): it is never 0.
 const fn following(generation: u32) -> u32 {
     match generation.wrapping_add(1) {
@@ -482,13 +466,6 @@ const fn following(generation: u32) -> u32 {
 
 /// Says whether there is something to read, or the other end is closed.
 fn is_readable(wake: &UnixStream) -> bool {
-    let mut fds = [libc::pollfd { fd: wake.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let mut fds = [sys::readable(wake.as_raw_fd())];
     sys::wait(&mut fds, 0).is_ok() && fds[0].revents != 0
-}
-
-/// Says whether the other end is closed; does not consume what it has written.
-fn is_closed(wake: &UnixStream) -> bool {
-    let fd = wake.as_raw_fd();
-    let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    sys::wait(&mut fds, 0).is_ok() && fds[0].revents & (libc::POLLRDHUP | libc::POLLHUP) != 0
 }

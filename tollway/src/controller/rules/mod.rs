@@ -5,6 +5,7 @@
 //! ```text
 //! generation before -> nft -j -t list ruleset     everything but the elements of sets
 //!                      elements of each set       contents.rs
+//!                      sets of ipset in use       ipset/
 //!                      chains and rules           kernel/: the kernel's own lists, to verify nft's listing
 //! generation after  -> the same number? one moment in time; else try again, more slowly each time
 //! ```
@@ -14,7 +15,9 @@
 //!
 //! Changes of elements alone (blocklists) need neither a reading nor the kernel path. If rules look up
 //! addresses in the set, the controller applies the changes to the live sets of the active filter ([`apply`]).
-//! A set whose elements change becomes a live set with the next reading.
+//! A set whose elements change becomes a live set with the next reading. The same holds for the sets of ipset
+//! that rules of iptables look up, but the kernel does not notify of their changes: `ipset/mod.rs` lists them
+//! every 50 ms.
 //!
 //! The kernel does not forward either while the follower reads rules of chains of hooks input or output that
 //! only test packets.
@@ -32,11 +35,13 @@
 //! - A table that ends with the process that owns it disappears without a notification. If there is such a
 //!   table, the follower checks for it once a second.
 
+mod attempt;
 mod contents;
 mod elements;
 pub(crate) mod file;
 mod follow;
 mod guard;
+mod ipset;
 mod kernel;
 mod leave;
 mod message;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
+use super::ipset;
 use super::message::{self, Elements, Key, List, Message, RulesMessage, Table};
 use crate::netlink::{self, Received, Socket};
 use crate::ports::sys;
@@ -133,6 +134,19 @@ impl Asker {
         Ok(lists)
     }
 
+    /// Sends a request of ipset. Returns the attributes of each message that answers it.
+    pub(super) fn ask_ipset(
+        &mut self,
+        question: impl Fn(u32) -> Vec<u8>,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut bodies = Vec::new();
+        self.answers(&question, &mut |message| {
+            bodies.extend(ipset::body(message).map(<[u8]>::to_vec));
+            false
+        })?;
+        Ok(bodies)
+    }
+
     /// All chains, rules or sets: each with its family and its attributes.
     pub(super) fn list(&mut self, what: List) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
         let mut all = Vec::new();
@@ -169,7 +183,7 @@ impl Asker {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let fd = self.0.fd().as_raw_fd();
-            let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            let mut fds = [sys::readable(fd)];
             sys::wait(&mut fds, left.as_millis() as i32 + 1)?;
             let received = self.0.receive(|message| {
                 if end.is_some() || message.sequence != sequence {

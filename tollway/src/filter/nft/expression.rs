@@ -160,6 +160,8 @@ pub(super) fn refusal(name: &str, inner: &Value) -> String {
         "socket" | "tproxy" => format!("{name} looks at the sockets of this machine"),
         "snat" | "dnat" | "masquerade" | "redirect" => format!("{name} needs address translation"),
         "set" | "meter" => "a set that packets fill takes the kernel path".to_owned(),
+        // Why the module was not turned into conditions, if that is known.
+        "xt" if inner.get("why").is_some() => text(inner, "why").to_owned(),
         "xt" => format!("xt {} is a module of iptables", text(inner, "name")),
         "map" => "a map is not known in this place".to_owned(),
         "unlisted" => "the kernel has it, and nft does not list it".to_owned(),

@@ -46,7 +46,7 @@ const fn told(name: &'static str, stop: &'static str, go: &'static str) -> Chang
     Change { name, stop: How::Commands(stop, go), limit: TOLD }
 }
 
-const CHANGES: [Change; 12] = [
+const CHANGES: [Change; 13] = [
     told("a rule of nft", "nft add rule inet f fw udp dport 9 drop", "nft flush chain inet f fw"),
     told(
         "a rule of nft while others are read",
@@ -91,6 +91,11 @@ const CHANGES: [Change; 12] = [
             "iptables-legacy -A FORWARD -p udp -j DROP",
             "iptables-legacy -F FORWARD",
         ),
+        limit: POLLED,
+    },
+    Change {
+        name: "an element of an ipset",
+        stop: How::Commands("ipset add listed 172.16.5.5", "ipset del listed 172.16.5.5"),
         limit: POLLED,
     },
     Change { name: "a program of tcx", stop: How::Tcx, limit: POLLED },
@@ -144,6 +149,8 @@ impl Bench {
         sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
         sh("nft add table inet o");
         sh("nft add chain inet o others { type filter hook input priority 0 ; }");
+        sh("ipset create listed hash:ip");
+        sh("iptables-nft -A FORWARD -m set --match-set listed dst -j DROP");
         let mirror = Mirror::start("ra rb");
         flow::hurry();
         let flow = Flow::start((&net.a, "198.51.100.7"), (&net.b, "172.16.5.5"));

@@ -3,6 +3,8 @@
 //!
 //! `TOLLWAY_CARDS` names the models to test, and `TOLLWAY_CARDS_SUITES` the Debian suites of their
 //! kernels. Without these variables the test takes two kinds, and does not test copy mode on them.
+//! The test cannot fetch another suite's kernel itself, because its namespace has no way out: run
+//! `tests/qemu/fetch.sh kernel SUITE` first.
 
 mod bounds;
 mod events;

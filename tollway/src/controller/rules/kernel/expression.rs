@@ -50,6 +50,8 @@ pub(super) enum Expression {
     Reject { kind: u32, code: u8 },
     /// A match of iptables.
     Match { name: String, revision: u32, info: Vec<u8> },
+    /// A target of iptables, by its name.
+    Target(String),
     /// Any other expression, by its name.
     Other(String),
 }
@@ -188,6 +190,7 @@ fn known(kind: &str, of: &Attributes<'_>) -> Option<Expression> {
             let (name, revision) = (of.text(1)?, of.word(2)?);
             Expression::Match { name, revision, info: of.bytes(3)?.to_vec() }
         }
+        "target" => Expression::Target(of.text(1)?),
         _ => return None,
     })
 }

@@ -1,12 +1,13 @@
 //! Corrects nft's listing by the kernel's own lists: flags of tables, where chains are attached, flags of
 //! sets, and which rules there are in which order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
 use super::expression::Expression;
-use super::{Chain, Kernel, Rule, multiport};
+use super::{Chain, Kernel, Rule, match_set, multiport, version};
+use crate::controller::rules::contents::element;
 use crate::filter::nft::json::{number, only, text};
 
 /// The placeholder for a rule that nft does not list.
@@ -31,6 +32,31 @@ impl Kernel {
     pub(in super::super) fn complete(&self, value: &mut Value) {
         complete(value, self);
     }
+
+    /// Adds the sets of ipset to the listing of a rule's table, as sets whose elements come and go.
+    pub(in super::super) fn add_ipsets(&self, value: &mut Value) {
+        let Some(objects) = value.get_mut("nftables").and_then(Value::as_array_mut) else { return };
+        let mut added = HashSet::new();
+        for rule in &self.rules {
+            for asked in rule.expressions.iter().filter_map(match_set::Asked::of) {
+                let found = self.ipset(asked.index, version(rule.family));
+                if let Ok((set, contents)) = found
+                    && added.insert((asked.index, rule.family, &rule.table))
+                {
+                    let elements = contents.elements.iter();
+                    let elements = elements.map(|range| element(*range, contents.version));
+                    objects.push(json!({ "set": {
+                        "family": rule.family,
+                        "table": rule.table,
+                        "name": set.name_in_rules(),
+                        "type": format!("ipv{}_addr", contents.version),
+                        "flags": ["interval", "dynamic"],
+                        "elem": elements.collect::<Vec<_>>(),
+                    } }));
+                }
+            }
+        }
+    }
 }
 
 fn complete(value: &mut Value, kernel: &Kernel) {
@@ -49,7 +75,7 @@ fn complete(value: &mut Value, kernel: &Kernel) {
     sets(&mut others, kernel);
     for rule in kernel.rules.iter().filter(|rule| rule.family != "arp") {
         let listed = rules.remove(&(format!("{} {}", rule.family, rule.table), rule.handle));
-        others.push(json!({ "rule": self::rule(rule, listed) }));
+        others.push(json!({ "rule": self::rule(rule, listed, kernel) }));
     }
     // Verification finds rules that the kernel does not have.
     others.extend(rules.into_values().map(|rule| json!({ "rule": rule })));
@@ -147,7 +173,7 @@ fn sets(objects: &mut [Value], kernel: &Kernel) {
 }
 
 /// A rule as listed, with what else is known of it.
-fn rule(rule: &Rule, listed: Option<Value>) -> Value {
+fn rule(rule: &Rule, listed: Option<Value>, kernel: &Kernel) -> Value {
     let own = &rule.expressions[..];
     let mut value = match listed {
         Some(listed) if begins(own).is_none_or(|(_, word)| mentions(&listed, word)) => listed,
@@ -155,7 +181,7 @@ fn rule(rule: &Rule, listed: Option<Value>) -> Value {
     };
     // The kernel's chain counts.
     value["chain"] = json!(rule.chain);
-    modules(&mut value, own);
+    modules(&mut value, rule, kernel);
     value
 }
 
@@ -207,8 +233,9 @@ fn mentions(value: &Value, word: &str) -> bool {
 }
 
 /// Replaces modules of iptables that are known here by conditions.
-fn modules(rule: &mut Value, own: &[Expression]) {
-    let Some(statements) = rule.get_mut("expr").and_then(Value::as_array_mut) else { return };
+fn modules(value: &mut Value, rule: &Rule, kernel: &Kernel) {
+    let own = &rule.expressions[..];
+    let Some(statements) = value.get_mut("expr").and_then(Value::as_array_mut) else { return };
     let is_module = |statement: &Value| {
         statement.get("xt").is_some_and(|module| text(module, "type") == "match")
     };
@@ -232,6 +259,17 @@ fn modules(rule: &mut Value, own: &[Expression]) {
             *statement = Value::Null;
         } else if let Some(ports) = multiport::read(name, revision, info) {
             *statement = condition(&ports);
+        } else if let Some(asked) = match_set::read(name, revision, info) {
+            match kernel.ipset(asked.index, version(rule.family)) {
+                Ok((set, _)) => {
+                    *statement = json!({ "match": {
+                        "op": if asked.negate { "!=" } else { "==" },
+                        "left": { "payload": { "protocol": rule.family, "field": asked.field() } },
+                        "right": format!("@{}", set.name_in_rules()),
+                    } });
+                }
+                Err(why) => statement["xt"]["why"] = json!(why),
+            }
         }
     }
     statements.retain(|statement| !statement.is_null());

@@ -15,6 +15,7 @@ mod expression;
 mod field;
 mod listed;
 mod listing;
+mod match_set;
 mod merged;
 mod multiport;
 mod nameless;
@@ -23,9 +24,10 @@ mod program;
 mod tests;
 mod verify;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
+use super::ipset::{Contents, IpSet};
 use super::message::{List, Table, attribute, be_word, family_number, name};
 use super::socket::Asker;
 use crate::netlink::attributes;
@@ -45,6 +47,8 @@ pub(super) struct Kernel {
     handles: HashMap<(String, u64), usize>,
     /// By table and name.
     sets: HashMap<String, HashMap<String, Set>>,
+    /// The sets of ipset that rules look up, by their indices.
+    ipsets: HashMap<u16, IpSet>,
 }
 
 /// A chain.
@@ -105,6 +109,9 @@ impl Kernel {
         for (family, body) in rules? {
             kernel.add(Rule::read(family, &body).ok_or_else(broken)?);
         }
+        for index in kernel.ipsets_in_rules() {
+            kernel.ipsets.insert(index, IpSet::read(index, asker)?);
+        }
         for (family, body) in sets? {
             let (table, name, mut set) = Set::read(family, &body).ok_or_else(broken)?;
             if set.is_nameless() {
@@ -113,6 +120,22 @@ impl Kernel {
             kernel.sets.entry(table).or_default().insert(name, set);
         }
         Ok(kernel)
+    }
+
+    /// The sets of ipset that rules look up.
+    pub(super) fn ipsets(&self) -> Vec<IpSet> {
+        self.ipsets.values().cloned().collect()
+    }
+
+    /// The indices of the sets of ipset that rules look up; none if a rule changes such sets, because then
+    /// packets of the fast path may be the next ones after a change.
+    fn ipsets_in_rules(&self) -> HashSet<u16> {
+        let expressions = || self.rules.iter().flat_map(|rule| &rule.expressions);
+        if expressions().any(|one| matches!(one, Expression::Target(name) if name == "SET")) {
+            return HashSet::new();
+        }
+        let asked = expressions().filter_map(match_set::Asked::of);
+        asked.map(|asked| asked.index).collect()
     }
 
     fn add(&mut self, rule: Rule) {
@@ -129,17 +152,49 @@ impl Kernel {
     }
 
     /// The sets of a table.
-    fn sets(&self, table: &str) -> Named<'_> {
-        Named(self.sets.get(table))
+    fn sets(&self, table: &str) -> TableSets<'_> {
+        TableSets { kernel: self, named: self.sets.get(table), version: version(table) }
+    }
+
+    /// The contents of a set of ipset that a rule looks up, if its packets are of the set's version of IP.
+    ///
+    /// # Errors
+    /// Why such rules take the kernel path.
+    fn ipset(&self, index: u16, version: Option<u8>) -> Result<(&IpSet, &Contents), String> {
+        let changed = || "a rule of iptables changes sets of ipset".to_owned();
+        let set = self.ipsets.get(&index).ok_or_else(changed)?;
+        let contents = set.contents.as_ref().map_err(Clone::clone)?;
+        match Some(contents.version) == version {
+            true => Ok((set, contents)),
+            false => Err(format!("the ipset {} is of another family", set.name)),
+        }
     }
 }
 
-/// The sets of a table by their names.
-struct Named<'k>(Option<&'k HashMap<String, Set>>);
+/// The version of IP of the packets in a table of iptables.
+fn version(table: &str) -> Option<u8> {
+    match table.split(' ').next() {
+        Some("ip") => Some(4),
+        Some("ip6") => Some(6),
+        _ => None,
+    }
+}
 
-impl program::Sets for Named<'_> {
+/// The sets that rules of a table can look up.
+struct TableSets<'k> {
+    kernel: &'k Kernel,
+    named: Option<&'k HashMap<String, Set>>,
+    version: Option<u8>,
+}
+
+impl program::Sets for TableSets<'_> {
+    fn ipset(&self, index: u16) -> Option<(String, u8)> {
+        let (set, contents) = self.kernel.ipset(index, self.version).ok()?;
+        Some((set.name_in_rules(), contents.version))
+    }
+
     fn find(&self, name: &str) -> Option<program::SetContents<'_>> {
-        let set = self.0?.get(name)?;
+        let set = self.named?.get(name)?;
         Some(program::SetContents {
             key: set.key,
             is_nameless: set.is_nameless(),

@@ -6,7 +6,7 @@
 use super::elements::{Item, Part as KeyPart, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
 use super::field::{Base, Field, L4PROTO, Lookup, MARK, NFPROTO, PROTOCOL, Test, all, meta};
-use super::multiport;
+use super::{match_set, multiport};
 
 /// Conditions, all of which have to hold, and the action that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,9 @@ pub(super) enum Act {
 /// Finds the sets of a table by their names.
 pub(super) trait Sets {
     fn find(&self, name: &str) -> Option<SetContents<'_>>;
+
+    /// The name in the rules of the set of ipset with this index, and the version of IP of its addresses.
+    fn ipset(&self, index: u16) -> Option<(String, u8)>;
 }
 
 /// A set.
@@ -174,10 +177,17 @@ impl Run<'_> {
             }
             Expression::Match { name, .. } if name == "comment" => {}
             Expression::Match { name, revision, info } => {
-                let ports = multiport::read(name, *revision, info)?;
-                self.tests.push(ports.test()?);
+                let test = match multiport::read(name, *revision, info) {
+                    Some(ports) => ports.test()?,
+                    None => {
+                        let asked = match_set::read(name, *revision, info)?;
+                        let (set, version) = self.sets.ipset(asked.index)?;
+                        asked.test(set, version)
+                    }
+                };
+                self.tests.push(test);
             }
-            Expression::Other(_) => return None,
+            Expression::Target(_) | Expression::Other(_) => return None,
             // Continuing is the default.
             Expression::Verdict { code: -1, .. } => {}
             other => self.act(act(other)?),
@@ -487,7 +497,7 @@ impl Expression {
     /// Its name, for messages.
     fn kind(&self) -> String {
         match self {
-            Self::Other(name) | Self::Match { name, .. } => name.clone(),
+            Self::Other(name) | Self::Target(name) | Self::Match { name, .. } => name.clone(),
             Self::Payload { .. } | Self::PayloadWrite { .. } => "payload".to_owned(),
             Self::Meta { .. } | Self::MetaSet { .. } => "meta".to_owned(),
             Self::Extension { .. } => "exthdr".to_owned(),

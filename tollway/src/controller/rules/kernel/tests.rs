@@ -10,6 +10,10 @@ impl Sets for NoSets {
     fn find(&self, _: &str) -> Option<SetContents<'_>> {
         None
     }
+
+    fn ipset(&self, _: u16) -> Option<(String, u8)> {
+        None
+    }
 }
 
 #[test]
