@@ -97,7 +97,7 @@ oracle: setup
 	  cargo test -p tollway --locked $(if $(filter rules,$(KIND)),--lib -- --nocapture a_million,--test oracle -- $(KIND))
 
 routes: setup
-	TOLLWAY_MIRROR_ROUTES=$(ROUTES) cargo test -p tollway --test controller --locked -- many_routes
+	TOLLWAY_RIB_ROUTES=$(ROUTES) cargo test -p tollway --test controller --locked -- many_routes
 	CI=1 TOLLWAY_ROUTES=$(ROUTES) cargo test -p tollway --test router --locked -- many_routes
 
 bgp: setup
@@ -105,7 +105,7 @@ bgp: setup
 	  cargo test --release -p tollway --test frr --locked -- routes_that_arrive_by_bgp_are_active
 
 leaks: setup
-	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- what_is_forbidden
+	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- forbidden_flows
 
 machines: setup
 	CI=1 TOLLWAY_CARDS="$(MODELS)" TOLLWAY_CARDS_SUITES="$(SUITES)" \

@@ -49,10 +49,10 @@ fn bpf(name: &str) -> Result<(), String> {
     if done.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&done.stderr);
-    let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+    let messages = String::from_utf8_lossy(&done.stderr);
+    let reason = messages.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
     Err(format!(
-        "lab/bpf/{name}.c cannot be compiled by {clang} ({told}): where a header is missing, \
+        "lab/bpf/{name}.c cannot be compiled by {clang} ({reason}): where a header is missing, \
          `apt-get install libbpf-dev linux-libc-dev` brings it"
     ))
 }

@@ -42,7 +42,7 @@ fi
 
 say "3. A Linux router as it is, and Tollway in the kernel's place"
 if [ "$(id -u)" -eq 0 ] && unshare --net --mount true 2>/dev/null; then
-  unshare --net --mount scripts/mirror.sh "$tollway"
+  unshare --net --mount scripts/controller.sh "$tollway"
 else
   echo "Only root may load programs into the kernel: run 'sudo make demo' for this part."
 fi

@@ -58,6 +58,6 @@ echo "\$ tollway show ports   (while it runs)"
 "$tollway" show ports --socket "$socket"
 
 echo
-echo "Tollway is told to stop:"
+echo "Tollway stops:"
 kill -TERM "$router"
 wait "$router"

@@ -21,18 +21,18 @@ results=("${PIPESTATUS[@]}")
 # names must match the failures that the program reports, and the number of programs the total of cargo. The
 # output of a program that ran in a virtual machine ends with its own result, and its tests are not counted.
 failed=$(awk '
-  /^ +(Running|Doc-tests) / { count = 0; told = 0 }
+  /^ +(Running|Doc-tests) / { count = 0; reported = 0 }
   /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { name[++count] = $2 }
   /^test result: FAILED\. / {
-    told = $6
-    if (told == 0 || told > count) exit failure = 1
-    count -= told
-    for (i = 1; i <= told; i++) of[i] = name[count + i]
+    reported = $6
+    if (reported == 0 || reported > count) exit failure = 1
+    count -= reported
+    for (i = 1; i <= reported; i++) of[i] = name[count + i]
   }
   /^error: (doc)?test failed, to rerun pass `/ {
     split($0, quoted, "`"); programs++
-    if (count != 0 || told == 0) exit failure = 1
-    for (i = 1; i <= told; i++) print quoted[2] "\t" of[i]
+    if (count != 0 || reported == 0) exit failure = 1
+    for (i = 1; i <= reported; i++) print quoted[2] "\t" of[i]
   }
   /^error: [0-9]+ targets? failed:$/ { all = $2 }
   END { exit failure || programs == 0 || programs != all }' "$log") || exit 1

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The programs, each a file of `bpf/`.
-const PROGRAMS: [&str; 6] = ["dispatcher", "punt", "refused", "refused_event", "ask", "links"];
+const PROGRAMS: [&str; 6] = ["dispatcher", "punt", "refused", "refused_event", "probe", "links"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=bpf");
@@ -40,9 +40,9 @@ fn compile(program: &str) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    let first = told.lines().find(|line| line.contains("error")).unwrap_or("clang failed");
-    told.lines().for_each(|line| eprintln!("{line}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let first = errors.lines().find(|line| line.contains("error")).unwrap_or("clang failed");
+    errors.lines().for_each(|line| eprintln!("{line}"));
     if first.contains("file not found") {
         let headers = "install the headers with `apt-get install libbpf-dev linux-libc-dev`";
         return Err(format!("{} cannot be compiled: {first}; {headers}", source.display()));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_told_with_what_they_cover() {
+    fn routes_are_reported_with_what_they_cover() {
         let changes = Changes::new();
         let start = changes.version();
         assert_eq!(between(&changes, start), Some(Vec::new()));

@@ -84,7 +84,7 @@ impl Umem {
     }
 
     /// Like [`Umem::new`], but passes the area's address and size to `advise` before anything is
-    /// written there, so that it can ask the system for huge pages.
+    /// written there, so that it can request huge pages.
     #[must_use]
     pub fn advised(
         chunks: u32,

@@ -138,8 +138,8 @@ pub(crate) fn forward<F: Features, const TIMED: bool>(
 
     if F::SOURCE_CHECK
         && let Some(sources) = &tables.sources
-        && sources.tells
+        && sources.logs_martians
     {
-        source_check::tell(burst, sources);
+        source_check::punt_martians(burst, sources);
     }
 }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_carries_has_no_limit() {
+    fn packets_that_the_kernel_forwards_have_no_limit() {
         let mut limits = Limits::new();
         for reason in [PuntReason::KernelRoute, PuntReason::MtuExceeded, PuntReason::IpOptions] {
             assert!((0..1_000_000).all(|_| limits.allow(reason, 5)));
@@ -213,13 +213,13 @@ mod tests {
         }
         let ports = crowd.take();
         assert_eq!(ports.v4, 0);
-        assert_eq!(crowd.take(), CrowdedPorts::default(), "told once");
+        assert_eq!(crowd.take(), CrowdedPorts::default(), "reported once");
         assert!([0, 1 << 1].contains(&ports.v6));
         ports.v6 != 0
     }
 
     #[test]
-    fn a_port_is_crowded_where_much_is_the_kernels() {
+    fn a_port_is_crowded_if_the_kernel_path_has_many_packets() {
         let crowded = |rate, share| is_crowded(rate, share, PuntReason::KernelRoute);
         assert!(crowded(600_000, 1));
         assert!(crowded(600_000, 15));

@@ -131,7 +131,7 @@ impl<F: Features> Router<F> {
             let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
             let ours = match kernel {
                 Some(port) => {
-                    self.tell_punted(exited);
+                    self.report_punted(exited);
                     // Packets with verdicts from rules that the kernel does not know.
                     let ruled =
                         if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
@@ -214,7 +214,7 @@ impl<F: Features> Router<F> {
         std::mem::swap(&mut self.host, &mut host);
         self.renew_filter(carried);
         // Nothing here needs the time.
-        let (new, mut context, _) = self.slow_road(0);
+        let (new, mut context, _) = self.slow_path(0);
         new.succeed(&mut context, &mut host, links);
         self.send_outbox(ports);
         Ok((tables, host))
@@ -262,7 +262,7 @@ impl<F: Features> Router<F> {
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
         self.tables.next_hops.restore_displaced();
-        let (host, mut context, _) = self.slow_road(now_ns);
+        let (host, mut context, _) = self.slow_path(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);
     }
@@ -290,7 +290,7 @@ impl<F: Features> Router<F> {
     }
 
     /// The host, the context it works on, and the burst for the notification of the XDP path.
-    fn slow_road(&mut self, now_ns: u64) -> (&mut Host, Context<'_>, &Burst) {
+    fn slow_path(&mut self, now_ns: u64) -> (&mut Host, Context<'_>, &Burst) {
         let context = Context {
             tables: &mut self.tables,
             umem: &mut self.umem,
@@ -334,7 +334,7 @@ impl<F: Features> Router<F> {
         for lane in lanes {
             policy_route[lane] = self.filter.policy_route_of(lane);
         }
-        let (host, mut context, burst) = self.slow_road(now_ns);
+        let (host, mut context, burst) = self.slow_path(now_ns);
         for lane in lanes {
             let packet = Packet {
                 addr: burst.addr[lane],
@@ -359,7 +359,7 @@ impl<F: Features> Router<F> {
 
     /// Notifies the XDP path of packets that exited the path. It may pass such packets to the
     /// kernel directly.
-    fn tell_punted(&mut self, exited: Lanes) {
+    fn report_punted(&mut self, exited: Lanes) {
         if let Some(xdp_path) = &mut self.xdp_path
             && (self.kernel_has_rules || self.tables.filter.is_none())
         {

@@ -20,7 +20,7 @@ pub trait XdpPath: Send {
     /// The lookups behind every later [`XdpPath::forwarded`], up to the next call, run after this call.
     /// If [`Changes::version`] differs from the last call's, every decision reported so far is void,
     /// except for destinations that [`Changes::routes_between`] does not list. If the tables look up
-    /// the route to a packet's source ([`Tables::asks_for_source`]), the source must not be listed
+    /// the route to a packet's source ([`Tables::checks_source_route`]), the source must not be listed
     /// either.
     fn begin(&mut self, changes: &Changes, now_ns: u64);
 

@@ -25,8 +25,8 @@ pub fn run(text: &str) {
                 }
                 assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty(), "{mistake:?}");
             }
-            let told = report(&mistakes);
-            assert!(told.chars().all(|c| c == '\n' || !c.is_control()), "{told:?}");
+            let text = report(&mistakes);
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         }
     }
 }

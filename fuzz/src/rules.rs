@@ -1,8 +1,8 @@
 //! A text is a ruleset that compiles or does not fit, or it has mistakes that can be reported.
 
 use tollway::filter::eval::Link;
-use tollway::filter::flatten::{FlattenError, flatten};
 use tollway::filter::offload::offload;
+use tollway::filter::program::{self, ProgramError};
 use tollway::filter::source::{Language, parse};
 use tollway::mistake::report;
 use tollway_dataplane::epoch::Epochs;
@@ -13,9 +13,9 @@ pub fn run(text: &str, language: Language) {
         Ok(rules) => {
             assert_eq!(rules.check(), Ok(()), "it is read and unsound");
             let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
-            assert_eq!(offload(&rules).len(), count, "something is said of each rule");
-            match flatten(&rules, &links(), &Epochs::new()) {
-                Ok(_) | Err(FlattenError::TooMany(_) | FlattenError::Sets(_)) => {}
+            assert_eq!(offload(&rules).len(), count, "each rule has its path");
+            match program::compile(&rules, &links(), &Epochs::new()) {
+                Ok(_) | Err(ProgramError::TooMany(_) | ProgramError::Sets(_)) => {}
                 Err(error) => panic!("it passes the check and does not compile: {error}"),
             }
         }
@@ -27,8 +27,8 @@ pub fn run(text: &str, language: Language) {
                 assert!(mistake.file == "fuzz.rules" && is_placed, "{mistake:?}");
                 assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty(), "{mistake:?}");
             }
-            let told = report(&mistakes);
-            assert!(told.chars().all(|c| c == '\n' || !c.is_control()), "{told:?}");
+            let text = report(&mistakes);
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         }
     }
 }

@@ -60,10 +60,10 @@ impl Child {
     ///
     /// # Errors
     /// A message, if no answer arrives.
-    pub(crate) fn ask<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T, String> {
-        let asked =
+    pub(crate) fn request<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T, String> {
+        let sent =
             self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
-        if !matches!(asked, Some(Ok(()))) {
+        if !matches!(sent, Some(Ok(()))) {
             return Err(self.last_words());
         }
         match self.lines.recv_timeout(patience) {
@@ -79,11 +79,11 @@ impl Child {
     /// Why the process ended, from its error output.
     fn last_words(&mut self) -> String {
         self.input = None;
-        let mut told = String::new();
+        let mut messages = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
-            let _ = stderr.read_to_string(&mut told);
+            let _ = stderr.read_to_string(&mut messages);
         }
-        format!("{} has ended: {}", self.name, first_line(&told))
+        format!("{} has ended: {}", self.name, first_line(&messages))
     }
 }
 
@@ -96,9 +96,9 @@ impl Drop for Child {
 }
 
 /// The first line of a failing program's output.
-pub(crate) fn first_line(told: &str) -> &str {
-    let line = told.lines().map(str::trim).find(|line| !line.is_empty());
-    line.map_or("it says nothing", |line| line.trim_start_matches("error: "))
+pub(crate) fn first_line(messages: &str) -> &str {
+    let line = messages.lines().map(str::trim).find(|line| !line.is_empty());
+    line.map_or("it prints nothing", |line| line.trim_start_matches("error: "))
 }
 
 #[cfg(test)]
@@ -119,19 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn a_child_answers_or_says_why_it_does_not() {
+    fn a_child_answers_or_reports_why_it_does_not() {
         let start = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
             Child::start(command, "the shell").unwrap()
         };
-        let ask = |child: &mut Child| child.ask::<u64>(Duration::from_secs(60));
-        let told = ask(&mut start("echo error: no luck >&2; exit 1")).unwrap_err();
-        assert_eq!(told, "the shell has ended: no luck");
+        let request = |child: &mut Child| child.request::<u64>(Duration::from_secs(60));
+        let error = request(&mut start("echo error: no luck >&2; exit 1")).unwrap_err();
+        assert_eq!(error, "the shell has ended: no luck");
         let mut child = start("read line; echo 2; read line; echo two");
-        assert_eq!(ask(&mut child), Ok(2));
-        assert!(ask(&mut child).unwrap_err().contains("the shell answers \"two\""));
-        let told = start("exec sleep 100").ask::<u64>(Duration::ZERO).unwrap_err();
-        assert_eq!(told, "the shell has not answered for 0 seconds");
+        assert_eq!(request(&mut child), Ok(2));
+        assert!(request(&mut child).unwrap_err().contains("the shell answers \"two\""));
+        let error = start("exec sleep 100").request::<u64>(Duration::ZERO).unwrap_err();
+        assert_eq!(error, "the shell has not answered for 0 seconds");
     }
 }

@@ -49,7 +49,7 @@ int refused(__u64 *args)
 	/* The router's program redirects only frames that arrive on the router's devices. */
 	port = port_of_device(to);
 	if (port && port_of_device(from))
-		judge(port, from == to, sent, drops, (int)args[4]);
+		evaluate(port, from == to, sent, drops, (int)args[4]);
 	return 0;
 }
 

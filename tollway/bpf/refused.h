@@ -18,14 +18,14 @@
  * In `cause`: user space probes the device first with a frame of the router's own; as in
  * src/xdp/refusals.rs.
  */
-#define UNASKED (~0ULL)
+#define UNPROBED (~0ULL)
 
 /* Frames that a port's device refused, as in src/xdp/refusals.rs. */
 struct refusals {
 	__u64 packets; /* in total */
 	__u64 since_ns; /* no frame accepted since then; 0: accepts frames; or UNPROVEN */
 	__u64 bulks; /* bulks refused since then */
-	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNASKED; else error plus 1 */
+	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNPROBED; else error plus 1 */
 };
 
 /* One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0. */
@@ -72,7 +72,7 @@ static __always_inline int matters(__u32 drops)
  * Evaluates a bulk that a port's device accepted in part or not at all; `is_own` says whether the
  * frames came in by the same port.
  */
-static __always_inline void judge(const __u32 *port, int is_own, __u32 sent, __u32 drops, int error)
+static __always_inline void evaluate(const __u32 *port, int is_own, __u32 sent, __u32 drops, int error)
 {
 	struct refusals *here = bpf_map_lookup_elem(&refusals, port), *any;
 	__u32 last = MOST_PORTS;
@@ -87,7 +87,7 @@ static __always_inline void judge(const __u32 *port, int is_own, __u32 sent, __u
 			return;
 	}
 	/* The router's own probe is not a user's packet. */
-	if (here->cause == UNASKED && is_own) {
+	if (here->cause == UNPROBED && is_own) {
 		if (!sent)
 			here->cause = 1 - error;
 		return;

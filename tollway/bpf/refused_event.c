@@ -31,7 +31,7 @@ int refused(const struct xdp_devmap_xmit *bulk)
 		return 0;
 	port = port_of_number(to);
 	if (port && port_of_number(from))
-		judge(port, from == to, bulk->sent, bulk->drops, bulk->err);
+		evaluate(port, from == to, bulk->sent, bulk->drops, bulk->err);
 	return 0;
 }
 

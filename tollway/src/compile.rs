@@ -23,8 +23,8 @@ use tollway_dataplane::stages::route::FibError;
 use tollway_dataplane::tables::{Tables, TablesError};
 
 use crate::filter::eval;
-use crate::filter::flatten::{FlattenError, flatten};
 use crate::filter::hops::{self, HopError};
+use crate::filter::program::{self, ProgramError};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
@@ -45,7 +45,7 @@ pub enum Problem {
     /// The tables refuse it.
     Tables(TablesError),
     /// The firewall's rules do not fit.
-    Filter(FlattenError),
+    Filter(ProgramError),
     /// The next hop of a rule is not usable.
     Hop(HopError),
     /// The rules leave packets to a kernel that has the same rules, but no such kernel exists.
@@ -91,7 +91,7 @@ fn problem(error: &Problem) -> String {
                 .to_owned();
         }
     };
-    let told = match error {
+    let text = match error {
         TablesError::Unknown => "refers to something that is not there",
         TablesError::Full => "is one more than there are numbers for",
         TablesError::TooManyTags => "has too many VLAN tags",
@@ -100,7 +100,7 @@ fn problem(error: &Problem) -> String {
         TablesError::Fib(FibError::Full) => "is one more than the routing table can hold",
         TablesError::Fib(FibError::NextHopRange) => "has a next hop beyond the last number",
     };
-    told.to_owned()
+    text.to_owned()
 }
 
 /// The parts of a router.
@@ -173,10 +173,11 @@ pub fn rules(
     epochs: &Arc<Epochs>,
 ) -> Result<Option<Arc<Filter>>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(None) };
-    let compiled = flatten(rules, &rule_links(model), epochs).map_err(|error| CompileError {
-        object: "the rules of the firewall".to_owned(),
-        error: Problem::Filter(error),
-    })?;
+    let compiled =
+        program::compile(rules, &rule_links(model), epochs).map_err(|error| CompileError {
+            object: "the rules of the firewall".to_owned(),
+            error: Problem::Filter(error),
+        })?;
     // Without a kernel that has the rules, earlier checks refused every rule that needs one. Only
     // chains on links with tagged traffic above them remain.
     if model.kernel_rules.is_none() && compiled.leaves_to_kernel() {

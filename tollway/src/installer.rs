@@ -161,7 +161,7 @@ impl Installer {
             let hops = rule_hops(&model, &mut router.tables);
             hops.map(|hops| (hops, Arc::clone(&router.tables.epochs)))
         };
-        let hops = self.parts.mailbox.ask(PATIENCE, hops).ok_or(InstallError::Gone)?;
+        let hops = self.parts.mailbox.call(PATIENCE, hops).ok_or(InstallError::Gone)?;
         let (hops, epochs) = hops.map_err(InstallError::Rules)?;
         let filter = rules(&named, hops, &epochs).map_err(InstallError::Rules)?;
         let before = &self.parts.model;
@@ -177,7 +177,7 @@ impl Installer {
             (old, old_names)
         };
         // Drop the old rules here, as that may take long.
-        drop(self.parts.mailbox.ask(PATIENCE, set).ok_or(InstallError::Gone)?);
+        drop(self.parts.mailbox.call(PATIENCE, set).ok_or(InstallError::Gone)?);
         self.parts.model = Arc::unwrap_or_clone(named);
         Ok(())
     }

@@ -163,8 +163,8 @@ impl<'a> Ledger<'a> {
     }
 
     /// Whether the ledger has an entry for exactly this place. The search begins with the latest
-    /// entries, because callers ask about a place that they have just checked.
-    pub(crate) fn has_told(&self, span: &Span) -> bool {
+    /// entries, because callers query a place that they have just checked.
+    pub(crate) fn has_entry(&self, span: &Span) -> bool {
         self.entries.iter().rev().any(|entry| entry.span == *span)
     }
 

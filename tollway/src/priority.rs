@@ -92,8 +92,8 @@ pub(crate) fn be_nice() -> io::Result<()> {
 }
 
 fn refused(error: &io::Error) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
         tracing::info!(
             "changes may take effect some 10 ms late while other programs compute ({error}); give CAP_SYS_NICE, or \
              limits for priorities (ulimit -r 1, ulimit -e 40)"
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_computes_hurries_no_more_until_it_rests() {
+    fn a_thread_that_computes_stops_hurrying_until_it_rests() {
         let mut hurry = Hurry::begin();
         if !hurry.is_realtime {
             // A thread that may not be real-time is not.

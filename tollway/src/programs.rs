@@ -24,7 +24,7 @@ fn absolute(path: &OsStr) -> OsString {
     env::join_paths(entries.filter(|entry| entry.is_absolute())).unwrap_or_else(|_| USUAL.into())
 }
 
-/// The file of a program, by the same path; its bare name where there is none, so that starting it tells so.
+/// The file of a program, by the same path; its bare name where there is none, so that starting it reports that.
 ///
 /// By its file a program starts without a copy of this process's page tables (`posix_spawn`): a copy takes 150 ms
 /// and more, and meanwhile no thread gets a page, the worker's included. The standard library makes that copy where

@@ -183,7 +183,7 @@ impl Worker {
             match request {
                 Request::File(answer) => {
                     let outcome = self.read();
-                    tell(&outcome);
+                    report(&outcome);
                     // The caller may have stopped waiting.
                     answer.map(|answer| answer.send(outcome));
                 }
@@ -219,7 +219,7 @@ impl Worker {
             outcome => {
                 let name = configured.ports.get(port.0).map_or("", |port| port.name.as_str());
                 tracing::info!("port {name}: its device has another address or MTU");
-                tell(&outcome);
+                report(&outcome);
             }
         }
     }
@@ -253,7 +253,7 @@ impl Worker {
             return Ok(None);
         }
         let filter =
-            self.installer.mailbox().ask(PATIENCE, |router, _| router.tables.filter.clone());
+            self.installer.mailbox().call(PATIENCE, |router, _| router.tables.filter.clone());
         let is_changed =
             |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
         let gone = ReloadError::Installer(InstallError::Gone);
@@ -269,7 +269,7 @@ impl Worker {
     }
 }
 
-fn tell(outcome: &Outcome) {
+fn report(outcome: &Outcome) {
     match outcome {
         Ok(done) => tracing::info!("{done}"),
         Err(ReloadError::Mistakes(mistakes)) => {

@@ -25,7 +25,7 @@ impl Service {
         let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let Some(address) = text("NOTIFY_SOCKET") else { return Self::default() };
         let manager = connect(&address)
-            .inspect_err(|error| tracing::warn!("the service manager cannot be told: {error}"));
+            .inspect_err(|error| tracing::warn!("the service manager cannot be notified: {error}"));
         let own = std::process::id().to_string();
         let is_other = text("WATCHDOG_PID").is_some_and(|pid| pid != own);
         let watchdog = text("WATCHDOG_USEC").filter(|_| !is_other);
@@ -41,20 +41,20 @@ impl Service {
 
     /// The router forwards.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     /// The router ends.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
     /// The router is alive.
     pub fn lives(&self) {
-        self.tell("WATCHDOG=1");
+        self.notify("WATCHDOG=1");
     }
 
-    fn tell(&self, state: &str) {
+    fn notify(&self, state: &str) {
         if let Some(manager) = &self.manager {
             // The manager has gone, or does not read; it will notice.
             let _ = manager.send(state.as_bytes());
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manager_hears_at_a_path_and_at_a_name() {
+    fn the_manager_is_notified_at_a_path_and_at_a_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify").to_str().unwrap().to_owned();
         let name = format!("@tollway-test-{}", std::process::id());
@@ -173,19 +173,19 @@ mod tests {
         let service = Service { manager: Some(own), watchdog: Some(limit) };
         let part = Beat::default();
         let mut watchdog = Watchdog::new(service, vec![part.clone()]);
-        let mut heard = |now_ms: u64| {
+        let mut is_notified = |now_ms: u64| {
             watchdog.tick(now_ms * 1_000_000);
             let mut bytes = [0; 64];
             manager.recv(&mut bytes).is_ok_and(|len| &bytes[..len] == b"WATCHDOG=1")
         };
         part.beat();
-        assert!(heard(1), "at once");
-        assert!(!heard(2), "not due");
+        assert!(is_notified(1), "at once");
+        assert!(!is_notified(2), "not due");
         part.beat();
-        assert!(heard(20));
+        assert!(is_notified(20));
         std::thread::sleep(limit);
-        assert!(!heard(60), "it has been silent for as long");
+        assert!(!is_notified(60), "it has been silent for as long");
         part.beat();
-        assert!(heard(90));
+        assert!(is_notified(90));
     }
 }

@@ -208,7 +208,7 @@ impl Mailbox {
 
     /// Has the worker run a job and waits for its result; `None` if the worker has ended or does
     /// not answer in time.
-    pub fn ask<T: Send + 'static>(
+    pub fn call<T: Send + 'static>(
         &self,
         patience: Duration,
         job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
@@ -216,7 +216,7 @@ impl Mailbox {
         self.send(job).recv_timeout(patience).ok()
     }
 
-    /// As [`Mailbox::ask`], for a change that the kernel has already made to its own forwarding. If
+    /// As [`Mailbox::call`], for a change that the kernel has already made to its own forwarding. If
     /// the worker does not run the job at once, the kernel forwards until it has.
     pub fn change<T: Send + 'static>(
         &self,

@@ -1,5 +1,5 @@
 //! `tollway run` by AF_XDP between hosts in network namespaces. The router's kernel is configured
-//! alike, as it is where Tollway runs: what is counted tells who has forwarded.
+//! alike, as it is where Tollway runs: the counts show who has forwarded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ const TESTS: [namespaces::Test; 17] = [
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
         ["--serve", address] => router::serve(address.parse().unwrap()),
-        ["--ask", address] => router::ask(address.parse().unwrap()),
+        ["--client", address] => router::run_client(address.parse().unwrap()),
         _ => ExitCode::FAILURE,
     })
 }
@@ -56,14 +56,17 @@ fn missing(_: &str) -> Option<&'static str> {
 
 #[track_caller]
 fn assert_pings(host: &Host, count: usize, arguments: &str) {
-    let told = host.pings(count, arguments);
-    assert!(told.contains("ttl=63"), "{told}");
+    let output = host.pings(count, arguments);
+    assert!(output.contains("ttl=63"), "{output}");
 }
 
 fn traffic() {
     let net = Net::new(1500, 1);
     let mut router = Router::start(&config("copy", 1500, true));
-    assert!(router.read("stderr").contains("AF_XDP copy mode, native XDP"), "how is told");
+    assert!(
+        router.read("stderr").contains("AF_XDP copy mode, native XDP"),
+        "the log names the mode"
+    );
     for (host, target) in
         [(&net.a, "10.0.2.2"), (&net.a, "fd00:2::2"), (&net.b, "10.0.1.2"), (&net.b, "fd00:1::2")]
     {
@@ -81,10 +84,10 @@ fn traffic() {
 fn jumbo() {
     let net = Net::new(9000, 1);
     let mut router = Router::start(&config("auto", 9000, true));
-    let told = router.read("stderr");
+    let log = router.read("stderr");
     assert!(
-        told.contains("(zero-copy: operation not supported)") && told.contains("MTU 9000"),
-        "{told}"
+        log.contains("(zero-copy: operation not supported)") && log.contains("MTU 9000"),
+        "{log}"
     );
     for (size, target) in [(8972, "10.0.2.2"), (3000, "10.0.2.2"), (8952, "fd00:2::2")] {
         assert_pings(&net.a, 20, &format!("-M do -s {size} {target}"));
@@ -136,10 +139,10 @@ fn jumbo_dropped() {
     });
     // Behind them, so that all have come before the end.
     assert_pings(&net.a, 10, "-M do -s 8972 10.0.2.2");
-    let told = router.stop();
-    let dropped = told.lines().find_map(|line| line.trim_start().strip_prefix("ip_csum"));
+    let summary = router.stop();
+    let dropped = summary.lines().find_map(|line| line.trim_start().strip_prefix("ip_csum"));
     let dropped: usize = dropped.unwrap_or_default().trim().replace(',', "").parse().unwrap_or(0);
-    assert!(dropped >= 500, "{dropped} of {sent} were dropped: {told}");
+    assert!(dropped >= 500, "{dropped} of {sent} were dropped: {summary}");
 }
 
 fn queues() {
@@ -155,7 +158,7 @@ fn queues() {
 fn generic() {
     let net = Net::new(1500, 1);
     let punts = |_| {
-        // No neighbour is known at first: packets are handed back, and the kernel asks and forwards.
+        // No neighbour is known at first: packets are handed back, and the kernel resolves and forwards.
         sh("ip neigh flush all");
         let mut router = Router::start(&config("generic", 1500, false));
         assert!(router.read("stderr").contains("AF_XDP copy mode, generic XDP"));
@@ -244,9 +247,9 @@ fn stop() {
     let ping = ping.stdout(std::process::Stdio::piped()).spawn().unwrap();
     until("a quarter of them to be sent", || net.b.received("hb") >= 100);
     let counts = Counts::of(&router.stop());
-    let told = ping.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(unanswered(&told, 400).is_empty(), "{told}");
+    let output = ping.wait_with_output().unwrap();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(unanswered(&output, 400).is_empty(), "{output}");
     assert!(
         counts.sent >= 100 && counts.sent < 800,
         "the kernel has forwarded the rest: {counts:?}"
@@ -260,17 +263,17 @@ fn refusals() {
     let _net = Net::new(1500, 1);
     let mut first = Router::start(&config("auto", 1500, true));
     for mode in ["auto", "copy"] {
-        let told = router::refused("tollway", &config(mode, 1500, true));
-        assert!(told.contains("ra is served by another Tollway"), "{told}");
-        assert!(told.contains("Stop that one"), "{told}");
+        let error = router::refused("tollway", &config(mode, 1500, true));
+        assert!(error.contains("ra is served by another Tollway"), "{error}");
+        assert!(error.contains("Stop that one"), "{error}");
     }
     first.stop();
     let poor = "setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all tollway";
-    let told = router::refused(poor, &config("copy", 1500, true));
-    assert!(told.contains("without CAP_BPF and CAP_NET_ADMIN. Run as root"), "{told}");
-    let told = router::refused(poor, &config("auto", 1500, true));
-    assert!(told.contains("would send every packet a second time"), "{told}");
-    assert!(told.contains("net.ipv4.conf.ra.forwarding=0"), "{told}");
-    let told = router::refused("tollway", &config("zero-copy", 1500, true));
-    assert!(told.contains("zero-copy: operation not supported. Set mode = \"auto\""), "{told}");
+    let error = router::refused(poor, &config("copy", 1500, true));
+    assert!(error.contains("without CAP_BPF and CAP_NET_ADMIN. Run as root"), "{error}");
+    let error = router::refused(poor, &config("auto", 1500, true));
+    assert!(error.contains("would send every packet a second time"), "{error}");
+    assert!(error.contains("net.ipv4.conf.ra.forwarding=0"), "{error}");
+    let error = router::refused("tollway", &config("zero-copy", 1500, true));
+    assert!(error.contains("zero-copy: operation not supported. Set mode = \"auto\""), "{error}");
 }

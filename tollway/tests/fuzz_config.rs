@@ -1,7 +1,7 @@
 //! The fuzz target of the configuration, driven for some seconds by its seeds, the examples and
 //! simple changes to them.
 //!
-//! `TOLLWAY_FUZZ_SECONDS` says for how many; the changes are the same each time.
+//! `TOLLWAY_FUZZ_SECONDS` is their number; the changes are the same each time.
 
 #[path = "changes/mod.rs"]
 mod changes;

@@ -1,7 +1,7 @@
 //! The fuzz targets of rules, driven for some seconds each by what people and tools write and simple changes
 //! to it.
 //!
-//! `TOLLWAY_FUZZ_SECONDS` says for how many; the changes are the same each time.
+//! `TOLLWAY_FUZZ_SECONDS` is their number; the changes are the same each time.
 
 mod changes;
 #[allow(dead_code, reason = "other tests take more of it")]

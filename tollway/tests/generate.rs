@@ -12,14 +12,14 @@ use serde_json::Value;
 
 const TESTS: &[Test] = &[
     ("all_ways_to_send_and_receive", all_ways_to_send_and_receive),
-    ("what_frames_are_like_survives", what_frames_are_like_survives),
+    ("frames_of_all_forms_arrive", frames_of_all_forms_arrive),
     ("a_sink_alone_counts", a_sink_alone_counts),
     ("a_sink_alone_follows_generators_at_once", a_sink_alone_follows_generators_at_once),
     ("a_sink_of_any_kind_takes_its_own_run", a_sink_of_any_kind_takes_its_own_run),
     ("a_capture_is_replayed", a_capture_is_replayed),
     ("wrong_use_is_refused", wrong_use_is_refused),
-    ("what_can_not_be_said_is_refused", what_can_not_be_said_is_refused),
-    ("devices_that_pass_no_frames_are_said", devices_that_pass_no_frames_are_said),
+    ("invalid_options_are_refused", invalid_options_are_refused),
+    ("devices_that_pass_no_frames_are_reported", devices_that_pass_no_frames_are_reported),
     ("plain_frames_are_whole_each_time", plain_frames_are_whole_each_time),
     ("throughput_through_the_kernel", throughput_through_the_kernel),
     ("requests_go_through_tollway", requests_go_through_tollway),
@@ -101,7 +101,7 @@ fn all_ways_to_send_and_receive() {
     }
 }
 
-fn what_frames_are_like_survives() {
+fn frames_of_all_forms_arrive() {
     cable();
     for like in [
         "--imix --flows 100 --src 198.19.0.0/16 -p 1000-2000",
@@ -212,8 +212,8 @@ fn a_capture_is_replayed() {
         file.extend_from_slice(&frame);
     }
     std::fs::write(&path, file).unwrap();
-    let told = refusal_of(&format!("generate -i a0 --replay {path}"), 2);
-    assert!(told.contains("0x88b5") && told.contains("--i-know"), "{told}");
+    let error = refusal_of(&format!("generate -i a0 --replay {path}"), 2);
+    assert!(error.contains("0x88b5") && error.contains("--i-know"), "{error}");
     let before = received();
     let report = report_of(&format!("generate -i a0 --replay {path} --i-know -n 1001"));
     assert_eq!(whole(&report, "sent_frames"), 1001);
@@ -230,8 +230,8 @@ fn a_capture_is_replayed() {
 
 /// Frames that b0 has received.
 fn received() -> u64 {
-    let told: Value = serde_json::from_str(&sh("ip -json -statistics link show dev b0")).unwrap();
-    told[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    let output: Value = serde_json::from_str(&sh("ip -json -statistics link show dev b0")).unwrap();
+    output[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
 }
 
 fn wrong_use_is_refused() {
@@ -272,48 +272,48 @@ fn wrong_use_is_refused() {
             sh("ethtool -K b0 gro on");
         }
         let output = lab(line);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
-        assert!(told.contains(about), "{line}: {told}");
-        assert_eq!(told.lines().count(), 1, "{line}: {told}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(about), "{line}: {error}");
+        assert_eq!(error.lines().count(), 1, "{line}: {error}");
     }
 }
 
-/// What a command that must fail says, in one line.
+/// The error of a command that must fail, in one line.
 fn refusal_of(line: &str, code: i32) -> String {
     let output = lab(line);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{line}: {told}");
-    assert_eq!(told.lines().count(), 1, "{line}: {told}");
-    told
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{line}: {error}");
+    assert_eq!(error.lines().count(), 1, "{line}: {error}");
+    error
 }
 
-fn devices_that_pass_no_frames_are_said() {
+fn devices_that_pass_no_frames_are_reported() {
     cable();
     let to_b = "generate -i a0 -m 02:00:00:00:00:0b -n 1000";
     for via in ["af_packet", "af_xdp"] {
-        let told = refusal_of(&format!("{to_b} --via {via} -s 1519"), 2);
-        assert!(told.contains("whose MTU is 1500") && told.contains("1518"), "{told}");
+        let error = refusal_of(&format!("{to_b} --via {via} -s 1519"), 2);
+        assert!(error.contains("whose MTU is 1500") && error.contains("1518"), "{error}");
         report_of(&format!("{to_b} --via {via} -s 1518"));
     }
     report_of(&format!("{to_b} --via af_packet -s 1522 --vlan 5"));
     // It is up, and leads nowhere.
     sh("ip link set b0 down");
-    let told = refusal_of(&format!("{to_b} --via af_packet"), 1);
-    assert!(told.contains("takes no frames"), "{told}");
+    let error = refusal_of(&format!("{to_b} --via af_packet"), 1);
+    assert!(error.contains("takes no frames"), "{error}");
     for sink in ["auto", "af_packet", "af_xdp"] {
-        let told = refusal_of(&format!("sink -i b0 --via {sink} --time 1"), 2);
-        assert!(told.contains("b0 is down"), "{told}");
+        let error = refusal_of(&format!("sink -i b0 --via {sink} --time 1"), 2);
+        assert!(error.contains("b0 is down"), "{error}");
     }
     sh("ip link set a0 down");
     for via in ["auto", "xdp", "af_packet", "af_xdp"] {
-        let told = refusal_of(&format!("{to_b} --via {via}"), 2);
-        assert!(told.contains("a0 is down"), "{told}");
+        let error = refusal_of(&format!("{to_b} --via {via}"), 2);
+        assert!(error.contains("a0 is down"), "{error}");
     }
 }
 
 /// What the command line itself has no room for; it shows the usage as well.
-fn what_can_not_be_said_is_refused() {
+fn invalid_options_are_refused() {
     for (line, about) in [
         ("generate --memory -w nan", "write nanoseconds, 0 or more"),
         ("generate --memory -w=-5", "write nanoseconds, 0 or more"),
@@ -325,9 +325,9 @@ fn what_can_not_be_said_is_refused() {
         ("generate --memory --replay f.pcap --vlan 5", "--vlan"),
     ] {
         let output = lab(line);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
-        assert!(told.contains(about), "{line}: {told}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(about), "{line}: {error}");
     }
 }
 
@@ -434,7 +434,7 @@ fn throughput_through_the_kernel() {
     let row = &report["rows"][0];
     assert!(is_the_limit(row), "{row}");
     assert!(!row["is_senders_limit"].as_bool().unwrap(), "{row}");
-    // What leads nowhere is said at once.
+    // A path that leads nowhere is reported at once.
     router.sh("sysctl -qw net.ipv4.ip_forward=0");
     let output = lab(&line);
     assert_eq!(output.status.code(), Some(1));

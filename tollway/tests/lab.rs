@@ -16,8 +16,8 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 }
 
 fn text(done: &Output) -> String {
-    let told = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{told}");
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{error}");
     String::from_utf8(done.stdout.clone()).unwrap()
 }
 
@@ -38,9 +38,9 @@ fn a_run_is_kept_and_the_next_held_against_it() {
     let directory = TempDir::new().unwrap();
     let here = directory.path();
     let rows = ["tolls", "--only", "floor", "ip4-one-flow"];
-    let told = text(&lab(here, &[&rows[..], &["--record"]].concat()));
+    let printed = text(&lab(here, &[&rows[..], &["--record"]].concat()));
     let file = only_file(&here.join("toll-records"));
-    assert!(told.contains("recorded in toll-records/tolls-2"), "{told}");
+    assert!(printed.contains("recorded in toll-records/tolls-2"), "{printed}");
     let kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(kept["toll_record"], 1);
     for field in ["recorded", "compiler", "commit"] {
@@ -77,14 +77,14 @@ fn a_run_is_kept_and_the_next_held_against_it() {
 fn a_profile_is_a_table_and_three_pictures() {
     let directory = TempDir::new().unwrap();
     let here = directory.path();
-    let told =
+    let printed =
         text(&lab(here, &["profile", "ip4-one-flow", "--seconds", "1", "--out", "pictures"]));
-    assert!(told.contains("self %") && told.contains("tollway_dataplane::"), "{told}");
+    assert!(printed.contains("self %") && printed.contains("tollway_dataplane::"), "{printed}");
     for (kind, end) in [("flame.svg", "</svg>\n"), ("calls.svg", "</svg>\n"), ("calls.dot", "}\n")]
     {
         let path = here.join("pictures").join(format!("profile-ip4-one-flow-{kind}"));
         assert!(fs::read_to_string(&path).unwrap().ends_with(end), "{path:?}");
-        assert!(told.contains(kind), "{told}");
+        assert!(printed.contains(kind), "{printed}");
     }
     let arguments = ["profile", "ip4-vlan", "--seconds", "1", "--no-pictures", "--json"];
     let profile = json(&lab(here, &arguments));
@@ -95,7 +95,7 @@ fn a_profile_is_a_table_and_three_pictures() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused_in_a_sentence() {
+fn invalid_arguments_are_refused_in_a_sentence() {
     let directory = TempDir::new().unwrap();
     let here = directory.path();
     fs::write(here.join("file"), "{}").unwrap();
@@ -108,11 +108,11 @@ fn what_is_asked_for_wrongly_is_refused_in_a_sentence() {
         (&["tolls", "--only", "floor", "--html", "none/page.html"], 1, "none/page.html"),
     ] {
         let done = lab(here, arguments);
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {told}");
+        let error = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {error}");
         // It is found before anything is measured.
         assert!(done.stdout.is_empty() || arguments[0] != "tolls", "{arguments:?}");
-        assert!(told.lines().count() == 1 && told.contains(word), "{arguments:?}: {told}");
+        assert!(error.lines().count() == 1 && error.contains(word), "{arguments:?}: {error}");
     }
     for wrong in ["0", "-1", "x"] {
         let done = lab(here, &["profile", "floor", "--seconds", wrong]);

@@ -34,21 +34,21 @@ const TESTS: [(&str, fn()); 14] = [
     ("unfinished_checksums_are_finished", checksums),
     ("stripped_vlan_tags_are_put_back", vlan_tags),
     ("a_tap_device_is_a_port", tap),
-    ("a_running_router_tells_what_it_has_and_does", control::shows),
+    ("a_running_router_shows_its_state", control::shows),
     ("mistakes_in_rules_leave_the_active_ones", filter::refused),
     ("rules_change_while_packets_flow", filter::drops),
-    ("what_rules_log_is_written_once", filter::logs),
-    ("sets_are_what_the_file_says_after_a_reload", filter::sets),
+    ("logged_packets_are_written_once", filter::logs),
+    ("a_reload_resets_sets_to_the_file", filter::sets),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
-    ("clients_without_a_descriptor_are_told_once", control::shortage),
-    ("too_little_address_space_is_told", control::address_space),
+    ("a_lack_of_descriptors_is_logged_once", control::shortage),
+    ("too_little_address_space_is_reported", control::address_space),
     ("a_log_that_nobody_takes_ends_nothing", logs::untaken),
 ];
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-n", missing, |role| match role {
         ["--serve", address] => serve(address.parse().unwrap()),
-        ["--ask", address] => ask(address.parse().unwrap()),
+        ["--client", address] => run_client(address.parse().unwrap()),
         _ => ExitCode::FAILURE,
     })
 }
@@ -69,8 +69,8 @@ fn pings() {
     let mut router = Router::start(CONFIG);
     for (host, target) in [(&a, "10.0.2.2"), (&a, "fd00:2::2"), (&b, "10.0.1.2"), (&b, "fd00:1::2")]
     {
-        let told = host.pings(5, target);
-        assert!(told.contains("ttl=63"), "{told}");
+        let output = host.pings(5, target);
+        assert!(output.contains("ttl=63"), "{output}");
     }
     sleeps(&router);
 
@@ -112,8 +112,8 @@ fn learning() {
         .fold(String::new(), |config, line| config + line + "\n");
     let mut router = Router::start(&config);
     for (host, target) in [(&a, "10.0.2.2"), (&b, "fd00:1::2")] {
-        let told = host.pings(5, target);
-        assert!(told.contains("ttl=63"), "{told}");
+        let output = host.pings(5, target);
+        assert!(output.contains("ttl=63"), "{output}");
     }
     let device = sh("ip -br link show ra");
     let address = device.split_whitespace().nth(2).unwrap();
@@ -138,8 +138,8 @@ fn serve(address: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Asks for something back, by UDP and by TCP.
-fn ask(address: SocketAddr) -> ExitCode {
+/// Sends data by UDP and by TCP, and expects an answer.
+fn run_client(address: SocketAddr) -> ExitCode {
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let udp = UdpSocket::bind(any).unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -162,7 +162,11 @@ fn checksums() {
     let mut router = Router::start(CONFIG);
     for address in ["10.0.2.2:7000", "[fd00:2::2]:7000"] {
         let mut server = ready(&mut b.role("--serve", address));
-        assert!(a.role("--ask", address).status().unwrap().success(), "{}", router.read("stderr"));
+        assert!(
+            a.role("--client", address).status().unwrap().success(),
+            "{}",
+            router.read("stderr")
+        );
         assert!(server.0.wait().unwrap().success());
     }
     router.stop();
@@ -240,16 +244,16 @@ fn vlan_tags() {
     let mut generator = Router::start_in(dir, generator);
     std::thread::sleep(Duration::from_millis(500));
     let summary = generator.stop();
-    let told = receiver.stop();
+    let printed = receiver.stop();
     let mut sent = CaptureReader::open(&receiver.path("sent.pcapng")).unwrap();
     for port in 0..200_u16 {
         let frame = sent.next_frame().unwrap();
-        let frame = frame.unwrap_or_else(|| panic!("{port} frames only: {summary}{told}"));
+        let frame = frame.unwrap_or_else(|| panic!("{port} frames only: {summary}{printed}"));
         assert_eq!(frame.bytes[12..14], [8, 0], "no tag behind the router");
         assert_eq!(frame.bytes[22], 62, "two routers on the way");
         assert_eq!(frame.bytes[34..36], port.to_be_bytes(), "in order");
     }
-    // Its sender is told; the kernel would refuse it, and all that is sent with it.
+    // Its sender gets an error; the kernel would refuse it, and all that is sent with it.
     assert!(summary.contains("mtu_exceeded") && !summary.contains("dev_tx_failed"), "{summary}");
 }
 
@@ -268,13 +272,13 @@ fn tap() {
         "kind = \"tap\"\ndevice = \"ta\"\nmtu = 1400",
     );
     let mut router = Router::start(&config);
-    let told = sh("ip link show ta");
-    assert!(told.contains("mtu 1400") && told.contains(",UP"), "{told}");
+    let output = sh("ip link show ta");
+    assert!(output.contains("mtu 1400") && output.contains(",UP"), "{output}");
     sh("ip address add 10.0.1.2/24 dev ta");
     sh("ip neigh replace 10.0.1.1 lladdr 02:00:00:00:00:0a dev ta nud permanent");
     sh("ip route add 10.0.2.0/24 via 10.0.1.1 dev ta");
-    let told = sh(&ping(5, "10.0.2.2"));
-    assert!(unanswered(&told, 5).is_empty() && told.contains("ttl=63"), "{told}");
+    let output = sh(&ping(5, "10.0.2.2"));
+    assert!(unanswered(&output, 5).is_empty() && output.contains("ttl=63"), "{output}");
     sh("ip link delete ta");
     until("the loss to be noticed", || router.read("stderr").contains("the TAP device ta is gone"));
     until("a new one", || router.read("stderr").contains("ta is back"));

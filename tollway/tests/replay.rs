@@ -1,4 +1,4 @@
-//! The whole program between capture files: what goes in, what comes out, what is said about it.
+//! The whole program between capture files: its input, its output and its messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -204,7 +204,7 @@ fn a_vlan_in_a_vrf_leaves_by_its_own_neighbour_and_tag() {
 }
 
 #[test]
-fn both_formats_and_resolutions_merge_by_time_and_leave_as_asked() {
+fn both_formats_and_resolutions_merge_by_time_and_leave_as_requested() {
     let bench = Bench::new();
     let frame = udp4([10, 0, 2, 2]);
     bench.pcap("us.pcap", TsResolution::MicroSecond, &[(at(5000), frame.clone())]);
@@ -265,12 +265,12 @@ fn a_cut_capture_is_used_as_far_as_it_goes() {
     std::fs::write(bench.path("a.pcap"), &bytes[..bytes.len() - 1]).unwrap();
     let output = bench.replay(&["--in", "a=a.pcap", "--out", "out"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
-    assert!(said.contains("a.pcap is damaged at packet 3: the file ends within it"), "{said}");
-    assert!(said.contains("The 2 packets before it were used"), "{said}");
+    let error = stderr(&output);
+    assert!(error.contains("a.pcap is damaged at packet 3: the file ends within it"), "{error}");
+    assert!(error.contains("The 2 packets before it were used"), "{error}");
     assert_eq!(read(&bench.path("out/b.pcap")).len(), 2);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("received"), "the summary is told all the same: {text}");
+    assert!(text.contains("received"), "the summary is printed all the same: {text}");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn mistakes_are_one_sentence_and_a_remedy() {
 }
 
 #[test]
-fn check_says_what_a_configuration_has_or_what_is_wrong() {
+fn check_reports_contents_or_mistakes() {
     let bench = Bench::new();
     let check = |file: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
@@ -335,7 +335,7 @@ fn check_says_what_a_configuration_has_or_what_is_wrong() {
     assert!(stderr(&output).contains("af_packet"), "{}", stderr(&output));
 }
 
-/// Who stops reading (`| head`) has what they wanted; a full disk is told.
+/// A reader that closes early (`| head`) is no error; a full disk is one.
 #[test]
 fn nobody_has_to_read_what_is_printed() {
     let bench = Bench::new();

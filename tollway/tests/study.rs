@@ -16,7 +16,7 @@ fn study(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn all_studies_are_listed_with_what_they_ask() {
+fn all_studies_are_listed_with_their_questions() {
     let output = study(&["--list"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -26,8 +26,8 @@ fn all_studies_are_listed_with_what_they_ask() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused() {
-    for (arguments, told) in [
+fn invalid_arguments_are_refused() {
+    for (arguments, expected) in [
         (&["call-merge"][..], "no study is called call-merge"),
         (&[], "<NAME>"),
         (&["metadata", "--processes", "2"], "2 is not in 3..=1000"),
@@ -36,7 +36,7 @@ fn what_is_asked_for_wrongly_is_refused() {
         let output = study(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
 }
 
@@ -49,9 +49,9 @@ fn a_study_is_made_by_processes_of_the_program_and_written_in_all_forms() {
     arguments.extend(["--svg", &svg, "--html", &html]);
     let output = study(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["study"], &told["processes"]), (&"metadata".into(), &3.into()));
-    let rows = told["rows"].as_array().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["study"], &report["processes"]), (&"metadata".into(), &3.into()));
+    let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 13);
     assert!(rows.iter().all(|row| row["ns_per_packet"]["median"].as_f64().unwrap() > 0.0));
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
@@ -60,7 +60,7 @@ fn a_study_is_made_by_processes_of_the_program_and_written_in_all_forms() {
 }
 
 #[test]
-fn what_can_not_be_written_is_said() {
+fn unwritable_files_are_reported() {
     let arguments = ["metadata", "--processes", "3", "--seconds", "1", "--svg", "/nowhere/x.svg"];
     let output = study(&arguments);
     assert_eq!(output.status.code(), Some(1));

@@ -6,7 +6,7 @@ use std::thread;
 use super::Epochs;
 
 #[test]
-fn what_no_reader_saw_is_free_at_once() {
+fn memory_that_no_reader_saw_is_free_at_once() {
     let epochs = Epochs::new();
     assert!(epochs.passed() >= epochs.advance());
 }
@@ -41,7 +41,7 @@ fn one_that_sleeps_or_left_is_not_waited_for() {
 /// Places are reused as soon as readers have passed: a reader that finds a place must find in it the
 /// value it was inserted for.
 #[test]
-fn what_a_reader_may_see_is_not_used_again() {
+fn memory_that_a_reader_may_see_is_not_reused() {
     let rounds = if cfg!(miri) { 40 } else { 20_000 };
     let epochs = Epochs::new();
     let table = [const { AtomicU32::new(0) }; 4];

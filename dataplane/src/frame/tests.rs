@@ -130,7 +130,7 @@ fn single_frames_are_one_piece_beside_chains() {
 }
 
 #[test]
-fn the_area_outlives_who_made_it() {
+fn the_area_outlives_its_umem() {
     let umem = Umem::new(2, 4096).unwrap();
     let area = Arc::clone(umem.area());
     drop(umem);

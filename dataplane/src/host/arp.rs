@@ -92,7 +92,7 @@ impl Host {
                 overrides: true,
                 weak: false,
             };
-            self.heard(context, (link, IpAddr::V4(message.sender)), news, true);
+            self.apply_news(context, (link, IpAddr::V4(message.sender)), news, true);
         }
         let answer = ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Reply,
@@ -118,12 +118,12 @@ impl Host {
             overrides: gratuitous || !self.is_locked(key, context.now_ns),
             weak: false,
         };
-        self.heard(context, key, news, false);
+        self.apply_news(context, key, news, false);
     }
 
     /// Sends a request for a neighbour: to all stations, or to the last station known to have the
     /// address.
-    pub(super) fn ask_arp(
+    pub(super) fn solicit_arp(
         &mut self,
         context: &mut Context<'_>,
         link: LinkId,

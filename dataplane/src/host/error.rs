@@ -179,8 +179,8 @@ impl Host {
         let Offender { link, packet, to_group } = offender;
         // For packets to groups, only path MTU and options of type 10 cause an error (RFC 4443, 2.4
         // e).
-        let option_asks = packet.get(rest as usize).is_some_and(|kind| kind >> 6 == 2);
-        let even_to_group = kind == 2 || ((kind, code) == (4, 2) && option_asks);
+        let option_reports = packet.get(rest as usize).is_some_and(|kind| kind >> 6 == 2);
+        let even_to_group = kind == 2 || ((kind, code) == (4, 2) && option_reports);
         let grouped = (to_group || dst.is_multicast()) && !even_to_group;
         let anonymous = src.is_unspecified() || src.is_multicast() || src.is_loopback();
         if grouped || anonymous || extension::is_icmp6_error(packet) {
@@ -213,7 +213,7 @@ impl Host {
 }
 
 /// Whether an IPv4 packet must not cause an error: a fragment other than the first, or ICMP that is
-/// an error, unknown, or too short to tell.
+/// an error, unknown, or too short to decide.
 fn forbids_error4(packet: &[u8]) -> bool {
     let Some(&[first, .., high, low, _, protocol]) = packet.first_chunk::<10>() else {
         return true;

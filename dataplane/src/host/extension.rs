@@ -67,7 +67,7 @@ pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
                 if count > MOST_OPTIONS {
                     return Err(MALFORMED);
                 }
-                judge(packet, here, kind, data)?;
+                check_option(packet, here, kind, data)?;
             }
             here = behind;
         }
@@ -79,7 +79,7 @@ pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
 }
 
 /// Whether an option lets the packet go on (RFC 8200, 4.2).
-fn judge(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
+fn check_option(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
     let to_group =
         matches!(build::endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
     match (kind, kind >> 6) {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_cut_is_refused() {
+    fn packets_that_cannot_be_cut_are_refused() {
         assert!(cut(&packet(&[], 0, false, 100), 27).is_none());
         assert!(cut(&[0x4f; 24], 68).is_none());
         assert!(cut(&[], 68).is_none());

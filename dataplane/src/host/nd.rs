@@ -117,15 +117,15 @@ impl Host {
             return Some(());
         }
         let news = News { mac: solicit.mac, solicited: false, overrides: true, weak: true };
-        self.heard(context, (link, IpAddr::V6(src)), news, true);
-        // Linux neither adds nor answers a station that asks a group without giving its own
+        self.apply_news(context, (link, IpAddr::V6(src)), news, true);
+        // Linux neither adds nor answers a station that solicits a group without giving its own
         // address.
         if to_group && solicit.mac.is_none() && !self.knows(context.tables, (link, src.into())) {
             self.counters.ignored += 1;
             return Some(());
         }
-        // A station that asks the group does not know the address (any more); one that asks the
-        // router alone does.
+        // A station that solicits the group does not know the address (any more); one that solicits
+        // the router alone does.
         let mut flags = NdiscNeighborFlags::ROUTER | NdiscNeighborFlags::SOLICITED;
         flags.set(NdiscNeighborFlags::OVERRIDE, to_group);
         self.advertise(context, link, (solicit.target, src), flags, to_group);
@@ -147,7 +147,7 @@ impl Host {
         }
         let overrides = flags.contains(NdiscNeighborFlags::OVERRIDE);
         let news = News { mac: advert.mac, solicited, overrides, weak: true };
-        self.heard(context, (link, IpAddr::V6(advert.target)), news, false);
+        self.apply_news(context, (link, IpAddr::V6(advert.target)), news, false);
         Some(())
     }
 
@@ -169,7 +169,7 @@ impl Host {
     }
 
     /// Solicits a neighbour: its group, or the neighbour itself at its last known address.
-    pub(super) fn ask_nd(
+    pub(super) fn solicit_nd(
         &mut self,
         context: &mut Context<'_>,
         link: LinkId,

@@ -144,9 +144,9 @@ pub(super) enum Due {
     /// No visible action.
     Nothing,
     /// Solicit all stations of the link.
-    AskAll,
+    SolicitAll,
     /// Probe the neighbour itself.
-    Ask([u8; 6]),
+    Probe([u8; 6]),
     /// It did not answer.
     Failed,
 }
@@ -288,8 +288,8 @@ impl Neighs {
             State::Incomplete | State::Probe => {}
         }
         let (most, query) = match entry.state {
-            State::Incomplete => (MCAST_SOLICIT, Due::AskAll),
-            _ => (UCAST_SOLICIT, Due::Ask(entry.mac)),
+            State::Incomplete => (MCAST_SOLICIT, Due::SolicitAll),
+            _ => (UCAST_SOLICIT, Due::Probe(entry.mac)),
         };
         if entry.probes >= most {
             return Due::Failed;
@@ -373,11 +373,11 @@ mod tests {
     fn states_follow_the_clock() {
         let mut neighs = Neighs::default();
         neighs.add(key(1), 0);
-        assert_eq!(neighs.step(key(1), 0), Due::AskAll);
+        assert_eq!(neighs.step(key(1), 0), Due::SolicitAll);
         assert_eq!(neighs.due(S - 1), vec![]);
         assert_eq!(neighs.due(S), vec![key(1)]);
-        assert_eq!(neighs.step(key(1), S), Due::AskAll);
-        assert_eq!(neighs.step(key(1), 2 * S), Due::AskAll);
+        assert_eq!(neighs.step(key(1), S), Due::SolicitAll);
+        assert_eq!(neighs.step(key(1), 2 * S), Due::SolicitAll);
         assert_eq!(neighs.step(key(1), 3 * S), Due::Failed);
 
         let entry = neighs.get_mut(key(1)).unwrap();
@@ -386,16 +386,16 @@ mod tests {
         assert_eq!(neighs.step(key(1), 33 * S), Due::Nothing);
         assert_eq!(neighs.get(key(1)).unwrap().state, State::Delay);
         assert_eq!(neighs.due(38 * S - 1), vec![]);
-        assert_eq!(neighs.step(key(1), 38 * S), Due::Ask(A));
-        assert_eq!(neighs.step(key(1), 39 * S), Due::Ask(A));
-        assert_eq!(neighs.step(key(1), 40 * S), Due::Ask(A));
+        assert_eq!(neighs.step(key(1), 38 * S), Due::Probe(A));
+        assert_eq!(neighs.step(key(1), 39 * S), Due::Probe(A));
+        assert_eq!(neighs.step(key(1), 40 * S), Due::Probe(A));
         assert_eq!(neighs.step(key(1), 41 * S), Due::Failed);
         assert_eq!(neighs.remove(key(1)).unwrap().state, State::Probe);
         assert_eq!((neighs.len(), neighs.waiting()), (0, 0));
     }
 
     #[test]
-    fn advertisements_update_as_the_rfc_says() {
+    fn advertisements_update_as_in_the_rfc() {
         let mut entry = Entry::new(0);
         let nothing = News { mac: None, ..news(A, true, true) };
         assert_eq!(entry.update(nothing, 0), Effect::None);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_pointed_at() {
+    fn faults_have_the_offset_of_the_wrong_byte() {
         let at = |options: &[u8]| filled(options).unwrap_err();
         assert_eq!(at(&[1, 1, 1, 7]), Refusal::Malformed(23));
         assert_eq!(at(&[7, 1, 0, 0]), Refusal::Malformed(20));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_nothing_passes_unchanged() {
+    fn options_that_need_no_action_pass_unchanged() {
         for options in [&[148, 4, 0, 0][..], &[1, 1, 1, 0], &[0x99, 4, 1, 2], &[130, 3, 0]] {
             assert_eq!(filled(options).unwrap(), options);
         }

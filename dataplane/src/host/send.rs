@@ -223,8 +223,8 @@ impl Host {
         let (link, address) = key;
         match self.neighs.step(key, context.now_ns) {
             Due::Nothing => {}
-            Due::AskAll => self.solicit(context, link, address, None),
-            Due::Ask(mac) => self.solicit(context, link, address, Some(mac)),
+            Due::SolicitAll => self.solicit(context, link, address, None),
+            Due::Probe(mac) => self.solicit(context, link, address, Some(mac)),
             Due::Failed => self.fail(context, key),
         }
     }
@@ -237,8 +237,8 @@ impl Host {
         mac: Option<[u8; 6]>,
     ) {
         match address {
-            IpAddr::V4(v4) => self.ask_arp(context, link, v4, mac),
-            IpAddr::V6(v6) => self.ask_nd(context, link, v6, mac),
+            IpAddr::V4(v4) => self.solicit_arp(context, link, v4, mac),
+            IpAddr::V6(v6) => self.solicit_nd(context, link, v6, mac),
         }
     }
 
@@ -271,7 +271,13 @@ impl Host {
     }
 
     /// Applies a neighbour's message; `create` adds a neighbour that is not known yet.
-    pub(super) fn heard(&mut self, context: &mut Context<'_>, key: Key, news: News, create: bool) {
+    pub(super) fn apply_news(
+        &mut self,
+        context: &mut Context<'_>,
+        key: Key,
+        news: News,
+        create: bool,
+    ) {
         if self.neighs.get(key).is_none() {
             let set_by_others =
                 header(context.tables, EgressLink { link: key.0, neigh: key.1 }).is_some();

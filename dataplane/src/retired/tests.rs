@@ -8,7 +8,7 @@ fn taken(retired: &mut Retired<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn what_nobody_reads_goes_at_once() {
+fn items_without_a_reader_are_freed_at_once() {
     let mut retired = Retired::new(Epochs::new());
     assert_eq!(taken(&mut retired), []);
     retired.push(1);
@@ -33,7 +33,7 @@ fn one_epoch_is_begun_for_many() {
 }
 
 #[test]
-fn who_passed_before_a_mark_has_passed_nothing_since_the_last() {
+fn a_mark_counts_only_readers_that_pass_after_it() {
     let epochs = Epochs::new();
     let (first, second) = (epochs.join(), epochs.join());
     let mut retired = Retired::new(epochs);

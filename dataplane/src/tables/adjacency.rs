@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaced_a_host_route_stays() {
+    fn a_route_that_replaced_a_host_route_stays() {
         let (mut tables, link, [vrf, _]) = tables();
         let address = IpAddr::from([10, 0, 0, 7]);
         tables.publish_neigh(link, address, MAC).unwrap();

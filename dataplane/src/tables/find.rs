@@ -38,7 +38,7 @@ impl Tables {
     /// The next hop or group for a packet.
     pub(crate) fn find(&self, query: &RouteQuery) -> NextHopId {
         let policy = self.policies.as_ref().and_then(|policies| policies.of(query.link));
-        // Packets that arrive on a kernel-path link take the kernel path, whatever a policy says.
+        // Packets that arrive on a kernel-path link take the kernel path, whatever a policy decides.
         let is_kernels = || self.kernel_roots.has(query.version, query.root);
         let Some(policy) = policy.filter(|_| !is_kernels()) else {
             return self.find_from(query.version, query.root, query.dst);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_what_arrives_there_and_nothing_else() {
+    fn only_packets_from_kernel_links_take_the_kernel_path() {
         let mut tables = tables();
         for way in LinkVariant::ALL {
             for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {

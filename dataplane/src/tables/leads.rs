@@ -54,8 +54,8 @@ impl Tables {
         }
         let next = match to {
             Lead::Neigh { link, via, mtu, is_ipv4 } => {
-                let wish = self.wish(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
-                self.leading_as(link, via, wish)?
+                let request = self.neigh_request(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
+                self.leading_as(link, via, request)?
             }
             Lead::Drop(reason) => NextHop::inert(Action::Drop(reason)),
             Lead::Punt(reason) => NextHop::inert(Action::Punt(reason)),
@@ -65,8 +65,8 @@ impl Tables {
             self.unlead(link, via, id);
         }
         if let Lead::Neigh { link, via, mtu, is_ipv4 } = to {
-            let wish = self.wish(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
-            self.lead(link, via, wish, id);
+            let request = self.neigh_request(link, mtu.unwrap_or(u16::MAX), is_ipv4)?;
+            self.lead(link, via, request, id);
         }
         self.leads.insert(id, to);
         Ok(())
@@ -77,12 +77,12 @@ impl Tables {
         &mut self,
         link: LinkId,
         via: IpAddr,
-        wish: NeighRequest,
+        request: NeighRequest,
     ) -> Result<NextHop, TablesError> {
         let plain = self.neigh(link, via)?;
         let next = self.next_hop(plain);
         let mac = if next.action == Action::Forward { next.header_mac() } else { None };
-        Ok(self.leading_to(next, wish, mac))
+        Ok(self.leading_to(next, request, mac))
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 10];
 
     #[test]
-    fn a_lead_follows_whom_it_leads_to_and_nobody_else() {
+    fn a_lead_follows_its_neighbour_and_no_other() {
         let mut tables = Tables::new();
         let vrf = tables.add_vrf().unwrap();
         let (_, link) = tables.add_port([2, 0, 0, 0, 0, 1], vrf, 1500).unwrap();

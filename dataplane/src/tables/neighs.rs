@@ -23,7 +23,7 @@ struct NeighRecord {
     /// Says whether a caller has the number and may use it in routes; it is then not reused.
     pinned: bool,
     /// Next hops of routes with requirements of their own.
-    wished: Vec<(NeighRequest, NextHopId)>,
+    requested: Vec<(NeighRequest, NextHopId)>,
     /// Leads that currently point to this neighbour (`leads.rs`).
     led: Vec<(NeighRequest, NextHopId)>,
 }
@@ -69,8 +69,8 @@ impl Tables {
         address: IpAddr,
         mtu: u16,
     ) -> Result<NextHopId, TablesError> {
-        let wish = self.wish(link, mtu, address.is_ipv4())?;
-        self.wished(link, address, wish)
+        let request = self.neigh_request(link, mtu, address.is_ipv4())?;
+        self.requested_neigh(link, address, request)
     }
 
     /// Like [`Tables::neigh`], for IPv4 routes through a neighbour with an IPv6 address (RFC 8950;
@@ -84,11 +84,11 @@ impl Tables {
         address: Ipv6Addr,
         mtu: Option<u16>,
     ) -> Result<NextHopId, TablesError> {
-        let wish = self.wish(link, mtu.unwrap_or(u16::MAX), true)?;
-        self.wished(link, address.into(), wish)
+        let request = self.neigh_request(link, mtu.unwrap_or(u16::MAX), true)?;
+        self.requested_neigh(link, address.into(), request)
     }
 
-    pub(super) fn wish(
+    pub(super) fn neigh_request(
         &self,
         link: LinkId,
         mtu: u16,
@@ -100,24 +100,25 @@ impl Tables {
         Ok(NeighRequest { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
     }
 
-    fn wished(
+    fn requested_neigh(
         &mut self,
         link: LinkId,
         address: IpAddr,
-        wish: NeighRequest,
+        request: NeighRequest,
     ) -> Result<NextHopId, TablesError> {
         let plain = self.neigh(link, address)?;
-        if wish == NeighRequest::usual(address) {
+        if request == NeighRequest::usual(address) {
             return Ok(plain);
         }
-        let wished = self.neighs.known.get(&(link, address)).map(|record| &record.wished);
-        if let Some((_, id)) = wished.into_iter().flatten().find(|(known, _)| *known == wish) {
+        let requested = self.neighs.known.get(&(link, address)).map(|record| &record.requested);
+        if let Some((_, id)) = requested.into_iter().flatten().find(|(known, _)| *known == request)
+        {
             return Ok(*id);
         }
-        let next = self.leading_as(link, address, wish)?;
+        let next = self.leading_as(link, address, request)?;
         let id = self.push_next_hop(next)?;
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
-            record.wished.push((wish, id));
+            record.requested.push((request, id));
         }
         Ok(id)
     }
@@ -147,7 +148,8 @@ impl Tables {
             }
             None => self.push_next_hop(next)?,
         };
-        let record = NeighRecord { next: id, pinned: false, wished: Vec::new(), led: Vec::new() };
+        let record =
+            NeighRecord { next: id, pinned: false, requested: Vec::new(), led: Vec::new() };
         self.neighs.known.insert((link, address), record);
         Ok(id)
     }
@@ -187,20 +189,20 @@ impl Tables {
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
         self.change(id, &self.leading_to(self.next_hop(id), NeighRequest::usual(address), mac))?;
-        self.change_wished(link, address, mac)?;
+        self.change_others(link, address, mac)?;
         Ok(id)
     }
 
-    fn change_wished(
+    fn change_others(
         &self,
         link: LinkId,
         address: IpAddr,
         mac: Option<[u8; 6]>,
     ) -> Result<(), TablesError> {
         let record = self.neighs.known.get(&(link, address));
-        let others = record.iter().flat_map(|record| record.wished.iter().chain(&record.led));
-        for (wish, id) in others {
-            self.change(*id, &self.leading_to(self.next_hop(*id), *wish, mac))?;
+        let others = record.iter().flat_map(|record| record.requested.iter().chain(&record.led));
+        for (request, id) in others {
+            self.change(*id, &self.leading_to(self.next_hop(*id), *request, mac))?;
         }
         Ok(())
     }
@@ -210,11 +212,11 @@ impl Tables {
         &mut self,
         link: LinkId,
         address: IpAddr,
-        wish: NeighRequest,
+        request: NeighRequest,
         id: NextHopId,
     ) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
-            record.led.push((wish, id));
+            record.led.push((request, id));
         }
     }
 
@@ -229,15 +231,15 @@ impl Tables {
     pub(super) fn leading_to(
         &self,
         mut next: NextHop,
-        wish: NeighRequest,
+        request: NeighRequest,
         mac: Option<[u8; 6]>,
     ) -> NextHop {
         let link = self.link(next.link);
-        let most = if wish.is_ipv4 { link.mtu } else { link.mtu6 };
-        let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), wish.is_ipv4);
+        let most = if request.is_ipv4 { link.mtu } else { link.mtu6 };
+        let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), request.is_ipv4);
         (next.header, next.header_len) = (header, header_len);
         (next.action, next.mtu) = match mac {
-            Some(_) => (Action::Forward, wish.mtu.min(most)),
+            Some(_) => (Action::Forward, request.mtu.min(most)),
             None => (Action::Resolve, 0),
         };
         next
@@ -261,8 +263,8 @@ impl Tables {
         let Some(record) = self.neighs.known.get(&(link, address)) else { return };
         let (next, pinned) = (record.next, record.pinned);
         let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
-        let told = self.change(next, &inert).is_ok();
-        if !told || self.change_wished(link, address, None).is_err() {
+        let is_changed = self.change(next, &inert).is_ok();
+        if !is_changed || self.change_others(link, address, None).is_err() {
             // The change cannot be published now, so the neighbour keeps its next hop.
             return;
         }
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_follow_their_neighbour() {
+    fn requested_next_hops_follow_their_neighbour() {
         let (mut tables, link) = tables();
         let (v4, v6): (IpAddr, Ipv6Addr) = ([10, 0, 0, 7].into(), "fe80::7".parse().unwrap());
         let before = tables.neigh_mtu(link, v4, 1400).unwrap();
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_has_one_number_and_a_vain_one_none_of_its_own() {
+    fn equal_requests_share_a_number_and_needless_ones_have_none() {
         let (mut tables, link) = tables();
         let via: IpAddr = [10, 0, 0, 7].into();
         let id = tables.neigh_mtu(link, via, 1400).unwrap();

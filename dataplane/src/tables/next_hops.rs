@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn records_are_read_as_written() {
         let next_hops = NextHops::new(Epochs::new());
         let drops = DropReason::ALL.iter().map(|reason| Action::Drop(*reason));
         let punts = PuntReason::ALL.iter().map(|reason| Action::Punt(*reason));

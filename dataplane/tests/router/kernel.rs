@@ -90,7 +90,7 @@ fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_rules_reject_or_can_not_decide_is_the_kernels_as_it_came() {
+fn rejected_and_undecided_packets_take_the_kernel_path_unchanged() {
     let reject = Op::Reject(Reject::Unreachable(13));
     for (op, reason) in
         [(reject, PuntReason::Reject), (Op::Unsupported, PuntReason::FilterUnsupported)]
@@ -105,7 +105,7 @@ fn what_rules_reject_or_can_not_decide_is_the_kernels_as_it_came() {
 }
 
 #[test]
-fn what_rules_have_written_is_taken_back() {
+fn writes_of_rules_are_undone_for_the_kernel_path() {
     let marked = |dscp| Op::Dscp(dscp);
     // The rules write into each packet twice; some packets then have no hop left or no route.
     let filter = || {
@@ -134,7 +134,7 @@ fn drops_stay_drops() {
 
 /// The kernel reroutes these packets by its own rules; here they only exit the path.
 #[test]
-fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
+fn rerouted_packets_that_exit_the_path_take_the_kernel_path_unchanged() {
     let mut filter = rules(&[(Point::Prerouting, vec![Op::Forward(0)])]);
     filter = filter.with_hops(vec![NextHopId::NO_ROUTE]);
     let packet = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1));
@@ -145,7 +145,7 @@ fn what_rules_send_another_way_and_leaves_the_road_is_the_kernels() {
 /// The kernel's own rules count these packets. If the filter evaluated them too, a limit would be
 /// charged twice.
 #[test]
-fn rules_are_not_asked_for_what_is_forwarded_off_the_road() {
+fn rules_are_not_evaluated_for_packets_that_exit_the_path() {
     let packets = [
         LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).options(&[1; 4]),
         LinkVariant::Plain

@@ -96,7 +96,7 @@ fn good() -> Packet {
 const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 
 /// Sets the source check of the first link: the default check, and this reverse path filter.
-fn ask_for_source(net: &mut Net, rpf: Rpf) {
+fn set_source_check(net: &mut Net, rpf: Rpf) {
     let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
     net.router.tables.set_source(LinkId(0), check).expect("a link");
 }
@@ -147,12 +147,12 @@ fn drop_case(reason: DropReason) -> Case {
             );
         },
         DropReason::IpLocalSource => |net| {
-            ask_for_source(net, Rpf::Off);
+            set_source_check(net, Rpf::Off);
             net.router.tables.set_own_addresses(&[SRC]);
             net.send(0, &good().build());
         },
         DropReason::IpRpfilter => |net| {
-            ask_for_source(net, Rpf::Strict);
+            set_source_check(net, Rpf::Strict);
             net.send(0, &good().build());
         },
         DropReason::IpInvalidDest => |net| {

@@ -31,7 +31,7 @@ enum PathEvent {
 
 #[derive(Clone, Default)]
 struct Listener {
-    told: Arc<Mutex<Vec<PathEvent>>>,
+    events: Arc<Mutex<Vec<PathEvent>>>,
     version: Option<Version>,
 }
 
@@ -39,19 +39,19 @@ impl XdpPath for Listener {
     fn begin(&mut self, changes: &Changes, _now_ns: u64) {
         let version = changes.version();
         if self.version.replace(version) != Some(version) {
-            self.told.lock().expect("no panic").push(PathEvent::Change);
+            self.events.lock().expect("no panic").push(PathEvent::Change);
         }
     }
 
     fn forwarded(&mut self, burst: &Burst, _umem: &Umem, tables: &Tables, lanes: Lanes) {
         assert_eq!(self.version, Some(tables.version()), "the burst's own, in one thread");
         let list = |lanes: Lanes| lanes.into_iter().collect::<Vec<_>>();
-        let mut told = self.told.lock().expect("no panic");
+        let mut events = self.events.lock().expect("no panic");
         if !burst.bound.is_empty() {
-            told.push(PathEvent::Bound(list(burst.bound)));
+            events.push(PathEvent::Bound(list(burst.bound)));
         }
         if lanes != burst.bound {
-            told.push(PathEvent::Forwarded(list(lanes.without(burst.bound))));
+            events.push(PathEvent::Forwarded(list(lanes.without(burst.bound))));
         }
     }
 }
@@ -66,12 +66,12 @@ fn net() -> (Net, Listener) {
 
 impl Listener {
     fn take(&self) -> Vec<PathEvent> {
-        std::mem::take(&mut self.told.lock().expect("no panic"))
+        std::mem::take(&mut self.events.lock().expect("no panic"))
     }
 }
 
 #[test]
-fn only_forwarded_packets_are_told() {
+fn only_forwarded_packets_are_reported() {
     let (mut net, listener) = net();
     for dst in [
         LinkVariant::Plain.host4(1),
@@ -99,9 +99,9 @@ fn notices(net: &mut Net, listener: &Listener, change: impl FnOnce(&mut Tables))
     listener.take();
     change(&mut net.router.tables);
     net.run();
-    let told = listener.take();
-    assert!(told.is_empty() || told == [PathEvent::Change], "{told:?}");
-    !told.is_empty()
+    let events = listener.take();
+    assert!(events.is_empty() || events == [PathEvent::Change], "{events:?}");
+    !events.is_empty()
 }
 
 #[test]
@@ -221,8 +221,9 @@ fn an_error_on_a_group_may_not_be_kept() {
         net.router.tables.set_multipath(hash, hash);
         assert!(net.inject(0, &packet.build()));
         net.run();
-        let told = if is_bound { PathEvent::Bound(vec![0]) } else { PathEvent::Forwarded(vec![0]) };
-        assert!(listener.take().contains(&told), "{hash:?}");
+        let expected =
+            if is_bound { PathEvent::Bound(vec![0]) } else { PathEvent::Forwarded(vec![0]) };
+        assert!(listener.take().contains(&expected), "{hash:?}");
     }
 }
 
@@ -234,7 +235,7 @@ fn dawdle(times: u32) {
 }
 
 #[test]
-fn what_was_found_under_a_version_that_holds_is_no_older_than_any_change_made() {
+fn lookups_under_an_unchanged_version_are_no_older_than_any_change() {
     const ROUNDS: u32 = 100_000;
     let tables = tables();
     let (vrf, host) = (LinkVariant::Plain.vrf(), ip("203.0.113.5"));

@@ -74,16 +74,16 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
         // A program that ends before it reads this reports why.
         let _ = writeln!(input, "{passes}");
     }
-    let mut told = child.stderr.take();
-    let told = std::thread::spawn(move || {
+    let mut stderr = child.stderr.take();
+    let reader = std::thread::spawn(move || {
         let mut text = String::new();
-        let _ = told.as_mut().map(|told| told.read_to_string(&mut text));
+        let _ = stderr.as_mut().map(|stderr| stderr.read_to_string(&mut text));
         text
     });
     let ended = wait(&mut child);
-    let told = told.join().unwrap_or_default();
+    let messages = reader.join().unwrap_or_default();
     if !ended? {
-        return Err(format!("callgrind fails: {}", last_words(&told)));
+        return Err(format!("callgrind fails: {}", last_words(&messages)));
     }
     let text = fs::read_to_string(&output.0)
         .map_err(|error| format!("callgrind has written nothing: {error}"))?;
@@ -114,11 +114,14 @@ fn wait(child: &mut Child) -> Result<bool, String> {
 }
 
 /// The cause of a failure; valgrind marks its own lines.
-fn last_words(told: &str) -> &str {
-    let unknown = told.lines().find(|line| line.contains("unhandled instruction"));
-    let error = || told.lines().find(|line| line.contains("error"));
+fn last_words(messages: &str) -> &str {
+    let unknown = messages.lines().find(|line| line.contains("unhandled instruction"));
+    let error = || messages.lines().find(|line| line.contains("error"));
     let own = |line: &&str| !line.starts_with("==") && !line.trim().is_empty();
-    unknown.or_else(error).or_else(|| told.lines().rfind(own)).map_or("it says nothing", str::trim)
+    unknown
+        .or_else(error)
+        .or_else(|| messages.lines().rfind(own))
+        .map_or("it prints nothing", str::trim)
 }
 
 /// The file that callgrind writes. Dropping this deletes it.
@@ -204,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_those_that_tell() {
+    fn the_last_words_are_the_cause() {
         assert_eq!(last_words("==1== x\nerror: no row\n==1== y\n"), "error: no row");
         assert_eq!(
             last_words("a\n==1== \nvex: unhandled instruction bytes: 0x62\n"),
             "vex: unhandled instruction bytes: 0x62"
         );
-        assert_eq!(last_words("==1== x\n"), "it says nothing");
+        assert_eq!(last_words("==1== x\n"), "it prints nothing");
     }
 
     #[test]

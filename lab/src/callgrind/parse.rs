@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_runs_do_cancels_out() {
+    fn work_of_both_runs_cancels_out() {
         let (long, short) = (parse(TEXT), parse("ob=/bin/x\n0x16ce90 4\n0x16ce98 20\n"));
         let costs = difference(&long, &short);
         assert_eq!(costs.values().sum::<i64>(), 106);

@@ -65,7 +65,7 @@ impl Repository {
     /// Whether tracked files differ from the checked-out commit.
     pub(super) fn is_dirty(&self) -> bool {
         git(&self.root, &["status", "--porcelain", "--untracked-files=no"])
-            .is_ok_and(|told| !told.is_empty())
+            .is_ok_and(|text| !text.is_empty())
     }
 
     /// The program of a commit. Builds it if the cache lacks it.
@@ -183,28 +183,28 @@ fn run(mut command: Command, message: &str) -> Result<(), String> {
     bar.enable_steady_tick(Duration::from_millis(200));
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| format!("cargo cannot be started: {error}"))?;
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     let lines = child.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     for line in lines.map_while(Result::ok) {
         let line = line.trim().to_owned();
         if !line.is_empty() {
             bar.set_message(format!("{message}: {line}"));
-            told.push(line);
+            messages.push(line);
         }
     }
     let status = child.wait();
     bar.finish_and_clear();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("cargo says {:?}", last_words(&told))),
+        Ok(_) => Err(format!("cargo reports {:?}", last_words(&messages))),
         Err(error) => Err(format!("cargo cannot be waited for: {error}")),
     }
 }
 
 /// The last errors among cargo's lines, or the last lines if none is marked as an error.
-fn last_words(told: &[String]) -> String {
-    let errors: Vec<_> = told.iter().filter(|line| line.starts_with("error")).collect();
-    let lines = if errors.is_empty() { told.iter().collect() } else { errors };
+fn last_words(messages: &[String]) -> String {
+    let errors: Vec<_> = messages.iter().filter(|line| line.starts_with("error")).collect();
+    let lines = if errors.is_empty() { messages.iter().collect() } else { errors };
     let last = &lines[lines.len().saturating_sub(QUOTED)..];
     last.iter().map(|line| line.as_str()).collect::<Vec<_>>().join("; ")
 }
@@ -240,9 +240,9 @@ fn output(name: &str, command: &mut Command) -> Result<String, String> {
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned());
     }
-    let told = String::from_utf8_lossy(&done.stderr);
-    let lines: Vec<_> = told.lines().map(|line| line.trim().to_owned()).collect();
-    Err(format!("{name} says {:?}", last_words(&lines)))
+    let messages = String::from_utf8_lossy(&done.stderr);
+    let lines: Vec<_> = messages.lines().map(|line| line.trim().to_owned()).collect();
+    Err(format!("{name} reports {:?}", last_words(&lines)))
 }
 
 #[cfg(test)]

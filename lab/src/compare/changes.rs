@@ -65,7 +65,7 @@ impl Change {
     /// Whether the function changed beyond accuracy, and by enough to report. By chance, five of a
     /// hundred functions lie outside their 95% intervals, so times must exceed 3.5 deviations.
     #[must_use]
-    pub fn is_told(&self) -> bool {
+    pub fn is_reported(&self) -> bool {
         let [low, high] = self.interval_ns;
         let margin = (high - low) / 2.0 * (3.5 / Z);
         let counted = self.difference_instructions.is_some_and(|count| count.abs() >= 0.05);
@@ -110,15 +110,15 @@ fn counts(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Coun
     });
     match (base, head) {
         (Ok(base), Ok(head)) => Some([base, head]),
-        (Err(told), Err(other)) if told == other => {
-            notes.push(format!("instructions were not counted: {told}"));
+        (Err(reason), Err(other)) if reason == other => {
+            notes.push(format!("instructions were not counted: {reason}"));
             None
         }
         (base, head) => {
-            for (side, told) in sides.iter().zip([base.err(), head.err()]) {
+            for (side, reason) in sides.iter().zip([base.err(), head.err()]) {
                 let note =
-                    |told| format!("instructions of {} were not counted: {told}", side.name());
-                notes.extend(told.map(note));
+                    |reason| format!("instructions of {} were not counted: {reason}", side.name());
+                notes.extend(reason.map(note));
             }
             None
         }
@@ -131,8 +131,8 @@ fn profiles(sides: &[Side; 2], row: &str, notes: &mut Vec<String>) -> Option<[Sa
     for at in [0, 1, 1, 0] {
         match child::profile(&sides[at], row) {
             Ok((functions, all)) => samples[at].add(functions, all),
-            Err(told) => {
-                notes.push(told);
+            Err(reason) => {
+                notes.push(reason);
                 return None;
             }
         }
@@ -240,17 +240,17 @@ mod tests {
         assert_eq!((c.base_ns, c.head_ns, c.difference_instructions), (0.0, 5.0, Some(30.0)));
         assert!(c.interval_ns[0] > 4.5 && c.interval_ns[1] < 5.5, "{c:?}");
         assert_eq!((a.difference_ns, a.difference_instructions), (5.0, Some(0.0)));
-        assert!(changes.iter().all(Change::is_told));
+        assert!(changes.iter().all(Change::is_reported));
         assert!(!a.inlined, "one side has code of it");
     }
 
     #[test]
-    fn what_lies_within_the_error_is_not_told() {
+    fn changes_within_the_error_are_not_reported() {
         let profiles =
             [samples(100, &[("a", 50), ("b", 50)]), samples(100, &[("a", 55), ("b", 45)])];
         let changes = merge(Some(&profiles), None, [10.0; 2]);
         assert_eq!(changes.len(), 2);
-        assert!(changes.iter().all(|change| !change.is_told()), "{changes:?}");
+        assert!(changes.iter().all(|change| !change.is_reported()), "{changes:?}");
         assert_eq!(changes[0].difference_instructions, None);
     }
 
@@ -259,6 +259,6 @@ mod tests {
         assert_eq!(merge(None, None, [1.0; 2]), []);
         let counts = [count(&[("a", 1.0)]), count(&[("a", 1.01)])];
         let changes = merge(None, Some(&counts), [1.0; 2]);
-        assert_eq!((changes.len(), changes[0].is_told()), (1, false));
+        assert_eq!((changes.len(), changes[0].is_reported()), (1, false));
     }
 }

@@ -36,7 +36,7 @@ impl Probe {
     /// # Errors
     /// A message, if no figure arrives.
     pub(super) fn slice(&mut self) -> Result<f64, String> {
-        self.0.ask(PATIENCE).map(|slice: Slice| slice.clocks_per_packet)
+        self.0.request(PATIENCE).map(|slice: Slice| slice.clocks_per_packet)
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     let mut probe = Probe::start(side, row)?;
     match probe.slice() {
         Ok(_) => Ok(true),
-        Err(told) if told.contains("no row is called") => Err(told),
+        Err(reason) if reason.contains("no row is called") => Err(reason),
         Err(_) => Ok(false),
     }
 }
@@ -78,7 +78,8 @@ pub(super) fn tolls(side: &Side, row: &str) -> Result<f64, String> {
     let done = command
         .output()
         .map_err(|error| format!("{} cannot be started: {error}", side.program.display()))?;
-    let wrong = |told: &str| format!("`lab tolls --only {row}` of {} fails: {told}", side.name());
+    let wrong =
+        |reason: &str| format!("`lab tolls --only {row}` of {} fails: {reason}", side.name());
     if !done.status.success() {
         return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));
     }
@@ -105,7 +106,7 @@ pub(super) fn profile(side: &Side, row: &str) -> Result<(Vec<Function>, u64), St
     if side.inject_ns > 0.0 {
         command.arg("--inject-ns").arg(side.inject_ns.to_string());
     }
-    let wrong = |told: &str| format!("{} was not profiled: {told}", side.name());
+    let wrong = |reason: &str| format!("{} was not profiled: {reason}", side.name());
     let done = command.stdin(Stdio::null()).output().map_err(|error| wrong(&error.to_string()))?;
     if !done.status.success() {
         return Err(wrong(first_line(&String::from_utf8_lossy(&done.stderr))));

@@ -1,5 +1,5 @@
-//! Compares two builds: measures them in turn with pairs of processes, and judges as a careful
-//! reviewer does.
+//! Compares two builds: measures them in turn with pairs of processes, and evaluates them as a
+//! careful reviewer does.
 
 mod build;
 mod changes;
@@ -23,7 +23,7 @@ pub use changes::{Change, Changes, Instructions};
 pub use pairs::Pair;
 pub use side::{Settings, Side};
 pub use text::render;
-pub use verdict::{FLOOR, Judgement, Test, Verdict, judge, least_pairs};
+pub use verdict::{FLOOR, Judgement, Test, Verdict, evaluate, least_pairs};
 
 /// The row that is measured by default.
 const USUAL: &str = "ip4-one-flow";
@@ -123,7 +123,7 @@ impl Figures {
     }
 }
 
-/// Builds what is necessary, measures and judges.
+/// Builds what is necessary, measures and evaluates.
 ///
 /// # Errors
 /// What is wrong and how to mend it.
@@ -137,20 +137,24 @@ pub fn run(options: &Options) -> Result<Comparison, Error> {
     let mut machine = Machine::probe();
     machine.tsc_mhz = moment.tsc_mhz();
     let ns = machine.ns_per_clock();
-    let judged: Option<Vec<Row>> =
-        rows.iter().zip(pairs).map(|(row, pairs)| judge_row(row, &pairs, ns, rows.len())).collect();
-    let mut judged = judged.ok_or_else(|| {
+    let evaluated: Option<Vec<Row>> = rows
+        .iter()
+        .zip(pairs)
+        .map(|(row, pairs)| evaluate_row(row, &pairs, ns, rows.len()))
+        .collect();
+    let mut evaluated = evaluated.ok_or_else(|| {
         Error::failed(
             format!("in {seconds:.0} seconds there was no time for three pairs of each row"),
             "Give more --seconds, or try again when the machine is quieter",
         )
     })?;
     if options.changes {
-        explain(&sides, &mut judged, method);
+        explain(&sides, &mut evaluated, method);
     }
-    let (row, judgement) = deciding(&judged).ok_or_else(|| broken("no row was measured".into()))?;
+    let (row, judgement) =
+        deciding(&evaluated).ok_or_else(|| broken("no row was measured".into()))?;
     let [base, head] = sides;
-    let report = Report::new(machine, judged);
+    let report = Report::new(machine, evaluated);
     Ok(Comparison { report, base, head, method, seconds, uncommitted, row, judgement })
 }
 
@@ -159,9 +163,9 @@ fn broken(what: String) -> Error {
 }
 
 /// The requested rows, without duplicates.
-fn rows(asked: &[String]) -> Result<Vec<String>, Error> {
+fn rows(requested: &[String]) -> Result<Vec<String>, Error> {
     let mut rows = Vec::new();
-    for row in asked {
+    for row in requested {
         if !rows.contains(row) {
             rows.push(row.clone());
         }
@@ -203,7 +207,7 @@ pub fn prepare(options: &Options) -> Result<([Side; 2], bool), Error> {
 
 /// The measuring method that both sides support.
 fn method(sides: &[Side; 2], rows: &[String]) -> Result<Method, Error> {
-    let wrong = |told: String| Error::usage(told, tolls_remedy());
+    let wrong = |reason: String| Error::usage(reason, tolls_remedy());
     for row in rows {
         for side in sides {
             if child::has_probe(side, row).map_err(wrong)? {
@@ -259,13 +263,13 @@ fn measure(
     Ok(measured)
 }
 
-fn judge_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> Option<Row> {
+fn evaluate_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> Option<Row> {
     let pairs: Vec<_> = pairs.iter().map(|pair| pair.scaled(ns_per_clock)).collect();
     Some(Row {
         name: name.to_owned(),
         base: Figures::of(pairs.iter().map(|pair| pair.base).collect())?,
         head: Figures::of(pairs.iter().map(|pair| pair.head).collect())?,
-        judgement: judge(&pairs, rows)?,
+        judgement: evaluate(&pairs, rows)?,
         differences_ns: pairs.iter().map(|pair| pair.difference).collect(),
         changes: Changes::default(),
     })
@@ -281,7 +285,7 @@ fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
                 changes::find(sides, &row.name, ns)
             }
             Method::Tolls => Changes {
-                notes: vec!["a side has no `lab probe`, so nothing is told by function".to_owned()],
+                notes: vec!["a side has no `lab probe`, so no function is reported".to_owned()],
                 ..Changes::default()
             },
         };
@@ -297,7 +301,7 @@ fn deciding(rows: &[Row]) -> Option<(String, Judgement)> {
         let least = row.judgement.smallest_detectable_ns.unwrap_or(f64::INFINITY);
         row.judgement.difference_ns.abs() / least
     };
-    let told = rows.iter().filter(|row| row.judgement.verdict != Verdict::BelowAccuracy);
-    let most = told.max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    let different = rows.iter().filter(|row| row.judgement.verdict != Verdict::BelowAccuracy);
+    let most = different.max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
     most.or(rows.first()).map(|row| (row.name.clone(), row.judgement.clone()))
 }

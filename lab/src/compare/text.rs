@@ -39,7 +39,7 @@ fn section(row: &Row, rows: usize) -> String {
     text += &format!("\n{}\n", trimmed(&rates(&row.base, &row.head)));
     text += &tests(&row.judgement);
     text += &changes(&row.changes);
-    text + &told(&row.judgement, pairs, rows)
+    text + &verdict(&row.judgement, pairs, rows)
 }
 
 /// The most functions that the text shows.
@@ -58,11 +58,11 @@ fn changes(of: &Changes) -> String {
             count.counter, count.base, count.head, count.difference
         );
     }
-    let told: Vec<_> = of.functions.iter().filter(|change| change.is_told()).collect();
-    if !told.is_empty() {
-        text += &format!("\n{}\n", trimmed(&by_function(&told[..told.len().min(SHOWN)])));
-        if told.len() > SHOWN {
-            text += &format!("and {} functions that have changed less\n", told.len() - SHOWN);
+    let reported: Vec<_> = of.functions.iter().filter(|change| change.is_reported()).collect();
+    if !reported.is_empty() {
+        text += &format!("\n{}\n", trimmed(&by_function(&reported[..reported.len().min(SHOWN)])));
+        if reported.len() > SHOWN {
+            text += &format!("and {} functions that have changed less\n", reported.len() - SHOWN);
         }
     } else if !of.functions.is_empty() {
         text += "no function has changed beyond accuracy\n";
@@ -128,10 +128,10 @@ fn tests(of: &Judgement) -> String {
 }
 
 /// The verdict in words, from `pairs` pairs, on one of `rows` rows.
-fn told(of: &Judgement, pairs: usize, rows: usize) -> String {
+fn verdict(of: &Judgement, pairs: usize, rows: usize) -> String {
     let least = match of.smallest_detectable_ns {
         Some(ns) => format!("from {ns:.3} ns on a difference would have shown"),
-        None => format!("{pairs} pairs, {} needed to tell any difference", least_pairs(rows)),
+        None => format!("{pairs} pairs, {} needed to detect any difference", least_pairs(rows)),
     };
     let by = match of.verdict {
         Verdict::Faster | Verdict::Slower => format!(
@@ -167,21 +167,21 @@ fn summary(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{Instructions, Pair, judge};
+    use crate::compare::{Instructions, Pair, evaluate};
 
     #[test]
-    fn too_few_pairs_are_told() {
+    fn too_few_pairs_are_reported() {
         let pair = |at: usize| Pair { base: 5.5, head: 7.5, difference: 2.0 + at as f64 * 0.01 };
         let pairs: Vec<_> = (0..8).map(pair).collect();
-        let of = |rows: usize| told(&judge(&pairs, rows).unwrap(), pairs.len(), rows);
+        let of = |rows: usize| verdict(&evaluate(&pairs, rows).unwrap(), pairs.len(), rows);
         assert!(of(1).contains("slower by") && of(1).contains("ns on a difference would have"));
         assert!(of(9).contains("below accuracy; 8 pairs, 11 needed"), "{}", of(9));
-        let json = serde_json::to_value(judge(&pairs, 9)).unwrap();
+        let json = serde_json::to_value(evaluate(&pairs, 9)).unwrap();
         assert!(json["smallest_detectable_ns"].is_null(), "{json}");
     }
 
     #[test]
-    fn functions_that_have_changed_are_told() {
+    fn changed_functions_are_reported() {
         let change = |name: &str, count: f64| Change {
             name: name.to_owned(),
             inlined: true,

@@ -130,7 +130,7 @@ pub struct Judgement {
     pub paired: Test,
 }
 
-/// The fewest pairs for a verdict when `rows` rows are judged together. With fewer, even unanimous
+/// The fewest pairs for a verdict when `rows` rows are evaluated together. With fewer, even unanimous
 /// pairs prove nothing.
 #[must_use]
 pub fn least_pairs(rows: usize) -> usize {
@@ -143,9 +143,9 @@ fn level(rows: usize) -> f64 {
     LEVEL / rows.max(1) as f64
 }
 
-/// Judges the pairs of one of `rows` rows; `None` for fewer than three pairs.
+/// Evaluates the pairs of one of `rows` rows; `None` for fewer than three pairs.
 #[must_use]
-pub fn judge(pairs: &[Pair], rows: usize) -> Option<Judgement> {
+pub fn evaluate(pairs: &[Pair], rows: usize) -> Option<Judgement> {
     if pairs.len() < 3 {
         return None;
     }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_named() {
+    fn lines_without_a_prefix_are_named() {
         let path = std::env::temp_dir().join(format!("tollway-lab-{}.gz", std::process::id()));
         let mut file = GzEncoder::new(File::create(&path).unwrap(), Compression::fast());
         file.write_all(b"10.0.0.0/8\n2001:db8::/32\n10.0.0.0/33\n").unwrap();

@@ -20,11 +20,11 @@ pub(super) struct Ours<const HALVES: u32> {
 
 impl<const HALVES: u32> Rival for Ours<HALVES> {
     fn build(routes: &[(Prefix, u32)]) -> Result<Self, String> {
-        let said = |error| format!("the routes do not fit the FIB: {error:?}");
+        let failed = |error| format!("the routes do not fit the FIB: {error:?}");
         let fib = Fib::new(Epochs::new(), Capacity::default());
-        let root = fib.add_root().map_err(said)?;
+        let root = fib.add_root().map_err(failed)?;
         for (prefix, value) in routes {
-            fib.insert(root, *prefix, NextHopId(*value)).map_err(said)?;
+            fib.insert(root, *prefix, NextHopId(*value)).map_err(failed)?;
         }
         let mut umem = Umem::new(BURST as u32, 512).ok_or("no memory for the headers")?;
         let mut burst = Box::new(Burst::new());

@@ -77,7 +77,7 @@ pub(super) fn shuffle<T>(items: &mut [T]) {
     }
 }
 
-fn said(error: TablesError) -> String {
+fn failed(error: TablesError) -> String {
     format!("the routes do not fit the tables: {error:?}")
 }
 
@@ -100,15 +100,15 @@ fn ports(tables: &mut Tables, family: Family) -> Result<(VrfId, Vec<NextHopId>),
 /// Tables with these routes.
 pub(crate) fn tables(family: Family, prefixes: &[Prefix]) -> Result<Tables, String> {
     let mut tables = Tables::new();
-    fill(&mut tables, family, prefixes).map_err(said)?;
+    fill(&mut tables, family, prefixes).map_err(failed)?;
     Ok(tables)
 }
 
 /// Tables with every route of both families.
 pub(super) fn both(table: &Internet) -> Result<Tables, String> {
     let mut tables = Tables::new();
-    fill(&mut tables, Family::V4, &table.v4).map_err(said)?;
-    fill(&mut tables, Family::V6, &table.v6).map_err(said)?;
+    fill(&mut tables, Family::V4, &table.v4).map_err(failed)?;
+    fill(&mut tables, Family::V6, &table.v6).map_err(failed)?;
     Ok(tables)
 }
 
@@ -125,7 +125,7 @@ pub(super) fn add_vrf(tables: &mut Tables, v4: &[Prefix], v6: &[Prefix]) -> Resu
         }
         Ok(())
     };
-    add().map_err(said)
+    add().map_err(failed)
 }
 
 /// An IPv4 default route to a next hop of its family.
@@ -134,7 +134,7 @@ pub(super) fn add_default(tables: &mut Tables) -> Result<(), String> {
         let (vrf, next_hops) = ports(tables, Family::V4)?;
         tables.insert(vrf, RoutePrefix::V4(Prefix::v4(0, 0)), next_hops[0])
     };
-    add().map_err(said)
+    add().map_err(failed)
 }
 
 fn fill(tables: &mut Tables, family: Family, prefixes: &[Prefix]) -> Result<(), TablesError> {

@@ -40,11 +40,11 @@ pub(super) enum Answer {
 
 /// Looks flows up in a list of rules that ends with an accept-all rule.
 pub(super) fn look_up(tuples: &[Tuple], flows: &[Flow4]) -> Result<Answer, String> {
-    let said = |error: std::io::Error| format!("files for {PROGRAM}: {error}");
-    let folder = Folder::new().map_err(said)?;
+    let failed = |error: std::io::Error| format!("files for {PROGRAM}: {error}");
+    let folder = Folder::new().map_err(failed)?;
     let (rules, trace) = (folder.0.join("rules"), folder.0.join("trace"));
-    fs::write(&rules, rules_text(tuples)).map_err(said)?;
-    fs::write(&trace, trace_text(flows)).map_err(said)?;
+    fs::write(&rules, rules_text(tuples)).map_err(failed)?;
+    fs::write(&trace, trace_text(flows)).map_err(failed)?;
     let mut clocks = Vec::new();
     for _ in 0..REPEATS {
         match run(&rules, tuples.len() + 1, &trace, flows.len())? {
@@ -79,21 +79,21 @@ fn run(rules: &Path, rule_count: usize, trace: &Path, flows: usize) -> Result<An
         Some(124) => return Ok(Answer::TooMany),
         _ => {}
     }
-    let told = String::from_utf8_lossy(&output.stdout);
-    match clocks(&told) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    match clocks(&text) {
         Some(clocks) => Ok(Answer::Clocks(clocks)),
-        None if told.contains("rte_acl_build") => Ok(Answer::TooMany),
+        None if text.contains("rte_acl_build") => Ok(Answer::TooMany),
         None => {
             let error = String::from_utf8_lossy(&output.stderr);
-            let last = error.lines().last().unwrap_or("it says nothing");
+            let last = error.lines().last().unwrap_or("it prints nothing");
             Err(format!("{PROGRAM} has not looked anything up: {last}"))
         }
     }
 }
 
 /// `... 194.04 cycles/pkt, ...`.
-fn clocks(told: &str) -> Option<f64> {
-    told.split_once(" cycles/pkt")?.0.rsplit(' ').next()?.parse().ok()
+fn clocks(text: &str) -> Option<f64> {
+    text.split_once(" cycles/pkt")?.0.rsplit(' ').next()?.parse().ok()
 }
 
 /// The rules in ClassBench format.
@@ -151,10 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_is_read() {
-        let told = "  num_tries=1\nsearch_ip5tuples  @lcore 0: 100 iterations, 200000 pkts, 1 \
+    fn its_output_is_parsed() {
+        let text = "  num_tries=1\nsearch_ip5tuples  @lcore 0: 100 iterations, 200000 pkts, 1 \
                     categories, 38807522 cycles (0.01 sec), 194.04 cycles/pkt, 13399464.16 pkt/sec\n";
-        assert_eq!(clocks(told), Some(194.04));
+        assert_eq!(clocks(text), Some(194.04));
         assert_eq!(clocks("rte_acl_build(1) finished with -12"), None);
     }
 

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_matches() {
+    fn drawn_flows_match() {
         let mut spread = Spread::new(5);
         for tuple in mixed(300).iter().chain(&uniform(50)) {
             let flow = tuple.draw(&mut spread);

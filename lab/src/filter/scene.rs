@@ -157,14 +157,14 @@ pub(super) fn stage(flows: Vec<Flow4>, tagged: bool) -> Result<(Tables, Source),
     Ok((tables, Source::Flows4(template, l3, flows)))
 }
 
-pub(super) fn said(error: tollway_dataplane::stages::filter::FilterError) -> String {
+pub(super) fn failed(error: tollway_dataplane::stages::filter::FilterError) -> String {
     format!("the rules cannot be compiled: {error:?}")
 }
 
 /// Rules in hook forward.
 pub(super) fn filter(tuples: &[Tuple]) -> Result<Arc<Filter>, String> {
     let mut filter = Filter::new(0, Vec::new());
-    filter.set(Point::Forward, 4, &rules::accepting(tuples)).map_err(said)?;
+    filter.set(Point::Forward, 4, &rules::accepting(tuples)).map_err(failed)?;
     Ok(Arc::new(filter))
 }
 
@@ -175,7 +175,7 @@ fn early_drop(tuple: &Tuple) -> Result<Arc<Filter>, String> {
     let accept = Rule { conditions: Vec::new(), ops: vec![Op::Accept], next: 2 };
     let mut filter = Filter::new(0, Vec::new());
     let rules = Rules { rules: vec![drop, accept], end: 1 };
-    filter.set(Point::Prerouting, 4, &rules).map_err(said)?;
+    filter.set(Point::Prerouting, 4, &rules).map_err(failed)?;
     Ok(Arc::new(filter))
 }
 

@@ -80,13 +80,13 @@ pub(super) fn under(
     let elements: Vec<_> =
         addresses.iter().map(|one| (u128::from(*one), u128::from(*one))).collect();
     let set =
-        filter.add_live_set("blocklist", 4, &elements, &bench.epochs()).map_err(scene::said)?;
+        filter.add_live_set("blocklist", 4, &elements, &bench.epochs()).map_err(scene::failed)?;
     let is_member = Condition::new(Field::InSet { set, of: Address::Source }, [(1, 1)]);
     let rules = vec![
         Rule { conditions: vec![is_member], ops: vec![Op::Drop], next: 1 },
         Rule { conditions: Vec::new(), ops: vec![Op::Accept], next: 2 },
     ];
-    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).map_err(scene::said)?;
+    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).map_err(scene::failed)?;
     let live = filter.live_sets().first().cloned().ok_or("no set")?;
     bench.filter(Arc::new(filter), trace == Trace::Random);
     Ok((bench, live))

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sends_nothing_is_refused() {
+    fn invalid_loads_are_refused() {
         let good =
             Load { rate: None, count: None, time: None, burst: 32, threads: 1, first_cpu: 0 };
         assert_eq!(good.check(), Ok(()));

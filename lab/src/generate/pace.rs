@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_does_not_flood() {
+    fn a_pause_causes_no_flood() {
         let mut pace = SendRate::new(Some(1e6), 0);
         assert_eq!(pace.due(0, 64), 1);
         pace.note(1);

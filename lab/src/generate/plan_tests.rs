@@ -22,7 +22,7 @@ fn v6() -> Spec {
 }
 
 #[test]
-fn a_head_is_what_it_says() {
+fn a_head_equals_its_spec() {
     let plan = Plan::new(&spec()).unwrap();
     let row = &plan.rows[0];
     assert_eq!((plan.rows.len(), plan.lens[0], plan.mark_at), (1, 60, 42));
@@ -104,7 +104,7 @@ fn imix_is_seven_to_four_to_one_and_well_mixed() {
 }
 
 #[test]
-fn what_can_not_be_sent_is_refused() {
+fn frames_that_cannot_be_sent_are_refused() {
     let refused = |spec: Spec| Plan::new(&spec).unwrap_err();
     for (wrong, about) in [
         (Spec { sizes: vec![(63, 1)], ..spec() }, "-s 64"),

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_loses_and_doubles_is_seen() {
+    fn lost_and_duplicate_frames_are_seen() {
         let mut umem = Umem::new(256, 2048).unwrap();
         let mut port = Bad(Memory::new(Some(Tracker::default())), 0);
         let stop = AtomicBool::new(false);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_has_not_sent_is_waited_for_and_then_not_counted() {
+    fn unsent_frames_are_waited_for_and_then_not_counted() {
         let stop = AtomicBool::new(false);
         let task = Task { count: Some(40), ..task() };
         for (keeps, expected) in [(0, 40), (5, 35)] {

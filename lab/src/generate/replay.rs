@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_ip_nor_arp_is_refused() {
+    fn frames_that_are_neither_ip_nor_arp_are_refused() {
         let refusal = |frame: Vec<u8>| traffic(vec![frame], false, true).err();
         let typed = |kind: &[u8]| {
             let mut frame = vec![0; 60];
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_port_takes_is_refused() {
+    fn frames_that_no_port_takes_are_refused() {
         for bad in [vec![], vec![vec![0; 13]], vec![vec![0; MAX_LEN + 1]]] {
             assert!(traffic(bad, true, true).err().is_some_and(|error| error.usage));
         }

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_capture_only_what_came_is_known() {
+    fn of_a_capture_only_received_frames_are_known() {
         let load =
             Load { rate: None, count: Some(1000), time: None, burst: 32, threads: 1, first_cpu: 0 };
         let traffic = Traffic::Replay(vec![vec![0; 60], vec![0; 100]]);

@@ -16,9 +16,9 @@ use super::Error;
 const SHORT: u32 = 4;
 /// The lowest rate of a search, frames per second.
 const LEAST_PPS: f64 = 100.0;
-/// A trial says nothing about a rate if the sender reached less than this share of it.
+/// A trial proves nothing about a rate if the sender reached less than this share of it.
 const KEPT: f64 = 0.97;
-/// A trial also says nothing if its sender had no processor for more than this share of the time.
+/// A trial also proves nothing if its sender had no processor for more than this share of the time.
 const AWAY: f64 = 0.5;
 /// Attempts of such a trial before it counts as the sender's own limit.
 const AGAIN: usize = 3;

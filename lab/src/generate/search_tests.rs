@@ -147,7 +147,7 @@ impl Path for Late {
 }
 
 #[test]
-fn what_held_before_time_was_up_is_told() {
+fn rates_that_held_before_the_time_limit_are_reported() {
     // Above the knee the loss exceeds the excess, so the search starts below.
     let loss = |pps: f64| if pps > 1e6 { 1.0 - 0.7e6 / pps } else { 0.0 };
     for (whole_knee, expected) in [(f64::MAX, 0.95e6..1e6), (0.9e6, 0.9e6..0.95e6)] {
@@ -169,7 +169,7 @@ fn a_rate_that_was_not_found_in_time_is_no_reason_to_begin_at_the_bottom() {
 }
 
 #[test]
-fn what_can_not_be_looked_for_is_refused() {
+fn invalid_searches_are_refused() {
     for wrong in [
         options(&[]),
         options(&[1.0]),

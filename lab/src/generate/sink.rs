@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sink_over_a_port_counts_what_it_was_told_to() {
+    fn a_sink_over_a_port_counts_the_wanted_frames() {
         let open = || {
             let mut umem = Umem::new(256, 2048).unwrap();
             let mut port = MemoryPort::new(64);

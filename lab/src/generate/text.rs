@@ -16,7 +16,7 @@ const FIGURES: [(&str, &str); 17] = [
     ("loss_ratio", "share lost"),
     ("duplicate_frames", "came again"),
     ("reordered_frames", "came after later ones"),
-    ("late_frames", "too late to be told apart"),
+    ("late_frames", "too late to be checked"),
     ("unfollowed_frames", "of runs too many to be followed"),
     ("latency_p50_us", "us, median latency"),
     ("latency_p90_us", "us, 90 of 100"),

@@ -61,7 +61,7 @@ struct Wire<'a> {
 impl Path for Wire<'_> {
     fn trial(&mut self, pps: Option<f64>, time: Duration) -> Result<Trial, Error> {
         if super::load::is_over(self.stop) {
-            return Err(Error::failed("it was told to end", "Run it again for its result"));
+            return Err(Error::failed("it was stopped", "Run it again for its result"));
         }
         let (threads, first_cpu, burst) = self.load;
         let pps = pps.map(|pps| pps / threads as f64);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_waited_for() {
+    fn late_frames_are_waited_for() {
         assert_eq!(settled(100, &[100]), (100, 1));
         assert_eq!(settled(100, &[40, 70, 100]), (100, 3));
         assert_eq!(settled(100, &[40, 70, 90]), (90, 4));

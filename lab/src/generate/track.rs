@@ -49,7 +49,7 @@ pub struct Counts {
     pub duplicates: u64,
     /// Frames that arrived after later ones.
     pub reordered: u64,
-    /// Frames that arrived too late to tell whether they are duplicates.
+    /// Frames that arrived too late to check whether they are duplicates.
     pub late: u64,
     /// Number of frames sent, from the largest sequence number of each stream and run.
     pub expected: u64,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_order_is_nothing_but_there() {
+    fn frames_in_order_have_no_other_counts() {
         let counts = tracked(0..3_000_000);
         assert_eq!(
             counts,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_duplicates_and_order_are_told_apart() {
+    fn loss_duplicates_and_order_are_distinguished() {
         let counts = tracked([0, 1, 3, 2, 3, 3, 7, 5, 9]);
         assert_eq!((counts.duplicates, counts.reordered, counts.lost(None)), (2, 2, 3));
         // RFC 4737, table 1: 4 comes after 7 and 8.

@@ -103,8 +103,8 @@ fn sh(line: &str) -> Result<String, String> {
         format!("{program} cannot be started ({error}): install iproute2 and ethtool")
     })?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("`{line}` failed: {}", told.trim()));
+        let messages = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("`{line}` failed: {}", messages.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

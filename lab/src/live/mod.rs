@@ -4,11 +4,11 @@
 //! router; in the other, Tollway runs on R. They use network namespaces that end with this process.
 //! A BPF program on A, which the kernel runs with live frames, sends; another program on B counts.
 
+pub mod controller;
 mod generator;
 mod host;
 mod latency;
 mod loss;
-pub mod mirror;
 mod ping;
 mod program;
 mod rates;

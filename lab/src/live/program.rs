@@ -86,7 +86,7 @@ fn rules() -> String {
 /// A running Tollway. Dropping this kills it; see [`clear`].
 pub(super) struct Tollway {
     child: Child,
-    said: Receiver<String>,
+    lines: Receiver<String>,
 }
 
 impl Tollway {
@@ -133,8 +133,8 @@ impl Tollway {
         // The host's own thread spawns it: Tollway has to end with that thread, and no sooner.
         let child = topology.r.run(move || command.spawn())?;
         let mut child = child.map_err(|error| format!("Tollway cannot be started: {error}"))?;
-        let said = listen(child.stderr.take());
-        Ok(Self { child, said })
+        let lines = listen(child.stderr.take());
+        Ok(Self { child, lines })
     }
 
     /// Its process id.
@@ -144,13 +144,13 @@ impl Tollway {
 
     /// Waits until it forwards. Returns its output until then.
     pub(super) fn until_forwarding(&mut self) -> Result<Vec<String>, String> {
-        let (start, mut said) = (Instant::now(), Vec::new());
+        let (start, mut output) = (Instant::now(), Vec::new());
         loop {
             let left = PATIENCE.saturating_sub(start.elapsed());
-            let last = || said.last().cloned().unwrap_or_default();
-            match self.said.recv_timeout(left) {
-                Ok(line) if line.trim_end().ends_with("forwarding") => return Ok(said),
-                Ok(line) => said.push(line),
+            let last = || output.last().cloned().unwrap_or_default();
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.trim_end().ends_with("forwarding") => return Ok(output),
+                Ok(line) => output.push(line),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(format!("Tollway ended at its start: {}", last()));
                 }
@@ -181,7 +181,7 @@ impl Tollway {
                 Ok(None) => std::thread::sleep(Duration::from_millis(5)),
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => {
-                    let last = self.said.try_iter().last().unwrap_or_default();
+                    let last = self.lines.try_iter().last().unwrap_or_default();
                     return Err(format!("Tollway failed ({status}): {last}"));
                 }
                 Err(error) => return Err(format!("Tollway cannot be waited for: {error}")),
@@ -210,7 +210,7 @@ pub(super) fn clear(topology: &Topology) -> Result<(), String> {
 
 /// Reads its output, so that it never blocks on a full pipe.
 fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
-    let (sender, said) = channel();
+    let (sender, lines) = channel();
     if let Some(stderr) = stderr {
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -218,7 +218,7 @@ fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
             }
         });
     }
-    said
+    lines
 }
 
 /// Moves the calling thread to the generator's processor, where the kernel handles the generator's

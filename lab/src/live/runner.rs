@@ -17,7 +17,7 @@ use super::{program_of, sys};
 pub(crate) struct Runner {
     thread: i32,
     /// Set to end it.
-    told: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     work: Option<JoinHandle<Result<(), String>>>,
 }
 
@@ -34,14 +34,14 @@ impl Runner {
         batch: u32,
         prepare: impl FnOnce() -> std::io::Result<()> + Send + 'static,
     ) -> Result<Self, String> {
-        Self::spawn(move |told| {
+        Self::spawn(move |stop| {
             let failed =
                 |error: &dyn std::fmt::Display| format!("the generator cannot run: {error}");
             prepare().map_err(|error| failed(&error))?;
             let program: &mut Xdp = program_of(&mut ebpf, name)?;
             let fd = program.fd().map_err(|error| failed(&error))?.as_fd();
             let call = || sys::run_live_frames(fd, &frame, u32::MAX, batch);
-            again_and_again(told, call).map_err(|error| failed(&error))
+            again_and_again(stop, call).map_err(|error| failed(&error))
         })
     }
 
@@ -49,9 +49,9 @@ impl Runner {
         work: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
     ) -> Result<Self, String> {
         sys::allow_waking().map_err(|error| format!("signals cannot be taken: {error}"))?;
-        let told = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let (ready, started) = channel();
-        let until = Arc::clone(&told);
+        let until = Arc::clone(&stop);
         let work = move || {
             let _ = ready.send(sys::thread_id());
             work(&until)
@@ -59,7 +59,7 @@ impl Runner {
         let work = std::thread::Builder::new().name("generator".to_owned()).spawn(work);
         let work = work.map_err(|error| format!("no thread can be started: {error}"))?;
         let thread = started.recv().map_err(|_| "the generator's thread has ended".to_owned())?;
-        Ok(Self { thread, told, work: Some(work) })
+        Ok(Self { thread, stop, work: Some(work) })
     }
 
     /// Whether it has ended by itself, which happens only on failure.
@@ -73,7 +73,7 @@ impl Runner {
     /// A message, if the program has failed.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         let Some(work) = self.work.take() else { return Ok(()) };
-        self.told.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::Release);
         while !work.is_finished() {
             // Repeat the signal: the first may arrive before the call that it has to interrupt.
             sys::wake(self.thread);
@@ -89,10 +89,10 @@ impl Drop for Runner {
     }
 }
 
-/// Repeats a call until `told` is set. One call makes at most 2^32 runs, idle ones included, which
+/// Repeats a call until `stop` is set. One call makes at most 2^32 runs, idle ones included, which
 /// a paced stream uses up in minutes. Any signal ends it, too.
-fn again_and_again<E>(told: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-    while !told.load(Ordering::Acquire) {
+fn again_and_again<E>(stop: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    while !stop.load(Ordering::Acquire) {
         call()?;
     }
     Ok(())
@@ -103,27 +103,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_go_on_until_they_are_told_to_end() {
-        let told = AtomicBool::new(false);
+    fn runs_continue_until_they_are_stopped() {
+        let stop = AtomicBool::new(false);
         let mut calls = 0;
         let call = || -> Result<(), ()> {
             calls += 1;
-            told.store(calls == 5, Ordering::Release);
+            stop.store(calls == 5, Ordering::Release);
             Ok(())
         };
-        assert_eq!(again_and_again(&told, call), Ok(()));
+        assert_eq!(again_and_again(&stop, call), Ok(()));
         assert_eq!(calls, 5);
-        told.store(false, Ordering::Release);
-        assert_eq!(again_and_again(&told, || Err("refused")), Err("refused"));
+        stop.store(false, Ordering::Release);
+        assert_eq!(again_and_again(&stop, || Err("refused")), Err("refused"));
     }
 
     #[test]
-    fn a_thread_ends_when_it_is_told_to_and_is_not_waited_for_when_it_has_failed() {
+    fn a_thread_ends_when_it_is_stopped_and_is_not_waited_for_when_it_has_failed() {
         let call = || {
             std::thread::sleep(Duration::from_millis(1));
             Ok(())
         };
-        let mut runner = Runner::spawn(move |told| again_and_again(told, call)).unwrap();
+        let mut runner = Runner::spawn(move |stop| again_and_again(stop, call)).unwrap();
         assert!(!runner.has_ended());
         assert_eq!(runner.end(), Ok(()));
         let mut runner = Runner::spawn(|_| panic!("what is to fail")).unwrap();

@@ -79,7 +79,7 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
 }
 
 #[test]
-fn what_is_forwarded_wrongly_is_seen() {
+fn wrongly_forwarded_frames_are_seen() {
     let Some((topology, _turn)) = topology() else { return };
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
     let (_, seen) =
@@ -95,7 +95,7 @@ fn what_is_forwarded_wrongly_is_seen() {
 }
 
 #[test]
-fn what_is_lost_is_counted() {
+fn lost_frames_are_counted() {
     let Some((topology, _turn)) = topology() else { return };
     topology.kernel_forwards(false).unwrap();
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };

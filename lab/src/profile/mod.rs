@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_injected_is_where_the_time_goes() {
+    fn an_injected_delay_takes_most_of_the_time() {
         let profile = run(&Options { inject_ns: 2000.0, ..options("ip4-one-flow") }).unwrap();
         let waste = profile.report.rows.iter().find(|of| of.name.ends_with("::waste"));
         assert!(waste.is_some_and(|of| of.total_percent > 50.0), "{waste:?}");
@@ -249,8 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn unknown_rows_are_refused() {
         let error = run(&options("nonsense")).unwrap_err();
-        assert!(matches!(&error, Error::Scenario(told) if told.contains("nonsense")), "{error:?}");
+        assert!(
+            matches!(&error, Error::Scenario(message) if message.contains("nonsense")),
+            "{error:?}"
+        );
     }
 }

@@ -194,12 +194,12 @@ mod tests {
     #[test]
     fn every_function_has_its_own_and_what_it_calls() {
         let found = functions(&known(), 20.0);
-        let told: Vec<_> = found
+        let rows: Vec<_> = found
             .iter()
             .map(|of| (&*of.name, of.inlined, of.self_percent, of.total_percent, of.self_ns))
             .collect();
         assert_eq!(
-            told,
+            rows,
             [
                 ("tollway_dataplane::route", true, 60.0, 60.0, 12.0),
                 ("memcpy", false, 30.0, 30.0, 6.0),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_of_the_measured_part_is_left_away() {
+    fn frames_outside_of_the_measured_part_are_omitted() {
         let whole = stack(&["main", "tollway_lab::tolls::bench::Bench<F>::forward", "x"]);
         assert_eq!(from_root(whole.clone()), whole[1..]);
         assert_eq!(from_root(stack(&["main", "forward"])), stack(&["main", "forward"]));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_called_by_its_file() {
+    fn functions_without_a_name_have_that_of_their_file() {
         let mut symbols = Symbols::default();
         let found = symbols.at(Path::new("/nowhere/lib.so"), 1);
         assert_eq!(*found, [Frame::new("[lib.so]", false)]);

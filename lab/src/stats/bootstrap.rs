@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_drawn_has_no_interval() {
+    fn too_few_values_have_no_interval() {
         assert_eq!(Bootstrap::of(&[3.0], mean, 100, 1), None);
         assert_eq!(Bootstrap::of(&[3.0; 5], mean, 1, 1), None);
         assert_eq!(Bootstrap::of(&[3.0; 5], |_| f64::NAN, 100, 1), None);

@@ -189,7 +189,7 @@ mod tests {
     /// R's result of `power.t.test(delta = 1, sd = 1, power = 0.9)`: n = 22.02110. The formula here
     /// ignores the noncentral t, which costs less than 0.2%.
     #[test]
-    fn the_smallest_detectable_difference_is_what_power_asks_for() {
+    fn the_smallest_detectable_difference_has_the_required_power() {
         let n = 22.02110_f64;
         let of = Difference::new(0.0, (2.0 / n).sqrt(), 1.0, 2.0 * n - 2.0, 2.0);
         assert_near(smallest_detectable(&of, 0.95, 0.9).unwrap(), 1.0, 2e-3);

@@ -45,7 +45,7 @@ mod tests {
     /// Hundredths of Hamilton's depression scale before and after a tranquilizer (Hollander and
     /// Wolfe 1973, p. 29). R's result: V = 40, p = 0.01953 one-sided.
     #[test]
-    fn it_is_as_r_has_it() {
+    fn the_result_equals_that_of_r() {
         let before = [183, 50, 162, 248, 168, 188, 155, 306, 130];
         let after = [87.8, 64.7, 59.8, 205.0, 106.0, 129.0, 106.0, 314.0, 129.0];
         let pairs = before.into_iter().zip(after);

@@ -49,7 +49,7 @@ pub(super) trait Experiment {
 
 impl Experiment for Child {
     fn slice(&mut self) -> Result<Slice, String> {
-        self.ask(PATIENCE)
+        self.request(PATIENCE)
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_do_other_work_do_not_join() {
+    fn slices_with_other_digests_do_not_join() {
         let mut slice = Count(0).slice().unwrap();
         let mut other = Count(0).slice().unwrap();
         slice.join(other.clone()).unwrap();

@@ -10,7 +10,7 @@ use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
 use super::small_path::Agreement;
 use super::{Plan, Spec};
-use crate::compare::{Pair, judge};
+use crate::compare::{Pair, evaluate};
 use crate::stats::{Bootstrap, Kind, Sample, Summary, median};
 
 /// The fewest slices of a process.
@@ -112,7 +112,7 @@ fn contrast(
         })
     };
     let pairs: Vec<Pair> = all.iter().filter_map(pair).collect();
-    let judgement = judge(&pairs, contrasts)
+    let judgement = evaluate(&pairs, contrasts)
         .ok_or_else(|| format!("{} and {base} need three processes", spec.name))?;
     let rates: Vec<f64> = pairs.iter().map(|pair| pair.base / pair.head).collect();
     Ok(Contrast {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_said() {
+    fn missing_measurements_are_reported() {
         let lonely = vec![Spec::new("group", "other", "")];
         let all = vec![vec![slice(1.0, 2.0)]; 3];
         assert!(rows(&lonely, &all).unwrap_err().contains("other was not measured"));

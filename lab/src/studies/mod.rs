@@ -122,8 +122,8 @@ impl Spec {
     }
 
     /// Adds the published figure.
-    fn published(mut self, told: &str) -> Self {
-        self.published = Some(told.to_owned());
+    fn published(mut self, figure: &str) -> Self {
+        self.published = Some(figure.to_owned());
         self
     }
 }

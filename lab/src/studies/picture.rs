@@ -28,7 +28,7 @@ struct Bar<'a> {
     value: f64,
     interval: [f64; 2],
     fill: &'static str,
-    told: String,
+    label: String,
 }
 
 /// The picture as SVG.
@@ -83,8 +83,8 @@ pub(super) fn draw(of: &Outcome) -> String {
 
 fn time(row: &Row) -> Bar<'_> {
     let value = row.ns_per_packet.median;
-    let told = format!("{value:.2} ns, {:.1} Mpps", row.mpps);
-    Bar { name: &row.name, value, interval: row.median_interval_ns, fill: FILL, told }
+    let label = format!("{value:.2} ns, {:.1} Mpps", row.mpps);
+    Bar { name: &row.name, value, interval: row.median_interval_ns, fill: FILL, label }
 }
 
 fn difference(row: &Row) -> Option<Bar<'_>> {
@@ -96,8 +96,8 @@ fn difference(row: &Row) -> Option<Bar<'_>> {
         Verdict::Faster => LESS,
         Verdict::BelowAccuracy => NEITHER,
     };
-    let told = format!("{value:+.2} ns, {}", contrast.verdict.words());
-    Some(Bar { name: &row.name, value, interval, fill, told })
+    let label = format!("{value:+.2} ns, {}", contrast.verdict.words());
+    Some(Bar { name: &row.name, value, interval, fill, label })
 }
 
 fn draw_bar(bar: &Bar<'_>, y: f64, x: &impl Fn(f64) -> f64) -> String {
@@ -116,13 +116,13 @@ fn draw_bar(bar: &Bar<'_>, y: f64, x: &impl Fn(f64) -> f64) -> String {
         middle - 4.0,
         middle - 4.0,
     );
-    out + &text(RIGHT + 10.0, middle + 4.0, "start", "normal", &bar.told)
+    out + &text(RIGHT + 10.0, middle + 4.0, "start", "normal", &bar.label)
 }
 
-fn text(x: f64, y: f64, anchor: &str, weight: &str, told: &str) -> String {
-    let told = escaped(told);
+fn text(x: f64, y: f64, anchor: &str, weight: &str, words: &str) -> String {
+    let words = escaped(words);
     format!(
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{told}</text>\n"
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{words}</text>\n"
     )
 }
 

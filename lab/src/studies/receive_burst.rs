@@ -134,7 +134,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
                 spec = spec.against(format!("{}-{base}", set.name), None);
             }
             specs.push(match method.published {
-                Some(told) => spec.published(told),
+                Some(figure) => spec.published(figure),
                 None => spec,
             });
         }

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_road_forwards_what_is_right_and_nothing_else() {
+    fn the_path_forwards_correct_packets_and_no_others() {
         let routes = Routes::new();
         let template = templates(1, &[], 53)[0];
         let header: [u8; HEADER] = *template.first_chunk().unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_disagrees_is_named() {
+    fn a_variant_that_disagrees_is_named() {
         let mut agreement = Agreement::default();
         agreement.take("packets", "first", 1).unwrap();
         agreement.take("packets", "second", 1).unwrap();

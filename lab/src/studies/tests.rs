@@ -23,9 +23,9 @@ fn call_split_has_all_compilers_that_are_there() {
     let of = brief("call-split");
     has(&of, &["rustc-whole-forward", "rustc-call-drop", "rustc-inline-forward"]);
     for compiler in ["gcc", "clang"] {
-        let said = of.notes.iter().any(|note| note.starts_with(compiler));
+        let is_noted = of.notes.iter().any(|note| note.starts_with(compiler));
         if Command::new(compiler).arg("--version").output().is_err() {
-            assert!(said, "{compiler}");
+            assert!(is_noted, "{compiler}");
             continue;
         }
         for level in ["-O1", "-O2", "-O3"] {
@@ -100,6 +100,6 @@ fn every_study_has_a_page_with_its_picture() {
 
 #[test]
 fn an_unknown_study_is_refused_with_the_names_of_the_others() {
-    let told = study("call-merge").err().unwrap();
-    assert!(told.contains("call-merge") && told.contains("vrf-lookup"), "{told}");
+    let error = study("call-merge").err().unwrap();
+    assert!(error.contains("call-merge") && error.contains("vrf-lookup"), "{error}");
 }

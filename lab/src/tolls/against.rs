@@ -140,7 +140,7 @@ mod tests {
     use crate::tolls::tests::{directory, made};
 
     #[test]
-    fn a_record_tells_what_has_changed_since() {
+    fn a_record_shows_the_changes_since() {
         let directory = directory("against");
         let then = made(&[("ip4-one-flow", 10.0), ("ip4-vlan", 20.0), ("ip4-vrf", 30.0)]);
         let path = record::keep(&then, &directory).unwrap();
@@ -152,9 +152,9 @@ mod tests {
             ("ip6-vrf", 1.0),
         ]);
         let against = hold(&now, &record, &path);
-        let told: Vec<_> = against.rows.iter().map(|row| (&*row.name, row.verdict)).collect();
+        let verdicts: Vec<_> = against.rows.iter().map(|row| (&*row.name, row.verdict)).collect();
         assert_eq!(
-            told,
+            verdicts,
             [
                 ("ip4-one-flow", Verdict::BelowAccuracy),
                 ("ip4-vlan", Verdict::Faster),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_is_told() {
+    fn another_machine_is_reported() {
         let directory = directory("machine");
         let tolls = made(&[("ip4-one-flow", 10.0)]);
         let path = record::keep(&tolls, &directory).unwrap();
@@ -187,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_told() {
+    fn a_busy_machine_is_reported() {
         assert_eq!(busy([Some(0.3), Some(1.2)], 2), None);
         assert_eq!(busy([None, None], 2), None);
-        let told = busy([Some(15.0), Some(1.0)], 2).unwrap();
-        assert!(told.contains("the load was 15.0 and is 1.0"), "{told}");
+        let note = busy([Some(15.0), Some(1.0)], 2).unwrap();
+        assert!(note.contains("the load was 15.0 and is 1.0"), "{note}");
     }
 
     #[test]

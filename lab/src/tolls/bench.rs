@@ -237,11 +237,11 @@ fn waste(clocks: u64) {
 
 /// Clocks that [`waste`] takes beyond its argument; the least of eight times 64.
 fn overshoot() -> u64 {
-    const TOLD: u64 = 2000;
+    const WASTED: u64 = 2000;
     let batch = || {
         let start = clock::now();
-        (0..64).for_each(|_| waste(TOLD));
+        (0..64).for_each(|_| waste(WASTED));
         (clock::now() - start) / 64
     };
-    (0..8).map(|_| batch()).min().map_or(0, |taken| taken.saturating_sub(TOLD))
+    (0..8).map(|_| batch()).min().map_or(0, |taken| taken.saturating_sub(WASTED))
 }

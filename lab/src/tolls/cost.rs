@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_meets_both_rows_is_no_cost() {
+    fn noise_on_both_rows_is_no_cost() {
         // A machine that takes half as long again from the middle on, and a row that costs 2 more.
         let base: Vec<f64> = (0..40).map(|at| if at < 20 { 10.0 } else { 15.0 }).collect();
         let jitter = |at: usize| 0.1 * ((at * 7 % 5) as f64 - 2.0);

@@ -92,7 +92,7 @@ fn keep_at(tolls: &Tolls, directory: &Path, now: SystemTime) -> Result<PathBuf, 
 /// # Errors
 /// A message, if the file cannot be read or is not a record.
 pub fn read(path: &Path) -> Result<Record, String> {
-    let wrong = |told: &dyn std::fmt::Display| format!("{}: {told}", path.display());
+    let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let json: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| wrong(&format_args!("no JSON: {error}")))?;
@@ -171,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_with_its_name() {
+    fn files_without_a_record_are_refused_by_name() {
         let directory = directory("refused");
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("x.json");
-        for (text, told) in [
+        for (text, reason) in [
             ("", "no JSON"),
             ("{\"rows\":[]}", "no record of `tollway lab tolls`"),
             ("{\"toll_record\":2}", "a record of form 2, and this build reads form 1"),
@@ -184,7 +184,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let error = read(&path).unwrap_err();
             assert!(
-                error.starts_with(&path.display().to_string()) && error.contains(told),
+                error.starts_with(&path.display().to_string()) && error.contains(reason),
                 "{error}"
             );
         }

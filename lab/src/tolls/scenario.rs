@@ -193,7 +193,11 @@ pub const ROWS: &[Scenario] = &[
     feature("ip4-vlan", "IPv4, VLAN tag in and out", Scene { tags: 1, ..V4 }),
     feature("ip4-qinq", "IPv4, two tags in and out (QinQ)", Scene { tags: 2, ..V4 }),
     feature("ip4-vrf", "IPv4 in a VRF", Scene { vrf: true, ..V4 }),
-    feature("ip4-fallback", "IPv4, a VRF that asks another", Scene { fallback: true, ..V4 }),
+    feature(
+        "ip4-fallback",
+        "IPv4, a VRF that falls back to another",
+        Scene { fallback: true, ..V4 },
+    ),
     feature("ip4-ecmp", "IPv4, a group of 8 next hops", Scene { ecmp: true, ..V4 }),
     feature("ip4-policy", "IPv4, two policy rules", Scene { policy: true, ..V4 }),
     feature("ip4-rpf", "IPv4, sources checked strictly", Scene { rpf: true, ..V4 }),

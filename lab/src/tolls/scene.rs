@@ -137,11 +137,11 @@ impl Router {
 
 /// One route, and the scene's features.
 pub(super) fn plain(scene: &Scene) -> Result<Stage, String> {
-    let tables = tables(scene).map_err(said)?;
+    let tables = tables(scene).map_err(failed)?;
     Ok(Stage { tables, source: Source::Whole(templates(scene)), filter: None })
 }
 
-fn said(error: TablesError) -> String {
+fn failed(error: TablesError) -> String {
     format!("the tables cannot be made: {error:?}")
 }
 
@@ -202,7 +202,7 @@ const ALL_RULES: usize = 1000;
 
 /// Everything at once, IPv4.
 pub(super) fn all() -> Result<Stage, String> {
-    let tables = all_tables().map_err(said)?;
+    let tables = all_tables().map_err(failed)?;
     let (flows, rules) = filter::drawn(ALL_RULES, MANY_FLOWS)?;
     let (template, l3) = frames::blank4(ROUTER_MAC[0], SENDER_MAC, &TAGS[0]);
     Ok(Stage { tables, source: Source::Flows4(template, l3, flows), filter: Some(rules) })

@@ -97,8 +97,8 @@ fn changes(against: &Against) -> String {
     align(&mut table, 1..=5);
     text += &trimmed(&table);
     text += &format!(
-        "\nunder {:.0}% nothing is told: processes of one build differ by as much (`tollway lab compare` \
-         tells less)\n",
+        "\nunder {:.0}% nothing is reported: processes of one build differ by as much \
+         (`tollway lab compare` detects less)\n",
         100.0 * against::FLOOR
     );
     text

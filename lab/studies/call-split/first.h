@@ -1,5 +1,5 @@
 	/* First half, about the link: counters, Ethernet, taps. */
-	struct device *device = &road->in;
+	struct device *device = &path->in;
 	const unsigned char *l3;
 	uint32_t len = frame->len;
 
@@ -9,6 +9,6 @@
 		LEAVE(BAD);
 	if (memcmp(frame->data, device->mac, 6))
 		LEAVE(OTHER_HOST);
-	if (road->taps)
-		road->tapped++;
+	if (path->taps)
+		path->tapped++;
 	l3 = frame->data + 14;

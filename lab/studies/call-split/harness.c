@@ -15,14 +15,14 @@ enum { FRAME = 64, MOST = 4096, PASSES = 48, VARIANTS = 3, TRAFFIC = 2 };
 static const char *const variant_names[VARIANTS] = { "whole", "call", "inline" };
 static const char *const traffic_names[TRAFFIC] = { "forward", "drop" };
 
-static int (*const variants[VARIANTS])(struct road *, struct frame *) = {
+static int (*const variants[VARIANTS])(struct path *, struct frame *) = {
 	receive_whole, receive_call, receive_inline,
 };
 
 static unsigned char templates[2 * MOST][FRAME];
 static unsigned char bytes[MOST][FRAME] __attribute__((aligned(64)));
 static struct frame frames[MOST];
-static struct road road;
+static struct path path;
 static uint64_t clocks[VARIANTS][TRAFFIC][PASSES];
 
 static inline uint64_t now(void)
@@ -46,17 +46,17 @@ static void set_up(void)
 {
 	static const unsigned char mac[6] = { 2, 0, 0, 0, 0, 1 };
 
-	memcpy(road.in.mac, mac, sizeof(mac));
+	memcpy(path.in.mac, mac, sizeof(mac));
 	/* Port 7, network byte order. */
-	memcpy(&road.drop_port, "\0\7", 2);
+	memcpy(&path.drop_port, "\0\7", 2);
 	for (unsigned at = 0; at < 64; at++) {
 		unsigned char header[14] = { 2, 1, 0, 0, 0, (unsigned char)at, 2, 0, 0, 0, 0, 2, 8, 0 };
 
-		memcpy(road.nexts[at].header, header, sizeof(header));
-		road.nexts[at].device = (uint16_t)(1 + at % 4);
+		memcpy(path.nexts[at].header, header, sizeof(header));
+		path.nexts[at].device = (uint16_t)(1 + at % 4);
 	}
 	for (unsigned at = 0; at < 65536; at++)
-		road.routes[at] = (uint8_t)((at * 0x9e37u >> 4) & 63);
+		path.routes[at] = (uint8_t)((at * 0x9e37u >> 4) & 63);
 }
 
 static void restore(size_t count, unsigned traffic)
@@ -68,11 +68,11 @@ static void restore(size_t count, unsigned traffic)
 
 static uint64_t run(size_t count, unsigned variant)
 {
-	int (*receive)(struct road *, struct frame *) = variants[variant];
+	int (*receive)(struct path *, struct frame *) = variants[variant];
 	uint64_t start = now();
 
 	for (size_t at = 0; at < count; at++)
-		receive(&road, &frames[at]);
+		receive(&path, &frames[at]);
 	return now() - start;
 }
 
@@ -121,7 +121,7 @@ static void measure(size_t count, uint64_t digests[TRAFFIC])
 	}
 }
 
-static void tell(const char *name, double ns, size_t count, const uint64_t digests[TRAFFIC])
+static void report(const char *name, double ns, size_t count, const uint64_t digests[TRAFFIC])
 {
 	const char *comma = "";
 
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 	set_up();
 	while (fgets(line, sizeof(line), stdin)) {
 		measure(count, digests);
-		tell(argv[1], atof(argv[2]), count, digests);
+		report(argv[1], atof(argv[2]), count, digests);
 	}
 	return 0;
 }

@@ -34,7 +34,7 @@ static inline uint32_t be32(const unsigned char *at)
 #endif
 
 #if SPLIT
-static HOW int receive_second(struct road *road, struct frame **at_frame,
+static HOW int receive_second(struct path *path, struct frame **at_frame,
 			      struct device **at_device, const unsigned char **at_l3, uint32_t len)
 {
 	struct frame *frame = *at_frame;
@@ -51,18 +51,18 @@ done:
 }
 #endif
 
-int NAME(struct road *road, struct frame *frame)
+int NAME(struct path *path, struct frame *frame)
 {
 	int verdict;
 
 #include "first.h"
 #if SPLIT
-	verdict = receive_second(road, &frame, &device, &l3, len);
+	verdict = receive_second(path, &frame, &device, &l3, len);
 #else
 #include "second.h"
 #endif
 done:
 	frame->verdict = (uint16_t)verdict;
-	road->verdicts[verdict]++;
+	path->verdicts[verdict]++;
 	return verdict;
 }

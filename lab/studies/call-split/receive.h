@@ -25,7 +25,7 @@ struct next {
 	uint16_t device;
 };
 
-struct road {
+struct path {
 	struct device in;
 	uint64_t verdicts[VERDICTS];
 	uint64_t tapped;
@@ -36,8 +36,8 @@ struct road {
 	uint8_t routes[65536];
 };
 
-int receive_whole(struct road *road, struct frame *frame);
-int receive_call(struct road *road, struct frame *frame);
-int receive_inline(struct road *road, struct frame *frame);
+int receive_whole(struct path *path, struct frame *frame);
+int receive_call(struct path *path, struct frame *frame);
+int receive_inline(struct path *path, struct frame *frame);
 
 #endif

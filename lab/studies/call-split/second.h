@@ -6,9 +6,9 @@
 
 	if (be16(ip - 2) != 0x0800)
 		LEAVE(BAD);
-	if (road->drop_port && ip[9] == 17) {
+	if (path->drop_port && ip[9] == 17) {
 		memcpy(&port, ip + 22, 2);
-		if (port == road->drop_port)
+		if (port == path->drop_port)
 			LEAVE(DROPPED);
 	}
 	if (ip[0] != 0x45 || be16(ip + 2) > len - 14 || ip[8] < 2)
@@ -18,7 +18,7 @@
 	sum = (sum & 0xffff) + (sum >> 16);
 	if ((sum & 0xffff) + (sum >> 16) != 0xffff)
 		LEAVE(BAD);
-	next = &road->nexts[road->routes[be32(ip + 16) >> 16] & 63];
+	next = &path->nexts[path->routes[be32(ip + 16) >> 16] & 63];
 	if (!next->device)
 		LEAVE(NO_ROUTE);
 	sum = be16(frame->data + 24) + 0x100u;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_lost_are_counted_and_told_of_once() {
+    fn lost_lines_are_counted_and_reported_once() {
         let log = Log::default();
         let mut disk = Disk { room: 6, text: String::new() };
         for line in ["one\n", "two\n", "three\n", "four\n"] {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_logs_does_not_wait_for_a_reader() {
+    fn logging_does_not_wait_for_a_reader() {
         let log = Log::default();
         let (queue, lines) = sync_channel(2);
         log.queue.set(queue).unwrap();

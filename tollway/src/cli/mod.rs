@@ -154,7 +154,7 @@ fn print(text: impl Display) -> Result<(), CliError> {
 /// Prints a result as one JSON object.
 fn print_json(result: &impl Serialize) -> Result<(), CliError> {
     let json = serde_json::to_string_pretty(result).map_err(|error| {
-        CliError::failed(error, "Ask without --json, and report this as a defect")
+        CliError::failed(error, "Repeat it without --json, and report this as a defect")
     })?;
     print(format_args!("{json}\n"))
 }
@@ -166,16 +166,16 @@ fn complain(text: impl Display) {
 
 /// Starts the log on stderr. The arguments set the level, else RUST_LOG, else it is `info`.
 fn start_log(cli: &Cli, log: &Arc<Log>) -> Result<(), CliError> {
-    let asked = match (&cli.log_level, cli.verbose) {
+    let chosen = match (&cli.log_level, cli.verbose) {
         (Some(level), _) => Some(level.clone()),
         (None, 0) => std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()),
         (None, 1) => Some("debug".to_owned()),
         (None, _) => Some("trace".to_owned()),
     };
-    let asked = asked.unwrap_or_else(|| "info".to_owned());
-    let filter = EnvFilter::try_new(&asked).map_err(|error| {
+    let level = chosen.unwrap_or_else(|| "info".to_owned());
+    let filter = EnvFilter::try_new(&level).map_err(|error| {
         let remedy = "Write error, warn, info, debug or trace, or TARGET=LEVEL";
-        CliError::usage(format!("the log level {asked:?} is not understood: {error}"), remedy)
+        CliError::usage(format!("the log level {level:?} is not understood: {error}"), remedy)
     })?;
     let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
     let colour = io::stderr().is_terminal() && !plain;

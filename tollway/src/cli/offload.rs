@@ -22,7 +22,7 @@ const WAYS: [(u8, &str); 9] = [
 ];
 const BY_NATURE: &str = "The kernel always handles what is for this host, ARP and neighbour discovery, \
                          multicast, packets with options, and ICMP errors.";
-const UNTOLD: &str = "Changes take effect at once; those that the kernel sends no notification of (iptables-legacy, \
+const UNNOTIFIED: &str = "Changes take effect at once; those that the kernel sends no notification of (iptables-legacy, \
                       ipset, BPF programs of tc, most sysctls) within 100 ms.";
 
 /// Formats the whole report, with lines that fit.
@@ -54,17 +54,17 @@ pub(super) fn text(offload: &Offload, width: Option<usize>) -> String {
 /// The reasons that hold for every link.
 fn general(offload: &Offload, out: &mut Lines) {
     let Reasons { ipv4, ipv6 } = &offload.general;
-    let told = if ipv4 == ipv6 {
+    let groups = if ipv4 == ipv6 {
         vec![("Everything", ipv4)]
     } else {
         vec![("All IPv4", ipv4), ("All IPv6", ipv6)]
     };
-    for (what, whys) in told {
-        if whys.is_empty() {
+    for (what, reasons) in groups {
+        if reasons.is_empty() {
             continue;
         }
         out.line("", &format!("{what} takes the kernel path:"));
-        whys.iter().for_each(|why| out.line("  ", &why.why));
+        reasons.iter().for_each(|why| out.line("  ", &why.why));
         out.gap();
     }
 }
@@ -91,21 +91,21 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     ];
     let mut rows: Vec<(String, &[Why], bool)> = Vec::new();
     let mut done = 0;
-    for (at, (whys, general)) in egress_links.iter().enumerate() {
+    for (at, (reasons, general)) in egress_links.iter().enumerate() {
         if done & 1 << at != 0 {
             continue;
         }
         let is_same =
-            |way: &(&[Why], &[Why])| way.0 == *whys && way.1.is_empty() == general.is_empty();
+            |way: &(&[Why], &[Why])| way.0 == *reasons && way.1.is_empty() == general.is_empty();
         let same = (0..4).filter(|other| is_same(&egress_links[*other]));
         let mask = same.fold(0, |mask, other| mask | 1 << other);
         done |= mask;
-        rows.push((called(mask), whys, !general.is_empty()));
+        rows.push((called(mask), reasons, !general.is_empty()));
     }
     let widest = rows.iter().map(|(label, ..)| label.len()).max().unwrap_or(0);
-    for (label, whys, is_general) in rows {
+    for (label, reasons, is_general) in rows {
         let lead = format!("  {label:<widest$}  ");
-        match whys {
+        match reasons {
             [] if is_general => out.line(&lead, "kernel path, as everywhere"),
             [] => out.line(&lead, "fast"),
             [first, rest @ ..] => {
@@ -161,7 +161,7 @@ fn summary(offload: &Offload, out: &mut Lines) {
         );
     }
     out.line("", BY_NATURE);
-    out.line("", UNTOLD);
+    out.line("", UNNOTIFIED);
 }
 
 /// Packets that arrived at each port, by path.
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::control::{OffloadedPart, Other, PathCounts, PathTraffic, RouteCounts, Shares};
 
-    fn whys(texts: &[&str]) -> Vec<Why> {
+    fn reasons_of(texts: &[&str]) -> Vec<Why> {
         let why = |text: &&str| Why { reason: "r".to_owned(), why: (*text).to_owned() };
         texts.iter().map(why).collect()
     }
@@ -256,10 +256,11 @@ mod tests {
     }
 
     fn offload() -> Offload {
-        let off = whys(&["the kernel does not forward it: net.ipv6.conf.all.forwarding = 0"]);
-        let queue =
-            whys(&["eth0.10 queues by htb, which somebody has chosen (tc qdisc show dev eth0.10)"]);
-        let both = |whys: &[Why]| Reasons { ipv4: whys.to_vec(), ipv6: whys.to_vec() };
+        let off = reasons_of(&["the kernel does not forward it: net.ipv6.conf.all.forwarding = 0"]);
+        let queue = reasons_of(&[
+            "eth0.10 queues by htb, which somebody has chosen (tc qdisc show dev eth0.10)",
+        ]);
+        let both = |why: &[Why]| Reasons { ipv4: why.to_vec(), ipv6: why.to_vec() };
         Offload {
             links: vec![
                 OffloadedLink {
@@ -333,23 +334,23 @@ Note: eth0.10 is down.
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let whole = text(&offload(), None);
         for width in [60, 80, 200] {
-            let told = text(&offload(), Some(width));
-            assert_eq!(words(&told), words(&whole));
-            assert!(told.lines().all(|line| line.chars().count() <= width), "{width}: {told}");
+            let report = text(&offload(), Some(width));
+            assert_eq!(words(&report), words(&whole));
+            assert!(report.lines().all(|line| line.chars().count() <= width), "{width}: {report}");
         }
         assert!(whole.contains("show dev eth0.10)\n"), "{whole}");
     }
 
     #[test]
-    fn what_holds_everywhere_is_said_once() {
+    fn reasons_that_hold_everywhere_appear_once() {
         let mut all = offload();
         all.links.truncate(1);
-        all.general.ipv4 = whys(&["connections are tracked", "there are virtual services"]);
-        let told = text(&all, Some(80));
+        all.general.ipv4 = reasons_of(&["connections are tracked", "there are virtual services"]);
+        let report = text(&all, Some(80));
         let head = "All IPv4 takes the kernel path:\n  connections are tracked\n  there are virtual services\n";
-        assert!(told.starts_with(head), "{told}");
-        assert!(told.contains("  IPv4 in, IPv4 out  kernel path, as everywhere\n"), "{told}");
-        assert!(told.contains("  IPv6 out           fast\n"), "{told}");
+        assert!(report.starts_with(head), "{report}");
+        assert!(report.contains("  IPv4 in, IPv4 out  kernel path, as everywhere\n"), "{report}");
+        assert!(report.contains("  IPv6 out           fast\n"), "{report}");
         all.general.ipv6 = all.general.ipv4.clone();
         assert!(text(&all, None).starts_with("Everything takes the kernel path:\n"));
     }
@@ -358,9 +359,9 @@ Note: eth0.10 is down.
     fn several_reasons_stand_below_each_other() {
         let mut all = offload();
         all.links.truncate(1);
-        all.links[0].arrives.ipv6.extend(whys(&["another"]));
-        let told = text(&all, None);
-        assert!(told.contains("forwarding = 0\n                and another\n"), "{told}");
+        all.links[0].arrives.ipv6.extend(reasons_of(&["another"]));
+        let report = text(&all, None);
+        assert!(report.contains("forwarding = 0\n                and another\n"), "{report}");
     }
 
     #[test]
@@ -369,11 +370,11 @@ Note: eth0.10 is down.
         let port = PortPaths { port: "eth0".to_owned(), xdp: 1_000, user: 20, kernel };
         let punts = BTreeMap::from([("redirect".to_owned(), 3)]);
         let counts = Some(PathCounts { ports: vec![port], punts });
-        let told = text(&Offload { counts, ..offload() }, Some(80));
+        let report = text(&Offload { counts, ..offload() }, Some(80));
         let rows: Vec<Vec<_>> =
-            told.lines().map(|line| line.split_whitespace().collect()).collect();
+            report.lines().map(|line| line.split_whitespace().collect()).collect();
         for row in [&["eth0", "1,000", "20", "7,005"][..], &["ttl", "7,000"], &["redirect", "3"]] {
-            assert!(rows.iter().any(|told| told == row), "{row:?}: {told}");
+            assert!(rows.iter().any(|shown| shown == row), "{row:?}: {report}");
         }
     }
 
@@ -381,7 +382,7 @@ Note: eth0.10 is down.
     fn a_name_that_is_no_text_stays_one_line() {
         let mut all = offload();
         all.parts[0].what = "a\nb\u{1b}[31m".to_owned();
-        let told = text(&all, None);
-        assert!(told.contains("  a b [31m: wg0 is"), "{told}");
+        let report = text(&all, None);
+        assert!(report.contains("  a b [31m: wg0 is"), "{report}");
     }
 }

@@ -42,6 +42,6 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     if args.json {
         return super::print(format_args!("{answer:#}\n"));
     }
-    let told = answer.get("report").and_then(Value::as_str).unwrap_or_default();
-    super::print(format_args!("{told}\n"))
+    let report = answer.get("report").and_then(Value::as_str).unwrap_or_default();
+    super::print(format_args!("{report}\n"))
 }

@@ -66,7 +66,7 @@ pub(super) fn arranged(mut table: Table, sides: &str, width: Option<u16>) -> Str
         column.set_padding((0, 2));
     }
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    if let Some(width) = width.or_else(unsaid) {
+    if let Some(width) = width.or_else(default_width) {
         table.set_width(width);
     }
     format!("{}\n", trimmed(&table))
@@ -84,7 +84,7 @@ pub(super) fn width() -> Option<usize> {
 
 /// The width for a terminal that does not report its own. In a width of 0 only single letters would
 /// fit.
-fn unsaid() -> Option<u16> {
+fn default_width() -> Option<u16> {
     columns().filter(|columns| *columns == 0).map(|_| USUAL)
 }
 

@@ -269,7 +269,7 @@ fn errors_name_the_object() {
 }
 
 #[test]
-fn what_rules_leave_to_the_kernel_needs_one_that_has_them() {
+fn rules_on_the_kernel_path_need_a_kernel_that_has_them() {
     let mut chain = Chain::new("netdev t c", Family::Netdev);
     let mut base = Base::new(Hook::Ingress, 0, Policy::Accept);
     // This port carries two tags above it.

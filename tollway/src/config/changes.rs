@@ -102,7 +102,7 @@ mod tests {
     const BEFORE: &str = "[ports.a]\nkind = \"af_packet\"\ndevice = \"ra\"\n\n\
                           [ports.b]\nkind = \"tap\"\n";
 
-    fn told(text: &str) -> Vec<String> {
+    fn reported(text: &str) -> Vec<String> {
         let ports = parse(BEFORE, "t.toml").unwrap().model.ports;
         let running = Running {
             ports: &ports,
@@ -120,38 +120,38 @@ mod tests {
     fn all_but_ports_may_change() {
         let more = "mtu = 2000\nmac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.1/24\"]\n\
                     vrf = \"red\"\n[vrfs.red]\n[vlans.v]\nparent = \"a\"\nvid = 3\n";
-        assert_eq!(told(BEFORE), [""; 0]);
-        assert_eq!(told(&format!("{BEFORE}{more}")), [""; 0]);
+        assert_eq!(reported(BEFORE), [""; 0]);
+        assert_eq!(reported(&format!("{BEFORE}{more}")), [""; 0]);
     }
 
     #[test]
-    fn each_change_of_a_port_is_told_with_its_place() {
-        let tell = |from: &str, to: &str| told(&BEFORE.replace(from, to)).join(" | ");
+    fn each_change_of_a_port_is_reported_with_its_place() {
+        let replaced = |from: &str, to: &str| reported(&BEFORE.replace(from, to)).join(" | ");
         assert_eq!(
-            tell("\"ra\"", "\"rc\""),
+            replaced("\"ra\"", "\"rc\""),
             "t.toml:3: port a is the interface ra, and a reload cannot make it the interface rc; \
              restart tollway to have it so"
         );
         assert_eq!(
-            tell("\"tap\"", "\"memory\""),
+            replaced("\"tap\"", "\"memory\""),
             "t.toml:6: port b is the TAP device b, and a reload cannot make it plain memory; \
              restart tollway to have it so"
         );
         assert_eq!(
-            tell("ports.b]", "ports.c]"),
+            replaced("ports.b]", "ports.c]"),
             "t.toml:1: port b is not there, and a reload closes no port; restart tollway to have it \
              so | t.toml:5: port c is new, and a reload opens no port; restart tollway to have it so"
         );
         assert_eq!(
-            tell("\"tap\"", "\"tap\"\nmtu = 4000"),
+            replaced("\"tap\"", "\"tap\"\nmtu = 4000"),
             "t.toml:7: port b has an MTU of 4000, but the frames in memory have room for 3900; \
              restart tollway to have it so"
         );
         assert_eq!(
-            tell("[ports.a]", "control = \"c\"\n[ports.a]"),
+            replaced("[ports.a]", "control = \"c\"\n[ports.a]"),
             "t.toml:1: the control socket cannot move by a reload; restart tollway to have it so"
         );
         // Mistakes of single values are reported first.
-        assert!(tell("\"tap\"", "\"tub\"").starts_with("t.toml:6: "));
+        assert!(replaced("\"tap\"", "\"tub\"").starts_with("t.toml:6: "));
     }
 }

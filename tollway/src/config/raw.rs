@@ -113,7 +113,7 @@ impl<'a> Section<'a> {
         let mistyped = self
             .table
             .keys()
-            .any(|key| nearest(key.get_ref(), keys).is_some() && ledger.has_told(&key.span()));
+            .any(|key| nearest(key.get_ref(), keys).is_some() && ledger.has_entry(&key.span()));
         if !mistyped {
             ledger.relation(self.span.clone(), format!("{} has no {what}", self.title), remedy);
         }

@@ -257,7 +257,7 @@ fn with_family(to: &At<To>, target: &Target, ledger: &mut Ledger<'_>) -> Option<
     if net.is_none() {
         ledger.relation(
             to.span.clone(),
-            "\"default\" could be IPv4 or IPv6, as no next hop with an address tells which",
+            "\"default\" could be IPv4 or IPv6, as no next hop with an address shows which",
             "write \"0.0.0.0/0\" or \"::/0\"",
         );
     }

@@ -48,11 +48,11 @@ fn mistakes(text: &str) -> Vec<Mistake> {
 fn assert_only(text: &str, line: usize, words: &[&str]) {
     let found = mistakes(text);
     assert_eq!(found.len(), 1, "in\n{text}\nfound {found:#?}");
-    let said = found[0].to_string();
-    assert_eq!(found[0].line, line, "in\n{text}\nsaid {said}");
+    let message = found[0].to_string();
+    assert_eq!(found[0].line, line, "in\n{text}\nsaid {message}");
     assert!(!found[0].remedy.is_empty());
     for word in words {
-        assert!(said.contains(word), "in\n{text}\nsaid {said}\nnot {word}");
+        assert!(message.contains(word), "in\n{text}\nsaid {message}\nnot {word}");
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::default_paths;
-use super::message::{Ask, VERSION};
+use super::message::{ShowRequest, VERSION};
 use super::peer::Peer;
 use super::request::Request;
 use crate::ports::why;
@@ -58,7 +58,7 @@ impl ClientError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Nobody { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
-                "Ask as the user that runs it, or as root"
+                "Run this as the user that runs the router, or as root"
             }
             Self::Nowhere | Self::Nobody { .. } => {
                 "Start `tollway run`, or name its socket with --socket: it says at its start where \
@@ -71,11 +71,11 @@ impl ClientError {
     }
 }
 
-/// Says why a connection broke.
+/// The reason why a connection broke.
 fn broken(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("it has said nothing for {} s, so it hangs or is stopped", PATIENCE.as_secs())
+            format!("it has sent nothing for {} s, so it hangs or is stopped", PATIENCE.as_secs())
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => "it has hung up".to_owned(),
         _ => why(error),
@@ -148,8 +148,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn ask<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T, ClientError> {
-        self.request(&Request::from(ask))
+    pub fn show<T: DeserializeOwned>(&mut self, show: &ShowRequest) -> Result<T, ClientError> {
+        self.request(&Request::from(show))
     }
 
     /// Sends a request with a one-line answer, and parses the answer.
@@ -161,12 +161,12 @@ impl Client {
         self.answer()
     }
 
-    /// Sends a query.
+    /// Sends a query; [`Client::answer`] receives each line of its answer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn say(&mut self, ask: &Ask) -> Result<(), ClientError> {
-        self.send(&Request::from(ask))
+    pub fn send_show(&mut self, show: &ShowRequest) -> Result<(), ClientError> {
+        self.send(&Request::from(show))
     }
 
     fn send(&mut self, request: &Request) -> Result<(), ClientError> {

@@ -155,8 +155,8 @@ mod tests {
         rules.add_chain(chain);
         rules.add_chain(Chain::new("inet t loose", Family::Inet));
         let counts = [Count { packets: 3, bytes: 300 }, Count { packets: 4, bytes: 444 }];
-        let told = describe(Some(&rules), None, &counts);
-        let [forward, loose] = &told.chains[..] else { panic!("{told:?}") };
+        let described = describe(Some(&rules), None, &counts);
+        let [forward, loose] = &described.chains[..] else { panic!("{described:?}") };
         assert_eq!(
             (forward.hook.as_deref(), forward.priority, forward.policy.as_deref()),
             (Some("forward"), Some(-5), Some("drop"))
@@ -169,10 +169,10 @@ mod tests {
             [(Some(3), Some(300), Some(7)), (Some(4), Some(444), Some(7)), (None, None, Some(7))]
         );
         assert_eq!(
-            told.counters,
+            described.counters,
             [FilterCounter { name: "web".to_owned(), packets: 4, bytes: 444 }]
         );
-        assert_eq!(told.sets, [FilterSet { name: "inet t bad".to_owned(), elements: 2 }]);
+        assert_eq!(described.sets, [FilterSet { name: "inet t bad".to_owned(), elements: 2 }]);
         assert!(!describe(None, None, &[]).on);
     }
 }

@@ -13,7 +13,7 @@ pub const VERSION: u64 = 2;
 /// A query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "show", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
+pub enum ShowRequest {
     /// Ports with their state and counts.
     Ports,
     /// Links.
@@ -139,7 +139,7 @@ pub struct PortState {
     pub missed: u64,
 }
 
-/// The answer to [`Ask::Ports`].
+/// The answer to [`ShowRequest::Ports`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {
     /// What became of all packets.
@@ -171,7 +171,7 @@ pub struct Link {
     pub addresses: Vec<IpNet>,
 }
 
-/// The answer to [`Ask::Links`].
+/// The answer to [`ShowRequest::Links`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Links {
     /// The links.
@@ -203,7 +203,7 @@ pub struct Route {
     pub nexthops: Vec<NextHop>,
 }
 
-/// One page of the answer to [`Ask::Routes`]: routes of one VRF and one family, sorted by address.
+/// One page of the answer to [`ShowRequest::Routes`]: routes of one VRF and one family, sorted by address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutesPage {
     /// The VRF; none in the last page.
@@ -214,7 +214,7 @@ pub struct RoutesPage {
     pub more: bool,
 }
 
-/// The answer to [`Ask::Route`].
+/// The answer to [`ShowRequest::Route`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteLookup {
     /// The VRF.
@@ -238,14 +238,14 @@ pub struct Neigh {
     pub state: String,
 }
 
-/// The answer to [`Ask::Neighbours`].
+/// The answer to [`ShowRequest::Neighbours`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {
     /// The neighbours.
     pub neighbours: Vec<Neigh>,
 }
 
-/// The answer to [`Ask::Drops`].
+/// The answer to [`ShowRequest::Drops`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
     /// What became of all packets.
@@ -254,7 +254,7 @@ pub struct Drops {
     pub drops: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Ask::Punts`].
+/// The answer to [`ShowRequest::Punts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Punts {
     /// What became of all packets.
@@ -263,7 +263,7 @@ pub struct Punts {
     pub punts: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Ask::Xdp`].
+/// The answer to [`ShowRequest::Xdp`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xdp {
     /// Whether the XDP path is active.
@@ -274,7 +274,7 @@ pub struct Xdp {
     pub counts: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Ask::Filter`].
+/// The answer to [`ShowRequest::Filter`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// Whether there are rules. Without rules, every packet passes.
@@ -361,7 +361,7 @@ pub struct StageToll {
     pub bursts: u64,
 }
 
-/// The answer to [`Ask::Tolls`].
+/// The answer to [`ShowRequest::Tolls`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tolls {
     /// The rate of the TSC, MHz.
@@ -370,7 +370,7 @@ pub struct Tolls {
     pub tolls: Vec<StageToll>,
 }
 
-/// The answer to [`Ask::All`], all of one moment.
+/// The answer to [`ShowRequest::All`], all of one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct All {
     /// The time since the server was started, ns.

@@ -29,9 +29,9 @@ use std::sync::{Arc, Mutex};
 
 pub use client::{Client, ClientError};
 pub use message::{
-    All, Ask, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
-    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, StageToll, Tolls,
-    Totals, Traffic, VERSION, Xdp,
+    All, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
+    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, ShowRequest,
+    StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
 };
 pub use offload::{
     Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,

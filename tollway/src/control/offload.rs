@@ -9,7 +9,7 @@ use crate::controller::offload::{self, PerFamily};
 use crate::xdp::CountMap;
 use crate::xdp::maps::PassReason;
 
-/// The answer to [`Ask::Offload`](super::Ask::Offload), and of `tollway check DEVICE...`.
+/// The answer to [`ShowRequest::Offload`](super::ShowRequest::Offload) and to `tollway check DEVICE...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offload {
     /// Why all traffic takes the kernel path.
@@ -159,8 +159,9 @@ impl From<&offload::Offload> for Offload {
         let not_attached = idle.map(|port| port.name.clone()).collect();
         let ports: BTreeMap<_, _> = ports.map(|port| (port.ifindex, &port.name)).collect();
         let link = |link: &offload::Link| {
-            let whys = [&offload.general, &link.arrives, &link.leaves];
-            let fast = PerFamily::each(|family| whys.iter().all(|why| why.of(family).is_empty()));
+            let reasons = [&offload.general, &link.arrives, &link.leaves];
+            let fast =
+                PerFamily::each(|family| reasons.iter().all(|all| all.of(family).is_empty()));
             OffloadedLink {
                 link: link.name.clone(),
                 port: ports.get(&link.port).map_or_else(String::new, |name| (*name).clone()),
@@ -209,14 +210,14 @@ impl From<offload::Traffic> for PathTraffic {
 
 impl From<&PerFamily<Vec<offload::Reason>>> for Reasons {
     fn from(reasons: &PerFamily<Vec<offload::Reason>>) -> Self {
-        let whys = |reasons: &[offload::Reason]| {
+        let texts = |reasons: &[offload::Reason]| {
             let why = |reason: &offload::Reason| Why {
                 reason: reason.key().to_owned(),
                 why: reason.to_string(),
             };
             reasons.iter().map(why).collect()
         };
-        Self { ipv4: whys(&reasons.v4), ipv6: whys(&reasons.v6) }
+        Self { ipv4: texts(&reasons.v4), ipv6: texts(&reasons.v6) }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::message::{Ask, VERSION, line};
+use super::message::{ShowRequest, VERSION, line};
 use super::set::Change;
 
 /// The answer to [`Command::Reload`] of a router without a configuration file.
@@ -14,7 +14,7 @@ pub const NO_FILE: &str =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A query.
-    Show(Ask),
+    Show(ShowRequest),
     /// A command.
     Do(Command),
 }
@@ -87,14 +87,14 @@ impl Request {
     #[must_use]
     pub fn line(&self) -> String {
         match self {
-            Self::Show(ask) => line(ask),
+            Self::Show(show) => line(show),
             Self::Do(command) => line(command),
         }
     }
 }
 
-impl From<&Ask> for Request {
-    fn from(ask: &Ask) -> Self {
-        Self::Show(ask.clone())
+impl From<&ShowRequest> for Request {
+    fn from(show: &ShowRequest) -> Self {
+        Self::Show(show.clone())
     }
 }

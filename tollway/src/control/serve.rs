@@ -12,7 +12,8 @@ use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::LinkRecord;
 
 use super::message::{
-    All, Ask, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, line, refusal,
+    All, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, ShowRequest, line,
+    refusal,
 };
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
@@ -38,10 +39,10 @@ const CLOCK_TIME: Duration = Duration::from_millis(50);
 /// routes this is seconds.
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 /// The answer of a router that runs from a file, without a controller.
-const NO_MIRROR: &str = "this router is configured by a file, not by the kernel";
+const NO_CONTROLLER: &str = "this router is configured by a file, not by the kernel";
 
 /// The function that sends a line of an answer.
-pub(super) type Say<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
+pub(super) type SendLine<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
 /// What clients may request beside queries. The server refuses requests for an absent power.
 #[derive(Default)]
@@ -49,7 +50,7 @@ pub struct Powers {
     /// Reloads the configuration file.
     pub reloader: Option<Reloader>,
     /// The controller, which follows the kernel's configuration.
-    pub mirror: Option<Handle>,
+    pub controller: Option<Handle>,
     /// The current offload of traffic.
     pub offload: Option<Live>,
     /// Stops the router so that a successor can take its ports.
@@ -71,35 +72,35 @@ impl RequestHandler {
     }
 
     /// Answers a query in one or more lines.
-    pub(super) fn answer(&self, ask: &Ask, say: Say<'_>) -> io::Result<()> {
-        let answered = match ask {
-            Ask::Routes { vrf, within, all } => {
+    pub(super) fn answer(&self, show: &ShowRequest, send: SendLine<'_>) -> io::Result<()> {
+        let answered = match show {
+            ShowRequest::Routes { vrf, within, all } => {
                 return match self.reader(vrf.as_deref()) {
-                    Ok((names, reader, vrfs)) => pages(&names, &reader, &vrfs, *within, *all, say),
-                    Err(sentence) => say(&refusal(&sentence)),
+                    Ok((names, reader, vrfs)) => pages(&names, &reader, &vrfs, *within, *all, send),
+                    Err(sentence) => send(&refusal(&sentence)),
                 };
             }
-            Ask::Ports => self.counted(|snapshot| snapshot.ports()),
-            Ask::Drops => self.counted(|snapshot| {
+            ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
+            ShowRequest::Drops => self.counted(|snapshot| {
                 let Ports { totals, .. } = snapshot.ports();
                 Drops { totals, drops: snapshot.drops() }
             }),
-            Ask::Punts => self.counted(|snapshot| {
+            ShowRequest::Punts => self.counted(|snapshot| {
                 let Ports { totals, .. } = snapshot.ports();
                 Punts { totals, punts: snapshot.punts() }
             }),
-            Ask::Xdp => self.counted(|snapshot| snapshot.xdp()),
-            Ask::Tolls => {
+            ShowRequest::Xdp => self.counted(|snapshot| snapshot.xdp()),
+            ShowRequest::Tolls => {
                 let tsc_mhz = self.tsc_mhz();
                 self.counted(|snapshot| snapshot.tolls(tsc_mhz))
             }
-            Ask::Controller => self.controller(),
-            Ask::Offload => self.offload(),
-            Ask::All => self.all(),
-            Ask::Filter => self.filter(),
-            Ask::Links => self.links(),
-            Ask::Neighbours => self.neighbours(),
-            Ask::Route { address, vrf } => {
+            ShowRequest::Controller => self.controller(),
+            ShowRequest::Offload => self.offload(),
+            ShowRequest::All => self.all(),
+            ShowRequest::Filter => self.filter(),
+            ShowRequest::Links => self.links(),
+            ShowRequest::Neighbours => self.neighbours(),
+            ShowRequest::Route { address, vrf } => {
                 let vrf = vrf.as_deref().or(Some("main"));
                 self.reader(vrf).map(|(names, reader, vrfs)| {
                     let id = vrfs.first().copied().unwrap_or_default();
@@ -108,7 +109,7 @@ impl RequestHandler {
                 })
             }
         };
-        say(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
+        send(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
     }
 
     /// Reloads the configuration and answers with the result.
@@ -131,8 +132,8 @@ impl RequestHandler {
 
     /// Waits until the kernel's configuration is active.
     pub(super) fn sync(&self) -> String {
-        let Some(mirror) = &self.powers.mirror else { return refusal(NO_MIRROR) };
-        match mirror.sync(SYNC_PATIENCE) {
+        let Some(controller) = &self.powers.controller else { return refusal(NO_CONTROLLER) };
+        match controller.sync(SYNC_PATIENCE) {
             Some(synced) => line(&synced),
             None => {
                 let patience = SYNC_PATIENCE.as_secs();
@@ -142,15 +143,16 @@ impl RequestHandler {
     }
 
     fn controller(&self) -> Result<String, String> {
-        let mirror = self.powers.mirror.as_ref().ok_or(NO_MIRROR)?;
-        Ok(line(&mirror.status()))
+        let controller = self.powers.controller.as_ref().ok_or(NO_CONTROLLER)?;
+        Ok(line(&controller.status()))
     }
 
     fn offload(&self) -> Result<String, String> {
-        let live = self.powers.offload.as_ref().ok_or(NO_MIRROR)?;
+        let live = self.powers.offload.as_ref().ok_or(NO_CONTROLLER)?;
         // If the controller is busy for longer, the report shows an earlier state of the routes.
-        let _ = self.powers.mirror.as_ref().is_some_and(|mirror| mirror.judge(PATIENCE));
-        let snapshot = self.ask(snapshot::take)?;
+        let controller = self.powers.controller.as_ref();
+        let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
+        let snapshot = self.on_worker(snapshot::take)?;
         let ports = snapshot.port_names();
         let ports = offload::paths(live.counts(), ports);
         let counts = PathCounts { ports, punts: snapshot.punts() };
@@ -160,34 +162,34 @@ impl RequestHandler {
     /// Changes a set of the active rules. The worker only hands the rules over; this thread changes
     /// the set.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
-        let filter = self.ask(|_, router, _| router.tables.filter.clone());
+        let filter = self.on_worker(|_, router, _| router.tables.filter.clone());
         let done = filter.and_then(|filter| set::change(filter.as_deref(), name, change, elements));
         done.map_or_else(|sentence| refusal(&sentence), |done| line(&done))
     }
 
     /// Stops the router so that a successor can take its ports. If the successor has gone before the
     /// answer, the router keeps running, because no other process would take the ports.
-    pub(super) fn hand_over(&self, say: Say<'_>) -> io::Result<()> {
+    pub(super) fn hand_over(&self, send: SendLine<'_>) -> io::Result<()> {
         let Some(hand_over) = &self.powers.hand_over else {
-            return say(&refusal("this router hands nothing over"));
+            return send(&refusal("this router hands nothing over"));
         };
-        say(&line(&HandedOver { pid: std::process::id() }))?;
+        send(&line(&HandedOver { pid: std::process::id() }))?;
         hand_over();
         Ok(())
     }
 
     /// Runs a job on the worker, with the names that belong to its tables at that moment.
-    fn ask<T: Send + 'static>(
+    fn on_worker<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Result<T, String> {
         let name_table = self.name_table.clone();
-        let asked = Instant::now();
+        let start = Instant::now();
         let answer = self
             .mailbox
-            .ask(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
+            .call(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
         answer.ok_or_else(|| {
-            if asked.elapsed() < PATIENCE {
+            if start.elapsed() < PATIENCE {
                 "the worker has ended: the router is stopping".to_owned()
             } else {
                 let patience = PATIENCE.as_secs();
@@ -198,7 +200,7 @@ impl RequestHandler {
 
     /// Answers from one snapshot of the counters.
     fn counted<T: Serialize>(&self, view: impl FnOnce(&Snapshot) -> T) -> Result<String, String> {
-        self.ask(snapshot::take).map(|snapshot| line(&view(&snapshot)))
+        self.on_worker(snapshot::take).map(|snapshot| line(&view(&snapshot)))
     }
 
     fn all(&self) -> Result<String, String> {
@@ -222,7 +224,7 @@ impl RequestHandler {
     }
 
     fn links(&self) -> Result<String, String> {
-        let links = self.ask(|names, router, _| {
+        let links = self.on_worker(|names, router, _| {
             let records = router.tables.links.iter().zip(&names.links);
             records.map(|(record, link)| describe(names, record, link)).collect()
         })?;
@@ -230,7 +232,7 @@ impl RequestHandler {
     }
 
     fn filter(&self) -> Result<String, String> {
-        let (names, installed, counts) = self.ask(|names, router, _| {
+        let (names, installed, counts) = self.on_worker(|names, router, _| {
             let installed = router.tables.filter.as_ref().map(Arc::clone);
             (names.filter.as_ref().map(Arc::clone), installed, router.rule_counts().to_vec())
         })?;
@@ -239,14 +241,14 @@ impl RequestHandler {
 
     fn neighbours(&self) -> Result<String, String> {
         let (names, noted) =
-            self.ask(|names, router, _| (Arc::clone(names), neighs::note(router)))?;
+            self.on_worker(|names, router, _| (Arc::clone(names), neighs::note(router)))?;
         Ok(line(&Neighbours { neighbours: noted.list(&names) }))
     }
 
     /// A reader for routes, and the VRFs to read: one, or all.
     fn reader(&self, vrf: Option<&str>) -> Result<(Arc<Names>, Reader, Vec<VrfId>), String> {
         let (names, reader) =
-            self.ask(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
+            self.on_worker(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
         let all = (0..names.vrfs.len()).map(|index| VrfId(index as u16));
         let vrfs: Vec<_> = match vrf {
             None => all.collect(),
@@ -268,7 +270,7 @@ fn pages(
     vrfs: &[VrfId],
     within: Option<IpNet>,
     all: bool,
-    say: Say<'_>,
+    send: SendLine<'_>,
 ) -> io::Result<()> {
     for id in vrfs {
         let vrf = Some(vrf_name(names, *id));
@@ -276,11 +278,11 @@ fn pages(
             let mut routes = list.routes(reader, names, all).peekable();
             while routes.peek().is_some() {
                 let page: Vec<_> = routes.by_ref().take(PAGE).collect();
-                say(&line(&RoutesPage { vrf: vrf.clone(), routes: page, more: true }))?;
+                send(&line(&RoutesPage { vrf: vrf.clone(), routes: page, more: true }))?;
             }
         }
     }
-    say(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
+    send(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
 }
 
 /// Describes a link from its record in the tables and from the configuration.

@@ -50,12 +50,12 @@ impl Server {
             .map_err(failed)
     }
 
-    fn listen(socket: Socket, desk: Arc<RequestHandler>) -> io::Result<Self> {
+    fn listen(socket: Socket, handler: Arc<RequestHandler>) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         socket.listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&socket, &woken, &desk))?;
+            .spawn(move || accept(&socket, &woken, &handler))?;
         Ok(Self { wake: Some(wake), thread: Some(thread) })
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Server {
 }
 
 /// Accepts clients until `woken` is closed.
-fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
+fn accept(socket: &Socket, woken: &UnixStream, handler: &Arc<RequestHandler>) {
     let clients = Arc::new(AtomicUsize::new(0));
     let mut shortage = Shortage::new(woken);
     loop {
@@ -85,7 +85,7 @@ fn accept(socket: &Socket, woken: &UnixStream, desk: &Arc<RequestHandler>) {
             return;
         }
         match socket.listener.accept() {
-            Ok((stream, _)) => match admit(stream, &clients, desk) {
+            Ok((stream, _)) => match admit(stream, &clients, handler) {
                 Ok(()) => shortage.may_be_over(),
                 Err(error) => shortage.note(&error),
             },
@@ -140,7 +140,7 @@ impl<'a> Shortage<'a> {
         match listener.accept() {
             // The client may have closed the connection.
             Ok((stream, _)) => {
-                _ = say(
+                _ = send_line(
                     &stream,
                     &refusal("the router lacks descriptors or memory for another client"),
                 );
@@ -163,7 +163,7 @@ impl Drop for Place {
 fn admit(
     stream: UnixStream,
     clients: &Arc<AtomicUsize>,
-    desk: &Arc<RequestHandler>,
+    handler: &Arc<RequestHandler>,
 ) -> io::Result<()> {
     let place = Place(Arc::clone(clients));
     let before = clients.fetch_add(1, Ordering::AcqRel);
@@ -178,26 +178,26 @@ fn admit(
     if before >= MOST_CLIENTS {
         let sentence = format!("{MOST_CLIENTS} clients are being served; try again later");
         // The client may have closed the connection.
-        let _ = say(&stream, &refusal(&sentence));
+        let _ = send_line(&stream, &refusal(&sentence));
         return Ok(());
     }
-    let desk = Arc::clone(desk);
+    let handler = Arc::clone(handler);
     let thread = std::thread::Builder::new().name("control-client".to_owned());
     let spawned = thread.spawn(move || {
         let _place = place;
         // After any error the connection closes, which the client notices.
-        let _ = serve(&stream, &desk);
+        let _ = serve(&stream, &handler);
     });
     spawned.map(drop)
 }
 
 /// Sends a line.
-fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+fn send_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
 /// Serves one client, request by request.
-fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
+fn serve(stream: &UnixStream, handler: &RequestHandler) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -209,23 +209,25 @@ fn serve(stream: &UnixStream, desk: &RequestHandler) -> io::Result<()> {
         if line.last() != Some(&b'\n') && count as u64 == REQUEST_LIMIT {
             let sentence = format!("the request is longer than {REQUEST_LIMIT} bytes");
             // The start of the next request is unknown.
-            return say(stream, &refusal(&sentence));
+            return send_line(stream, &refusal(&sentence));
         }
-        let asked = match std::str::from_utf8(&line) {
+        let request = match std::str::from_utf8(&line) {
             Ok(text) => Request::read(text.trim()),
             Err(_) => Err("the request is not UTF-8 text".to_owned()),
         };
-        match asked {
-            Ok(Request::Show(ask)) => desk.answer(&ask, &mut |line| say(stream, line))?,
-            Ok(Request::Do(Command::Reload)) => say(stream, &desk.reload())?,
-            Ok(Request::Do(Command::Sync)) => say(stream, &desk.sync())?,
+        match request {
+            Ok(Request::Show(show)) => {
+                handler.answer(&show, &mut |line| send_line(stream, line))?
+            }
+            Ok(Request::Do(Command::Reload)) => send_line(stream, &handler.reload())?,
+            Ok(Request::Do(Command::Sync)) => send_line(stream, &handler.sync())?,
             Ok(Request::Do(Command::HandOver)) => {
-                desk.hand_over(&mut |line| say(stream, line))?;
+                handler.hand_over(&mut |line| send_line(stream, line))?;
             }
             Ok(Request::Do(Command::Set { name, change, elements })) => {
-                say(stream, &desk.change_set(&name, change, &elements))?;
+                send_line(stream, &handler.change_set(&name, change, &elements))?;
             }
-            Err(sentence) => say(stream, &refusal(&sentence))?,
+            Err(sentence) => send_line(stream, &refusal(&sentence))?,
         }
     }
 }

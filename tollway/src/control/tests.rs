@@ -22,8 +22,8 @@ use tollway_dataplane::tables::RoutePrefix;
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Ask, Client, ClientError, NameTable, Names, NextHop, Ports, Powers, Request, RouteLookup,
-    RoutesPage, Server, Socket, SocketError,
+    Client, ClientError, NameTable, Names, NextHop, Ports, Powers, Request, RouteLookup,
+    RoutesPage, Server, ShowRequest, Socket, SocketError,
 };
 use crate::compile::compile;
 use crate::config;
@@ -111,7 +111,7 @@ fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
 }
 
 #[test]
-fn what_is_not_understood_is_answered_with_a_sentence() {
+fn unknown_requests_are_answered_with_a_sentence() {
     let scene = Scene::new();
     let stream = scene.raw();
     for (request, words) in [
@@ -148,29 +148,29 @@ fn an_endless_request_ends_the_talk() {
     let answer = exchange(&stream, &vec![b'x'; REQUEST_LIMIT as usize]);
     assert!(answer["error"].as_str().unwrap().contains("longer than 65536 bytes"));
     assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
-    assert!(scene.client().ask::<Value>(&Ask::Ports).is_ok(), "others are answered");
+    assert!(scene.client().show::<Value>(&ShowRequest::Ports).is_ok(), "others are answered");
 }
 
 #[test]
 fn every_request_is_answered() {
     let scene = Scene::new();
     let mut client = scene.client();
-    for (ask, key) in [
-        (Ask::Ports, "ports"),
-        (Ask::Links, "links"),
-        (Ask::Routes { vrf: None, within: None, all: false }, "routes"),
-        (Ask::Neighbours, "neighbours"),
-        (Ask::Drops, "drops"),
-        (Ask::Punts, "punts"),
-        (Ask::Xdp, "why"),
-        (Ask::Tolls, "tolls"),
-        (Ask::All, "uptime_ns"),
+    for (show, key) in [
+        (ShowRequest::Ports, "ports"),
+        (ShowRequest::Links, "links"),
+        (ShowRequest::Routes { vrf: None, within: None, all: false }, "routes"),
+        (ShowRequest::Neighbours, "neighbours"),
+        (ShowRequest::Drops, "drops"),
+        (ShowRequest::Punts, "punts"),
+        (ShowRequest::Xdp, "why"),
+        (ShowRequest::Tolls, "tolls"),
+        (ShowRequest::All, "uptime_ns"),
     ] {
-        let answer: Value = client.ask(&ask).unwrap();
+        let answer: Value = client.show(&show).unwrap();
         assert!(answer.get(key).is_some(), "{answer}");
         while answer["more"] == true && client.answer::<Value>().unwrap()["more"] == true {}
     }
-    let Ports { totals, ports } = client.ask(&Ask::Ports).unwrap();
+    let Ports { totals, ports } = client.show(&ShowRequest::Ports).unwrap();
     assert_eq!((totals.received, totals.defect), (0, None));
     assert_eq!(ports[0].kind, "memory");
     assert_eq!(ports[0].how, "plain memory");
@@ -179,7 +179,7 @@ fn every_request_is_answered() {
 #[test]
 fn routes_come_in_pages_in_order() {
     let scene = Scene::new();
-    let filled = scene.mailbox.ask(Duration::from_secs(10), |router, _| {
+    let filled = scene.mailbox.call(Duration::from_secs(10), |router, _| {
         let next =
             router.tables.find_neigh(router.tables.ports[0].link, IpAddr::from([10, 0, 1, 9]));
         assert_eq!(next, None);
@@ -195,7 +195,9 @@ fn routes_come_in_pages_in_order() {
     let mut client = scene.client();
     let mut pages = |within: Option<&str>| {
         let within = within.map(|net| net.parse().unwrap());
-        client.say(&Ask::Routes { vrf: Some("red".to_owned()), within, all: false }).unwrap();
+        client
+            .send_show(&ShowRequest::Routes { vrf: Some("red".to_owned()), within, all: false })
+            .unwrap();
         let mut pages = Vec::new();
         loop {
             let page: RoutesPage = client.answer().unwrap();
@@ -220,8 +222,8 @@ fn routes_come_in_pages_in_order() {
 
     let vrf = Some("red".to_owned());
     let find = |client: &mut Client, address: &str| {
-        let ask = Ask::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
-        client.ask::<RouteLookup>(&ask).unwrap().route
+        let show = ShowRequest::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
+        client.show::<RouteLookup>(&show).unwrap().route
     };
     let mut client = scene.client();
     assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
@@ -235,25 +237,25 @@ fn routes_come_in_pages_in_order() {
         let thrown = RoutePrefix::new(IpAddr::from([10, 0, 2, 0]), 25);
         router.tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
     };
-    assert_eq!(scene.mailbox.ask(Duration::from_secs(10), fall_back), Some(()));
+    assert_eq!(scene.mailbox.call(Duration::from_secs(10), fall_back), Some(()));
     assert_eq!(find(&mut client, "10.0.2.9").unwrap().prefix.to_string(), "10.0.2.0/24");
 }
 
 #[test]
-fn a_worker_that_hangs_or_has_ended_is_told_as_such() {
+fn a_worker_that_hangs_or_has_ended_is_reported_as_such() {
     let mut scene = Scene::new();
     let mut client = scene.client();
     scene.hangs.store(true, Ordering::Relaxed);
-    let asked = Instant::now();
-    let error = client.ask::<Value>(&Ask::Ports).unwrap_err();
-    assert!(asked.elapsed() < Duration::from_secs(3));
+    let start = Instant::now();
+    let error = client.show::<Value>(&ShowRequest::Ports).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(3));
     let hangs = "the worker has not answered for 1 s: it hangs, or is kept busy";
     assert!(matches!(&error, ClientError::Refused(sentence) if sentence == hangs), "{error}");
     scene.hangs.store(false, Ordering::Relaxed);
-    assert!(client.ask::<Value>(&Ask::Ports).is_ok(), "it has caught up");
+    assert!(client.show::<Value>(&ShowRequest::Ports).is_ok(), "it has caught up");
     scene.ends.store(true, Ordering::Relaxed);
     scene.worker.take().unwrap().join().unwrap();
-    let error = client.ask::<Value>(&Ask::Drops).unwrap_err();
+    let error = client.show::<Value>(&ShowRequest::Drops).unwrap_err();
     assert!(error.to_string().contains("the worker has ended"), "{error}");
     assert!(!error.remedy().is_empty());
 }
@@ -263,14 +265,14 @@ fn clients_are_few() {
     let scene = Scene::new();
     let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| scene.client()).collect();
     for client in &mut clients {
-        client.ask::<Value>(&Ask::Drops).unwrap();
+        client.show::<Value>(&ShowRequest::Drops).unwrap();
     }
-    let error = scene.client().ask::<Value>(&Ask::Drops).unwrap_err();
+    let error = scene.client().show::<Value>(&ShowRequest::Drops).unwrap_err();
     assert!(error.to_string().contains("16 clients are being served"), "{error}");
     clients.pop();
     // The thread of the closed client needs a moment to notice.
     let start = Instant::now();
-    while scene.client().ask::<Value>(&Ask::Drops).is_err() {
+    while scene.client().show::<Value>(&ShowRequest::Drops).is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
@@ -289,7 +291,7 @@ fn a_server_that_goes_takes_its_socket_along() {
 }
 
 #[test]
-fn only_what_was_left_behind_is_replaced() {
+fn only_abandoned_sockets_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let first = Socket::open(&path, false).unwrap();
@@ -320,7 +322,7 @@ fn only_what_was_left_behind_is_replaced() {
 /// A user who can read the directory can lock it. In a directory that is open to all, a user can
 /// also create files.
 #[test]
-fn others_in_the_directory_are_in_nobodys_way() {
+fn other_users_cannot_block_the_socket() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let locked = File::open(dir.path()).unwrap();
     locked.lock().unwrap();
@@ -339,7 +341,7 @@ fn others_in_the_directory_are_in_nobodys_way() {
 }
 
 #[test]
-fn of_many_that_come_at_once_one_has_the_socket() {
+fn one_of_several_simultaneous_routers_gets_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
@@ -353,27 +355,27 @@ fn of_many_that_come_at_once_one_has_the_socket() {
     assert!(UnixStream::connect(&path).is_ok());
 }
 
-fn asks() -> impl Strategy<Value = Ask> {
+fn show_requests() -> impl Strategy<Value = ShowRequest> {
     let vrf = || proptest::option::of("[a-z]{1,15}");
     let address = any::<IpAddr>();
     let net = (any::<IpAddr>(), 0..=32_u8);
     let net = net.prop_map(|(address, len)| ipnet::IpNet::new(address, len).unwrap());
     prop_oneof![
-        Just(Ask::Ports),
-        Just(Ask::Neighbours),
-        Just(Ask::All),
-        (address, vrf()).prop_map(|(address, vrf)| Ask::Route { address, vrf }),
+        Just(ShowRequest::Ports),
+        Just(ShowRequest::Neighbours),
+        Just(ShowRequest::All),
+        (address, vrf()).prop_map(|(address, vrf)| ShowRequest::Route { address, vrf }),
         (vrf(), proptest::option::of(net), any::<bool>())
-            .prop_map(|(vrf, within, all)| Ask::Routes { vrf, within, all }),
+            .prop_map(|(vrf, within, all)| ShowRequest::Routes { vrf, within, all }),
     ]
 }
 
 proptest! {
     /// Any text is parsed without a panic, and a request is read as it was written.
     #[test]
-    fn requests_are_read(ask in asks(), text: String, cut: prop::sample::Index) {
+    fn requests_are_read(show in show_requests(), text: String, cut: prop::sample::Index) {
         let _ = Request::read(&text);
-        let request = Request::from(&ask);
+        let request = Request::from(&show);
         let line = request.line();
         prop_assert_eq!(Request::read(&line), Ok(request));
         let cut = cut.index(line.len());
@@ -387,23 +389,23 @@ fn nothing_is_handed_over_to_one_that_has_gone() {
     let hands = Arc::clone(&handed);
     let hand_over = move || hands.store(true, Ordering::Relaxed);
     let powers = Powers { hand_over: Some(Box::new(hand_over)), ..Powers::default() };
-    let desk = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), powers);
+    let handler = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), powers);
     let gone = std::io::ErrorKind::BrokenPipe;
-    assert_eq!(desk.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
+    assert_eq!(handler.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
     assert!(!handed.load(Ordering::Relaxed));
-    desk.hand_over(&mut |_| Ok(())).unwrap();
+    handler.hand_over(&mut |_| Ok(())).unwrap();
     assert!(handed.load(Ordering::Relaxed));
 }
 
 #[test]
-fn who_follows_no_kernel_says_so() {
+fn a_router_from_a_file_refuses_requests_about_the_kernel() {
     use super::Command;
     use crate::controller::handle::{Status, Synced};
     let scene = Scene::new();
     let mut client = scene.client();
     let synced = client.request::<Synced>(&Request::Do(Command::Sync));
-    let status = client.ask::<Status>(&Ask::Controller);
-    let offload = client.ask::<super::Offload>(&Ask::Offload);
+    let status = client.show::<Status>(&ShowRequest::Controller);
+    let offload = client.show::<super::Offload>(&ShowRequest::Offload);
     for refused in [synced.err(), status.err(), offload.err()] {
         let Some(ClientError::Refused(sentence)) = refused else { panic!("{refused:?}") };
         assert!(sentence.contains("configured by a file"), "{sentence}");
@@ -411,29 +413,29 @@ fn who_follows_no_kernel_says_so() {
 }
 
 #[test]
-fn coverage_is_told_as_it_was_set_last_with_counts() {
+fn the_last_offload_is_reported_with_counts() {
     use crate::controller::offload::{Live, Offload, PerFamily, Reason};
     let scene = Scene::new();
     let live = Live::default();
     let powers = Powers { offload: Some(live.clone()), ..Powers::default() };
-    let desk = RequestHandler::new(scene.mailbox.clone(), NameTable::default(), powers);
-    let ask = || {
-        let mut told = String::new();
-        let mut say = |line: &str| {
-            told += line;
+    let handler = RequestHandler::new(scene.mailbox.clone(), NameTable::default(), powers);
+    let show = || {
+        let mut answer = String::new();
+        let mut send = |line: &str| {
+            answer += line;
             Ok(())
         };
-        desk.answer(&Ask::Offload, &mut say).unwrap();
-        serde_json::from_str::<super::Offload>(&told).unwrap()
+        handler.answer(&ShowRequest::Offload, &mut send).unwrap();
+        serde_json::from_str::<super::Offload>(&answer).unwrap()
     };
-    assert_eq!(ask().routes.ipv4, 0);
+    assert_eq!(show().routes.ipv4, 0);
     live.set(Offload {
         general: PerFamily { v4: vec![Reason::PathMtu], v6: vec![] },
         routes: PerFamily { v4: 3, v6: 0 },
         ..Offload::default()
     });
-    let told = ask();
-    assert_eq!((told.routes.ipv4, told.general.ipv4[0].reason.as_str()), (3, "path_mtu"));
-    let counts = told.counts.unwrap();
+    let shown = show();
+    assert_eq!((shown.routes.ipv4, shown.general.ipv4[0].reason.as_str()), (3, "path_mtu"));
+    let counts = shown.counts.unwrap();
     assert!(counts.ports.is_empty() && counts.punts.is_empty(), "{counts:?}");
 }

@@ -43,10 +43,10 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum StartupError {
     /// A query of the kernel failed.
-    #[error("the kernel cannot be asked what it is configured with: {0}")]
+    #[error("the kernel's configuration cannot be queried: {0}")]
     System(#[from] io::Error),
     /// The kernel does not answer.
-    #[error("the kernel does not say within {} s what it is configured with", PATIENCE.as_secs())]
+    #[error("the kernel does not report its configuration within {} s", PATIENCE.as_secs())]
     Silent,
     /// A device cannot be a port.
     #[error("{0}")]
@@ -63,7 +63,7 @@ pub struct Startup {
     pub(super) locals: Locals,
     pub(super) fib_sync: Option<FibSync>,
     pub(super) rules: rules::Follower,
-    pub(super) told: Receiver<rules::Event>,
+    pub(super) rule_events: Receiver<rules::Event>,
     pub(super) mailbox: ControllerMailbox,
     pub(super) settings: netlink::Settings,
     handle: Handle,
@@ -76,11 +76,11 @@ impl Startup {
     /// See [`StartupError`].
     pub fn begin(devices: &[String], settings: Settings) -> Result<Self, StartupError> {
         let (handle, mailbox) = handle()?;
-        let (tell, told) = mpsc::channel();
+        let (sender, rule_events) = mpsc::channel();
         let waker = handle.clone();
         let rules = rules::Follower::start(Box::new(move |event| {
             // An error means that the receiver has gone and needs no more events.
-            let _ = tell.send(event);
+            let _ = sender.send(event);
             waker.wake();
         }))?;
         // Before the first query, so that no change is missed.
@@ -95,9 +95,9 @@ impl Startup {
             .into_iter()
             .filter_map(|index| Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?)))
             .collect();
-        kernel_state.set_rules(first_rules(&told));
-        kernel_state.ask_again();
-        kernel_state.ask();
+        kernel_state.set_rules(first_rules(&rule_events));
+        kernel_state.query_again();
+        kernel_state.query();
         kernel_state.tally();
         kernel_state.doubt();
         let mut locals = Locals::default();
@@ -119,7 +119,7 @@ impl Startup {
             locals,
             fib_sync: None,
             rules,
-            told,
+            rule_events,
             mailbox,
             settings: settings.netlink,
             handle,
@@ -202,8 +202,8 @@ impl Drop for Keep {
 }
 
 /// The rules of nftables, or why they cannot be read.
-fn first_rules(told: &Receiver<rules::Event>) -> Rules {
-    match rules::first(told, RULES_PATIENCE) {
+fn first_rules(rule_events: &Receiver<rules::Event>) -> Rules {
+    match rules::first(rule_events, RULES_PATIENCE) {
         Ok(Ok(reading)) => Rules::Read(reading, None),
         Ok(Err(why)) => Rules::Unread(why),
         Err(_) => Rules::Unread("nft does not answer".to_owned()),

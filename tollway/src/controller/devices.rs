@@ -11,12 +11,12 @@ const OWN: &str = "toll";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// There is no device of that name.
-    #[error("there is no network device {name}; there {kernel_state}")]
+    #[error("there is no network device {name}; there {candidates}")]
     Unknown {
         /// The name.
         name: String,
         /// Devices that the user may have meant, as the end of a sentence.
-        kernel_state: String,
+        candidates: String,
     },
     /// It was named before.
     #[error("{0} is named twice; name each device once")]
@@ -78,19 +78,19 @@ pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceErr
     let mut found: Vec<Ifindex> = Vec::new();
     for name in names {
         let Some((index, netdev)) = kernel.named(name) else {
-            let (name, kernel_state) = (name.clone(), candidates(kernel));
-            return Err(DeviceError::Unknown { name, kernel_state });
+            let (name, candidates) = (name.clone(), candidates(kernel));
+            return Err(DeviceError::Unknown { name, candidates });
         };
         if found.contains(&index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        judge(kernel, netdev)?;
+        check(kernel, netdev)?;
         found.push(index);
     }
     Ok(found)
 }
 
-fn judge(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
+fn check(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
     let name = netdev.name.clone();
     let named = |index: Option<Ifindex>| {
         let netdev = index.and_then(|index| kernel.netdevs.get(&index));
@@ -136,7 +136,7 @@ pub fn is_own(netdev: &Netdev) -> bool {
 
 /// The devices that can be ports, as the end of a sentence.
 fn candidates(kernel: &Kernel) -> String {
-    let can_be = kernel.netdevs.values().filter(|netdev| judge(kernel, netdev).is_ok());
+    let can_be = kernel.netdevs.values().filter(|netdev| check(kernel, netdev).is_ok());
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
     match names[..] {
         [] => "is none that could be meant".to_owned(),
@@ -176,7 +176,7 @@ mod tests {
         kernel
     }
 
-    fn told(names: &[&str]) -> String {
+    fn result(names: &[&str]) -> String {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         match find(&kernel(), &names) {
             Ok(found) => format!("{found:?}"),
@@ -186,26 +186,28 @@ mod tests {
 
     #[test]
     fn each_mistake_is_one_sentence() {
-        assert_eq!(told(&["eth0", "eth1", "eth3"]), "[2, 3, 8]");
+        assert_eq!(result(&["eth0", "eth1", "eth3"]), "[2, 3, 8]");
         assert_eq!(
-            told(&["eth0", "eth9"]),
+            result(&["eth0", "eth9"]),
             "there is no network device eth9; there are eth0, eth1, eth3 and tollgate"
         );
-        assert_eq!(told(&["eth0", "eth0"]), "eth0 is named twice; name each device once");
-        assert!(told(&["lo"]).starts_with("lo is the loopback device"));
+        assert_eq!(result(&["eth0", "eth0"]), "eth0 is named twice; name each device once");
+        assert!(result(&["lo"]).starts_with("lo is the loopback device"));
         assert_eq!(
-            told(&["eth0.5"]),
+            result(&["eth0.5"]),
             "eth0.5 is a VLAN of eth0; name eth0, and its VLANs come with it"
         );
-        assert!(told(&["br0"]).starts_with("br0 is a bridge; name the devices that belong to it"));
-        assert!(told(&["red"]).starts_with("red is a VRF; name the devices"));
-        assert!(told(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
         assert!(
-            told(&["wg0"]).starts_with("wg0 carries no Ethernet (it is of the kind wireguard)")
+            result(&["br0"]).starts_with("br0 is a bridge; name the devices that belong to it")
+        );
+        assert!(result(&["red"]).starts_with("red is a VRF; name the devices"));
+        assert!(result(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
+        assert!(
+            result(&["wg0"]).starts_with("wg0 carries no Ethernet (it is of the kind wireguard)")
         );
         for own in ["toll2", "toll2b"] {
-            assert!(told(&[own]).contains("Tollway's own"), "{own}");
+            assert!(result(&[own]).contains("Tollway's own"), "{own}");
         }
-        assert_eq!(told(&["tollgate"]), "[12]");
+        assert_eq!(result(&["tollgate"]), "[12]");
     }
 }

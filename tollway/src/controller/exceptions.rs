@@ -9,8 +9,8 @@
 //!
 //! Limits: queries do not cover rules that select by marks, ports or bound devices. The socket receives
 //! messages of VRFs only while `net.ipv4.raw_l3mdev_accept` is 1, the default. Some thousand messages may
-//! wait to be read. Of exceptions older than the start, the kernel lists those that packets have met since.
-//! An ICMP redirect about the host's own ICMP messages takes effect while any such socket is open
+//! wait to be read. Of exceptions older than the start, the kernel lists those that packets have used
+//! since. An ICMP redirect about the host's own ICMP messages takes effect while any such socket is open
 //! (`raw_err`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,18 +25,18 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::event::{Change, Event};
 use super::kernel::{Family, Ifindex};
-use super::netlink::{Flow, Locked, ask_locked, list_locked};
-use crate::netlink::Asker;
+use super::netlink::{Flow, Locked, list_locked, query_locked};
+use crate::netlink::QuerySocket;
 use crate::ports::{sys, why};
 
 /// When to query after a message. The socket receives it before the kernel processes it
 /// (`raw_local_deliver`), and a busy TCP socket processes it later (`tcp_v4_mtu_reduced`).
-const ASKED_AFTER: [Duration; 4] =
+const QUERY_AFTER: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(50), Duration::from_secs(1)];
 /// Messages read in one turn.
 const BATCH: usize = 64;
 /// Queries that may wait; beyond that the oldest are dropped.
-const MOST_ASKS: usize = 512;
+const MOST_QUERIES: usize = 512;
 /// The most destinations on the kernel path: each is an entry in the FIB of each table. The kernel itself
 /// stores some thousand exceptions for a next hop.
 const MOST_KNOWN: usize = 16_384;
@@ -55,13 +55,13 @@ const NEVER: Duration = Duration::from_secs(3600);
 pub(super) struct Exceptions {
     /// The raw socket for the messages; none where the system refuses it.
     messages: Option<File>,
-    asker: Option<Asker>,
-    asks: VecDeque<Ask>,
+    query_socket: Option<QuerySocket>,
+    queries: VecDeque<Query>,
     known: BTreeMap<Ipv4Addr, PathMtuException>,
     /// When to query all known exceptions again, after a change of routes.
     doubted: Option<Instant>,
     /// Whether the warning about too many exceptions has been logged.
-    has_told: bool,
+    has_warned: bool,
     /// The initial list, until it is complete.
     list: Option<JoinHandle<io::Result<Locked>>>,
     /// When there is something to do even without a message.
@@ -81,7 +81,7 @@ fn may_reroute(event: &Event) -> bool {
 
 /// A query whether an exception has been made or still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ask {
+struct Query {
     at: Instant,
     /// How often it has been tried.
     tries: usize,
@@ -102,13 +102,13 @@ struct PathMtuException {
 impl Exceptions {
     /// Starts to follow the messages.
     pub(super) fn open() -> Self {
-        let opened =
-            sys::unreachable_socket().and_then(|socket| Ok((socket, Asker::open(NETLINK_ROUTE)?)));
-        let (messages, asker) = match opened {
-            Ok((socket, asker)) => (Some(File::from(socket)), Some(asker)),
+        let opened = sys::unreachable_socket()
+            .and_then(|socket| Ok((socket, QuerySocket::open(NETLINK_ROUTE)?)));
+        let (messages, query_socket) = match opened {
+            Ok((socket, query_socket)) => (Some(File::from(socket)), Some(query_socket)),
             Err(error) => {
                 tracing::warn!(
-                    "ICMP messages cannot be heard ({}): where the kernel learns of a path MTU below \
+                    "ICMP messages cannot be received ({}): where the kernel learns of a path MTU below \
                      552 by one, packets leave whole nevertheless",
                     why(&error)
                 );
@@ -117,9 +117,18 @@ impl Exceptions {
         };
         let list =
             std::thread::Builder::new().name("exceptions".to_owned()).spawn(list_locked).ok();
-        let (asks, known) = (VecDeque::new(), BTreeMap::new());
-        let (doubted, has_told) = (None, false);
-        Self { messages, asker, asks, known, doubted, has_told, list, at: Instant::now() }
+        let (queries, known) = (VecDeque::new(), BTreeMap::new());
+        let (doubted, has_warned) = (None, false);
+        Self {
+            messages,
+            query_socket,
+            queries,
+            known,
+            doubted,
+            has_warned,
+            list,
+            at: Instant::now(),
+        }
     }
 
     /// The descriptor to wait for; -1, which poll(2) ignores, if there is none.
@@ -144,7 +153,7 @@ impl Exceptions {
         vrfs: impl FnOnce() -> Vec<Ifindex>,
     ) -> Option<BTreeSet<Ipv4Addr>> {
         let now = Instant::now();
-        self.hear(now);
+        self.receive(now);
         if self.at > now {
             return None;
         }
@@ -160,26 +169,26 @@ impl Exceptions {
         for (dst, known) in due {
             has_time = has_time && now.elapsed() < SLICE;
             if has_time {
-                changed |= !self.ask_again(dst, known, vrfs, now);
+                changed |= !self.query_again(dst, known, vrfs, now);
             }
         }
-        for _ in 0..self.asks.len() {
-            let Some(ask) = self.asks.pop_front() else { break };
+        for _ in 0..self.queries.len() {
+            let Some(query) = self.queries.pop_front() else { break };
             has_time = has_time && now.elapsed() < SLICE;
-            if ask.at > now || !has_time {
-                self.asks.push_back(ask);
+            if query.at > now || !has_time {
+                self.queries.push_back(query);
                 continue;
             }
-            match self.ask(ask.flow, vrfs) {
-                Ok(Some(left)) => changed |= self.note(ask.flow, now + left),
+            match self.query(query.flow, vrfs) {
+                Ok(Some(left)) => changed |= self.note(query.flow, now + left),
                 Ok(None) | Err(_) => {
-                    let tries = ask.tries + 1;
-                    let at = ASKED_AFTER.get(tries).map(|after| now + *after);
-                    self.asks.extend(at.map(|at| Ask { at, tries, ..ask }));
+                    let tries = query.tries + 1;
+                    let at = QUERY_AFTER.get(tries).map(|after| now + *after);
+                    self.queries.extend(at.map(|at| Query { at, tries, ..query }));
                 }
             }
         }
-        let due = self.asks.iter().map(|ask| ask.at).chain(self.doubted);
+        let due = self.queries.iter().map(|query| query.at).chain(self.doubted);
         let ends = self.known.values().map(|known| known.until);
         let list = self.list.as_ref().map(|_| now + LIST_EVERY);
         let next = due.chain(ends).chain(list).min().unwrap_or(now + NEVER);
@@ -189,7 +198,7 @@ impl Exceptions {
 
     /// Queries whether an exception still exists; false if it does not. One that the kernel has listed may be
     /// of unknown packets, so it is kept until it expires.
-    fn ask_again(
+    fn query_again(
         &mut self,
         dst: Ipv4Addr,
         known: PathMtuException,
@@ -197,14 +206,14 @@ impl Exceptions {
         now: Instant,
     ) -> bool {
         let flow = known.flow.unwrap_or(Flow { src: None, dst, tos: 0 });
-        let until = match self.ask(flow, vrfs) {
+        let until = match self.query(flow, vrfs) {
             Ok(Some(left)) => now + left.max(LEAST),
             Ok(None) if known.flow.is_some() || known.until <= now => {
                 self.known.remove(&dst);
                 return false;
             }
             Ok(None) => known.until,
-            Err(_) => now + ASKED_AFTER[3],
+            Err(_) => now + QUERY_AFTER[3],
         };
         self.known.insert(dst, PathMtuException { until, is_doubted: false, ..known });
         true
@@ -214,7 +223,7 @@ impl Exceptions {
     fn note(&mut self, flow: Flow, until: Instant) -> bool {
         let is_new = !self.known.contains_key(&flow.dst);
         if is_new && self.known.len() >= MOST_KNOWN {
-            if !std::mem::replace(&mut self.has_told, true) {
+            if !std::mem::replace(&mut self.has_warned, true) {
                 tracing::warn!(
                     "the kernel has learnt of more than {MOST_KNOWN} path MTUs below \
                      net.ipv4.route.min_pmtu; packets to further destinations leave whole"
@@ -227,7 +236,7 @@ impl Exceptions {
         is_new
     }
 
-    fn hear(&mut self, now: Instant) {
+    fn receive(&mut self, now: Instant) {
         /// An IPv4 header, the ICMP header, and the part of the packet that was too big; all with options.
         const ROOM: usize = 256;
         let Some(messages) = &mut self.messages else { return };
@@ -236,15 +245,15 @@ impl Exceptions {
             let Ok(len) = messages.read(&mut room) else { return };
             let Some(flow) = room.get(..len).and_then(too_big) else { continue };
             // The new message may have a smaller MTU than the one before.
-            if let Some(ask) = self.asks.iter_mut().find(|ask| ask.flow == flow) {
-                (ask.at, ask.tries) = (now, 0);
+            if let Some(query) = self.queries.iter_mut().find(|query| query.flow == flow) {
+                (query.at, query.tries) = (now, 0);
                 self.at = now;
                 continue;
             }
-            if self.asks.len() == MOST_ASKS {
-                self.asks.pop_front();
+            if self.queries.len() == MOST_QUERIES {
+                self.queries.pop_front();
             }
-            self.asks.push_back(Ask { at: now, tries: 0, flow });
+            self.queries.push_back(Query { at: now, tries: 0, flow });
             self.at = now;
         }
     }
@@ -272,11 +281,11 @@ impl Exceptions {
     }
 
     /// Queries how long an exception holds, if there is one, in the main table and those of VRFs.
-    fn ask(&mut self, flow: Flow, vrfs: &[Ifindex]) -> io::Result<Option<Duration>> {
-        let Some(asker) = &mut self.asker else { return Ok(None) };
+    fn query(&mut self, flow: Flow, vrfs: &[Ifindex]) -> io::Result<Option<Duration>> {
+        let Some(query_socket) = &mut self.query_socket else { return Ok(None) };
         let mut left = None;
         for vrf in std::iter::once(None).chain(vrfs.iter().copied().map(Some)) {
-            left = left.max(ask_locked(asker, flow, vrf)?);
+            left = left.max(query_locked(query_socket, flow, vrf)?);
         }
         Ok(left)
     }

@@ -58,7 +58,7 @@ pub(super) enum Request {
     /// often the worker was paused.
     Gap(u64, State),
     /// Count the routes and evaluate the offload.
-    Judge(SyncSender<()>),
+    Evaluate(SyncSender<()>),
     /// Compare everything with the kernel's configuration.
     Audit,
     /// End.
@@ -119,22 +119,22 @@ impl Handle {
     #[must_use]
     pub fn sync(&self, patience: Duration) -> Option<Synced> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.ask(Request::Sync(answer));
+        self.send(Request::Sync(answer));
         answered.recv_timeout(patience).ok()
     }
 
     /// Waits until the published offload ([`Live`](super::offload::Live)) considers the present routes; false if
     /// that takes longer than `patience`.
     #[must_use]
-    pub fn judge(&self, patience: Duration) -> bool {
+    pub fn evaluate(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.ask(Request::Judge(answer));
+        self.send(Request::Evaluate(answer));
         answered.recv_timeout(patience).is_ok()
     }
 
     /// Starts an audit now: compares everything with the kernel's configuration.
     pub fn audit(&self) {
-        self.ask(Request::Audit);
+        self.send(Request::Audit);
     }
 
     /// Lets the kernel forward until everything that it has notified of so far is active. The worker calls
@@ -143,7 +143,7 @@ impl Handle {
         // In this order: see `ControllerMailbox::go_on`.
         let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
-        self.ask(Request::Gap(gaps, state.clone()));
+        self.send(Request::Gap(gaps, state.clone()));
     }
 
     /// The state and the counters.
@@ -154,10 +154,10 @@ impl Handle {
 
     /// Ends the thread.
     pub(super) fn stop(&self) {
-        self.ask(Request::Stop);
+        self.send(Request::Stop);
     }
 
-    fn ask(&self, request: Request) {
+    fn send(&self, request: Request) {
         // An error means that the thread has ended; then there is no answer.
         let _ = self.requests.send(request);
         self.wake();

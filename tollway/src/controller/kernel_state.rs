@@ -76,7 +76,7 @@ pub(super) struct KernelState {
     /// When to query other namespaces together with the rest.
     namespaces_at: Instant,
     /// Whether something has changed since the last query.
-    unasked: bool,
+    needs_query: bool,
     /// Whether something has changed that the plan depends on.
     pub(super) stale: bool,
     /// Whether a port's device has changed.
@@ -113,7 +113,7 @@ impl KernelState {
             exceptions: Exceptions::open(),
             probes_at: now,
             namespaces_at: now,
-            unasked: true,
+            needs_query: true,
             stale: true,
             linked: true,
             renamed: false,
@@ -137,7 +137,7 @@ impl KernelState {
                 self.probe_again();
                 self.of_sysctls.at = self.probes_at;
             }
-            Event::Whole(_) => self.ask_again(),
+            Event::Whole(_) => self.query_again(),
             Event::Tc(_) => self.probe_again(),
             Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
             Event::Rule(..) => self.sticky_flags.rules = true,
@@ -221,7 +221,7 @@ impl KernelState {
     }
 
     /// Requests that everything be queried again.
-    pub(super) fn ask_again(&mut self) {
+    pub(super) fn query_again(&mut self) {
         self.probe_again();
         (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
@@ -229,7 +229,7 @@ impl KernelState {
     /// Requests that everything attached to devices be queried again.
     fn probe_again(&mut self) {
         self.probes_at = Instant::now();
-        self.unasked = true;
+        self.needs_query = true;
     }
 
     /// When the next query is due.
@@ -238,7 +238,7 @@ impl KernelState {
     }
 
     /// Processes messages about path MTUs that hold for forwarded packets, and sends the queries that are due.
-    pub(super) fn hear_path_mtus(&mut self) {
+    pub(super) fn update_path_mtus(&mut self) {
         let netdevs = &self.kernel.netdevs;
         let vrfs = || {
             let vrfs = netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
@@ -251,11 +251,11 @@ impl KernelState {
     }
 
     /// Makes the queries that are due; false if something has changed and the kernel does not answer.
-    pub(super) fn ask(&mut self) -> bool {
+    pub(super) fn query(&mut self) -> bool {
         let now = Instant::now();
         if self.of_sysctls.at <= now {
             let began = sys::thread_time();
-            let mut sysctls = Sysctls::read(self.asked());
+            let mut sysctls = Sysctls::read(self.sysctl_devices());
             let mut spread = Spread { groups: self.sticky_flags.groups, ..self.spread() };
             seed::settle(&mut sysctls, &mut spread);
             self.seed_refused = spread.seed_refused;
@@ -277,19 +277,19 @@ impl KernelState {
         if self.probes_at <= now {
             self.probes_at = now + PROBES_EVERY;
             let elsewhere = (self.namespaces_at > now).then(|| self.probes.elsewhere.clone());
-            let asks_all = elsewhere.is_none();
+            let queries_all = elsewhere.is_none();
             match Probes::read(&self.kernel.netdevs, self.probed(), elsewhere) {
                 Ok(probes) => {
                     self.stale |= probes != self.probes;
-                    (self.probes, self.unasked) = (probes, false);
-                    if asks_all {
+                    (self.probes, self.needs_query) = (probes, false);
+                    if queries_all {
                         self.namespaces_at = now + now.elapsed() * NAMESPACES_SHARE;
                     }
                 }
-                Err(error) => tracing::warn!("the kernel cannot be asked: {error}; asking again"),
+                Err(error) => tracing::warn!("the kernel cannot be queried: {error}; trying again"),
             }
         }
-        !self.unasked
+        !self.needs_query
     }
 
     const fn spread(&self) -> Spread {
@@ -298,18 +298,18 @@ impl KernelState {
 
     /// The devices whose sysctls matter: those of links and VRFs, and those that are up without a carrier, as
     /// the kernel may ignore their routes.
-    fn asked(&self) -> impl Iterator<Item = &str> {
+    fn sysctl_devices(&self) -> impl Iterator<Item = &str> {
         let probed = self.probed();
         self.kernel.netdevs.iter().filter_map(move |(index, netdev)| {
-            is_asked(*index, netdev, &probed).then_some(netdev.name.as_str())
+            has_relevant_sysctls(*index, netdev, &probed).then_some(netdev.name.as_str())
         })
     }
 
     /// Says whether the sysctls of a device matter, or those of the namespace for `None`.
-    pub(super) fn asks(&self, device: Option<Ifindex>) -> bool {
+    pub(super) fn reads_sysctls_of(&self, device: Option<Ifindex>) -> bool {
         device.is_none_or(|index| {
             let netdev = self.kernel.netdevs.get(&index);
-            netdev.is_some_and(|netdev| is_asked(index, netdev, &self.probed()))
+            netdev.is_some_and(|netdev| has_relevant_sysctls(index, netdev, &self.probed()))
         })
     }
 
@@ -385,8 +385,8 @@ impl KernelState {
     }
 }
 
-/// Says whether the sysctls of a device matter; see [`KernelState::asked`].
-fn is_asked(index: Ifindex, netdev: &Netdev, probed: &BTreeSet<Ifindex>) -> bool {
+/// Says whether the sysctls of a device matter; see [`KernelState::sysctl_devices`].
+fn has_relevant_sysctls(index: Ifindex, netdev: &Netdev, probed: &BTreeSet<Ifindex>) -> bool {
     const UP: u32 = 1;
     const LOWER_UP: u32 = 1 << 16;
     let has_no_carrier = netdev.flags & (UP | LOWER_UP) == UP;

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_every_system_are_one_view() {
+    fn the_default_rules_are_one_lookup_chain() {
         let lookup_chains = lookup_chains(&kernel(defaults()));
         assert_eq!(
             lookup_chains.lookup_chains,
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vrf_falls_back_to_the_view_of_all_others() {
+    fn a_vrf_falls_back_to_the_lookup_chain_of_all_others() {
         let vrf = rule(1000, RuleAction::Vrf);
         for local_at in [0, 32765] {
             let mut rules = defaults();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_by_input_device_are_the_kernels_in_a_vrf() {
+    fn rules_by_input_device_take_the_kernel_path_in_a_vrf() {
         let vrf = rule(1000, RuleAction::Vrf);
         for (iif, family, seen) in [
             ("two", Family::V4, Some(BaseTable::All(RouteAction::Kernel))),
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_is_turned_round_leaves_all_to_the_kernel() {
+    fn an_inverted_selector_puts_all_packets_on_the_kernel_path() {
         let mut rule = of_table(100, 7);
         (rule.src, rule.odd) = (Some("192.0.2.0/24".parse().unwrap()), Some(NOT.to_owned()));
         let lookup_chains = lookup_chains(&kernel(defaults().into_iter().chain([rule])));

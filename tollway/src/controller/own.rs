@@ -82,20 +82,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_heard_of_own_devices() {
+    fn events_of_own_devices_are_dropped() {
         let mut own = Own::default();
         let address = |ifindex| {
             let address = "fe80::1/64".parse().unwrap();
             let address = Address { ifindex, address, peer: None, broadcast: None, flags: 0 };
             Event::Address(address, Presence::Here)
         };
-        let mut told = |event| own.without(event).is_some();
-        assert!(told(link(2, "eth0")) && !told(link(3, "toll2")));
-        assert!(told(address(2)) && !told(address(3)));
-        assert!(told(route(2)) && !told(route(3)));
-        assert!(told(Event::Tc(Some(2))) && !told(Event::Tc(Some(3))) && told(Event::Tc(None)));
-        assert!(!told(Event::Link(3, None)), "it was never told of");
-        assert!(told(link(3, "eth1")) && told(route(3)), "the number is another's now");
+        let mut passes = |event| own.without(event).is_some();
+        assert!(passes(link(2, "eth0")) && !passes(link(3, "toll2")));
+        assert!(passes(address(2)) && !passes(address(3)));
+        assert!(passes(route(2)) && !passes(route(3)));
+        assert!(
+            passes(Event::Tc(Some(2))) && !passes(Event::Tc(Some(3))) && passes(Event::Tc(None))
+        );
+        assert!(!passes(Event::Link(3, None)), "it was never reported");
+        assert!(passes(link(3, "eth1")) && passes(route(3)), "the number is another's now");
     }
 
     #[test]
@@ -104,10 +106,10 @@ mod tests {
         kernel.netdevs.insert(2, netdev("eth0"));
         kernel.netdevs.insert(3, netdev("toll2"));
         let mut own = Own::default();
-        let Some(Event::Whole(told)) = own.without(Event::Whole(Box::new(kernel))) else {
-            panic!("it is told")
+        let Some(Event::Whole(visible)) = own.without(Event::Whole(Box::new(kernel))) else {
+            panic!("it is reported")
         };
-        assert_eq!(told.netdevs.keys().collect::<Vec<_>>(), [&2]);
+        assert_eq!(visible.netdevs.keys().collect::<Vec<_>>(), [&2]);
         assert_eq!(own.without(route(3)), None);
     }
 }

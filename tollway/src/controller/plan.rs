@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_compiled_anew_where_a_link_has_another_vrf_device() {
+    fn another_vrf_device_of_a_link_rebuilds_the_rules() {
         let shapes = [None, Some(8), Some(9)].map(plan);
         let devices = shapes.each_ref().map(|plan| {
             let rules = plan.topology.model.kernel_rules.as_ref().unwrap();

@@ -36,7 +36,9 @@ impl Policies {
             Err(error) => {
                 if error.raw_os_error() != Some(libc::EPROTONOSUPPORT) {
                     let why = why(&error);
-                    tracing::warn!("changes of IPsec policies are not told ({why}), but asked for");
+                    tracing::warn!(
+                        "the kernel does not notify of IPsec policies ({why}); Tollway queries them"
+                    );
                 }
                 None
             }

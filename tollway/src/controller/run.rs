@@ -7,9 +7,10 @@
 
 mod apply;
 mod attached;
-mod bypass_reasons;
+mod mode;
 
 use std::io::{self, Read};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ use crate::service::Beat;
 use crate::sync::lock;
 use crate::xdp;
 use attached::AttachRequests;
-use bypass_reasons::BypassReasons;
+use mode::{ModeEvent, ModeTracker};
 
 /// The longest time between two signs of life of the thread.
 const BEAT: Duration = Duration::from_millis(500);
@@ -60,15 +61,15 @@ pub(super) struct Controller {
     fib_sync: Option<FibSync>,
     installer: Installer,
     rules: rules::Follower,
-    told: Receiver<rules::Event>,
+    rule_events: Receiver<rules::Event>,
     mailbox: ControllerMailbox,
-    bypass_reasons: BypassReasons,
+    mode: ModeTracker,
     /// The offload, published for others.
     live: Live,
     /// When to query whether the ports work.
     ports_at: Instant,
     /// The pending answer of the ports.
-    asked_ports: Option<Receiver<apply::Looked>>,
+    ports_answer: Option<Receiver<apply::Looked>>,
     /// Since when there are notifications that are not active, if there are any.
     unread_since: Option<Instant>,
     /// `None` before the first turn.
@@ -77,10 +78,6 @@ pub(super) struct Controller {
     turned_at: Instant,
     /// Which ports should have their programs attached.
     attach_requests: AttachRequests,
-    /// Whether rules were read that are not active yet.
-    rules_are_new: bool,
-    /// Whether the kernel's rules differ from those that were read.
-    rules_are_old: bool,
     /// Whether the active filter's sets have other elements than the rules as read.
     elements_applied: bool,
     /// The last generation of rules that the kernel notified of.
@@ -89,31 +86,40 @@ pub(super) struct Controller {
     elements: Vec<rules::ElementChange>,
     /// When to rebuild the tables, regardless of what has changed.
     again_at: Option<Instant>,
-    /// Requesters that wait for a generation of rules, and for all notifications before it.
-    waiting: Vec<(u32, Waiting)>,
+    /// The last request to list the sets of ipset that was answered.
+    looked: u64,
+    waiting: Vec<Requester>,
     /// Requesters that wait for a new evaluation of the offload.
-    judging: Vec<SyncSender<()>>,
+    evaluations: Vec<SyncSender<()>>,
     status: Status,
     beat: Beat,
 }
 
-/// A requester that waits until everything is active.
+/// Waits until everything before its request is active.
+struct Requester {
+    /// The kernel's generation of rules.
+    generation: u32,
+    /// The number of a request to list the sets of ipset.
+    look: u64,
+    waiting: Waiting,
+}
+
+/// Who waits.
 enum Waiting {
-    Asks(SyncSender<Synced>),
+    Sync(SyncSender<Synced>),
     /// The XDP programs, after the worker was paused.
-    Steers(u64, xdp::State),
+    Gap(u64, xdp::State),
 }
 
 impl Controller {
-    pub(super) fn new(mirror: Startup, installer: Installer, live: Live, beat: Beat) -> Self {
-        let attach_requests = AttachRequests::new(mirror.idle());
-        let Startup { source, settings, kernel_state, plan, locals, fib_sync, .. } = mirror;
-        let Startup { policies, rules, told, mailbox, .. } = mirror;
+    pub(super) fn new(startup: Startup, installer: Installer, live: Live, beat: Beat) -> Self {
+        let attach_requests = AttachRequests::new(startup.idle());
+        let Startup { source, settings, kernel_state, plan, locals, fib_sync, .. } = startup;
+        let Startup { policies, rules, rule_events, mailbox, .. } = startup;
         let rules_generation = match kernel_state.rules() {
             Rules::Read(reading, _) => reading.generation,
             Rules::Unread(_) => 0,
         };
-        let bypass_reasons = BypassReasons { starting: true, ..BypassReasons::default() };
         Self {
             source,
             policies,
@@ -124,24 +130,23 @@ impl Controller {
             fib_sync,
             installer,
             rules,
-            told,
+            rule_events,
             mailbox,
-            bypass_reasons,
+            mode: ModeTracker::new(),
             live,
             ports_at: Instant::now(),
-            asked_ports: None,
+            ports_answer: None,
             unread_since: None,
             hurry: None,
             turned_at: Instant::now(),
             attach_requests,
-            rules_are_new: false,
-            rules_are_old: false,
             elements_applied: false,
             rules_generation,
             elements: Vec::new(),
             again_at: None,
+            looked: 0,
             waiting: Vec::new(),
-            judging: Vec::new(),
+            evaluations: Vec::new(),
             status: Status::default(),
             beat,
         }
@@ -154,7 +159,7 @@ impl Controller {
             match self.turn(more) {
                 Ok(Some(next)) => {
                     more = next;
-                    if let Some(ready) = ready.take_if(|_| !self.bypass_reasons.starting) {
+                    if let Some(ready) = ready.take_if(|_| !self.mode.is_starting()) {
                         ready();
                     }
                 }
@@ -176,31 +181,30 @@ impl Controller {
         self.turned_at = Instant::now();
         self.hurry.get_or_insert_with(Hurry::begin).look();
         self.beat.beat();
-        if !self.hear() {
+        if !self.receive_requests() {
             return Ok(None);
         }
         let more = self.read()?;
         self.notice_late();
         // In this order: rules that were read before devices changed count as read before.
-        self.hear_rules();
+        self.receive_rules();
         self.doubt_rules();
-        self.hear_policies();
-        self.kernel_state.hear_path_mtus();
-        self.bypass_reasons.unasked = !self.kernel_state.ask();
+        self.check_policies();
+        self.kernel_state.update_path_mtus();
+        let is_answered = self.kernel_state.query();
+        self.on(if is_answered { ModeEvent::Queried } else { ModeEvent::QueryFailed });
         self.apply();
         if self.source.is_drained() {
             self.unread_since = None;
-            self.bypass_reasons.late = false;
+            self.on(ModeEvent::BacklogRead);
         }
-        self.bypass();
+        self.on(ModeEvent::TurnEnded { more });
         if !more {
-            self.bypass_reasons.starting = false;
-            self.bypass();
             self.answer();
         }
-        for judging in self.judging.drain(..) {
+        for requester in self.evaluations.drain(..) {
             // The requester may have gone.
-            let _ = judging.try_send(());
+            let _ = requester.try_send(());
         }
         self.report();
         Ok(Some(more))
@@ -216,24 +220,24 @@ impl Controller {
     }
 
     /// Handles requests; false if the thread should end.
-    fn hear(&mut self) -> bool {
+    fn receive_requests(&mut self) -> bool {
         let mut bytes = [0; 64];
         while matches!(self.mailbox.woken.read(&mut bytes), Ok(1..)) {}
         while let Ok(request) = self.mailbox.requests.try_recv() {
             match request {
                 Request::Sync(answer) => {
-                    self.wait(Waiting::Asks(answer));
-                    self.kernel_state.ask_again();
+                    self.wait(Waiting::Sync(answer));
+                    self.kernel_state.query_again();
                 }
-                Request::Gap(gaps, state) => self.wait(Waiting::Steers(gaps, state)),
-                Request::Judge(answer) => {
+                Request::Gap(gaps, state) => self.wait(Waiting::Gap(gaps, state)),
+                Request::Evaluate(answer) => {
                     self.kernel_state.tally();
-                    self.judging.push(answer);
+                    self.evaluations.push(answer);
                 }
                 Request::Audit => {
                     self.source.audit();
                     self.rules.read_again();
-                    self.kernel_state.ask_again();
+                    self.kernel_state.query_again();
                 }
                 Request::Stop => return false,
             }
@@ -245,7 +249,7 @@ impl Controller {
     fn wait(&mut self, waiting: Waiting) {
         // Without a generation, the kernel has no rules.
         let generation = rules::generation().unwrap_or(self.rules_generation);
-        self.waiting.push((generation, waiting));
+        self.waiting.push(Requester { generation, look: self.rules.look(), waiting });
     }
 
     /// Lets the kernel forward if more notifications arrive than can be installed at once: the active
@@ -256,30 +260,28 @@ impl Controller {
         }
         let since = *self.unread_since.get_or_insert(self.turned_at);
         if since.elapsed() >= LATE {
-            self.bypass_reasons.late = true;
-            self.installer.bypass(true);
+            self.on(ModeEvent::BacklogLate);
         }
     }
 
     /// Reads the kernel's notifications; returns whether there are more.
     fn read(&mut self) -> io::Result<bool> {
         let start = Instant::now();
-        let Self { source, kernel_state, bypass_reasons, .. } = self;
+        let Self { source, kernel_state, mode, installer, .. } = self;
         loop {
-            let mut is_unasked = false;
             let more = source.read(&mut |event| {
                 match event {
-                    Event::Lost => bypass_reasons.lost = true,
-                    Event::Complete => bypass_reasons.lost = false,
+                    Event::Lost => mode.on(ModeEvent::MessagesLost),
+                    Event::Complete => mode.on(ModeEvent::ListComplete),
                     // Reading all sysctls takes a millisecond; this turn does it.
-                    Event::Sysctl(_, device) => is_unasked |= kernel_state.asks(device),
+                    Event::Sysctl(_, device) if kernel_state.reads_sysctls_of(device) => {
+                        mode.on(ModeEvent::Changing);
+                    }
                     _ => {}
                 }
                 kernel_state.take(event);
             })?;
-            if bypass_reasons.lost || is_unasked {
-                self.installer.bypass(true);
-            }
+            installer.bypass(!mode.is_forwarding());
             if !more || start.elapsed() > SLICE {
                 return Ok(more);
             }
@@ -291,57 +293,51 @@ impl Controller {
         let by_number =
             matches!(self.kernel_state.rules(), Rules::Read(reading, _) if reading.knows_numbers);
         if self.kernel_state.take_renamed() && by_number {
-            self.outdate_rules();
+            self.on(ModeEvent::RulesChanged);
             self.rules.read_again();
         }
     }
 
-    /// Lets the kernel forward until its rules have been read.
-    fn outdate_rules(&mut self) {
-        (self.rules_are_old, self.bypass_reasons.rules) = (true, true);
-        self.installer.bypass(true);
+    /// Changes the mode, and begins or ends the bypass accordingly.
+    fn on(&mut self, event: ModeEvent) {
+        self.mode.on(event);
+        self.installer.bypass(!self.mode.is_forwarding());
     }
 
     /// After a change of IPsec policies, lets the kernel forward until its consequences are active: in this
     /// turn, unless a query of the kernel fails.
-    fn hear_policies(&mut self) {
+    fn check_policies(&mut self) {
         if self.policies.have_changed() {
-            self.installer.bypass(true);
-            self.kernel_state.ask_again();
+            self.on(ModeEvent::Changing);
+            self.kernel_state.query_again();
         }
     }
 
     /// Receives events of the firewall's rules.
-    fn hear_rules(&mut self) {
+    fn receive_rules(&mut self) {
         loop {
-            let event = match self.told.try_recv() {
+            let event = match self.rule_events.try_recv() {
                 Ok(event) => event,
                 Err(TryRecvError::Empty) => return,
                 // The thread that follows the rules has ended.
-                Err(TryRecvError::Disconnected) => return self.outdate_rules(),
+                Err(TryRecvError::Disconnected) => return self.on(ModeEvent::RulesChanged),
             };
             match event {
-                rules::Event::Changed => self.outdate_rules(),
-                rules::Event::Behind(is_behind) => {
-                    self.bypass_reasons.rules_late = is_behind;
-                    if is_behind {
-                        self.installer.bypass(true);
-                    }
-                }
+                rules::Event::Changed => self.on(ModeEvent::RulesChanged),
+                rules::Event::Behind(true) => self.on(ModeEvent::RulesBehind),
+                rules::Event::Behind(false) => self.on(ModeEvent::RulesCaughtUp),
                 rules::Event::Read(reading) => {
                     self.rules_generation = reading.generation;
                     self.elements.clear();
-                    self.rules_are_old = false;
-                    self.take_rules(Rules::Read(reading, None));
+                    self.take_rules(reading);
                 }
                 rules::Event::Unreadable(why) => {
                     tracing::error!("{why}; until then the kernel forwards what rules are about");
-                    // Set the bypass at once: the active tables do not yet send all packets to the kernel path.
-                    self.installer.bypass(true);
-                    self.bypass_reasons.rules = true;
-                    self.rules_are_old = false;
-                    self.take_rules(Rules::Unread(why));
+                    self.kernel_state.set_rules(Rules::Unread(why));
+                    self.elements_applied = false;
+                    self.on(ModeEvent::RulesUnreadable);
                 }
+                rules::Event::Looked(number) => self.looked = number,
                 rules::Event::Elements { generation, changes } => {
                     self.rules_generation = generation;
                     self.elements.extend(changes);
@@ -350,55 +346,49 @@ impl Controller {
         }
     }
 
-    fn take_rules(&mut self, rules: Rules) {
-        let same = match (&rules, self.kernel_state.rules()) {
-            (Rules::Read(new, _), Rules::Read(old, _)) => {
-                let is_active = !self.elements_applied || self.rules_are_new;
-                is_active && new.rules == old.rules && new.needs == old.needs
+    fn take_rules(&mut self, reading: Arc<rules::Reading>) {
+        let is_confirmed = match self.kernel_state.rules() {
+            Rules::Read(last, _) => {
+                let has_own_elements = !self.elements_applied || self.mode.has_new_rules();
+                has_own_elements && reading.rules == last.rules && reading.needs == last.needs
             }
-            _ => false,
+            Rules::Unread(_) => false,
         };
-        if same {
-            self.bypass_reasons.rules = self.rules_are_new;
-        } else {
-            self.kernel_state.set_rules(rules);
-            self.elements_applied = false;
-            self.rules_are_new = true;
+        if is_confirmed {
+            return self.on(ModeEvent::RulesConfirmed);
         }
-    }
-
-    /// Turns the bypass on or off, as its reasons demand.
-    fn bypass(&mut self) {
-        self.installer.bypass(self.bypass_reasons.why().is_some());
+        self.kernel_state.set_rules(Rules::Read(reading, None));
+        self.elements_applied = false;
+        self.on(ModeEvent::RulesRead);
     }
 
     /// Answers waiting requesters, if everything is active.
     fn answer(&mut self) {
-        let BypassReasons { starting, lost, rules, .. } = self.bypass_reasons;
         let is_read = |generation| match self.kernel_state.rules() {
             Rules::Read(..) => rules::is_reached(generation, self.rules_generation),
             Rules::Unread(_) => true,
         };
-        let due = self.waiting.iter().all(|(generation, _)| is_read(*generation));
-        if self.waiting.is_empty() || !due || starting || lost || rules {
+        let is_due = |one: &Requester| is_read(one.generation) && one.look <= self.looked;
+        let due = self.waiting.iter().all(is_due);
+        if self.waiting.is_empty() || !due || !self.mode.is_current() {
             return;
         }
         if let Some(follower) = self.installer.follower() {
             let _ = follower.catch_up(PATIENCE);
         }
         // When the worker answers, it has done all earlier jobs.
-        let _ = self.installer.mailbox().ask(PATIENCE, |_, _| ());
+        let _ = self.installer.mailbox().call(PATIENCE, |_, _| ());
         // It may not have finished a turn since.
         if let Some(fib_sync) = &self.fib_sync {
             self.installer.void(fib_sync.epochs());
         }
-        let synced =
-            Synced { changes: self.kernel_state.changes, bypassed: self.bypass_reasons.why() };
-        for (_, waiting) in self.waiting.drain(..) {
-            match waiting {
+        let bypassed = self.mode.why().map(str::to_owned);
+        let synced = Synced { changes: self.kernel_state.changes, bypassed };
+        for requester in self.waiting.drain(..) {
+            match requester.waiting {
                 // The requester may have gone.
-                Waiting::Asks(answer) => drop(answer.try_send(synced.clone())),
-                Waiting::Steers(gaps, state) => self.mailbox.go_on(gaps, &state),
+                Waiting::Sync(answer) => drop(answer.try_send(synced.clone())),
+                Waiting::Gap(gaps, state) => self.mailbox.go_on(gaps, &state),
             }
         }
     }
@@ -413,12 +403,8 @@ impl Controller {
             routes: rib.len(),
             nexthops: kernel.nexthops.len(),
             changes: *changes,
-            installed: if self.bypass_reasons.broken.is_none() {
-                *changes
-            } else {
-                self.status.installed
-            },
-            bypassed: self.bypass_reasons.why(),
+            installed: if self.mode.is_broken() { self.status.installed } else { *changes },
+            bypassed: self.mode.why().map(str::to_owned),
             rebuilds: self.status.rebuilds,
             lost: stats.lost,
             audits: stats.audits,
@@ -430,8 +416,7 @@ impl Controller {
     /// Opens the source of notifications again.
     fn recover(&mut self, error: &io::Error) {
         tracing::warn!("the kernel does not answer: {}; beginning again", why(error));
-        self.bypass_reasons.lost = true;
-        self.installer.bypass(true);
+        self.on(ModeEvent::MessagesLost);
         std::thread::sleep(BEAT / 10);
         match Source::open(self.settings) {
             Ok(source) => self.source = source,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_counter_had_is_not_the_rule() {
+    fn counts_are_not_part_of_a_rule() {
         let plain = without_counts("tcp dport 22 counter packets 12 bytes 720 drop");
         assert_eq!(plain, without_counts("tcp dport 22 counter packets 0 bytes 0 drop"));
         assert_eq!(without_counts("[5:300] -A x -j y"), without_counts("[0:0] -A x -j y"));

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn mistakes_are_reported() {
         for (text, part) in [
             ("hello", "is no address"),
             ("10.0.0.0/33", "is no address"),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::filter::{ipfw, iptables};
 
-    fn told(rules: &Ruleset) -> Vec<(&str, &str)> {
+    fn reported(rules: &Ruleset) -> Vec<(&str, &str)> {
         let listed = listed(rules).into_iter().map(|covered| {
             let verdict = match covered.offload {
                 Offload::Elsewhere(_) => "elsewhere",
@@ -101,7 +101,7 @@ mod tests {
             add 300 count ip from any to any\nadd 400 reject ip from any to any\n";
         let rules = ipfw::read(text, "t").unwrap();
         assert_eq!(
-            told(&rules),
+            reported(&rules),
             [
                 ("100 skipto 300 tcp from any to any", "compiled"),
                 ("200 allow ip from any to any in", "compiled"),
@@ -113,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_kernels_anywhere_is_told() {
+    fn a_rule_on_the_kernel_path_in_any_pass_is_reported() {
         let text = "add 100 reject tcp from any to any layer2\nadd 200 allow ip from any to any\n";
         let rules = ipfw::read(text, "t").unwrap();
-        let told = told(&rules);
-        assert!(told.contains(&("(tells the sender)", "kernel")), "{told:?}");
-        assert!(told.contains(&("200 allow ip from any to any", "compiled")), "{told:?}");
+        let reported = reported(&rules);
+        assert!(reported.contains(&("(answers the sender)", "kernel")), "{reported:?}");
+        assert!(reported.contains(&("200 allow ip from any to any", "compiled")), "{reported:?}");
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
         let rules = iptables::read(text, "t", crate::filter::ir::Family::Ip).unwrap();
         assert_eq!(rules.chains.iter().map(|chain| chain.rules.len()).sum::<usize>(), 3);
         let rule = "-A FORWARD -p tcp -m tcp --tcp-flags SYN SYN -j DROP";
-        assert_eq!(told(&rules), [(rule, "compiled"), (":FORWARD ACCEPT", "compiled")]);
+        assert_eq!(reported(&rules), [(rule, "compiled"), (":FORWARD ACCEPT", "compiled")]);
     }
 }

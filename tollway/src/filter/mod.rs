@@ -8,7 +8,6 @@
 pub mod carry;
 pub mod element;
 pub mod eval;
-pub mod flatten;
 pub mod hops;
 pub mod ipfw;
 pub mod iptables;
@@ -18,5 +17,6 @@ pub mod log;
 mod names;
 pub mod nft;
 pub mod offload;
+pub mod program;
 pub mod source;
 mod undone;

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_on_the_road_if_any_base_chain_of_the_road_leads_to_it() {
+    fn a_chain_is_on_the_path_if_any_base_chain_of_the_path_leads_to_it() {
         let jump = |to| vec![Step::Verdict(Verdict::Jump(ChainId(to)))];
         let mut rules = Ruleset::default();
         let inet = Family::Inet;
@@ -175,10 +175,10 @@ mod tests {
         let bridged = vec![rule(8, vec![tracked()])];
         rules.add_chain(chain("bridge", Some(Hook::Forward), Family::Bridge, bridged));
         assert_eq!(rules.check(), Ok(()));
-        let told: Vec<_> = offload(&rules).into_iter().map(|covered| covered.offload).collect();
+        let found: Vec<_> = offload(&rules).into_iter().map(|covered| covered.offload).collect();
         let input = Offload::Elsewhere("hook input: packets for this host go to its kernel");
         assert_eq!(
-            told,
+            found,
             [
                 input.clone(),
                 Offload::Compiled,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flatten_leaves_to_the_kernel_is_told() {
+    fn rules_that_the_compiler_leaves_to_the_kernel_are_reported() {
         let via: IpAddr = "192.0.2.9".parse().unwrap();
         let does = || {
             vec![
@@ -244,7 +244,7 @@ mod tests {
             for hook in &hooks[1..] {
                 rules.add_chain(chain("other", Some(*hook), Family::Netdev, vec![]));
             }
-            let lines: Vec<_> = refusals(&rules, "t").iter().map(|told| told.line).collect();
+            let lines: Vec<_> = refusals(&rules, "t").iter().map(|refusal| refusal.line).collect();
             lines
         };
         assert_eq!(refused(&[Hook::Ingress]), [1, 2, 3]);

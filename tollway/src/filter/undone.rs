@@ -1,5 +1,5 @@
 //! Actions and verdicts that the fast path cannot execute, so their packets take the kernel path.
-//! [`super::flatten`] compiles them to punts, and [`super::offload`] reports them; both use this module.
+//! [`super::program`] compiles them to punts, and [`super::offload`] reports them; both use this module.
 
 use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 
@@ -13,19 +13,19 @@ pub(super) struct At {
     /// Hook ingress.
     is_ingress: bool,
     /// Several hooks are evaluated in a row, and the egress link is known from the first on.
-    is_asked_again: bool,
+    is_evaluated_again: bool,
 }
 
 impl At {
     /// The point of hooks that share one program.
     pub(super) fn of(rules: &Ruleset, hooks: &[Hook]) -> Self {
-        let is_asked = |hook: &&Hook| {
+        let has_chains = |hook: &&Hook| {
             let mut chains = rules.base_chains(**hook).into_iter();
             chains.any(|(id, _)| rules.chains[id.0].family != Family::Bridge)
         };
         Self {
             is_ingress: hooks.contains(&Hook::Ingress),
-            is_asked_again: hooks.iter().filter(is_asked).count() > 1,
+            is_evaluated_again: hooks.iter().filter(has_chains).count() > 1,
         }
     }
 
@@ -33,7 +33,7 @@ impl At {
     pub(super) const fn or(self, other: Self) -> Self {
         Self {
             is_ingress: self.is_ingress || other.is_ingress,
-            is_asked_again: self.is_asked_again || other.is_asked_again,
+            is_evaluated_again: self.is_evaluated_again || other.is_evaluated_again,
         }
     }
 
@@ -43,8 +43,8 @@ impl At {
             Action::Forward { .. } | Action::Fib(_) if self.is_ingress => {
                 Some("at hook ingress there is no header that is known to be sound")
             }
-            Action::Forward { .. } if self.is_asked_again => {
-                Some("rules of another hook behind it would be asked for the link that it leaves")
+            Action::Forward { .. } if self.is_evaluated_again => {
+                Some("rules of another hook behind it would have to know the link that it leaves")
             }
             _ => None,
         }
@@ -56,7 +56,7 @@ impl At {
             Verdict::Unsupported(why) => Some(why),
             // `nf_reject_netdev`.
             Verdict::Reject(_) if self.is_ingress => {
-                Some("hook ingress tells the sender by the device, not by a route")
+                Some("hook ingress answers the sender by the device, not by a route")
             }
             _ => None,
         }

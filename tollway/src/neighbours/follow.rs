@@ -29,7 +29,7 @@ use crate::worker::{Mailbox, Overdue};
 const BATCH: usize = 64;
 /// Changes that the worker makes between two bursts.
 const CHANGES_PER_JOB: usize = 32;
-/// Stale neighbours that the kernel is asked to confirm per second.
+/// Stale neighbours per second that the kernel gets a request to confirm.
 const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 /// The longest wait for the worker.
@@ -57,7 +57,7 @@ pub(super) struct Follow {
     counts: Arc<Counts>,
     /// Closed when the thread has to end; readable when there are requests.
     wake: UnixStream,
-    asked: Receiver<Waiter>,
+    requests: Receiver<Waiter>,
     /// Requesters that wait until the worker has all notifications of the kernel.
     waiting: Vec<Waiter>,
     /// Since when there are unread messages, if there are any.
@@ -74,7 +74,7 @@ pub(super) struct Follow {
     confirm: Vec<Key>,
     confirm_at: Instant,
     look_at: Instant,
-    told_unprivileged: bool,
+    has_warned_unprivileged: bool,
     /// The worker could not apply all changes.
     failed: Arc<AtomicBool>,
 }
@@ -85,7 +85,7 @@ impl Follow {
         (mailbox, on_device): (Mailbox, OnDevice),
         settings: Settings,
         counts: Arc<Counts>,
-        (wake, asked): (UnixStream, Receiver<Waiter>),
+        (wake, requests): (UnixStream, Receiver<Waiter>),
     ) -> io::Result<Self> {
         wake.set_nonblocking(true)?;
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl Follow {
             on_device,
             counts,
             wake,
-            asked,
+            requests,
             waiting: Vec::new(),
             unread_since: None,
             behind: None,
@@ -108,7 +108,7 @@ impl Follow {
             confirm: Vec::new(),
             confirm_at: now,
             look_at: now + settings.confirm_every,
-            told_unprivileged: false,
+            has_warned_unprivileged: false,
             failed: Arc::default(),
             settings,
         })
@@ -137,7 +137,7 @@ impl Follow {
         let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
         let timeout = until.min(SECOND).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
-        if fds[0].revents != 0 && !self.hear()? {
+        if fds[0].revents != 0 && !self.receive_requests()? {
             return Ok(false);
         }
         let more = self.read()?;
@@ -150,7 +150,7 @@ impl Follow {
     }
 
     /// Receives requests; false if all requesters have gone.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn receive_requests(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 64];
         loop {
             match self.wake.read(&mut bytes) {
@@ -160,7 +160,7 @@ impl Follow {
                 Err(error) => return Err(error),
             }
         }
-        self.waiting.extend(self.asked.try_iter());
+        self.waiting.extend(self.requests.try_iter());
         Ok(true)
     }
 
@@ -321,11 +321,13 @@ impl Follow {
 
     fn refused(&mut self, number: u32, error: &io::Error) {
         if self.is_current(number) {
-            tracing::warn!("the kernel does not list its neighbours: {error}; asking again");
+            tracing::warn!(
+                "the kernel does not list its neighbours: {error}; requesting the list again"
+            );
             self.phase = Phase::Idle;
             self.list_at = Some(Instant::now() + SECOND);
-        } else if error.kind() == io::ErrorKind::PermissionDenied && !self.told_unprivileged {
-            self.told_unprivileged = true;
+        } else if error.kind() == io::ErrorKind::PermissionDenied && !self.has_warned_unprivileged {
+            self.has_warned_unprivileged = true;
             tracing::warn!(
                 "neighbours are not kept fresh without CAP_NET_ADMIN; run as root, or grant it with \
                  `setcap cap_net_raw,cap_net_admin+ep`"

@@ -7,10 +7,10 @@
 //! resolves nothing.
 //!
 //! At the start, and after a loss of messages, Tollway lists everything, and removes neighbours that are not in
-//! the list while packets flow. The kernel sees no packets of the fast path. So Tollway asks it to confirm
-//! neighbours as soon as they are stale, and repeats this for those that remain stale, as if the kernel had sent
-//! to them (`NTF_USE`). So the kernel notices as soon as without Tollway that a neighbour has moved or gone, and
-//! does not garbage collect one in use.
+//! the list while packets flow. The kernel sees no packets of the fast path. So Tollway has it confirm
+//! neighbours as soon as they are stale, and repeats this for those that remain stale, as if the kernel had
+//! sent to them (`NTF_USE`). So the kernel notices as soon as without Tollway that a neighbour has moved or
+//! gone, and does not garbage collect one in use.
 //!
 //! The kernel uses a neighbour's new address at once; Tollway may read its notification later. The kernel
 //! forwards until the worker is up to date in three cases: more notifications arrive than the thread reads
@@ -19,7 +19,7 @@
 //!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
 //! device, of the device with its name. Neighbours with a group's Ethernet address take the kernel path.
-//! Tollway does not know which neighbours are in use, so it asks the kernel to confirm all stale ones.
+//! Tollway does not know which neighbours are in use, so it has the kernel confirm all stale ones.
 
 mod event;
 mod follow;
@@ -84,7 +84,7 @@ pub struct Stats {
     pub lost: u64,
     /// Changes passed to the worker.
     pub changes: u64,
-    /// Stale neighbours that the kernel was asked to confirm.
+    /// Stale neighbours that the kernel got a request to confirm.
     pub confirmed: u64,
 }
 
@@ -103,18 +103,18 @@ type Waiter = Box<dyn FnOnce() + Send>;
 /// Sends requests to the thread; cheap to clone.
 #[derive(Clone)]
 struct Bell {
-    asks: Sender<Waiter>,
+    requests: Sender<Waiter>,
     /// Its shutdown ends the thread.
     wake: Arc<UnixStream>,
 }
 
 impl Bell {
     /// Sends a request; false if the thread has ended.
-    fn ask(&self, waiter: Waiter) -> bool {
-        let is_asked = self.asks.send(waiter).is_ok();
+    fn request(&self, waiter: Waiter) -> bool {
+        let is_sent = self.requests.send(waiter).is_ok();
         // If the pipe is full, the thread wakes anyway.
         let _ = (&*self.wake).write(&[0]);
-        is_asked
+        is_sent
     }
 }
 
@@ -134,7 +134,7 @@ impl Gaps {
         state.set_behind(true);
         let (mailbox, count, of_job) =
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
-        let is_asked = self.bell.ask(Box::new(move || {
+        let is_sent = self.bell.request(Box::new(move || {
             mailbox.leave(move |_, _| {
                 // The worker may have been paused again.
                 if count.load(Ordering::SeqCst) == gaps {
@@ -143,7 +143,7 @@ impl Gaps {
                 }
             });
         }));
-        if !is_asked {
+        if !is_sent {
             state.set_behind(false);
         }
     }
@@ -160,24 +160,24 @@ impl Follower {
         on_device: OnDevice,
         settings: Settings,
     ) -> io::Result<Self> {
-        let own_post = mailbox.clone();
+        let own_mailbox = mailbox.clone();
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (wake, woken) = UnixStream::pair()?;
         // The writer may be the worker.
         wake.set_nonblocking(true)?;
-        let (asks, asked) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         let follow = Follow::new(
             Arc::clone(&state),
             (mailbox, on_device),
             settings,
             Arc::clone(&counts),
-            (woken, asked),
+            (woken, requests),
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        let bell = Bell { asks, wake: Arc::new(wake) };
-        Ok(Self { state, counts, thread, bell, mailbox: own_post })
+        let bell = Bell { requests: sender, wake: Arc::new(wake) };
+        Ok(Self { state, counts, thread, bell, mailbox: own_mailbox })
     }
 
     /// Waits until the worker's mailbox has all changes that the kernel has notified of so far; false if that
@@ -186,8 +186,8 @@ impl Follower {
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
         // The requester may have gone.
-        let is_asked = self.bell.ask(Box::new(move || _ = answer.try_send(())));
-        is_asked && answered.recv_timeout(patience).is_ok()
+        let is_sent = self.bell.request(Box::new(move || _ = answer.try_send(())));
+        is_sent && answered.recv_timeout(patience).is_ok()
     }
 
     /// A handle for a worker without a [controller](crate::controller); the controller has its own.

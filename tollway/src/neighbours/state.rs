@@ -45,7 +45,7 @@ pub struct Before {
     watch: Watch,
     version: Option<Version>,
     /// The content of the tables once the worker has done its jobs.
-    told: Vec<Change>,
+    contents: Vec<Change>,
 }
 
 impl State {
@@ -141,10 +141,10 @@ impl State {
         tables: &mut Tables,
         is_static: impl Fn(LinkId, IpAddr) -> bool,
     ) -> (usize, Before) {
-        let told = self.all().collect();
+        let contents = self.all().collect();
         let watch = std::mem::replace(&mut self.watch, watch);
         let version = self.version.replace(tables.version());
-        let before = Before { watch, version, told };
+        let before = Before { watch, version, contents };
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let wanted = self.all().filter(|change| !is_static(change.link, change.address));
         let failed = wanted.filter(|change| !change.apply(tables));
@@ -157,7 +157,8 @@ impl State {
         (self.watch, self.version) = (before.watch, before.version);
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let now: HashSet<_> = self.all().map(|change| (change.link, change.address)).collect();
-        let gone = before.told.into_iter().filter(|old| !now.contains(&(old.link, old.address)));
+        let gone =
+            before.contents.into_iter().filter(|old| !now.contains(&(old.link, old.address)));
         self.changes = gone.map(|change| Change { mac: None, ..change }).collect();
         self.repeat();
     }
@@ -225,16 +226,16 @@ mod tests {
         State::new(Watch::of(&model, |_| true))
     }
 
-    fn told(state: &mut State) -> Vec<(u8, bool)> {
-        let mut told: Vec<_> = std::mem::take(&mut state.changes)
+    fn taken_changes(state: &mut State) -> Vec<(u8, bool)> {
+        let mut changes: Vec<_> = std::mem::take(&mut state.changes)
             .into_iter()
             .map(|change| match change.address {
                 IpAddr::V4(v4) => (v4.octets()[3], change.mac.is_some()),
                 IpAddr::V6(_) => (0, false),
             })
             .collect();
-        told.sort_unstable();
-        told
+        changes.sort_unstable();
+        changes
     }
 
     #[test]
@@ -244,13 +245,13 @@ mod tests {
         let known = |stale| Some(NeighEntry { mac: MAC, stale });
         state.take(Event::Neigh(key(2, 1), known(false)));
         state.take(Event::Neigh(key(3, 2), known(true)));
-        assert_eq!(told(&mut state), []);
+        assert_eq!(taken_changes(&mut state), []);
         state.take(Event::Link(2, device("ra", 1500)));
         state.take(Event::Link(3, device("rb", 1500)));
-        assert_eq!(told(&mut state), [(1, true)]);
+        assert_eq!(taken_changes(&mut state), [(1, true)]);
         assert_eq!(state.stale(), []);
         state.take(Event::Neigh(key(2, 1), known(true)));
-        assert_eq!(told(&mut state), [], "the address is the same");
+        assert_eq!(taken_changes(&mut state), [], "the address is the same");
         state.take(Event::Neigh(key(2, 1), known(true)));
         state.take(Event::Neigh(key(9, 1), known(true)));
         assert_eq!(state.aged, [key(2, 1)], "once, and of the router's links");
@@ -259,12 +260,12 @@ mod tests {
         state.take(Event::Neigh(key(2, 4), known(false)));
         state.take(Event::Neigh(key(2, 4), None));
         state.take(Event::Neigh(key(2, 4), None));
-        assert_eq!(told(&mut state), [(4, false), (4, true)]);
+        assert_eq!(taken_changes(&mut state), [(4, false), (4, true)]);
         state.take(Event::Link(2, None));
-        assert_eq!(told(&mut state), [(1, false)]);
+        assert_eq!(taken_changes(&mut state), [(1, false)]);
         // Another device of that name, which was there before.
         state.take(Event::Link(3, device("ra", 1500)));
-        assert_eq!(told(&mut state), [(2, true)]);
+        assert_eq!(taken_changes(&mut state), [(2, true)]);
         assert_eq!(state.neighs().count(), 1);
     }
 
@@ -277,7 +278,7 @@ mod tests {
         state.take(Event::Link(3, device("rb", 1500)));
         state.take(Event::Neigh(key(2, 1), known));
         state.take(Event::Neigh(key(2, 2), known));
-        assert_eq!(told(&mut state), [(1, true), (2, true)]);
+        assert_eq!(taken_changes(&mut state), [(1, true), (2, true)]);
         // Links that are all on the other device.
         let text = "[ports.a]\nkind = \"af_packet\"\ndevice = \"rb\"\n";
         let model = crate::config::parse(text, "t.toml").unwrap().model;
@@ -287,16 +288,20 @@ mod tests {
         assert!(failed == 0 && state.version.is_some());
         state.take(Event::Neigh(key(2, 1), None));
         state.take(Event::Neigh(key(2, 3), known));
-        assert_eq!(told(&mut state), []);
+        assert_eq!(taken_changes(&mut state), []);
         state.take(Event::Neigh(key(3, 9), known));
         state.bound.ports.clear();
         state.go_back(before);
-        assert_eq!(told(&mut state), [(1, false), (2, true), (3, true)], "9 is another device's");
+        assert_eq!(
+            taken_changes(&mut state),
+            [(1, false), (2, true), (3, true)],
+            "9 is another device's"
+        );
         assert_eq!(state.version, None);
     }
 
     #[test]
-    fn a_device_that_changes_is_told_once() {
+    fn a_changed_device_is_reported_once() {
         let mut state = state();
         for mtu in [1500, 1500, 9000] {
             state.take(Event::Link(2, device("ra", mtu)));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_meanwhile_is_newer_than_the_list() {
+    fn changes_during_a_list_win_over_it() {
         let mut sweep = Sweep::default();
         sweep.changed(1);
         assert!(!sweep.listed(1));

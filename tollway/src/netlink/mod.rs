@@ -3,11 +3,11 @@
 //! A routing socket may have to read a million messages in a second, so they are read in place.
 
 mod apart;
-mod asker;
 mod bytes;
+mod query;
 mod socket;
 
 pub(crate) use apart::{Apart, SocketHandover};
-pub(crate) use asker::Asker;
 pub(crate) use bytes::{Attribute, Message, address, attributes, find, push, record, request};
+pub(crate) use query::QuerySocket;
 pub(crate) use socket::{Received, Socket};

@@ -69,7 +69,7 @@ impl Socket {
     }
 
     /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
-    pub(crate) fn ask_strictly(&self) {
+    pub(crate) fn set_strict_check(&self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
     }
 

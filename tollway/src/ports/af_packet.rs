@@ -53,7 +53,7 @@ pub struct AfPacket {
     mac: Mac,
     mtu: u16,
     oversized: Traffic,
-    told_merged: bool,
+    has_warned_merged: bool,
     missed: u64,
     next_look_ns: u64,
     /// The interface's last known ifindex.
@@ -77,7 +77,7 @@ impl AfPacket {
     pub fn open(port: &str, device: &str, room: usize) -> Result<Self, PortError> {
         let explain = |(action, error)| explain(port, device, action, error);
         let rx = sys::packet_socket(0).map_err(|error| explain(("packet socket", error)))?;
-        let facts = interface::ask(rx.as_fd(), device).map_err(explain)?;
+        let facts = interface::query(rx.as_fd(), device).map_err(explain)?;
         let mut this = Self {
             port: port.to_owned(),
             device: device.to_owned(),
@@ -88,7 +88,7 @@ impl AfPacket {
             mac: facts.mac,
             mtu: facts.mtu,
             oversized: Traffic::default(),
-            told_merged: false,
+            has_warned_merged: false,
             missed: 0,
             next_look_ns: 0,
             index: facts.index,
@@ -127,10 +127,10 @@ impl AfPacket {
     /// Checks whether the interface still is the one that was opened, and up.
     fn look(&mut self) {
         let known = match &self.open {
-            Some(open) => interface::ask(open.tx.as_fd(), &self.device),
+            Some(open) => interface::query(open.tx.as_fd(), &self.device),
             None => sys::packet_socket(0)
                 .map_err(|error| ("packet socket", error))
-                .and_then(|socket| interface::ask(socket.as_fd(), &self.device)),
+                .and_then(|socket| interface::query(socket.as_fd(), &self.device)),
         };
         match known {
             Ok(facts) if facts.up => self.reopen(&facts),
@@ -162,8 +162,8 @@ impl AfPacket {
     }
 
     fn note_merged(&mut self) {
-        if !self.told_merged {
-            self.told_merged = true;
+        if !self.has_warned_merged {
+            self.has_warned_merged = true;
             let device = &self.device;
             tracing::warn!(
                 "port {}: {device} hands over merged segments, which are dropped as too big; turn \

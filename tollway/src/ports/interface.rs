@@ -17,7 +17,7 @@ pub(super) struct Facts {
 
 /// Queries the properties of an interface by name; the error comes with the failed request. Any
 /// socket will do.
-pub(super) fn ask(
+pub(super) fn query(
     socket: BorrowedFd<'_>,
     device: &str,
 ) -> Result<Facts, (&'static str, io::Error)> {

@@ -43,10 +43,10 @@ pub trait Device: Port {
         None
     }
 
-    /// Calls `tell` for each descriptor to poll; there may be several, or none.
-    fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
+    /// Calls `visit` for each descriptor to poll; there may be several, or none.
+    fn each_fd(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         if let Some(fd) = self.fd() {
-            tell(fd);
+            visit(fd);
         }
     }
 
@@ -347,7 +347,7 @@ pub(crate) struct Ethernet {
 /// that is not Ethernet; an error if there is no such interface.
 pub(crate) fn ethernet_of(device: &str) -> std::io::Result<Option<Ethernet>> {
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
-    match interface::ask(std::os::fd::AsFd::as_fd(&socket), device) {
+    match interface::query(std::os::fd::AsFd::as_fd(&socket), device) {
         Ok(facts) => Ok(Some(Ethernet { mac: facts.mac, mtu: facts.mtu, up: facts.up })),
         Err((_, error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(None),
         Err((_, error)) => Err(error),

@@ -31,7 +31,7 @@ use tollway_dataplane::id::PortId;
 use super::interface::Facts;
 use super::{interface, sys};
 use crate::netlink::{self, Attribute, Message, find, push};
-use crate::xdp::Asked;
+use crate::xdp::ProbeTarget;
 use crate::xdp::refusals::{Cause, Refusals};
 use crate::xdp_path::{Exit, Ports};
 
@@ -85,7 +85,7 @@ impl Watch {
             Ok(netdev) => netdev,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tracing::warn!(
-                    "no XDP path: this kernel does not tell which devices take redirected \
+                    "no XDP path: this kernel does not report which devices take redirected \
                      frames (Linux 6.3 does)"
                 );
                 return Ok(Self { wake: None, thread: None });
@@ -93,12 +93,12 @@ impl Watch {
             Err(error) => return Err(error),
         };
         netdev.look(&watched, &device_of, &ports);
-        netdev.judge(&ports);
+        netdev.check_refusals(&ports);
         let (wake, woken) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             let mut looked = Instant::now();
             while let Some(has_changed) = netdev.wait(&woken) {
-                netdev.judge(&ports);
+                netdev.check_refusals(&ports);
                 if has_changed || looked.elapsed() >= PERIOD {
                     netdev.look(&watched, &device_of, &ports);
                     looked = Instant::now();
@@ -132,7 +132,7 @@ pub(super) fn has_zero_copy(device: &str) -> bool {
 /// The XDP features that a device reports; none if the kernel does not report them.
 fn features(device: &str) -> u64 {
     let Ok(netdev) = Netdev::open() else { return 0 };
-    let facts = interface::ask(netdev.control.as_fd(), device).ok();
+    let facts = interface::query(netdev.control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
     index.map_or(0, |index| netdev.features(index))
 }
@@ -146,7 +146,7 @@ struct Netdev {
     family: u16,
     /// The names of the ports' devices, and whether the devices report that they accept redirected
     /// frames.
-    told: BTreeMap<PortId, (String, bool)>,
+    reported: BTreeMap<PortId, (String, bool)>,
     doubts: BTreeMap<PortId, Doubt>,
     /// When devices that got no frames yet are trusted.
     believe_at: Instant,
@@ -187,7 +187,7 @@ impl Netdev {
         let mut name = b"netdev".to_vec();
         name.push(0);
         let message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, &name));
-        let answer = ask(&requests, &message)?;
+        let answer = query(&requests, &message)?;
         let family = find(&answer, GENERAL, CTRL_ATTR_FAMILY_ID).and_then(number);
         let family = family.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))? as u16;
         let groups = find(&answer, GENERAL, CTRL_ATTR_MCAST_GROUPS);
@@ -207,7 +207,7 @@ impl Netdev {
             changes,
             control,
             family,
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             doubts: BTreeMap::new(),
             believe_at: Instant::now() + UNPROVEN_FOR,
         })
@@ -227,22 +227,22 @@ impl Netdev {
     }
 
     /// Checks for devices that refuse frames.
-    fn judge(&mut self, ports: &Ports) {
+    fn check_refusals(&mut self, ports: &Ports) {
         let Some(refusals) = ports.refusals() else { return };
         refusals.settle();
         let now = Instant::now();
-        for (port, (name, takes)) in &self.told {
+        for (port, (name, takes)) in &self.reported {
             let doubt = self.doubts.get(port);
             let cause = match refusals.cause(*port) {
-                Some(Cause::Unasked) if *takes => self.question(*port, name, refusals),
+                Some(Cause::Unprobed) if *takes => self.probe(*port, name, refusals),
                 known => known,
             };
             match cause {
-                Some(Cause::Unasked) => {}
+                Some(Cause::Unprobed) => {}
                 Some(cause) if doubt.is_none_or(|doubt| doubt.tries) => {
                     let doubt = Doubt::after(doubt, now);
                     ports.set_exit(*port, None);
-                    tell(name, cause, doubt.pause);
+                    log_refusal(name, cause, doubt.pause);
                     self.doubts.insert(*port, doubt);
                 }
                 None if doubt.is_none() && self.believe_at <= now => refusals.believe(*port),
@@ -253,10 +253,10 @@ impl Netdev {
     }
 
     /// Probes a device that has yet to be proven, if it still exists and is up.
-    fn question(&self, port: PortId, device: &str, refusals: &Refusals) -> Option<Cause> {
-        let facts = interface::ask(self.control.as_fd(), device).ok().filter(|facts| facts.up);
-        let Some(Facts { index, mac, .. }) = facts else { return Some(Cause::Unasked) };
-        refusals.ask(&Asked { port, ifindex: index.cast_unsigned(), mac })
+    fn probe(&self, port: PortId, device: &str, refusals: &Refusals) -> Option<Cause> {
+        let facts = interface::query(self.control.as_fd(), device).ok().filter(|facts| facts.up);
+        let Some(Facts { index, mac, .. }) = facts else { return Some(Cause::Unprobed) };
+        refusals.probe(&ProbeTarget { port, ifindex: index.cast_unsigned(), mac })
     }
 
     /// Whether a device may get frames of the XDP path, as far as is known.
@@ -282,7 +282,7 @@ impl Netdev {
         ports: &Ports,
     ) {
         for port in watched {
-            let device = device_of(*port).and_then(|index| self.ask(index));
+            let device = device_of(*port).and_then(|index| self.identify(index));
             // A device that is down drops its frames; the path counts those.
             let Some((name, index, mtu)) = device else {
                 ports.set_exit(*port, None);
@@ -303,7 +303,7 @@ impl Netdev {
             });
             let trusted = self.is_trusted(*port, ports.refusals());
             ports.set_exit(*port, exit.filter(|_| trusted));
-            let before = self.told.insert(*port, (name.clone(), exit.is_some()));
+            let before = self.reported.insert(*port, (name.clone(), exit.is_some()));
             if before.is_some_and(|(_, before)| before == exit.is_some()) {
                 continue;
             }
@@ -326,10 +326,10 @@ impl Netdev {
 
     /// The name, ifindex and MTU of a device that is up. After a rename meanwhile, the next check
     /// finds it.
-    fn ask(&self, index: u32) -> Option<(String, NonZeroU32, u16)> {
+    fn identify(&self, index: u32) -> Option<(String, NonZeroU32, u16)> {
         let socket = self.control.as_fd();
         let name = interface::name(socket, index.cast_signed()).ok()?;
-        let facts = interface::ask(socket, &name).ok()?;
+        let facts = interface::query(socket, &name).ok()?;
         let is_same = facts.index == index.cast_signed();
         let index = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
         Some((name, index, facts.mtu))
@@ -342,7 +342,7 @@ impl Netdev {
     fn features(&self, ifindex: NonZeroU32) -> u64 {
         let index = ifindex.get().to_ne_bytes();
         let message = request(self.family, NETDEV_CMD_DEV_GET, (NETDEV_A_DEV_IFINDEX, &index));
-        let Ok(answer) = ask(&self.requests, &message) else { return 0 };
+        let Ok(answer) = query(&self.requests, &message) else { return 0 };
         find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number).unwrap_or(0)
     }
 }
@@ -353,7 +353,7 @@ const fn may_exit(features: u64, is_watched: bool) -> bool {
 }
 
 /// Logs that a device refuses frames.
-fn tell(device: &str, cause: Cause, pause: Duration) {
+fn log_refusal(device: &str, cause: Cause, pause: Duration) {
     // The port itself reports a device that has just gone down.
     if cause == Cause::Error(libc::ENETDOWN) {
         return;
@@ -381,7 +381,7 @@ fn request(family: u16, command: u8, (kind, value): (u16, &[u8])) -> Vec<u8> {
 }
 
 /// Sends a request and returns the body of the answer.
-fn ask(socket: &Socket, message: &[u8]) -> io::Result<Vec<u8>> {
+fn query(socket: &Socket, message: &[u8]) -> io::Result<Vec<u8>> {
     socket.send(message, 0)?;
     let (answer, _) = socket.recv_from_full()?;
     let (message, _) = Message::cut(&answer).ok_or(io::ErrorKind::InvalidData)?;

@@ -221,11 +221,11 @@ impl Device for Tap {
             }
             self.next_look_ns = now_ns + RETRY_NS;
             let request = sys::request(device);
-            let asked = request.and_then(|mut request| {
+            let queried = request.and_then(|mut request| {
                 sys::interface_call(file.as_fd(), Call::TapName, &mut request)
             });
             self.failed = false;
-            if asked.is_ok() {
+            if queried.is_ok() {
                 return;
             }
             tracing::error!(

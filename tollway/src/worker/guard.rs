@@ -14,27 +14,28 @@ use crate::xdp::{CountMap, PortCounts, Ruled, State};
 /// With a heartbeat older than this, the worker counts as absent: `STALE_NS` of bpf/maps.h.
 const STALE_NS: u64 = 20_000_000;
 /// The least time between two log lines about rules that were not evaluated.
-const TELL_NS: u64 = 5_000_000_000;
+const REPORT_NS: u64 = 5_000_000_000;
 
 /// Whether the rules are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// For every packet, as far as is known.
-    Asked,
+    Evaluated,
     /// Not for all since the last log line: the longest gap, and when the next line is due.
-    Lapsed { longest_ns: u64, tell_at_ns: u64 },
+    Lapsed { longest_ns: u64, report_at_ns: u64 },
 }
 
 impl Phase {
     /// The worker comes back after a gap.
-    fn lapse(self, gap_ns: u64, now_ns: u64, told_ns: Option<u64>) -> Self {
+    fn lapse(self, gap_ns: u64, now_ns: u64, reported_ns: Option<u64>) -> Self {
         match self {
-            Self::Asked => {
-                let tell_at_ns = told_ns.map_or(now_ns, |told_ns| told_ns + TELL_NS);
-                Self::Lapsed { longest_ns: gap_ns, tell_at_ns }
+            Self::Evaluated => {
+                let report_at_ns =
+                    reported_ns.map_or(now_ns, |reported_ns| reported_ns + REPORT_NS);
+                Self::Lapsed { longest_ns: gap_ns, report_at_ns }
             }
-            Self::Lapsed { longest_ns, tell_at_ns } => {
-                Self::Lapsed { longest_ns: longest_ns.max(gap_ns), tell_at_ns }
+            Self::Lapsed { longest_ns, report_at_ns } => {
+                Self::Lapsed { longest_ns: longest_ns.max(gap_ns), report_at_ns }
             }
         }
     }
@@ -42,7 +43,7 @@ impl Phase {
 
 /// What the XDP programs of all ports did with packets while the rules could not be evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Unasked {
+struct Unevaluated {
     dropped: u64,
     forwarded: u64,
 }
@@ -54,16 +55,16 @@ pub(super) struct Guard {
     last: Vec<PortCounts>,
     turn_ns: Option<u64>,
     phase: Phase,
-    unasked: Unasked,
-    told_ns: Option<u64>,
+    unevaluated: Unevaluated,
+    reported_ns: Option<u64>,
 }
 
 impl Guard {
     /// Watches the first `ports` ports.
     pub(super) fn new(state: State, counts: CountMap, ports: usize) -> Self {
         let last = (0..ports).map(|port| read(&counts, port)).collect();
-        let (phase, unasked) = (Phase::Asked, Unasked::default());
-        Self { state, counts, last, turn_ns: None, phase, unasked, told_ns: None }
+        let (phase, unevaluated) = (Phase::Evaluated, Unevaluated::default());
+        Self { state, counts, last, turn_ns: None, phase, unevaluated, reported_ns: None }
     }
 
     /// To be called at the beginning of each turn.
@@ -79,7 +80,7 @@ impl Guard {
     #[cold]
     fn lapse(&mut self, gap_ns: u64, now_ns: u64) {
         if self.state.ruled() != Ruled::Not {
-            self.phase = self.phase.lapse(gap_ns, now_ns, self.told_ns);
+            self.phase = self.phase.lapse(gap_ns, now_ns, self.reported_ns);
         }
     }
 
@@ -87,16 +88,16 @@ impl Guard {
     /// second.
     pub(super) fn tick(&mut self, counters: &mut Counters, now_ns: u64) {
         let ruled = self.state.ruled();
-        if ruled == Ruled::Not && self.phase == Phase::Asked {
+        if ruled == Ruled::Not && self.phase == Phase::Evaluated {
             return;
         }
         self.count(counters);
-        if let Phase::Lapsed { longest_ns, tell_at_ns } = self.phase
-            && now_ns >= tell_at_ns
+        if let Phase::Lapsed { longest_ns, report_at_ns } = self.phase
+            && now_ns >= report_at_ns
         {
-            tell(ruled, Duration::from_nanos(longest_ns), self.unasked);
-            (self.phase, self.unasked, self.told_ns) =
-                (Phase::Asked, Unasked::default(), Some(now_ns));
+            report(ruled, Duration::from_nanos(longest_ns), self.unevaluated);
+            (self.phase, self.unevaluated, self.reported_ns) =
+                (Phase::Evaluated, Unevaluated::default(), Some(now_ns));
         }
     }
 
@@ -126,9 +127,9 @@ impl Guard {
                 rx.add(dropped, now.closed_bytes.saturating_sub(before.closed_bytes));
             }
             counters.drops[DropReason::FailClosed as usize] += dropped;
-            self.unasked.dropped += dropped;
+            self.unevaluated.dropped += dropped;
             let stale = |counts: &PortCounts| counts.passed(PassReason::Stale);
-            self.unasked.forwarded += stale(&now).saturating_sub(stale(&before));
+            self.unevaluated.forwarded += stale(&now).saturating_sub(stale(&before));
             *last = now;
         }
     }
@@ -138,10 +139,10 @@ fn read(counts: &CountMap, port: usize) -> PortCounts {
     counts.port(PortId(port as u16)).unwrap_or_default()
 }
 
-fn tell(ruled: Ruled, longest: Duration, Unasked { dropped, forwarded }: Unasked) {
+fn report(ruled: Ruled, longest: Duration, Unevaluated { dropped, forwarded }: Unevaluated) {
     let longest = longest.as_millis();
     let why = format!(
-        "the worker had no processor for {longest} ms, so the configuration's rules could not be asked"
+        "the worker had no processor for {longest} ms, so the configuration's rules could not be evaluated"
     );
     match ruled {
         Ruled::FailOpen => tracing::warn!(
@@ -158,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lapses_between_two_lines_are_told_at_once() {
-        let first = Phase::Asked.lapse(30, 1000, None);
-        assert_eq!(first, Phase::Lapsed { longest_ns: 30, tell_at_ns: 1000 });
-        let again = Phase::Asked.lapse(40, 2000, Some(1000));
-        assert_eq!(again, Phase::Lapsed { longest_ns: 40, tell_at_ns: 1000 + TELL_NS });
+    fn lapses_between_two_lines_are_reported_together() {
+        let first = Phase::Evaluated.lapse(30, 1000, None);
+        assert_eq!(first, Phase::Lapsed { longest_ns: 30, report_at_ns: 1000 });
+        let again = Phase::Evaluated.lapse(40, 2000, Some(1000));
+        assert_eq!(again, Phase::Lapsed { longest_ns: 40, report_at_ns: 1000 + REPORT_NS });
         assert_eq!(again.lapse(30, 3000, Some(1000)), again);
         let longer = again.lapse(50, 3000, Some(1000));
-        assert_eq!(longer, Phase::Lapsed { longest_ns: 50, tell_at_ns: 1000 + TELL_NS });
+        assert_eq!(longer, Phase::Lapsed { longest_ns: 50, report_at_ns: 1000 + REPORT_NS });
     }
 }

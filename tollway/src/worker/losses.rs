@@ -6,20 +6,20 @@ use tollway_dataplane::router::Router;
 use tollway_dataplane::verdict::DropReason;
 
 /// The least time between two log lines.
-const TELL_NS: u64 = 5_000_000_000;
+const REPORT_NS: u64 = 5_000_000_000;
 
 /// The state at the last log line.
 #[derive(Default)]
 pub(super) struct Losses {
     refused: Vec<u64>,
     failed: u64,
-    told_ns: Option<u64>,
+    reported_ns: Option<u64>,
 }
 
 impl Losses {
     /// Logs what has been lost since the last line; to be called about ten times a second.
     pub(super) fn tick(&mut self, router: &Router, now_ns: u64) {
-        if self.told_ns.is_some_and(|told_ns| now_ns < told_ns + TELL_NS) {
+        if self.reported_ns.is_some_and(|reported_ns| now_ns < reported_ns + REPORT_NS) {
             return;
         }
         let mut lost = String::new();
@@ -36,7 +36,7 @@ impl Losses {
             let _ = write!(lost, ", {count} that the kernel did not take");
         }
         if let Some(lost) = lost.strip_prefix(", ") {
-            self.told_ns = Some(now_ns);
+            self.reported_ns = Some(now_ns);
             tracing::warn!(
                 "packets dropped that were kernel path: {lost}; `tollway show drops` counts them"
             );

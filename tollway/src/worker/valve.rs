@@ -108,18 +108,18 @@ impl Valves {
             self.valves[port] = after;
             self.state.set_crowded(PortId(port as u16), after.map(Valve::is_closed).into());
             for family in 0..2 {
-                tell(&self.names[port], FAMILIES[family], before[family], after[family]);
+                log_change(&self.names[port], FAMILIES[family], before[family], after[family]);
             }
         }
     }
 }
 
 /// Logs a change; repeated tries are logged only the first time.
-fn tell(port: &str, family: &str, before: Valve, after: Valve) {
+fn log_change(port: &str, family: &str, before: Valve, after: Valve) {
     match (before, after) {
         (Valve::Open, Valve::Closed { .. }) => tracing::warn!(
             "port {port}: most of its {family} is the kernel's to carry: it gets what has no flow in the \
-             XDP path, past user space (`tollway show offload` says why)"
+             XDP path, past user space (`tollway show offload` shows why)"
         ),
         (Valve::Tried { .. }, Valve::Open) => {
             tracing::info!("port {port}: its {family} comes to user space again");

@@ -71,7 +71,7 @@ pub enum XdpError {
         device: String,
     },
     /// The system refused.
-    #[error("{device} cannot be steered: {action}: {}", why(.error))]
+    #[error("{device} cannot be set up for XDP: {action}: {}", why(.error))]
     System {
         /// The device, or another subject.
         device: String,
@@ -170,11 +170,11 @@ impl XdpError {
 
     fn verifier(device: &str, log: &str, error: &io::Error) -> Self {
         // The last line before the statistics gives the reason.
-        let is_said = |line: &&str| {
+        let is_reason = |line: &&str| {
             let statistics = ["processed ", "stack depth", "verification time"];
             !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start))
         };
-        let mut lines = log.lines().rev().map(str::trim).filter(is_said);
+        let mut lines = log.lines().rev().map(str::trim).filter(is_reason);
         let verdict = lines.next().map_or_else(|| why(error), str::to_owned);
         Self::Verifier { device: device.to_owned(), verdict }
     }

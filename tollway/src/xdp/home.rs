@@ -142,8 +142,8 @@ mod tests {
             (0o777, 0o700, Some("others may rename it (mode 0777 of /sys/fs/bpf)")),
         ] {
             let (_dir, root, home) = dirs(root, home);
-            let told = intruder(&root, &home, user).unwrap();
-            assert_eq!(told.as_deref(), why);
+            let found = intruder(&root, &home, user).unwrap();
+            assert_eq!(found.as_deref(), why);
             if why.is_none() {
                 assert_eq!(
                     home.metadata().unwrap().mode() & 0o777,
@@ -158,8 +158,8 @@ mod tests {
     fn a_link_to_a_directory_is_none() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/tmp", dir.path().join(NAME)).unwrap();
-        let told = Home::within(&directory(dir.path()).unwrap()).unwrap_err().to_string();
-        assert!(told.contains("it is not a directory"), "{told}");
+        let error = Home::within(&directory(dir.path()).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("it is not a directory"), "{error}");
     }
 
     #[test]

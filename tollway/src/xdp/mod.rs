@@ -70,7 +70,7 @@ pub use links::netfilter_hooks;
 pub use maps::{CountMap, PortCounts, Ruled, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
-pub use prober::Asked;
+pub use prober::ProbeTarget;
 pub use refusals::Refusals;
 
 /// Options for all ports, fixed when the maps are created.

@@ -1,5 +1,5 @@
 //! Probes whether a device accepts redirected XDP frames, with a frame of the router's own
-//! (`bpf/ask.c`).
+//! (`bpf/probe.c`).
 //!
 //! A driver may behave differently from its report, and a packet that it drops is lost. So the
 //! first frame is one that no user misses: the loopback of the Ethernet configuration testing
@@ -19,7 +19,7 @@ use super::pin::Names;
 use super::sys;
 use crate::model::Mac;
 
-static ASK: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ask.o"));
+static PROBE: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.o"));
 
 /// `ETH_P_LOOPBACK` of include/uapi/linux/if_ether.h.
 const LOOPBACK: u16 = 0x9000;
@@ -30,7 +30,7 @@ const FRAME: usize = 60;
 
 /// A port whose device is probed.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ProbeTarget {
     /// The port.
     pub port: PortId,
     /// Its device.
@@ -39,7 +39,7 @@ pub struct Asked {
     pub mac: Mac,
 }
 
-impl Asked {
+impl ProbeTarget {
     fn frame(&self, is_bare: bool) -> [u8; FRAME] {
         let (skip_count, receipt) = (0_u16.to_le_bytes(), self.port.0.to_be_bytes());
         let header = [&self.mac.0[..], &self.mac.0, &LOOPBACK.to_be_bytes()].concat();
@@ -61,13 +61,13 @@ impl Prober {
     /// # Errors
     /// The kernel refuses.
     pub(super) fn load(names: &Names) -> Result<Self, XdpError> {
-        const WHAT: &str = "a question to devices";
+        const WHAT: &str = "the probe of devices";
         let mut loader = EbpfLoader::new();
         loader.map_pin_path("egress", names.path("egress"));
         let failed = |error: &(dyn std::error::Error + 'static)| XdpError::load(WHAT, error);
-        let mut object = loader.load(ASK).map_err(|error| failed(&error))?;
+        let mut object = loader.load(PROBE).map_err(|error| failed(&error))?;
         let missing = aya::programs::ProgramError::NotLoaded;
-        let program = object.program_mut("ask").ok_or(missing).map_err(|error| failed(&error))?;
+        let program = object.program_mut("probe").ok_or(missing).map_err(|error| failed(&error))?;
         let program: &mut Xdp = program.try_into().map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
@@ -80,8 +80,8 @@ impl Prober {
     /// # Errors
     /// The kernel cannot run programs on frames that really leave (before Linux 5.18), or the
     /// device has no receive queue.
-    pub(super) fn ask(&self, asked: &Asked, is_bare: bool) -> io::Result<()> {
-        sys::run_live(self.0.as_fd(), &asked.frame(is_bare), asked.ifindex)
+    pub(super) fn send(&self, target: &ProbeTarget, is_bare: bool) -> io::Result<()> {
+        sys::run_live(self.0.as_fd(), &target.frame(is_bare), target.ifindex)
     }
 }
 

@@ -5,7 +5,7 @@
 //! device that accepts only some is busy; the rest is dropped and counted. A device refuses if it
 //! returns an error, or accepts nothing of four bulks in a row and for 20 ms. Then the program
 //! empties the XDP path, and no flow that leaves by that port enters it. This lasts until
-//! [`Refusals::forgive`] and then [`Refusals::ask`], which sends a frame of the router's own to the
+//! [`Refusals::forgive`] and then [`Refusals::probe`], which sends a frame of the router's own to the
 //! device, so that no packet is lost by trying.
 //!
 //! Frames that were received by zero copy have no headroom when they are redirected
@@ -32,7 +32,7 @@ use tollway_dataplane::id::PortId;
 use super::error::XdpError;
 use super::load::program;
 use super::pin::{self, Names};
-use super::prober::{Asked, Prober};
+use super::prober::{ProbeTarget, Prober};
 use super::shared::Shared;
 use super::{MOST_PORTS, XdpPort, sys};
 
@@ -57,17 +57,17 @@ const CAUSE: usize = 3;
 /// In place of a time: the device has yet to accept a frame.
 const UNPROVEN: u64 = 1;
 /// In place of a cause: the device has yet to be probed.
-const UNASKED: u64 = u64::MAX;
+const UNPROBED: u64 = u64::MAX;
 
 /// The program's records by port; cheap to clone, all clones share the memory.
 #[derive(Clone)]
 pub struct Refusals {
     words: Arc<Shared<AtomicU64>>,
-    asking: Option<Arc<Asking>>,
+    probing: Option<Arc<Probing>>,
 }
 
 /// The state of probing.
-struct Asking {
+struct Probing {
     prober: Prober,
     /// Whether frames without headroom are expected.
     bare: AtomicBool,
@@ -85,8 +85,8 @@ impl std::fmt::Debug for Refusals {
 impl Refusals {
     fn map(map: BorrowedFd<'_>, prober: Option<Prober>) -> io::Result<Self> {
         let words = Arc::new(Shared::map(map, (MOST_PORTS + 1) * WORDS)?);
-        let asking = |prober| Asking { prober, bare: false.into(), entered: 0.into() };
-        Ok(Self { words, asking: prober.map(asking).map(Arc::new) })
+        let probing = |prober| Probing { prober, bare: false.into(), entered: 0.into() };
+        Ok(Self { words, probing: prober.map(probing).map(Arc::new) })
     }
 
     fn word(&self, port: usize, word: usize) -> Option<&AtomicU64> {
@@ -107,55 +107,56 @@ impl Refusals {
         match cause {
             0 => None,
             1 => Some(Cause::Silent),
-            UNASKED => Some(Cause::Unasked),
+            UNPROBED => Some(Cause::Unprobed),
             more => Some(Cause::Error((more - 1) as i32)),
         }
     }
 
     /// Lets a port's device be tried again, after a probe.
     pub fn forgive(&self, port: PortId) {
-        self.begin(port, UNASKED);
+        self.begin(port, UNPROBED);
     }
 
     /// Probes a port's device. Packets may go there if it accepts the probe, or cannot be probed;
     /// otherwise returns the cause.
-    pub fn ask(&self, asked: &Asked) -> Option<Cause> {
-        let ask = |asking: &Arc<Asking>| asking.prober.ask(asked, asking.bare.load(Acquire));
-        let sent = self.asking.as_ref().map(ask);
+    pub fn probe(&self, target: &ProbeTarget) -> Option<Cause> {
+        let send = |probing: &Arc<Probing>| probing.prober.send(target, probing.bare.load(Acquire));
+        let sent = self.probing.as_ref().map(send);
         if let Some(Err(error)) = &sent {
-            tracing::debug!("port {} cannot be asked for redirects: {error}", asked.port.0);
+            tracing::debug!("port {} cannot be probed: {error}", target.port.0);
         }
-        if let Some(cause) = self.word(asked.port.0.into(), CAUSE) {
+        if let Some(cause) = self.word(target.port.0.into(), CAUSE) {
             // If the device refused the probe, the program has already replaced the cause.
-            let _ = cause.compare_exchange(UNASKED, 0, SeqCst, SeqCst);
+            let _ = cause.compare_exchange(UNPROBED, 0, SeqCst, SeqCst);
         }
-        self.cause(asked.port)
+        self.cause(target.port)
     }
 
     /// Requires a probe of every device before it gets more frames: frames without headroom are
     /// about to come.
     pub(crate) fn expect_bare(&self) {
-        let Some(asking) = self.asking.as_ref().filter(|asking| !asking.bare.swap(true, SeqCst))
+        let Some(probing) =
+            self.probing.as_ref().filter(|probing| !probing.bare.swap(true, SeqCst))
         else {
             return;
         };
-        let entered = asking.entered.load(SeqCst);
+        let entered = probing.entered.load(SeqCst);
         let entered = (0..u64::BITS as u16).filter(|port| entered >> port & 1 != 0);
         entered.for_each(|port| self.forgive(PortId(port)));
     }
 
     /// Lets a newly entered port's device be tried.
     fn enter(&self, port: PortId) {
-        let is_bare = self.asking.as_ref().is_some_and(|asking| {
-            asking.entered.fetch_or(1 << port.0, SeqCst);
-            asking.bare.load(SeqCst)
+        let is_bare = self.probing.as_ref().is_some_and(|probing| {
+            probing.entered.fetch_or(1 << port.0, SeqCst);
+            probing.bare.load(SeqCst)
         });
-        self.begin(port, if is_bare { UNASKED } else { 0 });
+        self.begin(port, if is_bare { UNPROBED } else { 0 });
     }
 
     fn leave(&self, port: PortId) {
-        if let Some(asking) = &self.asking {
-            asking.entered.fetch_and(!(1 << port.0), SeqCst);
+        if let Some(probing) = &self.probing {
+            probing.entered.fetch_and(!(1 << port.0), SeqCst);
         }
     }
 
@@ -207,7 +208,7 @@ impl Refusals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The device was not probed since it was entered or forgiven.
-    Unasked,
+    Unprobed,
     /// The device reported no error, but has accepted no frame for a while.
     Silent,
     /// The device's error (`errno`).
@@ -217,7 +218,7 @@ pub enum Cause {
 impl std::fmt::Display for Cause {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unasked => out.write_str("it has not been asked yet"),
+            Self::Unprobed => out.write_str("it has not been probed yet"),
             Self::Silent => out.write_str("it takes none of them"),
             Self::Error(error) => crate::ports::why(&io::Error::from_raw_os_error(*error)).fmt(out),
         }
@@ -307,7 +308,7 @@ impl Program {
         let map = |name| sys::pinned(&names.path(name));
         let map = |name| map(name).map_err(XdpError::system(name, "opening the map"));
         let prober = Prober::load(names).inspect_err(|error| {
-            tracing::debug!("devices cannot be asked if they take redirected frames: {error}");
+            tracing::debug!("devices cannot be probed: {error}");
         });
         let refusals = Refusals::map(map("refusals")?.as_fd(), prober.ok());
         let refusals = refusals.map_err(XdpError::system("refusals", "mapping"))?;

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_lies_in_one() {
+    fn a_long_prefix_lies_in_one_region() {
         assert_eq!(all(touched(4, 0x0a01_0203, 32)), Some(vec![0x0a01]));
         assert_eq!(all(touched(4, 0x0a01_0000, 16)), Some(vec![0x0a01]));
         assert_eq!(all(touched(4, 0x0a00_0000, 15)), Some(vec![0x0a00, 0x0a01]));

@@ -420,10 +420,10 @@ pub(super) fn features(device: &str) -> io::Result<Vec<String>> {
 /// The name of a device's driver (`ethtool -i`).
 pub(super) fn driver(device: &str) -> io::Result<String> {
     // `struct ethtool_drvinfo`: the command, then the name with its terminating zero.
-    let mut told = [0; 49];
-    told[0] = GET_DRIVER;
-    ethtool(device, &mut told)?;
-    Ok(text(&told[1..=NAME_WORDS]))
+    let mut answer = [0; 49];
+    answer[0] = GET_DRIVER;
+    ethtool(device, &mut answer)?;
+    Ok(text(&answer[1..=NAME_WORDS]))
 }
 
 /// The text in words of memory, up to its terminating zero.

@@ -22,7 +22,7 @@ pub struct Counted<F> {
     refusals: Option<Refusals>,
     ports: usize,
     tally: Tally,
-    told: bool,
+    is_reported: bool,
 }
 
 impl<F: Flows> Counted<F> {
@@ -33,15 +33,15 @@ impl<F: Flows> Counted<F> {
     pub fn new(flows: XdpFlows<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
         let refusals = flows.ports.refusals().cloned();
         let tally = Tally::new(Reading::of(&counts, refusals.as_ref(), ports)?);
-        Ok(Self { flows, counts, refusals, ports, tally, told: false })
+        Ok(Self { flows, counts, refusals, ports, tally, is_reported: false })
     }
 
     /// Reads the XDP program's counters; keeps the last values if that fails.
     fn count(&mut self) {
         match Reading::of(&self.counts, self.refusals.as_ref(), self.ports) {
             Ok(reading) => self.tally.update(reading),
-            Err(error) if !self.told => {
-                self.told = true;
+            Err(error) if !self.is_reported => {
+                self.is_reported = true;
                 tracing::error!("the counts of the XDP path cannot be read: {error}");
             }
             Err(_) => {}

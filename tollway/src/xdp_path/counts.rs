@@ -39,13 +39,13 @@ impl Reading {
     pub(super) fn by(
         ports: usize,
         refused: impl FnMut(PortId) -> u64,
-        mut ask: impl FnMut(PortId) -> io::Result<PortCounts>,
+        mut read: impl FnMut(PortId) -> io::Result<PortCounts>,
     ) -> io::Result<Self> {
         let refused = (0..ports).map(|port| PortId(port as u16)).map(refused).collect();
         let mut all = |of: fn(&PortCounts) -> (u64, u64)| -> io::Result<Vec<Traffic>> {
             (0..ports)
                 .map(|port| {
-                    let (packets, bytes) = of(&ask(PortId(port as u16))?);
+                    let (packets, bytes) = of(&read(PortId(port as u16))?);
                     Ok(Traffic { packets, bytes })
                 })
                 .collect()

@@ -18,7 +18,7 @@ const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
 /// Bytes of the source and destination port together.
 const PORTS: usize = 4;
 
-/// A flow's key in words in memory order, which suffice to tell flows apart.
+/// A flow's key in words in memory order, which suffice to distinguish flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     /// Source and destination; the rest of the key.

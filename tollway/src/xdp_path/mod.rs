@@ -169,8 +169,8 @@ pub struct XdpFlows<F> {
 }
 
 impl<F: Flows> XdpFlows<F> {
-    /// Creates an empty XDP path; earlier entries become inactive. It tells about twice
-    /// `most_flows` flows apart; further flows enter later or not at all.
+    /// Creates an empty XDP path; earlier entries become inactive. It distinguishes about
+    /// twice `most_flows` flows; further flows enter later or not at all.
     #[must_use]
     pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
         flows.bump_generation();
@@ -381,7 +381,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
                 let hash = self.flow_stats.hash(flow);
                 self.flow_stats.prefetch(hash);
                 hashes[lane] = hash;
-                let by_source = tables.asks_for_source(burst.link[lane]);
+                let by_source = tables.checks_source_route(burst.link[lane]);
                 generations[lane] = self.generation_of(flow, by_source);
                 known.put(lane, true);
             }
@@ -397,7 +397,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
             if let Some(flow) = flow.filter(|_| self.ports.is_exit(record))
                 && let Some(tally) = self.tally(tables, flow, record)
             {
-                let by_source = tables.asks_for_source(burst.link[lane]);
+                let by_source = tables.checks_source_route(burst.link[lane]);
                 let at = (hashes[lane], burst.port);
                 let label = entry::label(burst, umem, lane, record.header_len());
                 self.put((flow, label), at, record, ((generation, by_source), tally));
@@ -423,7 +423,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
                 _ => continue,
             };
             if let Some(flow) = Words::of(burst, umem, lane, burst.l3[lane]) {
-                let by_source = tables.asks_for_source(burst.link[lane]);
+                let by_source = tables.checks_source_route(burst.link[lane]);
                 let under = (self.generation_of(flow, by_source), by_source);
                 let label = entry::label(burst, umem, lane, burst.l3[lane]);
                 let hash = self.flow_stats.hash(flow);

@@ -65,7 +65,7 @@ impl Peer {
             state.beat();
             self.send(missing);
             let (mut to_user, mut stale) = (0, 0);
-            until("frames to be steered", || {
+            until("frames to be redirected", || {
                 let now = seen();
                 (to_user, stale) = (now.0 - before.0, now.1 - before.1);
                 to_user + stale >= missing
@@ -190,8 +190,8 @@ pub fn lateness() {
     collect(&mut port, &mut umem, &mut held, 20);
     held.drain(..).for_each(|addr| umem.free(addr));
     let never = leave_behind(port, &mut umem);
-    let told = try_open(&programs, (&shared, &mut umem)).err().unwrap();
-    assert!(told.contains("xa already has AF_XDP sockets of another program"), "{told}");
+    let error = try_open(&programs, (&shared, &mut umem)).err().unwrap();
+    assert!(error.contains("xa already has AF_XDP sockets of another program"), "{error}");
     drop(never);
     let port = open(&programs, (&shared, &mut umem));
     port.retire(&mut umem);
@@ -274,7 +274,7 @@ fn left() -> [usize; 4] {
     ]
 }
 
-/// Opens, uses and closes ports, 200 times or as often as `TOLLWAY_CYCLES` says.
+/// Opens, uses and closes ports, 200 times or as many times as `TOLLWAY_CYCLES`.
 pub fn cycles() {
     // With a BPF file system of its own, the test sees no pins of other routers.
     sh("mount -t bpf none /sys/fs/bpf");

@@ -21,8 +21,8 @@ fn signal(router: &Router, name: &str) {
 
 /// Returns the line of `ip link` about the XDP program on a device.
 fn program_on(device: &str) -> String {
-    let told = sh(&format!("ip -details link show {device}"));
-    told.lines().find(|line| line.contains("prog/xdp")).unwrap_or_default().to_owned()
+    let output = sh(&format!("ip -details link show {device}"));
+    output.lines().find(|line| line.contains("prog/xdp")).unwrap_or_default().to_owned()
 }
 
 pub fn stopped() {
@@ -33,12 +33,12 @@ pub fn stopped() {
     // A router waits for another that has been silent for a short time only.
     for pause in [0, 1200] {
         std::thread::sleep(Duration::from_millis(pause));
-        let told = refused("tollway", &config("auto", 1500, true));
+        let error = refused("tollway", &config("auto", 1500, true));
         assert!(
-            told.contains("ra is served by another Tollway, which is stopped or hangs"),
-            "{told}"
+            error.contains("ra is served by another Tollway, which is stopped or hangs"),
+            "{error}"
         );
-        assert!(told.contains("`kill -CONT`"), "{told}");
+        assert!(error.contains("`kill -CONT`"), "{error}");
         assert_eq!(["ra", "rb"].map(program_on), before, "nothing was taken");
     }
     let detached = Command::new(env!("CARGO_BIN_EXE_tollway")).arg("detach").output().unwrap();
@@ -95,27 +95,28 @@ pub fn replaced() {
         let mut command = command(program, &dir, &config);
         command.arg("--replace").stdout(Stdio::null()).stderr(File::create(&log).unwrap());
         let mut router = Process(command.spawn().unwrap());
-        let told = || std::fs::read_to_string(&log).unwrap();
+        let logged = || std::fs::read_to_string(&log).unwrap();
         until("the successor to forward", || {
-            assert!(router.0.try_wait().unwrap().is_none(), "{}", told());
-            told().contains("forwarding")
+            assert!(router.0.try_wait().unwrap().is_none(), "{}", logged());
+            logged().contains("forwarding")
         });
         if let Some(mut before) = predecessor.replace(router) {
-            assert!(told().contains("control.sock has handed its ports over"), "{}", told());
+            assert!(logged().contains("control.sock has handed its ports over"), "{}", logged());
             assert_eq!(before.0.wait().unwrap().code(), Some(0));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     sh(&format!("kill -INT {}", ping.0.id()));
-    let mut told = String::new();
-    ping.0.stdout.as_mut().unwrap().read_to_string(&mut told).unwrap();
+    let mut output = String::new();
+    ping.0.stdout.as_mut().unwrap().read_to_string(&mut output).unwrap();
     let count = |end: &str| -> u32 {
-        let words = told.split(", ").flat_map(str::lines).find_map(|words| words.strip_suffix(end));
-        words.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+        let words =
+            output.split(", ").flat_map(str::lines).find_map(|words| words.strip_suffix(end));
+        words.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{output}"))
     };
     let (sent, received) = (count(" packets transmitted"), count(" received"));
     // The last reply may still be on its way.
-    assert!(sent >= 100 && received + 1 >= sent, "{told}");
+    assert!(sent >= 100 && received + 1 >= sent, "{output}");
 }
 
 /// Returns an XDP program for `ra` that replaces any other.

@@ -68,7 +68,7 @@ impl Net {
     pub fn talk(&self, addresses: [&str; 2]) {
         for address in addresses {
             let mut server = ready(&mut self.b.role("--serve", address));
-            assert!(self.a.role("--ask", address).status().unwrap().success(), "{address}");
+            assert!(self.a.role("--client", address).status().unwrap().success(), "{address}");
             assert!(server.0.wait().unwrap().success());
         }
     }
@@ -105,10 +105,10 @@ pub struct Counts {
 
 impl Counts {
     /// Reads the counts from what a router prints at its end.
-    pub fn of(told: &str) -> Self {
+    pub fn of(summary: &str) -> Self {
         let count = |name: &str| {
-            let line = told.lines().find_map(|line| line.strip_prefix(name));
-            let line = line.unwrap_or_else(|| panic!("{name}: {told}"));
+            let line = summary.lines().find_map(|line| line.strip_prefix(name));
+            let line = line.unwrap_or_else(|| panic!("{name}: {summary}"));
             line.trim().replace(',', "").parse().unwrap()
         };
         Self { received: count("received "), sent: count("sent on "), punted: count("punted ") }
@@ -119,9 +119,9 @@ impl Counts {
 pub fn refused(program: &str, config: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = running::command(program, &dir, config).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    told
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    error
 }
 
 /// Number of bytes of a TCP conversation, in each direction.
@@ -143,7 +143,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 }
 
 /// Sends data with UDP and with TCP, and asserts that the server sends them back.
-pub fn ask(address: SocketAddr) -> ExitCode {
+pub fn run_client(address: SocketAddr) -> ExitCode {
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let udp = UdpSocket::bind(any).unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();

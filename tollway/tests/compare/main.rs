@@ -82,23 +82,23 @@ impl Repository {
         kept.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect()
     }
 
-    /// What it says when it refuses, and with which exit code.
+    /// The exit code and the error of a refusal.
     fn refusal(&self, arguments: &str) -> (i32, String) {
         refusal(&mut self.command(arguments))
     }
 }
 
 fn json(done: &Output) -> Value {
-    let told = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{told}");
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{error}");
     serde_json::from_slice(&done.stdout).unwrap()
 }
 
 fn refusal(command: &mut Command) -> (i32, String) {
     let done = command.output().unwrap();
-    let told = String::from_utf8(done.stderr).unwrap();
-    assert!(done.stdout.is_empty() && told.lines().count() == 1, "{told}");
-    (done.status.code().unwrap(), told)
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert!(done.stdout.is_empty() && error.lines().count() == 1, "{error}");
+    (done.status.code().unwrap(), error)
 }
 
 fn number(of: &Value, name: &str) -> f64 {
@@ -111,7 +111,7 @@ fn ns(report: &Value, clocks: f64) -> f64 {
 }
 
 #[test]
-fn revisions_are_built_and_judged() {
+fn revisions_are_built_and_compared() {
     let repository = Repository::new();
     let slower = repository.compare("ten fourteen");
     assert_eq!((&slower["verdict"], &slower["method"]), (&"slower".into(), &"probe".into()));
@@ -127,7 +127,7 @@ fn revisions_are_built_and_judged() {
     assert!((number(&row["base"], "pps") - 1e9 / ns(&slower, 10.0)).abs() < 1e6);
     assert_eq!(slower["head"]["commit"].as_str().unwrap().len(), 40);
     assert_eq!(slower["student"]["proven"], true);
-    // It has neither a profile nor a path, and says so.
+    // It has neither a profile nor a path, and reports that.
     assert!(
         row["instructions_per_packet"].is_null() && row["functions"] == Value::Array(Vec::new())
     );
@@ -157,8 +157,8 @@ fn settings_of_the_compiler_are_compared() {
     );
 
     // One that is not there: rustup's words are passed on.
-    let (code, told) = repository.refusal("ten ten --toolchain 1.0.0-nowhere");
-    assert!(code == 1 && told.contains("ten (") && told.contains("rustc says"), "{told}");
+    let (code, error) = repository.refusal("ten ten --toolchain 1.0.0-nowhere");
+    assert!(code == 1 && error.contains("ten (") && error.contains("rustc reports"), "{error}");
 }
 
 #[test]
@@ -168,23 +168,23 @@ fn a_build_without_a_probe_is_measured_by_its_tolls() {
     assert_eq!((&slower["verdict"], &slower["method"]), (&"slower".into(), &"tolls".into()));
     assert!((number(&slower, "difference_ns") - ns(&slower, 10.0)).abs() < 0.01);
 
-    let (code, told) = repository.refusal("ten old --inject-ns 2");
-    assert!(code == 2 && told.contains("old (") && told.contains("no probe"), "{told}");
+    let (code, error) = repository.refusal("ten old --inject-ns 2");
+    assert!(code == 2 && error.contains("old (") && error.contains("no probe"), "{error}");
 }
 
 #[test]
-fn what_can_not_be_built_is_told_in_a_sentence() {
+fn failed_builds_are_reported_in_a_sentence() {
     let repository = Repository::new();
     repository.commit_source("broken", "fn main() { nonsense }\n");
-    let (code, told) = repository.refusal("ten broken");
-    assert!(code == 1 && told.contains("broken (") && told.contains("nonsense"), "{told}");
+    let (code, error) = repository.refusal("ten broken");
+    assert!(code == 1 && error.contains("broken (") && error.contains("nonsense"), "{error}");
     repository.commit_source("ended", "fn main() {}\n");
-    let (code, told) = repository.refusal("ten ended");
-    assert!(code == 2 && told.contains("ended ("), "{told}");
+    let (code, error) = repository.refusal("ten ended");
+    assert!(code == 2 && error.contains("ended ("), "{error}");
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused() {
+fn invalid_arguments_are_refused() {
     let repository = Repository::new();
     let program = env!("CARGO_BIN_EXE_tollway");
     for (arguments, word) in [
@@ -196,8 +196,8 @@ fn what_is_asked_for_wrongly_is_refused() {
         (&format!("{program} {program} --scenario nonsense"), "no row is called nonsense"),
         (&format!("{program} ten --target-cpu native"), "is built already"),
     ] {
-        let (code, told) = repository.refusal(arguments);
-        assert!(code == 2 && told.contains(word), "{arguments}: {told}");
+        let (code, error) = repository.refusal(arguments);
+        assert!(code == 2 && error.contains(word), "{arguments}: {error}");
     }
     for wrong in ["--seconds 0", "--inject-ns -1", "--inject-ns nan"] {
         let done = repository.command(&format!("ten ten {wrong}")).output().unwrap();
@@ -232,7 +232,7 @@ fn the_real_path_is_measured() {
         command.output().unwrap()
     };
     // One verdict in a hundred is wrong, and more on a machine that does something else.
-    let judged = |verdict: &str, more: &[&str]| {
+    let compared = |verdict: &str, more: &[&str]| {
         let mut reports = (0..2).map(|_| json(&compare(&[more, &["--json"]].concat())));
         let first = reports.next().unwrap();
         if first["verdict"] == verdict {
@@ -242,16 +242,16 @@ fn the_real_path_is_measured() {
         assert_eq!(second["verdict"], verdict, "{first:#}\n{second:#}");
         second
     };
-    let alike = judged("below accuracy", &[]);
+    let alike = compared("below accuracy", &[]);
     explained(&alike["rows"][0]);
-    let slower = judged("slower", &["--inject-ns", "50"]);
+    let slower = compared("slower", &["--inject-ns", "50"]);
     let found = number(&slower, "difference_ns");
     // A processor that is shared is taken away more often from who takes longer.
     assert!((25.0..150.0).contains(&found), "50 ns injected, {found} found");
 
-    let told = compare(&["--inject-ns", "50"]);
-    let told = String::from_utf8(told.stdout).unwrap();
+    let printed = compare(&["--inject-ns", "50"]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
     for part in ["x base\n+ head\n+---", "packets/s", "Welch", "bootstrap, pairs", "verdict: "] {
-        assert!(told.contains(part), "{part} is not in {told}");
+        assert!(printed.contains(part), "{part} is not in {printed}");
     }
 }

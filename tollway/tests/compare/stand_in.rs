@@ -1,4 +1,4 @@
-//! A program in the place of `tollway` whose packets cost what its source says, so that what compares two
+//! A program in the place of `tollway` whose packets cost what its source sets, so that what compares two
 //! builds can be held to it. What is in capitals is written in before it is built.
 
 use std::io::BufRead;

@@ -8,7 +8,7 @@ use tollway::controller::rib::{Choice, Dest, Rib};
 use tollway_dataplane::tables::RoutePrefix;
 
 use crate::ip::cables;
-use crate::model::Mirror;
+use crate::model::SyncedModel;
 use crate::namespaces::{PATIENCE, ifindex, sh, until};
 
 fn key(dst: &str) -> RouteKey {
@@ -17,7 +17,7 @@ fn key(dst: &str) -> RouteKey {
     RouteKey { table: 254, dst, tos: 0, priority }
 }
 
-impl Mirror {
+impl SyncedModel {
     /// The gateways of a prefix's routes; `+` joins the gateways of one route.
     fn routers(&self, dst: &str) -> String {
         let plain = self.model.plain();
@@ -42,7 +42,7 @@ impl Mirror {
 /// Several routes of one key have the same order as in the kernel.
 pub fn order() {
     cables();
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     let steps = [
         ("add", "via 10.0.0.2", "2"),
         ("append", "via 10.0.0.3", "2 3"),
@@ -55,23 +55,23 @@ pub fn order() {
         ("replace", "via 10.0.0.9", "9 7+8"),
     ];
     for (what, to, expected) in steps {
-        mirror.does(&format!("ip route {what} 192.0.2.0/24 {to}"));
-        assert_eq!(mirror.routers("192.0.2.0/24"), expected, "after {what} {to}");
-        mirror.agrees();
+        synced.does(&format!("ip route {what} 192.0.2.0/24 {to}"));
+        assert_eq!(synced.routers("192.0.2.0/24"), expected, "after {what} {to}");
+        synced.agrees();
     }
     // The result is still the same after that many more lists.
     for _ in 0..3 {
-        mirror.source.resync();
-        mirror.agrees();
-        assert_eq!(mirror.routers("192.0.2.0/24"), "9 7+8");
+        synced.source.resync();
+        synced.agrees();
+        assert_eq!(synced.routers("192.0.2.0/24"), "9 7+8");
     }
-    assert_eq!(mirror.source.stats().resyncs, 4);
+    assert_eq!(synced.source.stats().resyncs, 4);
 }
 
 /// IPv6: routes with a gateway join the route of their key; others stay separate.
 pub fn siblings() {
     cables();
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     let two = "nexthop via fd00:0::2 nexthop via fd00:1::3";
     let steps = [
         ("add", "via fd00:0::2", "2"),
@@ -91,10 +91,10 @@ pub fn siblings() {
         ("replace", "nexthop via fd00:1::3 nexthop via fd00:0::2", "3+2"),
     ];
     for (what, to, expected) in steps {
-        mirror.does(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
-        let known = mirror.routers("2001:db8::/48");
+        synced.does(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
+        let known = synced.routers("2001:db8::/48");
         println!("{what} {to}: {known}");
-        mirror.agrees();
+        synced.agrees();
         assert_eq!(known, expected, "after {what} {to}");
     }
 }
@@ -176,55 +176,55 @@ pub fn implicit_deletes() {
     sh("ip nexthop add id 11 group 2/3");
     sh("ip nexthop add id 12 group 1,2/2,5 type resilient buckets 32");
     sh("ip nexthop add id 13 blackhole");
-    let mut mirror = Mirror::new(Settings::default());
-    mirror.agrees_but_for_routes();
-    assert_eq!(mirror.model.kernel.nexthops.len(), 7);
+    let mut synced = SyncedModel::new(Settings::default());
+    synced.agrees_but_for_routes();
+    assert_eq!(synced.model.kernel.nexthops.len(), 7);
     // The carrier goes, and a moment later the kernel deletes the objects that need it.
     sh("ip link set b1 down");
     until("next hops to go", || sh("ip -oneline nexthop").lines().count() == 4);
-    mirror.settle();
-    mirror.agrees_but_for_routes();
-    let nexthops = &mirror.model.kernel.nexthops;
+    synced.settle();
+    synced.agrees_but_for_routes();
+    let nexthops = &synced.model.kernel.nexthops;
     assert_eq!(nexthops[&10], Nexthop::Group { members: vec![(1, 1)], resilient: false });
     assert_eq!(nexthops.len(), 4, "{nexthops:?}");
-    mirror.does("ip link set b1 up");
-    mirror.does("ip nexthop add id 2 via 10.0.1.9 dev a1");
-    mirror.does("ip nexthop replace id 10 group 1/2");
-    mirror.agrees_but_for_routes();
-    mirror.does("ip nexthop del id 1");
-    mirror.agrees_but_for_routes();
-    mirror.does("ip link del a1");
-    mirror.agrees_but_for_routes();
-    let nexthops = &mirror.model.kernel.nexthops;
+    synced.does("ip link set b1 up");
+    synced.does("ip nexthop add id 2 via 10.0.1.9 dev a1");
+    synced.does("ip nexthop replace id 10 group 1/2");
+    synced.agrees_but_for_routes();
+    synced.does("ip nexthop del id 1");
+    synced.agrees_but_for_routes();
+    synced.does("ip link del a1");
+    synced.agrees_but_for_routes();
+    let nexthops = &synced.model.kernel.nexthops;
     assert_eq!(nexthops.keys().collect::<Vec<_>>(), [&13]);
 }
 
 /// Events about settings, and the settings that a device reports.
 pub fn settings() {
     cables();
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     let a1 = ifindex("a1");
-    let expect = |mirror: &mut Mirror, line: &str, told: &str| {
-        mirror.model.told.clear();
-        mirror.does(line);
-        let found = mirror.model.told.iter().any(|event| event == told);
-        assert!(found, "{line}: {told} is not in {:#?}", mirror.model.told);
+    let expect = |synced: &mut SyncedModel, line: &str, expected: &str| {
+        synced.model.events.clear();
+        synced.does(line);
+        let found = synced.model.events.iter().any(|event| event == expected);
+        assert!(found, "{line}: {expected} is not in {:#?}", synced.model.events);
     };
-    for (setting, told) in [
+    for (setting, expected) in [
         ("ipv4.conf.a1.forwarding=1", format!("Sysctl(V4, Some({a1}))")),
         ("ipv4.conf.a1.rp_filter=2", format!("Sysctl(V4, Some({a1}))")),
         ("ipv4.conf.all.rp_filter=1", "Sysctl(V4, None)".to_owned()),
         ("ipv6.conf.a1.forwarding=1", format!("Sysctl(V6, Some({a1}))")),
     ] {
-        expect(&mut mirror, &format!("sysctl -qw net.{setting}"), &told);
+        expect(&mut synced, &format!("sysctl -qw net.{setting}"), &expected);
     }
     let tc = format!("Tc(Some({a1}))");
-    expect(&mut mirror, "tc qdisc add dev a1 root pfifo limit 9", &tc);
-    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "pfifo");
-    expect(&mut mirror, "tc qdisc replace dev a1 root bfifo limit 9999", &tc);
-    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "bfifo");
-    expect(&mut mirror, "tc qdisc add dev a1 clsact", &tc);
-    expect(&mut mirror, "tc qdisc del dev a1 root", &tc);
-    assert_eq!(mirror.model.kernel.netdevs[&a1].qdisc, "noqueue");
-    mirror.agrees();
+    expect(&mut synced, "tc qdisc add dev a1 root pfifo limit 9", &tc);
+    assert_eq!(synced.model.kernel.netdevs[&a1].qdisc, "pfifo");
+    expect(&mut synced, "tc qdisc replace dev a1 root bfifo limit 9999", &tc);
+    assert_eq!(synced.model.kernel.netdevs[&a1].qdisc, "bfifo");
+    expect(&mut synced, "tc qdisc add dev a1 clsact", &tc);
+    expect(&mut synced, "tc qdisc del dev a1 root", &tc);
+    assert_eq!(synced.model.kernel.netdevs[&a1].qdisc, "noqueue");
+    synced.agrees();
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tollway::controller::netlink::Settings;
 
 use crate::ip::{Dice, Ip, cables};
-use crate::model::Mirror;
+use crate::model::SyncedModel;
 use crate::random;
 
 /// The receive buffer is far too small.
@@ -14,15 +14,15 @@ pub fn buffer() {
     cables();
     let mut dice = Dice(7);
     let settings = Settings { receive_buffer: 1, ..Settings::default() };
-    let mut mirror = Mirror::new(settings);
+    let mut synced = SyncedModel::new(settings);
     for _ in 0..5 {
         let mut ip = Ip::new();
         ip.run(&random::lines(&mut dice, 3000));
         ip.finish();
-        mirror.agrees();
+        synced.agrees();
     }
-    println!("{:?}", mirror.source.stats());
-    assert!(mirror.source.stats().lost > 0, "nothing was lost, so this test tests nothing");
+    println!("{:?}", synced.source.stats());
+    assert!(synced.source.stats().lost > 0, "nothing was lost, so this test tests nothing");
 }
 
 /// The test does not read for five seconds, while 100,000 routes change.
@@ -30,7 +30,7 @@ pub fn stop() {
     const COUNT: u32 = 100_000;
     cables();
     let settings = Settings { receive_buffer: 4 << 20, ..Settings::default() };
-    let mut mirror = Mirror::new(settings);
+    let mut synced = SyncedModel::new(settings);
     for round in 0..2 {
         let start = Instant::now();
         let mut lines = String::new();
@@ -52,12 +52,12 @@ pub fn stop() {
         ip.finish();
         std::thread::sleep(Duration::from_secs(5).saturating_sub(start.elapsed()));
         let stopped = Instant::now();
-        mirror.settle();
+        synced.settle();
         let took = stopped.elapsed();
-        println!("as the kernel has it after {took:?}: {:?}", mirror.source.stats());
+        println!("as the kernel has it after {took:?}: {:?}", synced.source.stats());
         assert!(took < Duration::from_secs(3));
-        mirror.agrees();
-        assert!(mirror.model.routes.len() > 100_000);
-        assert!(mirror.model.lost > round);
+        synced.agrees();
+        assert!(synced.model.routes.len() > 100_000);
+        assert!(synced.model.lost > round);
     }
 }

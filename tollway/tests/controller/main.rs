@@ -20,11 +20,11 @@ use std::process::ExitCode;
 const TESTS: [namespaces::Test; 15] = [
     ("routes_are_read_as_ip_shows_them", words::routes),
     ("devices_addresses_rules_and_objects_are_read", words::small),
-    ("changes_are_heard_in_order", changes::order),
+    ("changes_are_reported_in_order", changes::order),
     ("siblings_of_ipv6_are_one_route", changes::siblings),
     ("siblings_that_differ_are_one_route_as_listed", changes::different_siblings),
     ("devices_that_go_take_their_objects_along", changes::implicit_deletes),
-    ("sysctls_and_traffic_control_are_heard_of", changes::settings),
+    ("sysctls_and_traffic_control_are_reported", changes::settings),
     ("random_changes_end_in_what_is_listed", random::changes),
     ("random_changes_during_lists_end_in_what_is_listed", random::lists),
     ("lost_messages_end_in_what_is_listed", losses::buffer),
@@ -32,7 +32,7 @@ const TESTS: [namespaces::Test; 15] = [
     ("an_audit_names_and_mends_what_is_wrong", audit::drift),
     ("an_audit_among_changes_finds_nothing", audit::busy),
     ("many_routes_are_read_at_once", speed::list),
-    ("one_change_is_heard_within_milliseconds", speed::latency),
+    ("a_change_is_received_within_milliseconds", speed::latency),
 ];
 
 fn main() -> ExitCode {

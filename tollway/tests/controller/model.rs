@@ -24,14 +24,14 @@ pub struct Model {
     /// The keys of routes that an audit changed.
     pub drifts: Vec<RouteKey>,
     /// All events except listed routes, as text.
-    pub told: Vec<String>,
+    pub events: Vec<String>,
 }
 
 impl Model {
     pub fn take(&mut self, event: Event) {
         self.kernel.take(&event);
-        if !matches!(event, Event::Route(_, _, Change::Listed)) && self.told.len() < 1000 {
-            self.told.push(format!("{event:?}"));
+        if !matches!(event, Event::Route(_, _, Change::Listed)) && self.events.len() < 1000 {
+            self.events.push(format!("{event:?}"));
         }
         match event {
             Event::Route(key, route, change) => {
@@ -133,12 +133,12 @@ fn add(family: Family, aliases: &mut Aliases, fresh: (Route, u8), place: Place) 
 /// Applies a change of IPv6 siblings: all siblings of a key are one route.
 fn apply_siblings(aliases: &mut Aliases, route: Route, change: Change, generation: u8) -> bool {
     let group = aliases.iter().position(|(old, _)| old.joins());
-    let told = |hop: &Hop| route.hops.list().iter().any(|other| other.leads_alike(hop));
+    let is_reported = |hop: &Hop| route.hops.list().iter().any(|other| other.leads_alike(hop));
     match (change, group) {
         (Change::Del, None) => false,
         (Change::Del, Some(at)) => {
             let mut left = aliases[at].0.hops.list().to_vec();
-            left.retain(|hop| !told(hop));
+            left.retain(|hop| !is_reported(hop));
             if left.is_empty() {
                 aliases.remove(at);
             } else {
@@ -190,18 +190,18 @@ fn hops(hops: Vec<Hop>) -> Hops {
 }
 
 /// A source, and the model that follows from its events.
-pub struct Mirror {
+pub struct SyncedModel {
     pub source: Source,
     pub model: Model,
 }
 
-impl Mirror {
+impl SyncedModel {
     /// Opens a source and reads the whole configuration.
     pub fn new(settings: Settings) -> Self {
         let source = Source::open(settings).unwrap();
-        let mut mirror = Self { source, model: Model::default() };
-        mirror.until("the first list", |mirror| mirror.model.complete > 0);
-        mirror
+        let mut synced = Self { source, model: Model::default() };
+        synced.until("the first list", |synced| synced.model.complete > 0);
+        synced
     }
 
     /// Reads what is available now. Returns whether there is more.
@@ -255,13 +255,14 @@ impl Mirror {
             routes.into_iter().flatten().map(|route| format!("\n    {route:?}")).collect()
         };
         let (known, listed) = (words(own.get(first)).concat(), words(others.get(first)).concat());
-        let told = self.model.told.iter().filter(|told| told.contains(&format!("{:?}", first.dst)));
-        let told = told.map(|told| format!("\n    {told}")).collect::<Vec<_>>().concat();
-        Some(format!("{} routes differ: {first:?}{known}\nnot{listed}\ntold{told}", keys.len()))
+        let dst = format!("{:?}", first.dst);
+        let events = self.model.events.iter().filter(|event| event.contains(&dst));
+        let events = events.map(|event| format!("\n    {event}")).collect::<Vec<_>>().concat();
+        Some(format!("{} routes differ: {first:?}{known}\nnot{listed}\nevents{events}", keys.len()))
     }
 
     /// Settles, and asserts that the model equals that of a source that opens only now. The kernel
-    /// may go on with something by itself, such as duplicate address detection, so the models may
+    /// may go on by itself, such as duplicate address detection, so the models may
     /// take a while to agree.
     pub fn agrees(&mut self) {
         self.agrees_in(Self::differs);
@@ -269,9 +270,9 @@ impl Mirror {
 
     /// The same for everything but routes.
     pub fn agrees_but_for_routes(&mut self) {
-        self.agrees_in(|mirror| {
+        self.agrees_in(|synced| {
             let fresh = Self::new(Settings::default());
-            let (own, others) = (&mirror.model.kernel, &fresh.model.kernel);
+            let (own, others) = (&synced.model.kernel, &fresh.model.kernel);
             (own != others).then(|| format!("{own:#?}\nnot\n{others:#?}"))
         });
     }

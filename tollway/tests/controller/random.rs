@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tollway::controller::netlink::Settings;
 
 use crate::ip::{Dice, Ip, batch, cables};
-use crate::model::Mirror;
+use crate::model::SyncedModel;
 
 /// Draws a line for `ip`. The kernel refuses many of these lines, and others change nothing.
 fn line(dice: &mut Dice, lines: &mut String, addresses: bool) {
@@ -45,7 +45,7 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     // If siblings and other routes share a metric, the kernel does not list all of them: it skips
     // from the first sibling to the last (`fib6_dump_node`).
     let siblings = metric != "metric 5";
-    // Other commands can add the same route twice, and nobody can tell the two apart.
+    // Other commands can add the same route twice, and the two then look the same.
     let what = if siblings { what } else { dice.pick(&["add", "append", "del"]) };
     let to = match dice.roll(4) {
         0 if siblings => {
@@ -99,15 +99,15 @@ pub fn lines(dice: &mut Dice, count: usize) -> String {
 }
 
 /// The same without addresses, with which routes vanish without a message.
-pub fn told_lines(dice: &mut Dice, count: usize) -> String {
+pub fn reported_lines(dice: &mut Dice, count: usize) -> String {
     let mut lines = String::new();
     (0..count).for_each(|_| line(dice, &mut lines, false));
     lines
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("TOLLWAY_MIRROR_SEED").map_or(1, |seed| seed.parse().unwrap());
-    println!("TOLLWAY_MIRROR_SEED={seed}");
+    let seed = std::env::var("TOLLWAY_RIB_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("TOLLWAY_RIB_SEED={seed}");
     seed
 }
 
@@ -115,15 +115,15 @@ fn seed() -> u64 {
 pub fn changes() {
     cables();
     let mut dice = Dice(seed());
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     for _ in 0..40 {
         let mut ip = Ip::new();
         ip.run(&lines(&mut dice, 300));
         ip.finish();
-        mirror.agrees();
+        synced.agrees();
     }
-    assert_eq!(mirror.source.stats().lost, 0);
-    assert_eq!(mirror.source.stats().resyncs, 1, "nothing was in doubt");
+    assert_eq!(synced.source.stats().lost, 0);
+    assert_eq!(synced.source.stats().resyncs, 1, "nothing was in doubt");
 }
 
 /// Number of prefixes of each family, so many that a list takes many datagrams.
@@ -162,17 +162,17 @@ pub fn lists() {
     cables();
     let mut dice = Dice(seed());
     batch(&many());
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     for _ in 0..10 {
         let mut ip = Ip::new();
         ip.run(&(lines(&mut dice, 1000) + &spread(&mut dice, 3000)));
-        let before = mirror.source.stats().resyncs;
+        let before = synced.source.stats().resyncs;
         for round in 1..4 {
-            mirror.source.resync();
-            mirror.until("a list", |mirror| mirror.source.stats().resyncs >= before + round);
+            synced.source.resync();
+            synced.until("a list", |synced| synced.source.stats().resyncs >= before + round);
         }
         ip.finish();
-        mirror.agrees();
+        synced.agrees();
     }
-    println!("{:?}", mirror.source.stats());
+    println!("{:?}", synced.source.stats());
 }

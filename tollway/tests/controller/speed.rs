@@ -10,9 +10,9 @@ use tollway::controller::netlink::{Settings, Source};
 use crate::ip::{Ip, cables};
 use crate::namespaces::PATIENCE;
 
-/// Number of routes: `TOLLWAY_MIRROR_ROUTES`, or 100,000.
+/// Number of routes: `TOLLWAY_RIB_ROUTES`, or 100,000.
 fn count() -> u32 {
-    let given = std::env::var("TOLLWAY_MIRROR_ROUTES").ok().and_then(|count| count.parse().ok());
+    let given = std::env::var("TOLLWAY_RIB_ROUTES").ok().and_then(|count| count.parse().ok());
     given.unwrap_or(100_000)
 }
 
@@ -91,21 +91,21 @@ pub fn latency() {
         let mut times: Vec<_> = (0..300_u32)
             .map(|n| {
                 let dst = format!("192.0.{}.{}/32", n / 200, n % 200);
-                let told = Instant::now();
+                let sent = Instant::now();
                 ip.run(&format!("route replace {dst} via 10.0.0.2\n"));
-                heard(&mut source, &dst);
-                told.elapsed()
+                receive(&mut source, &dst);
+                sent.elapsed()
             })
             .collect();
         times.sort_unstable();
-        println!("heard after {:?} (median), {:?} (p99)", times[150], times[297]);
+        println!("received after {:?} (median), {:?} (p99)", times[150], times[297]);
         times[297]
     });
     assert!(rounds.into_iter().any(|p99| p99 < Duration::from_millis(5)));
 }
 
 /// Waits for a route, without sleeping.
-fn heard(source: &mut Source, dst: &str) {
+fn receive(source: &mut Source, dst: &str) {
     let dst: ipnet::IpNet = dst.parse().unwrap();
     let (start, mut found) = (Instant::now(), false);
     while !found {

@@ -10,7 +10,7 @@ use tollway::controller::kernel::{
 use tollway::controller::netlink::Settings;
 
 use crate::ip::{batch, cables};
-use crate::model::Mirror;
+use crate::model::SyncedModel;
 use crate::namespaces::sh;
 
 const ROUTES: &str = "\
@@ -60,12 +60,12 @@ type Words = BTreeMap<String, Vec<String>>;
 
 pub fn routes() {
     cables();
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     batch(&(ROUTES.to_owned() + ODD));
-    mirror.agrees();
+    synced.agrees();
     let (mut own, mut shown) = (Words::new(), Words::new());
-    for (key, routes) in mirror.model.plain() {
-        let routes = routes.iter().map(|route| route_words(&mirror.model.kernel, route));
+    for (key, routes) in synced.model.plain() {
+        let routes = routes.iter().map(|route| route_words(&synced.model.kernel, route));
         own.insert(key_words(&key), routes.collect());
     }
     for command in ["ip -j -d -4 route show table all", "ip -j -d -6 route show table all"] {
@@ -81,14 +81,14 @@ pub fn routes() {
     let lines = (ROUTES.to_owned() + ODD).lines().filter(|line| line.contains("route add")).count();
     assert!(own.len() > lines, "some were refused: {own:#?}");
     let odd = |dst: &str| {
-        let found = mirror.model.routes.iter().find(|(key, _)| key.dst.to_string() == dst);
+        let found = synced.model.routes.iter().find(|(key, _)| key.dst.to_string() == dst);
         found.unwrap().1[0].0.odd
     };
     for line in ODD.lines() {
         let dst = line.split_whitespace().find(|word| word.contains('/')).unwrap();
         assert!(odd(dst), "{line}");
     }
-    let count = mirror.model.routes.values().flatten().filter(|(route, _)| route.odd).count();
+    let count = synced.model.routes.values().flatten().filter(|(route, _)| route.odd).count();
     assert_eq!(count, ODD.lines().count());
 }
 
@@ -197,13 +197,13 @@ rule add pref 111 tos 0x10 table 6
 
 pub fn small() {
     cables();
-    let mut mirror = Mirror::new(Settings::default());
+    let mut synced = SyncedModel::new(Settings::default());
     batch(SMALL);
     sh("ip -6 rule add pref 50 from 2001:db8::/32 table 60");
     sh("ip -6 rule add pref 51 uidrange 5-6 table 61");
     // The kernel sends no messages about what it deleted with `a3`.
-    mirror.agrees_but_for_routes();
-    let kernel = &mirror.model.kernel;
+    synced.agrees_but_for_routes();
+    let kernel = &synced.model.kernel;
     links(kernel);
     addresses(kernel);
     rules(kernel);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollway::control::{Ask, Route, RoutesPage};
+use tollway::control::{Route, RoutesPage, ShowRequest};
 
 use crate::namespaces::{Process, sh};
-use crate::running::Mirror;
+use crate::running::KernelRouter;
 use crate::scene::{ELSEWHERE, Restarts, Scene};
 use crate::traffic::sender;
 
@@ -53,9 +53,9 @@ impl Carried {
 pub fn routes() {
     let count = count();
     let mut scene = Scene::new(Restarts::Plain);
-    let mirror = Mirror::start("ra rb rc");
+    let tollway = KernelRouter::start("ra rb rc");
     let _other: Process = sender(&scene.net.a, ELSEWHERE, PACE);
-    mirror.forwards(&scene.net.a, "10.0.2.2");
+    tollway.forwards(&scene.net.a, "10.0.2.2");
     let start = Carried::look(&scene);
     std::thread::sleep(QUIET);
     let quiet = Carried::look(&scene);
@@ -65,14 +65,14 @@ pub fn routes() {
     let (first, began) = (Carried::look(&scene), Instant::now());
     let mut longest = Duration::ZERO;
     while scene.routes() < count {
-        assert!(began.elapsed() < PATIENCE, "{}", scene.router.said());
-        let asked = Instant::now();
-        mirror.sync();
-        longest = longest.max(asked.elapsed());
+        assert!(began.elapsed() < PATIENCE, "{}", scene.router.log());
+        let sent = Instant::now();
+        tollway.sync();
+        longest = longest.max(sent.elapsed());
         std::thread::sleep(Duration::from_millis(20));
     }
     let arrived = Instant::now();
-    let synced = mirror.sync();
+    let synced = tollway.sync();
     let late = arrived.elapsed();
     let last = Carried::look(&scene);
 
@@ -91,10 +91,10 @@ pub fn routes() {
     assert_eq!(synced.bypassed, None);
     let kernels = kernels();
     assert!(kernels.len() >= count, "{} routes in the kernel", kernels.len());
-    same(&kernels, &installed(&mirror));
+    same(&kernels, &installed(&tollway));
     assert!(late.max(longest) < Duration::from_secs(1));
     assert!(share_then > share * 0.95);
-    let status = mirror.audited();
+    let status = tollway.audited();
     println!("{status:?}");
     assert_eq!(status.drift, 0);
 }
@@ -122,10 +122,12 @@ fn kernels() -> BTreeMap<String, String> {
 }
 
 /// The same routes, as Tollway forwards by them.
-fn installed(mirror: &Mirror) -> BTreeMap<String, String> {
+fn installed(tollway: &KernelRouter) -> BTreeMap<String, String> {
     let mut routes = BTreeMap::new();
-    let mut client = mirror.client();
-    client.say(&Ask::Routes { vrf: Some("main".to_owned()), within: None, all: false }).unwrap();
+    let mut client = tollway.client();
+    client
+        .send_show(&ShowRequest::Routes { vrf: Some("main".to_owned()), within: None, all: false })
+        .unwrap();
     loop {
         let page: RoutesPage = client.answer().unwrap();
         for Route { prefix, kind, nexthops } in page.routes {

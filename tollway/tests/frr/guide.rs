@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::namespaces::{Host, sh, until};
 use crate::speakers::Speakers;
-use crate::typed::{block, commands, said, session, succeeded};
+use crate::typed::{block, commands, output_of, session, succeeded};
 
 const PAGE: &str = include_str!("../../../docs/guide/with-frr.md");
 
@@ -55,15 +55,15 @@ pub fn brings_routes() {
     let [router, peer] = speakers(dir.path(), &hosts[1]);
     until("a route by BGP", || {
         let has = sh("ip route show proto bgp").contains("198.51.100.0/24");
-        assert!(router.said().len() + peer.said().len() < 1 << 20, "{}", router.said());
+        assert!(router.log().len() + peer.log().len() < 1 << 20, "{}", router.log());
         has
     });
     let start = ["tollway run eth0 eth1 &", "until tollway sync; do sleep 0.1; done"];
     let typed = session(&[&start[..], &commands(PAGE), &["kill %1; wait"]].concat());
     succeeded(&typed);
-    let kernels = said(&typed, "ip route show proto bgp");
+    let kernels = output_of(&typed, "ip route show proto bgp");
     assert!(kernels.contains("via 192.0.2.140 dev eth1"), "{kernels}");
-    let own = said(&typed, "tollway show routes get");
+    let own = output_of(&typed, "tollway show routes get");
     assert!(own.contains("198.51.100.1 takes 198.51.100.0/24 in the VRF main"), "{own}");
     assert!(own.contains("192.0.2.140  eth1"), "{own}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::namespaces::until;
-use crate::running::Mirror;
+use crate::running::KernelRouter;
 use crate::scene::{Restarts, Scene, Witness, prefix};
 use crate::traffic::{Hole, Stream};
 
@@ -45,12 +45,12 @@ fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
     scene.until_routes(ROUTES, PATIENCE);
     std::thread::sleep(MARGIN);
     // Even now, a restarted bgpd may remove its predecessor's routes.
-    let is_here = || witness.told(&prefix(ROUTES - 1)).last().is_none_or(|(_, here)| *here);
+    let is_here = || witness.changes(&prefix(ROUTES - 1)).last().is_none_or(|(_, here)| *here);
     until("the route to be back", is_here);
     std::thread::sleep(MARGIN);
     let arrivals = stream.stop();
     assert!(arrivals.len() > 100, "{} packets arrived", arrivals.len());
-    let gone = absences(&witness.told(&prefix(ROUTES - 1)));
+    let gone = absences(&witness.changes(&prefix(ROUTES - 1)));
     let holes = arrivals.holes();
     let seconds = |hole: &Hole| hole.to - hole.from;
     for hole in &holes {
@@ -68,10 +68,10 @@ fn outage(scene: &mut Scene, what: impl FnOnce(&mut Scene)) -> Outage {
 }
 
 /// When the kernel had no route, as times of day in seconds.
-fn absences(told: &[(f64, bool)]) -> Vec<[f64; 2]> {
+fn absences(changes: &[(f64, bool)]) -> Vec<[f64; 2]> {
     let mut absences: Vec<[f64; 2]> = Vec::new();
     let mut gone = None;
-    for (time, here) in told {
+    for (time, here) in changes {
         match (here, gone) {
             (false, None) => gone = Some(*time),
             (true, Some(from)) => {
@@ -108,34 +108,34 @@ fn compare(restarts: Restarts, scenarios: &[Scenario]) {
     scene.until_routes(ROUTES, PATIENCE);
     settle(&mut scene);
     let alone: Vec<_> = scenarios.iter().map(|of| outage(&mut scene, of.what)).collect();
-    let mut mirror = Mirror::start("ra rb");
-    mirror.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
+    let mut tollway = KernelRouter::start("ra rb");
+    tollway.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
     for (scenario, alone) in scenarios.iter().zip(alone) {
         let (name, with) = (scenario.name, outage(&mut scene, scenario.what));
         println!("{name}: the kernel alone {alone:.3?}\n{name}: with Tollway {with:.3?}");
         let is_felt = alone.routeless > 0.0;
-        assert_eq!(is_felt, scenario.is_felt.unwrap_or(is_felt), "{name}: {}", scene.router.said());
+        assert_eq!(is_felt, scenario.is_felt.unwrap_or(is_felt), "{name}: {}", scene.router.log());
         assert!(with.unexplained <= alone.unexplained + SLACK, "{name}");
         assert!(with.lost as f64 <= alone.lost as f64 * 1.5 + SAME / PACE.as_secs_f64(), "{name}");
         assert!(with.longest <= alone.longest * 1.5 + SAME, "{name}");
-        assert!(mirror.lives(), "{}", mirror.read("stderr"));
+        assert!(tollway.lives(), "{}", tollway.read("stderr"));
     }
-    mirror.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
-    assert_eq!(mirror.sync().bypassed, None);
-    die(&mut scene, mirror);
+    tollway.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
+    assert_eq!(tollway.sync().bypassed, None);
+    die(&mut scene, tollway);
 }
 
 /// Tollway dies, and another Tollway takes its place.
-fn die(scene: &mut Scene, mirror: Mirror) {
+fn die(scene: &mut Scene, tollway: KernelRouter) {
     let killed = outage(scene, |_| {
-        let mut mirror = mirror;
-        mirror.process.0.kill().unwrap();
-        mirror.process.0.wait().unwrap();
+        let mut tollway = tollway;
+        tollway.process.0.kill().unwrap();
+        tollway.process.0.wait().unwrap();
     });
     println!("kill -9 of tollway: {killed:.3?}");
     assert!(killed.longest <= SLACK);
     let mut next = None;
-    let replaced = outage(scene, |_| next = Some(Mirror::start("ra rb")));
+    let replaced = outage(scene, |_| next = Some(KernelRouter::start("ra rb")));
     println!("the next one: {replaced:.3?}");
     assert!(replaced.longest <= SLACK);
     next.unwrap().forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
@@ -145,13 +145,13 @@ fn die(scene: &mut Scene, mirror: Mirror) {
 fn settle(scene: &mut Scene) {
     let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
     until("routes that are not stale", || {
-        let told = scene.router.tell(&probe);
-        told.contains("best") && !told.contains("stale") && !told.contains("Stale")
+        let shown = scene.router.run(&probe);
+        shown.contains("best") && !shown.contains("stale") && !shown.contains("Stale")
     });
 }
 
 fn flap(scene: &mut Scene) {
-    scene.peer.tell("clear bgp *");
+    scene.peer.run("clear bgp *");
     // The session ends a moment later.
     until("routes to go", || scene.routes() < ROUTES);
 }
@@ -173,7 +173,7 @@ fn router_restarts(scene: &mut Scene) {
 fn peer_restarts(scene: &mut Scene) {
     scene.peer.kill_bgpd();
     let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
-    let is_awaited = || scene.router.tell(&probe).to_lowercase().contains("stale");
+    let is_awaited = || scene.router.run(&probe).to_lowercase().contains("stale");
     until("the router to wait for its peer", is_awaited);
     std::thread::sleep(MARGIN);
     scene.peer.start_bgpd_again();

@@ -93,8 +93,8 @@ impl Scene {
                 start.elapsed() < patience,
                 "{} of {count} routes: {}{}",
                 self.routes(),
-                router.said(),
-                peer.said()
+                router.log(),
+                peer.log()
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -153,15 +153,15 @@ impl Witness {
     }
 
     /// When a route went and came since the recording started, as times of day in seconds.
-    pub fn told(&self, prefix: &str) -> Vec<(f64, bool)> {
+    pub fn changes(&self, prefix: &str) -> Vec<(f64, bool)> {
         assert!(self.process.0.id() > 0);
         let text = std::fs::read_to_string(&self.file).unwrap();
-        text.lines().filter_map(|line| told(line, prefix)).collect()
+        text.lines().filter_map(|line| change(line, prefix)).collect()
     }
 }
 
 /// Parses a line such as `[2026-01-31T23:59:58.123456] Deleted 20.0.0.0/24 ...`.
-fn told(line: &str, prefix: &str) -> Option<(f64, bool)> {
+fn change(line: &str, prefix: &str) -> Option<(f64, bool)> {
     let (time, rest) = line.strip_prefix('[')?.split_once("] ")?;
     let (gone, rest) = match rest.strip_prefix("Deleted ") {
         Some(rest) => (true, rest),

@@ -86,17 +86,17 @@ impl Speakers {
     }
 
     /// Runs a command in bgpd. Returns the output.
-    pub fn tell(&self, command: &str) -> String {
+    pub fn run(&self, command: &str) -> String {
         let socket = self.dir.display().to_string();
         let mut vtysh = Command::new("vtysh");
         let output = vtysh.args(["--vty_socket", &socket, "-c", command]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{command}: {told}");
-        told
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {text}");
+        text
     }
 
     /// The daemons' logs, which help to explain a failure.
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         let files = ["zebra", "zebra.out", "bgpd", "bgpd.out"];
         files.iter().filter_map(|name| std::fs::read_to_string(self.dir.join(name)).ok()).collect()
     }

@@ -1,6 +1,6 @@
 //! Packets that a host sends at a fixed pace, and what became of each.
 //!
-//! Sender and sink are this program in other roles (`--ask`, `--serve`), on hosts. Each packet
+//! Sender and sink are this program in other roles (`--client`, `--serve`), on hosts. Each packet
 //! contains its number and the time when it was sent.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ pub fn now() -> f64 {
 /// Runs a role of this program.
 pub fn role(words: &[&str]) -> ExitCode {
     match words {
-        ["--ask", plan] => send(plan),
+        ["--client", plan] => send(plan),
         ["--serve", file] => count(file),
         _ => return ExitCode::FAILURE,
     }
@@ -90,7 +90,7 @@ impl Stream {
         let path = file.display().to_string();
         let sink = start(to.0, "--serve", &path);
         until("the sink to listen", || file.exists());
-        let sender = start(from, "--ask", &format!("{}/{}", to.1, pace.as_micros()));
+        let sender = start(from, "--client", &format!("{}/{}", to.1, pace.as_micros()));
         Self { sender, sink, file }
     }
 
@@ -115,7 +115,7 @@ impl Stream {
 
 /// A sender alone; nobody counts what arrives.
 pub fn sender(from: &Host, to: &str, pace: Duration) -> Process {
-    start(from, "--ask", &format!("{to}/{}", pace.as_micros()))
+    start(from, "--client", &format!("{to}/{}", pace.as_micros()))
 }
 
 fn start(host: &Host, role: &str, what: &str) -> Process {

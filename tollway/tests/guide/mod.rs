@@ -1,4 +1,4 @@
-//! What the guides tell people to type, typed.
+//! Types the commands of the guides into a shell.
 
 // Not every test program uses all of it.
 #![allow(dead_code)]
@@ -35,8 +35,8 @@ pub struct Typed {
     pub status: i32,
 }
 
-/// Types commands into a shell, which has the program in its path. What runs in the background, starts another
-/// shell or ends one is typed, and nothing is said of it.
+/// Types commands into a shell, which has the program in its path. The result lacks commands that run in the
+/// background, start another shell or end one.
 pub fn session(commands: &[&str]) -> Vec<Typed> {
     let is_watched = |command: &&&str| {
         !command.ends_with('&') && !command.starts_with("unshare ") && **command != "exit"
@@ -54,18 +54,18 @@ pub fn session(commands: &[&str]) -> Vec<Typed> {
     let mut shell = Command::new("timeout");
     shell.args([PATIENCE, "bash"]).env("PATH", path).env("LC_ALL", "C");
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // A shell that ends early reads no more, and is told of below.
+    // A shell that ends early reads no more; below, the lack of its output fails the test.
     let _ = shell.stdin.take().unwrap().write_all(script.as_bytes());
     let output = shell.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let all = String::from_utf8_lossy(&output.stdout).into_owned();
     let end = format!("{END}\n");
-    let mut outputs = said.split(&end);
+    let mut outputs = all.split(&end);
     let typed = commands.iter().filter(is_watched).map(|command| {
         let output = outputs.next().unwrap_or_default();
         let (output, status) = output.rsplit_once('\n').unwrap_or(("", output));
         let command = (*command).to_owned();
         let status = status.parse();
-        let status = status.unwrap_or_else(|_| panic!("{command} did not end:\n{said}"));
+        let status = status.unwrap_or_else(|_| panic!("{command} did not end:\n{all}"));
         Typed { command, output: output.to_owned(), status }
     });
     typed.collect()
@@ -78,8 +78,8 @@ pub fn succeeded(typed: &[Typed]) {
     }
 }
 
-/// What a command said.
-pub fn said<'t>(typed: &'t [Typed], command: &str) -> &'t str {
+/// Returns the output of a command.
+pub fn output_of<'t>(typed: &'t [Typed], command: &str) -> &'t str {
     let found = typed.iter().find(|typed| typed.command.starts_with(command));
     &found.unwrap_or_else(|| panic!("nobody typed {command}")).output
 }

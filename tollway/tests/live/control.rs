@@ -1,4 +1,4 @@
-//! The control socket of a running router: every `show`, `top`, and who may ask.
+//! The control socket of a running router: every `show`, `top`, and access to it.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
@@ -248,26 +248,29 @@ pub(super) fn sockets() {
     let error = refused(dir, &run);
     let words = "another tollway answers at the control socket control.sock. End that one, or";
     assert!(error.starts_with(&format!("error: {words}")), "{error}");
-    let ask = ["show", "ports", "--socket=control.sock"];
-    assert!(tollway(dir, &ask).status.success(), "the first still answers");
+    let request = ["show", "ports", "--socket=control.sock"];
+    assert!(tollway(dir, &request).status.success(), "the first still answers");
 
     if can_be_others() {
         std::fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
-        let output = as_nobody(dir).args(ask).output().unwrap();
+        let output = as_nobody(dir).args(request).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("permission denied. Ask as the user that runs it"), "{error}");
+        assert!(
+            error.contains("permission denied. Run this as the user that runs the router"),
+            "{error}"
+        );
     }
 
     sh(&format!("kill -STOP {}", router.process.0.id()));
-    let error = refused(dir, &ask);
+    let error = refused(dir, &request);
     assert!(error.contains("so it hangs or is stopped"), "{error}");
     sh(&format!("kill -KILL {}", router.process.0.id()));
     router.process.0.wait().unwrap();
-    let error = refused(dir, &ask);
+    let error = refused(dir, &request);
     assert!(error.starts_with("error: no tollway runs at control.sock: "), "{error}");
     assert!(socket.exists(), "nobody was left to remove it");
     let mut next = Router::start_in(router.dir, config);
-    assert!(tollway(next.dir.path(), &ask).status.success());
+    assert!(tollway(next.dir.path(), &request).status.success());
     next.stop();
     assert!(!socket.exists());
     usual_place(config);
@@ -279,9 +282,9 @@ pub(super) fn address_space() {
     let output = command("prlimit --as=1200000000 tollway", &dir, CONFIG).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    let told =
+    let expected =
         "error: a router takes 1600 MiB of address space, and this process may have 1144. Raise";
-    assert!(error.starts_with(told) && error.lines().count() == 1, "{error}");
+    assert!(error.starts_with(expected) && error.lines().count() == 1, "{error}");
 }
 
 /// No descriptor is left for clients. Each client gets an error, and the router logs it once.
@@ -300,10 +303,10 @@ pub(super) fn shortage() {
     let is_turned_away = |client: &UnixStream| {
         client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let mut line = String::new();
-        // A client that is served receives nothing until it asks.
-        let heard = BufReader::new(client).read_line(&mut line).is_ok();
-        assert!(!heard || line.contains("lacks descriptors"), "{line}");
-        heard
+        // A client that is served receives nothing until it sends a request.
+        let received = BufReader::new(client).read_line(&mut line).is_ok();
+        assert!(!received || line.contains("lacks descriptors"), "{line}");
+        received
     };
     let mut clients = Vec::new();
     until("the last descriptor to be taken", || {
@@ -315,11 +318,11 @@ pub(super) fn shortage() {
     }
     drop(clients);
     sh(&format!("prlimit --pid {pid} --nofile=1024:"));
-    let ask = ["show", "ports", "--socket=control.sock"];
-    until("clients to be served", || tollway(router.dir.path(), &ask).status.success());
+    let request = ["show", "ports", "--socket=control.sock"];
+    until("clients to be served", || tollway(router.dir.path(), &request).status.success());
     router.stop();
-    let told = router.read("stderr");
-    assert_eq!(told.matches("cannot be taken in").count(), 1, "{told}");
+    let log = router.read("stderr");
+    assert_eq!(log.matches("cannot be taken in").count(), 1, "{log}");
 }
 
 /// Returns `tollway` as a user who may open packet sockets, and nothing else.
@@ -351,13 +354,13 @@ fn usual_place(config: &str) {
     let mut run = command();
     run.args(["run", "--config=router.toml"]).stderr(File::create(&stderr).unwrap());
     let _process = Process(run.stdout(Stdio::null()).spawn().unwrap());
-    let told = || std::fs::read_to_string(&stderr).unwrap();
+    let log = || std::fs::read_to_string(&stderr).unwrap();
     until("the router to start", || {
-        assert!(!told().contains("error:"), "{}", told());
-        told().contains("forwarding")
+        assert!(!log().contains("error:"), "{}", log());
+        log().contains("forwarding")
     });
     let socket = dir.path().join("tollway.sock");
-    assert_eq!(socket.symlink_metadata().unwrap().mode() & 0o777, 0o600, "{}", told());
+    assert_eq!(socket.symlink_metadata().unwrap().mode() & 0o777, 0o600, "{}", log());
     let output = command().args(["show", "ports"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains(" ra "), "{}", told());
+    assert!(String::from_utf8_lossy(&output.stdout).contains(" ra "), "{}", log());
 }

@@ -34,29 +34,29 @@ pub(super) fn refused() {
         ("# none\n", "rules: the file has no rules"),
     ] {
         std::fs::write(router.path("rules"), rules).unwrap();
-        let told = reload(&router).unwrap_err();
-        assert!(told.contains(words), "{told}");
-        assert!(told.contains("the old configuration stays active"), "{told}");
+        let error = reload(&router).unwrap_err();
+        assert!(error.contains(words), "{error}");
+        assert!(error.contains("the old configuration stays active"), "{error}");
         assert_eq!(json(&router, "filter"), before);
     }
     std::fs::remove_file(router.path("rules")).unwrap();
-    let told = reload(&router).unwrap_err();
-    assert!(told.contains("rules: the rules cannot be read: no such file"), "{told}");
+    let error = reload(&router).unwrap_err();
+    assert!(error.contains("rules: the rules cannot be read: no such file"), "{error}");
     assert_eq!(json(&router, "filter"), before);
     std::fs::write(router.path("router.toml"), CONFIG).unwrap();
-    let told = reload(&router).unwrap();
-    assert!(told.contains("the configuration is active"), "{told}");
+    let report = reload(&router).unwrap();
+    assert!(report.contains("the configuration is active"), "{report}");
     assert_eq!(show(&router, "filter"), "no rules: every packet goes on\n");
     router.stop();
 }
 
 /// Returns the packet count of a rule, which is found by its text.
 fn packets(router: &Router, text: &str) -> u64 {
-    let told = json(router, "filter");
-    let chains = told["chains"].as_array().unwrap().iter();
+    let shown = json(router, "filter");
+    let chains = shown["chains"].as_array().unwrap().iter();
     let mut rules = chains.flat_map(|chain| chain["rules"].as_array().unwrap());
     let rule = rules.find(|rule| rule["text"].as_str().unwrap().contains(text));
-    rule.and_then(|rule| rule["packets"].as_u64()).unwrap_or_else(|| panic!("{text}: {told}"))
+    rule.and_then(|rule| rule["packets"].as_u64()).unwrap_or_else(|| panic!("{text}: {shown}"))
 }
 
 /// Sends five pings, of which all or none must be answered. Says whether they were.
@@ -64,9 +64,9 @@ fn pings(from: &Host, to: &str) -> bool {
     // Sends all at once, then waits for one second.
     let line = format!("ping -n -q -c 5 -l 5 -i 1 -W 1 {to}");
     let output = from.command(&line).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains(" 0% packet loss") || told.contains(" 100% packet loss"), "{told}");
-    told.contains(" 0% packet loss")
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" 0% packet loss") || text.contains(" 100% packet loss"), "{text}");
+    text.contains(" 0% packet loss")
 }
 
 /// Rules count and drop, change while the router runs, and go on counting.
@@ -80,8 +80,8 @@ pub(super) fn drops() {
     assert!(pings(&a, "10.0.2.2"));
     assert_eq!(packets(&router, "-p icmp"), 10, "there and back");
     std::fs::write(router.path("rules"), rules("-A FORWARD -d 10.0.2.2/32 -j DROP\n")).unwrap();
-    let told = reload(&router).unwrap();
-    assert!(told.contains(" firewall rules; compiled in "), "{told}");
+    let report = reload(&router).unwrap();
+    assert!(report.contains(" firewall rules; compiled in "), "{report}");
     assert!(!pings(&a, "10.0.2.2"), "the rule is active when the reload has ended");
     assert_eq!(packets(&router, "-p icmp"), 15, "it goes on counting");
     assert_eq!(packets(&router, "-j DROP"), 5, "a new rule begins at none");
@@ -100,7 +100,7 @@ fn logging(turn: usize) -> String {
     let others = "    ip saddr 192.0.2.1 log prefix \"other \"\n".repeat(turn % 3);
     format!(
         "table inet t {{\n  chain c {{\n    type filter hook forward priority 0; policy accept;\n{others}\
-         icmp type echo-request ip length 128 log prefix \"told \"\n{others}\
+         icmp type echo-request ip length 128 log prefix \"noted \"\n{others}\
          icmp type echo-request ip length 84 log group 3\n  }}\n}}\n"
     )
 }
@@ -114,7 +114,7 @@ fn assert_all(mut numbers: Vec<u16>, count: u16, what: &str) {
 /// What rules log is written once, even while a reload replaces them.
 pub(super) fn logs() {
     const TAKEN: u16 = 600;
-    const TOLD: u16 = 20;
+    const LOGGED: u16 = 20;
     let (a, _b) = two_hosts();
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rules"), logging(0)).unwrap();
@@ -125,7 +125,7 @@ pub(super) fn logs() {
         Process(ping.stdout(Stdio::null()).spawn().unwrap())
     };
     let mut pings =
-        [ping(&format!("-c {TAKEN} -i 0.005")), ping(&format!("-c {TOLD} -i 0.15 -s 100"))];
+        [ping(&format!("-c {TAKEN} -i 0.005")), ping(&format!("-c {LOGGED} -i 0.15 -s 100"))];
     let mut reloads = 0;
     while pings.iter_mut().any(|ping| ping.0.try_wait().unwrap().is_none()) {
         reloads += 1;
@@ -134,11 +134,11 @@ pub(super) fn logs() {
     }
     assert!(reloads > 5, "{reloads}");
     router.stop();
-    let told = router.read("stderr");
+    let log = router.read("stderr");
     let number = |line: &str| line.split_once(" SEQ=")?.1.split(' ').next()?.parse().ok();
-    let lines = told.lines().filter(|line| line.contains("told "));
-    assert_all(lines.filter_map(number).collect(), TOLD, &told);
-    assert!(!told.contains("not logged"), "{told}");
+    let lines = log.lines().filter(|line| line.contains("noted "));
+    assert_all(lines.filter_map(number).collect(), LOGGED, &log);
+    assert!(!log.contains("not logged"), "{log}");
     let mut capture = CaptureReader::open(&router.path("log.pcap")).unwrap();
     let mut numbers = Vec::new();
     while let Some(frame) = capture.next_frame().unwrap() {
@@ -175,7 +175,7 @@ pub(super) fn sets() {
         assert!(!pings(&a, "10.0.2.2"), "turn {turn}: what comes into a set is active");
         std::fs::write(router.path("rules"), rules(more)).unwrap();
         reload(&router).unwrap();
-        assert_eq!(elements(), 1, "turn {turn}: as the file says, though it says the same");
+        assert_eq!(elements(), 1, "turn {turn}: as in the file, though the file is the same");
         assert!(pings(&a, "10.0.2.2"), "turn {turn}");
     }
     assert_eq!(packets(&router, "ip saddr @bad"), 20, "what it dropped goes on being counted");

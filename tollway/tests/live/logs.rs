@@ -17,7 +17,7 @@ pub fn untaken() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let mut router = Router::start("tollway", full(), full());
     router.loses_and_regains(&a);
-    assert_eq!(router.stop(), Some(1), "it says that its summary went nowhere");
+    assert_eq!(router.stop(), Some(1), "it reports that its summary went nowhere");
 
     let (mut reader, writer) = UnixStream::pair().unwrap();
     fill(&writer);
@@ -25,11 +25,11 @@ pub fn untaken() {
     router.loses_and_regains(&a);
     // Now somebody reads the log.
     reader.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut told = Vec::new();
+    let mut log = Vec::new();
     let mut part = [0; 4096];
-    while !String::from_utf8_lossy(&told).contains("ra is back") {
+    while !String::from_utf8_lossy(&log).contains("ra is back") {
         let len = reader.read(&mut part).unwrap();
-        told.extend(part[..len].iter().filter(|byte| **byte != 0));
+        log.extend(part[..len].iter().filter(|byte| **byte != 0));
     }
     assert_eq!(router.stop(), Some(0));
 
@@ -69,13 +69,13 @@ impl Router {
     }
 
     fn loses_and_regains(&mut self, host: &Host) {
-        let is_down = |told: String| told.contains("the interface is down");
-        until("the router to answer", || self.shows().is_some_and(|told| !is_down(told)));
+        let is_down = |shown: String| shown.contains("the interface is down");
+        until("the router to answer", || self.shows().is_some_and(|shown| !is_down(shown)));
         host.pings(3, "10.0.2.2");
         sh("ip link set ra down");
         until("the loss to be noticed", || self.shows().is_some_and(is_down));
         sh("ip link set ra up");
-        until("the return to be noticed", || self.shows().is_some_and(|told| !is_down(told)));
+        until("the return to be noticed", || self.shows().is_some_and(|shown| !is_down(shown)));
         host.pings(3, "10.0.2.2");
     }
 

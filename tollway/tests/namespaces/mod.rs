@@ -27,10 +27,10 @@ const UNSHARE: &str = "unshare (util-linux) is needed for this test";
 /// A test's name and function. Each test runs in a network namespace of its own.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests that the command line asks for, or one of them inside its namespace, or another
+/// Runs the tests that the command line selects, or one of them inside its namespace, or another
 /// role.
 ///
-/// `namespaces` are the options that root passes to `unshare`; `missing` says what a test lacks
+/// `namespaces` are the options that root passes to `unshare`; `missing` returns what a test lacks
 /// here.
 pub fn main(
     tests: &[Test],
@@ -49,7 +49,7 @@ pub fn main(
             tests.iter().for_each(|(name, _)| println!("{name}: test"));
             ExitCode::SUCCESS
         }
-        ["--serve" | "--ask", ..] => role(&words),
+        ["--serve" | "--client" | "--role", ..] => role(&words),
         _ => run_all(tests, namespaces, missing, &words),
     }
 }
@@ -63,7 +63,7 @@ fn run_all(
     let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
     let (mut passed, mut failed) = (0, 0);
-    let mut told = |name: &str, status: ExitStatus| {
+    let mut report = |name: &str, status: ExitStatus| {
         println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
         *(if status.success() { &mut passed } else { &mut failed }) += 1;
     };
@@ -82,13 +82,13 @@ fn run_all(
             beside.push((name, Beside::start(command)));
             continue;
         }
-        told(name, command.status().expect(UNSHARE));
+        report(name, command.status().expect(UNSHARE));
     }
     for (name, process) in beside {
-        told(name, process.wait());
+        report(name, process.wait());
     }
     if failed > 0 {
-        println!("If unshare said why it failed: this test needs network namespaces.");
+        println!("If unshare printed an error: this test needs network namespaces.");
     }
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!("test result: {result}. {passed} passed; {failed} failed");
@@ -142,10 +142,10 @@ pub fn lacks_namespaces() -> Option<&'static str> {
 pub fn sh(line: &str) -> String {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {told}{error}");
-    told
+    assert!(output.status.success(), "{line}: {text}{error}");
+    text
 }
 
 /// Waits until a condition holds, for a limited time.
@@ -183,10 +183,10 @@ pub fn ping(count: usize, arguments: &str) -> String {
 }
 
 /// Returns which of the first `count` pings were not answered, from ping's output.
-pub fn unanswered(told: &str, count: usize) -> Vec<usize> {
+pub fn unanswered(output: &str, count: usize) -> Vec<usize> {
     let is_lost = |number: &usize| {
         let number = format!(" icmp_seq={number} ");
-        !told.lines().any(|line| line.contains("bytes from") && line.contains(&number))
+        !output.lines().any(|line| line.contains("bytes from") && line.contains(&number))
     };
     (1..=count).filter(is_lost).collect()
 }
@@ -201,7 +201,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts a server, and waits until it says that it is ready.
+/// Starts a server, and waits until it reports that it is ready.
 pub fn ready(command: &mut Command) -> Process {
     let mut server = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut word = [0; 5];
@@ -240,9 +240,9 @@ impl Host {
     /// output.
     #[track_caller]
     pub fn pings(&self, count: usize, arguments: &str) -> String {
-        let told = self.sh(&ping(count, arguments));
-        assert!(unanswered(&told, count).is_empty(), "{told}");
-        told
+        let output = self.sh(&ping(count, arguments));
+        assert!(unanswered(&output, count).is_empty(), "{output}");
+        output
     }
 
     /// Returns the host's counts of a device: received bytes at 0, sent bytes at 8, packets behind

@@ -13,7 +13,7 @@ const SETS: &str = "
     set plain { type ipv4_addr; elements = { 192.0.2.7, 10.0.0.1, 255.255.255.255, 0.0.0.0 }; }
     set plain6 { type ipv6_addr; elements = { 2001:db8::1, ::, ffff::1 }; }
     set none { type ipv4_addr; }
-    set said { type ipv4_addr; elements = { 192.0.2.7 comment \"why\", 192.0.2.8 }; }
+    set noted { type ipv4_addr; elements = { 192.0.2.7 comment \"why\", 192.0.2.8 }; }
     set nets { type ipv4_addr; flags interval; elements = { 10.0.0.0/24, 10.0.1.0/24, 10.0.4.1, 10.0.5.3-10.0.5.9 }; }
     set ends { type ipv4_addr; flags interval; elements = { 0.0.0.0/8, 255.0.0.0/8 }; }
     set first { type ipv4_addr; flags interval; elements = { 0.0.0.0 }; }
@@ -33,7 +33,7 @@ const RULES: &str = "
     ip saddr @plain drop
     ip6 saddr @plain6 drop
     ip saddr @none drop
-    ip saddr @said drop
+    ip saddr @noted drop
     ip saddr @nets drop
     ip saddr @ends drop
     ip saddr @first drop

@@ -35,7 +35,7 @@ pub fn changes() {
         ("add element inet t unused { 192.0.2.2 }", 0),
         ("flush set inet t bad", 0),
         ("add element inet t bad { 192.0.2.9 comment \"why\" }", 0),
-        // Together with something else, this is no change of elements alone.
+        // Together with other changes, this is no change of elements alone.
         ("add element inet t bad { 192.0.2.8 }; add rule inet t c drop", 1),
         ("add element inet t ports { 22 }", 1),
         ("add element inet t ports { 23 }", 1),
@@ -149,17 +149,17 @@ pub fn random() {
 pub fn losses() {
     nft(TABLE);
     nft("add element inet t bad { 192.0.2.1 }");
-    let (told, events) = channel();
+    let (sender, events) = channel();
     let (go_on, wait) = channel::<()>();
     let mut is_first = true;
     let report = move |event| {
-        drop(told.send(event));
+        drop(sender.send(event));
         // The receiver of the reports is busy, once.
         if std::mem::take(&mut is_first) {
             let _ = wait.recv_timeout(PATIENCE);
         }
     };
-    let mut consumer = Consumer::told_by(Box::new(report), events);
+    let mut consumer = Consumer::with_report(Box::new(report), events);
     assert!(consumer.take(PATIENCE));
     let mut script = String::new();
     for number in 0..200_000_u32 {

@@ -160,18 +160,18 @@ pub fn devices() {
     cable();
     let model = parse(CONFIG);
     let worker = Worker::start(&model);
-    let (sender, told) = mpsc::channel::<Facts>();
+    let (sender, receiver) = mpsc::channel::<Facts>();
     let on_device = Box::new(move |port: tollway::model::PortIndex, facts| {
         assert_eq!(port.0, 0);
         sender.send(facts).unwrap();
     });
     let _follower = worker.follow_with(&model, Settings::default(), on_device);
-    let first = told.recv_timeout(PATIENCE).unwrap();
+    let first = receiver.recv_timeout(PATIENCE).unwrap();
     assert_eq!(first.mtu, Some(1500));
     sh("ip link set ra mtu 1400");
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Facts { mtu: Some(1400), ..first });
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), Facts { mtu: Some(1400), ..first });
     sh("ip link set ra address 02:00:00:00:00:aa");
-    let facts = told.recv_timeout(PATIENCE).unwrap();
+    let facts = receiver.recv_timeout(PATIENCE).unwrap();
     assert_eq!(facts.mac.map(|mac| mac.0), Some([2, 0, 0, 0, 0, 0xaa]));
 
     let known = Some([2, 0, 0, 0, 0, 7]);
@@ -321,11 +321,11 @@ pub fn given_up() {
 
     assert!(worker.mailbox.leave(|_, _| std::thread::sleep(Duration::from_millis(11_500))));
     std::fs::write(&file, CONFIG).unwrap();
-    let asked = std::thread::spawn(move || (reloader.reload(), reloader));
+    let reloading = std::thread::spawn(move || (reloader.reload(), reloader));
     std::thread::sleep(Duration::from_secs(5));
     neigh("del 10.1.0.7");
     set("10.1.0.9");
-    let (outcome, reloader) = asked.join().unwrap();
+    let (outcome, reloader) = reloading.join().unwrap();
     assert!(matches!(outcome, Err(ReloadError::Installer(InstallError::Gone))), "{outcome:?}");
     installed(&worker, "10.1.0.7", None);
     installed(&worker, "10.1.0.8", known);

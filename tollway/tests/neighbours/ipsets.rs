@@ -112,22 +112,23 @@ pub fn left() {
     sh(&format!("ipset restore -file {}", file.display()));
     std::fs::remove_file(&file).unwrap();
     let mut consumer = Consumer::new();
-    let why = |consumer: &mut Consumer, asked: &str| {
-        sh(&format!("iptables-nft -A FORWARD -m set {asked} -j DROP"));
+    let why = |consumer: &mut Consumer, options: &str| {
+        sh(&format!("iptables-nft -A FORWARD -m set {options} -j DROP"));
         consumer.sync();
         let found = kernels(consumer.rules()).into_iter().map(|(_, why)| why).collect::<Vec<_>>();
         sh("iptables-nft -F FORWARD");
         found
     };
-    for (asked, expected) in [
+    for (options, expected) in [
         ("--match-set ports src,dst", "xt set is a module of iptables"),
         ("--match-set ports src", "the ipset ports is of type hash:ip,port"),
         ("--match-set counted src", "the ipset counted counts packets"),
         ("--match-set excepted src", "the ipset excepted has elements with nomatch"),
         ("--match-set large src", "the ipset large is too large to be listed again and again"),
         ("--match-set counted src --packets-gt 5", "xt set is a module of iptables"),
+        ("--match-set plain src --return-nomatch", "xt set is a module of iptables"),
     ] {
-        assert_eq!(why(&mut consumer, asked), [expected], "{asked}");
+        assert_eq!(why(&mut consumer, options), [expected], "{options}");
     }
     assert_eq!(why(&mut consumer, "--match-set plain src"), [""; 0]);
     sh("iptables-nft -A INPUT -j SET --add-set plain src");

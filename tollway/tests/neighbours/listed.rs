@@ -140,7 +140,7 @@ pub fn whole() {
     let mut consumer = Consumer::new();
     consumer.sync();
     let kernels = kernels(consumer.rules());
-    let told: Vec<_> = kernels.iter().filter(|(text, _)| !text.starts_with('(')).collect();
+    let named: Vec<_> = kernels.iter().filter(|(text, _)| !text.starts_with('(')).collect();
     let expected = [
         ("ip dscp >> 2", "is not known here"),
         ("vlan id 5", "a link has taken the tag off"),
@@ -152,8 +152,8 @@ pub fn whole() {
     let is_so = |((text, why), (begins, part)): (&&(String, String), &(&str, &str))| {
         text.starts_with(begins) && why.contains(part)
     };
-    let all = told.len() == expected.len() && told.iter().zip(&expected).all(is_so);
-    assert!(all, "{told:#?}");
+    let all = named.len() == expected.len() && named.iter().zip(&expected).all(is_so);
+    assert!(all, "{named:#?}");
 }
 
 /// The steps of a rule of a chain.
@@ -196,13 +196,13 @@ pub fn apart() {
     consumer.check();
     let (rules, listed) = (consumer.rules(), sh("nft list table ip t"));
     let chain = rules.chains.iter().find(|chain| chain.name == "ip t c").unwrap();
-    let told: Vec<_> = chain.rules.iter().filter(|rule| rule.place.handle.is_some()).collect();
-    assert_eq!(told.len(), 3, "{listed}");
+    let own: Vec<_> = chain.rules.iter().filter(|rule| rule.place.handle.is_some()).collect();
+    assert_eq!(own.len(), 3, "{listed}");
     if !listed.contains("vxlan") {
-        assert!(matches!(&told[1].steps[..], [Step::Unsupported(_)]), "{:?}", told[1]);
-        let told = kernels(rules);
-        let told = told.iter().find(|(text, _)| text == "(a rule that nft does not list)");
-        assert_eq!(told.unwrap().1, "the kernel has it, and nft does not list it");
+        assert!(matches!(&own[1].steps[..], [Step::Unsupported(_)]), "{:?}", own[1]);
+        let left = kernels(rules);
+        let left = left.iter().find(|(text, _)| text == "(a rule that nft does not list)");
+        assert_eq!(left.unwrap().1, "the kernel has it, and nft does not list it");
     }
 
     // What no listed rule implies: the Ethernet header without the kind of device, for example.

@@ -30,27 +30,27 @@ const TESTS: [namespaces::Test; 30] = [
     ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),
     ("rules_are_read_whenever_they_change", rules::changes),
     ("elements_change_without_a_reading", elements::changes),
-    ("more_elements_than_are_read_at_once_are_told", elements::behind),
+    ("a_backlog_of_elements_is_reported", elements::behind),
     ("sets_have_what_nft_lists", contents::same),
     ("elements_end_as_the_kernel_has_them", elements::random),
     ("rules_for_the_host_alone_hold_nothing_up", rules::apart),
     ("rules_that_change_all_the_time_end_as_the_kernels", rules::storm),
     ("lost_messages_end_in_the_kernels_rules", elements::losses),
     ("ten_thousand_rules_are_read_in_time", rules::many),
-    ("rules_that_cannot_be_read_are_said_to_be_so", rules::broken),
+    ("unreadable_rules_are_reported", rules::broken),
     ("a_follower_ends_while_nft_hangs", rules::hanging),
-    ("tables_that_go_without_a_word_are_missed", rules::owned),
-    ("what_iptables_has_made_is_the_kernels", rules::iptables),
+    ("tables_that_go_without_an_event_are_noticed", rules::owned),
+    ("unknown_modules_of_iptables_take_the_kernel_path", rules::iptables),
     ("rules_are_compiled_as_the_kernel_has_them", listed::whole),
-    ("what_nft_does_not_list_is_known", listed::apart),
+    ("rules_that_nft_does_not_list_are_read", listed::apart),
     ("comments_are_no_rules", listed::comments),
     ("modules_of_iptables_are_read", listed::modules),
     ("elements_of_ipsets_are_followed", ipsets::follow),
-    ("ipsets_that_are_the_kernels_are_named", ipsets::left),
+    ("unsupported_ipsets_take_the_kernel_path", ipsets::left),
     ("ipsets_can_be_swapped_while_they_are_followed", ipsets::swaps),
     ("reloads_under_traffic_lose_nothing", reload::traffic),
     ("mistakes_leave_the_configuration_active", reload::mistakes),
-    ("a_reload_changes_what_it_says", reload::effects),
+    ("a_reload_applies_all_changes", reload::effects),
 ];
 
 fn main() -> ExitCode {
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["--serve", address] => reload::serve(address.parse().unwrap()),
-        ["--ask", address] => reload::ask(address.parse().unwrap()),
+        ["--client", address] => reload::run_client(address.parse().unwrap()),
         _ => ExitCode::FAILURE,
     })
 }

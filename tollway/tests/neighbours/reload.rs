@@ -29,7 +29,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 }
 
 /// Sends numbered packets and checks that each comes back, in order.
-pub fn ask(address: SocketAddr) -> ExitCode {
+pub fn run_client(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -77,14 +77,14 @@ pub fn traffic() {
     let mut pairs = Vec::new();
     for address in ["10.0.2.2:7000", "[fd00:2::2]:7000"] {
         let server = ready(&mut b.role("--serve", address));
-        let client = a.role("--ask", address).stdout(Stdio::piped()).spawn().unwrap();
+        let client = a.role("--client", address).stdout(Stdio::piped()).spawn().unwrap();
         pairs.push((Process(client), server));
     }
     let (start, mut reloads) = (Instant::now(), 0);
     while start.elapsed() < TRAFFIC - Duration::from_secs(1) {
         reloads += 1;
-        let told = router.reload(&shape(reloads));
-        assert!(told.contains("is active"), "{told}");
+        let report = router.reload(&shape(reloads));
+        assert!(report.contains("is active"), "{report}");
     }
     for (mut client, mut server) in pairs {
         let status = client.0.wait().unwrap();
@@ -122,28 +122,28 @@ pub fn mistakes() {
         ),
         ("nonsense".to_owned(), "router.toml:1: "),
     ] {
-        let told = router.reload(&config);
-        assert!(told.contains(sentence), "{sentence:?} is missing: {told}");
-        assert!(told.contains("stays active") && !told.contains("is active"), "{told}");
+        let report = router.reload(&config);
+        assert!(report.contains(sentence), "{sentence:?} is missing: {report}");
+        assert!(report.contains("stays active") && !report.contains("is active"), "{report}");
         ping();
     }
     assert!(router.reload(CONFIG).contains("has not changed"));
     // Over the control socket, the client gets the result.
-    let ask = |config: &str| {
+    let reload = |config: &str| {
         std::fs::write(router.path("router.toml"), config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
         let socket = router.path("control.sock");
         let output = command.arg("reload").arg("--socket").arg(socket).output().unwrap();
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(told).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
     };
-    let (code, told) = ask(&CONFIG.replace("\"rb\"", "\"rc\""));
-    assert!(code == Some(1) && told.contains("router.toml:10: port b is"), "{told}");
-    assert!(told.contains("the old configuration stays active"), "{told}");
-    let (code, told) = ask(CONFIG);
-    assert!(code == Some(0) && told.contains("has not changed"), "{told}");
-    let (code, told) = ask(&CONFIG.replace("10.0.1.1/24", "10.0.1.9/24"));
-    assert!(code == Some(0) && told.contains("2 links, 0 routes"), "{told}");
+    let (code, text) = reload(&CONFIG.replace("\"rb\"", "\"rc\""));
+    assert!(code == Some(1) && text.contains("router.toml:10: port b is"), "{text}");
+    assert!(text.contains("the old configuration stays active"), "{text}");
+    let (code, text) = reload(CONFIG);
+    assert!(code == Some(0) && text.contains("has not changed"), "{text}");
+    let (code, text) = reload(&CONFIG.replace("10.0.1.1/24", "10.0.1.9/24"));
+    assert!(code == Some(0) && text.contains("2 links, 0 routes"), "{text}");
     router.stop();
 }
 
@@ -154,15 +154,15 @@ pub fn effects() {
     let blackhole = "\n[[routes]]\nto = \"10.0.2.2/32\"\ntype = \"blackhole\"\nmetric = 1\n";
     let no_neighbour = CONFIG.split("[[neighbours]]").next().unwrap();
     let shows = |config: &str, device: &str, words: &str| {
-        let told = router.reload(config);
-        assert!(told.contains("is active"), "{told}");
-        let told = Command::new("nsenter")
+        let report = router.reload(config);
+        assert!(report.contains("is active"), "{report}");
+        let output = Command::new("nsenter")
             .args(["-t", &a.0.0.id().to_string(), "-n", "ping", "-n", "-c", "1", "-W", "1"])
             .args(["-M", "do", "-s", "1300", device])
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(told.contains(words), "{words:?} is missing: {told}");
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.contains(words), "{words:?} is missing: {output}");
     };
     shows(&(no_neighbour.to_owned() + blackhole), "10.0.2.2", "100% packet loss");
     shows(CONFIG, "10.0.2.2", " 0% packet loss");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tollway::controller::rules::{self, Event, Follower, Reading};
 use tollway::filter::eval::Link;
-use tollway::filter::flatten::flatten;
 use tollway::filter::ir::{Elements, Ruleset};
+use tollway::filter::program;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::Filter;
 
@@ -46,11 +46,11 @@ pub struct Counts {
 
 impl Consumer {
     pub fn new() -> Self {
-        let (told, events) = channel();
-        Self::told_by(Box::new(move |event| drop(told.send(event))), events)
+        let (sender, events) = channel();
+        Self::with_report(Box::new(move |event| drop(sender.send(event))), events)
     }
 
-    pub fn told_by(report: rules::Report, events: Receiver<Event>) -> Self {
+    pub fn with_report(report: rules::Report, events: Receiver<Event>) -> Self {
         Self {
             follower: Follower::start(report).unwrap(),
             events,
@@ -77,19 +77,19 @@ impl Consumer {
     fn obey(&mut self, event: Event) {
         match event {
             Event::Changed => {
-                assert!(self.installed.take().is_some(), "told twice");
+                assert!(self.installed.take().is_some(), "reported twice");
                 self.counts.changed += 1;
             }
             // The active rules stay valid; a router would leave packets to the kernel path.
             Event::Behind(is_behind) => {
-                assert_ne!(is_behind, self.is_behind, "told twice");
+                assert_ne!(is_behind, self.is_behind, "reported twice");
                 self.counts.behind += usize::from(is_behind);
                 self.is_behind = is_behind;
             }
             Event::Read(reading) => {
                 let Reading { rules, needs, generation, .. } = &*reading;
                 self.rules = (**rules).clone();
-                self.filter = flatten(rules, &[Link::default()], &Epochs::new()).unwrap();
+                self.filter = program::compile(rules, &[Link::default()], &Epochs::new()).unwrap();
                 self.installed = Some(*generation);
                 self.unreadable = None;
                 self.needs_tracking = needs.tracking(true).is_some();
@@ -101,6 +101,7 @@ impl Consumer {
                 self.installed = Some(generation);
                 self.counts.elements += 1;
             }
+            Event::Looked(_) => {}
             Event::Unreadable(why) => {
                 self.installed = None;
                 self.unreadable = Some(why);
@@ -333,7 +334,7 @@ fn with_path(dir: &std::path::Path, role: &str) {
 
 pub fn broken() {
     nft(TABLE);
-    for (script, said) in [
+    for (script, expected) in [
         ("echo hello", "no JSON"),
         ("echo '{}'", "no list"),
         ("echo '{\"nftables\": 7}'", "no list"),
@@ -343,7 +344,7 @@ pub fn broken() {
         ("printf '\\377'", "UTF-8"),
     ] {
         let dir = stand_in(script);
-        with_path(dir.path(), &format!("unreadable:{said}"));
+        with_path(dir.path(), &format!("unreadable:{expected}"));
     }
     // The follower notices that nft works again.
     let dir = stand_in("test -e \"${0%/nft}/mended\" && exec /usr/sbin/nft \"$@\"; exit 1");
@@ -360,10 +361,10 @@ pub fn hanging() {
 pub fn role(role: &str) {
     let mut consumer = Consumer::new();
     match role.split_once(':') {
-        Some(("unreadable", said)) => {
+        Some(("unreadable", expected)) => {
             assert!(consumer.take(PATIENCE));
             let why = consumer.unreadable.clone().unwrap();
-            assert!(why.contains(said), "{why}");
+            assert!(why.contains(expected), "{why}");
             // The follower does not report it again and again.
             assert!(!consumer.take(Duration::from_millis(1500)));
         }
@@ -404,7 +405,7 @@ pub fn owned() {
         assert!(since.elapsed() < PATIENCE, "rules that are gone stay active");
         consumer.take(Duration::from_millis(100));
     }
-    assert_eq!(rules::generation().unwrap(), generation, "the kernel has told of it");
+    assert_eq!(rules::generation().unwrap(), generation, "the kernel has reported it");
 }
 
 pub fn iptables() {

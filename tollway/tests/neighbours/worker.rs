@@ -88,7 +88,7 @@ impl Worker {
             };
             addresses.iter().map(mac).collect()
         };
-        self.mailbox.ask(PATIENCE, look).unwrap()
+        self.mailbox.call(PATIENCE, look).unwrap()
     }
 
     pub fn mac(&self, address: &str) -> Option<[u8; 6]> {
@@ -128,8 +128,8 @@ impl Ip {
 
 /// The neighbours on `ra` whose Ethernet addresses the kernel has.
 pub fn kernel_neighbours() -> Vec<(IpAddr, [u8; 6])> {
-    let told = sh("ip neigh show dev ra") + &sh("ip -6 neigh show dev ra");
-    let mut neighbours: Vec<_> = told
+    let output = sh("ip neigh show dev ra") + &sh("ip -6 neigh show dev ra");
+    let mut neighbours: Vec<_> = output
         .lines()
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();

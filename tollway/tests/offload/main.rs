@@ -25,7 +25,7 @@ const TESTS: [Test; 18] = [
     ("queueing_disciplines_that_somebody_chose", reasons::qdiscs),
     ("filters_of_tc", reasons::filters),
     ("tags_beside_the_frames", reasons::tags),
-    ("checksums_that_are_not_finished_are_the_kernels", reasons::checksums),
+    ("unfinished_checksums_take_the_kernel_path", reasons::checksums),
     ("programs_of_bpf", reasons::programs),
     ("programs_of_netfilter", netfilter::programs),
     ("devices_above", reasons::uppers),
@@ -34,16 +34,16 @@ const TESTS: [Test; 18] = [
     ("tables_of_iptables_legacy", reasons::legacy),
     ("rules_of_nftables", reasons::nftables),
     ("routes_and_rules", reasons::routes),
-    ("who_captures", reasons::captures),
-    ("the_kernel_forwards_as_sysctls_say", sysctls::forwarding),
-    ("routes_without_carrier_count_as_sysctls_say", sysctls::carrier),
-    ("the_command_says_it_in_words", words::command),
+    ("captures_are_noted", reasons::captures),
+    ("forwarding_follows_the_sysctls", sysctls::forwarding),
+    ("routes_without_carrier_follow_the_sysctls", sysctls::carrier),
+    ("the_command_prints_the_reasons", words::command),
     ("traffic_is_counted_by_its_packets", words::traffic),
 ];
 
 fn main() -> ExitCode {
     let missing =
-        |_: &str| (!is_root()).then_some("only root may ask for BPF programs (CAP_NET_ADMIN)");
+        |_: &str| (!is_root()).then_some("only root may query BPF programs (CAP_NET_ADMIN)");
     // `-m`: mounts and pinned objects vanish with the test.
     namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
 }

@@ -93,14 +93,14 @@ pub fn programs() {
     ] {
         let link = attached(family, hook);
         expect(wanted);
-        let told = see()
+        let reasons = see()
             .general
             .v4
             .iter()
             .chain(&see().general.v6)
             .map(ToString::to_string)
             .collect::<String>();
-        assert_eq!(told.is_empty(), wanted.is_empty(), "{told}");
+        assert_eq!(reasons.is_empty(), wanted.is_empty(), "{reasons}");
         drop(link);
         expect(&[]);
     }

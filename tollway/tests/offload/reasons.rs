@@ -41,10 +41,10 @@ pub fn qdiscs() {
 
 pub fn tags() {
     router();
-    let told = ["into ra *: peer_tags", "out of ra *: peer_tags"];
+    let expected = ["into ra *: peer_tags", "out of ra *: peer_tags"];
     for feature in ["txvlan", "tx-vlan-stag-hw-insert"] {
         let off = format!("ethtool -K ra-end {feature} off");
-        meanwhile(&format!("ethtool -K ra-end {feature} on"), &told, &off);
+        meanwhile(&format!("ethtool -K ra-end {feature} on"), &expected, &off);
     }
     // For a peer in another namespace, the port's own setting decides.
     let host = Host::new();
@@ -52,19 +52,19 @@ pub fn tags() {
     host.sh("ip link set ra-end up");
     sh("ethtool -K ra rx off rxvlan off");
     expect(&[]);
-    meanwhile("ethtool -K ra rxvlan on", &told, "ethtool -K ra rxvlan off");
+    meanwhile("ethtool -K ra rxvlan on", &expected, "ethtool -K ra rxvlan off");
 }
 
 pub fn checksums() {
     router();
-    let told = ["into ra *: peer_checksums", "out of ra *: peer_checksums"];
-    meanwhile("ethtool -K ra-end tx on", &told, "ethtool -K ra-end tx off");
+    let expected = ["into ra *: peer_checksums", "out of ra *: peer_checksums"];
+    meanwhile("ethtool -K ra-end tx on", &expected, "ethtool -K ra-end tx off");
     // For a peer in another namespace, the port's own setting decides.
     let host = Host::new();
     sh(&format!("ip link set ra-end netns {}", host.0.0.id()));
     host.sh("ip link set ra-end up");
     sh("ethtool -K ra rxvlan off");
-    expect(&told);
+    expect(&expected);
     sh("ethtool -K ra rx off");
     expect(&[]);
     // Only with `vnet_hdr` can the owner of a TAP device mark checksums as unfinished.
@@ -74,9 +74,9 @@ pub fn checksums() {
         sh("ip link set t0 up");
         let ports = [ifindex("t0"), ifindex("rb")];
         let offload = Sight::take().unwrap().offload(&ports, MOST_MTU);
-        let told = kernels(&offload);
-        let told: Vec<_> = told.iter().filter(|told| told.contains("t0 4")).collect();
-        assert_eq!(told, reasons.iter().collect::<Vec<_>>());
+        let found = kernels(&offload);
+        let found: Vec<_> = found.iter().filter(|found| found.contains("t0 4")).collect();
+        assert_eq!(found, reasons.iter().collect::<Vec<_>>());
         assert_eq!(offload.idle(ports[1]).is_some(), !reasons.is_empty(), "the only way from t0");
         sh("ip link del t0");
     }
@@ -87,11 +87,11 @@ pub fn filters() {
     sh("tc qdisc add dev ra clsact");
     expect(&[]);
     let all = "protocol all u32 match u32 0 0 flowid 1:1";
-    for (way, told) in
+    for (way, expected) in
         [("ingress", "into ra *: filters_in"), ("egress", "out of ra *: filters_out")]
     {
         let does = format!("tc filter add dev ra {way} {all}");
-        meanwhile(&does, &[told], &format!("tc filter del dev ra {way}"));
+        meanwhile(&does, &[expected], &format!("tc filter del dev ra {way}"));
     }
     sh("tc qdisc del dev ra clsact");
     sh("tc qdisc add dev rb ingress");
@@ -122,8 +122,8 @@ fn load() -> Ebpf {
 
 /// Tollway's own program does not count as a foreign one.
 fn own() {
-    let told = sh("ip -oneline link show dev rb");
-    let mac = told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().split(':');
+    let output = sh("ip -oneline link show dev rb");
+    let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().split(':');
     let mac: Vec<_> = mac.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
     let links = vec![XdpLink { tag: None, link: LinkId(0), left: Left::default() }];
     let port = XdpPort {
@@ -152,13 +152,13 @@ pub fn programs() {
     own();
     let classifier: &mut SchedClassifier = loaded.program_mut("next").unwrap().try_into().unwrap();
     classifier.load().unwrap();
-    for (way, told) in [
+    for (way, expected) in [
         (TcAttachType::Ingress, "into rb *: filters_in"),
         (TcAttachType::Egress, "out of rb *: filters_out"),
     ] {
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
         let link = classifier.attach_with_options("rb", way, options).unwrap();
-        expect(&[told]);
+        expect(&[expected]);
         classifier.detach(link).unwrap();
         expect(&[]);
     }
@@ -209,9 +209,9 @@ pub fn elsewhere() {
         let kind = kind.split(' ').next().unwrap();
         let words = format!("up0, a {kind} on ra that is in another network namespace");
         assert!(reason.starts_with(&words), "{reason}");
-        let told = sh(concat!(env!("CARGO_BIN_EXE_tollway"), " check ra rb"));
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(told.contains(&words), "{told}");
+        let output = sh(concat!(env!("CARGO_BIN_EXE_tollway"), " check ra rb"));
+        let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(output.contains(&words), "{output}");
         host.sh("ip link del up0");
         expect(&[]);
         // The namespace has an id by now, so devices that were never here are visible as well.
@@ -332,17 +332,17 @@ pub fn routes() {
     sh("ip link del tun0");
     assert_eq!(parts(), [""; 0]);
     sh("ip rule add ipproto tcp dport 80 table 100 priority 9");
-    let told = parts();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].starts_with("packets that ip rule 9 may be for: "), "{told:?}");
+    let found = parts();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("packets that ip rule 9 may be for: "), "{found:?}");
     sh("ip rule del priority 9");
     let hops = "nexthop via 192.0.2.2 dev ra nexthop via 198.51.100.2 dev rb";
     sh(&format!("ip route add 203.0.113.0/24 {hops}"));
     expect(&[]);
     sysctl("ipv4/fib_multipath_hash_policy", "2");
     expect(&["groups 4: multipath"]);
-    let told = parts();
-    assert!(told[0].starts_with("1 IPv4 route with several next hops: "), "{told:?}");
+    let found = parts();
+    assert!(found[0].starts_with("1 IPv4 route with several next hops: "), "{found:?}");
 }
 
 pub fn captures() {

@@ -28,19 +28,19 @@ fn hosts() -> [Host; 2] {
 /// Whether a host gets an answer from an address. If the test expects one, it waits for it, as the
 /// kernel has to find neighbours first.
 fn answers(host: &Host, address: &str, is_expected: bool) -> bool {
-    let ask = || {
+    let is_answered = || {
         let ping = host.command(&format!("ping -n -i 0.1 -c 5 -W 1 {address}")).output().unwrap();
         String::from_utf8_lossy(&ping.stdout).contains("bytes from")
     };
     let tries = if is_expected { 10 } else { 1 };
-    (0..tries).any(|_| ask())
+    (0..tries).any(|_| is_answered())
 }
 
 pub fn forwarding() {
     let [a, _b] = hosts();
     let fast = |family: &str| {
-        let told: BTreeSet<String> = kernels(&see());
-        !PORTS.iter().any(|port| told.contains(&format!("into {port} {family}: forwarding_off")))
+        let found: BTreeSet<String> = kernels(&see());
+        !PORTS.iter().any(|port| found.contains(&format!("into {port} {family}: forwarding_off")))
     };
     // The value for `all`, and then that for each port; writing `all` sets the ports as well.
     for (all, ports) in [("1", ["1", "1"]), ("1", ["0", "1"]), ("0", ["1", "1"]), ("0", ["0", "1"])]
@@ -96,7 +96,7 @@ pub fn carrier() {
         }
         let link = Sysctls::read(PORTS).link("ra");
         let by = |address: &str| sh(&format!("ip route get {address}")).contains("dev rb");
-        let told = (link.ignore_linkdown4, link.ignore_linkdown6);
-        assert_eq!(told, (by("203.0.113.1"), by("2001:db8:c::1")), "{all4}{own4} {all6}{own6}");
+        let known = (link.ignore_linkdown4, link.ignore_linkdown6);
+        assert_eq!(known, (by("203.0.113.1"), by("2001:db8:c::1")), "{all4}{own4} {all6}{own6}");
     }
 }

@@ -26,9 +26,9 @@ pub fn traffic() {
     sh("ip link set out0 up");
     sh("ip route add default dev out0");
     let json = || -> Value {
-        let (code, told, error) = check(&["ra", "rb", "--json"]);
+        let (code, output, error) = check(&["ra", "rb", "--json"]);
         assert_eq!((code, error.as_str()), (Some(0), ""));
-        let json: Value = serde_json::from_str(&told).unwrap();
+        let json: Value = serde_json::from_str(&output).unwrap();
         json["traffic"].clone()
     };
     let count = |json: &Value, way: &str, what: &str| json[way][what].as_u64().unwrap();
@@ -53,33 +53,39 @@ pub fn traffic() {
 
     // The kernel may send a packet of its own between the two commands.
     let same = (0..20).find_map(|_| {
-        let (_, told, _) = check(&["ra", "rb"]);
+        let (_, output, _) = check(&["ra", "rb"]);
         let sent = format!("and sent {}, ", sent(&json()));
-        told.contains(&sent).then_some((told, sent))
+        output.contains(&sent).then_some((output, sent))
     });
-    let (told, sent) = same.expect("check counts what out0 has sent");
+    let (output, sent) = same.expect("check counts what out0 has sent");
     let other =
         "\nout0 is no port, and what goes by it takes the kernel path: so far it has received ";
-    assert!(told.contains(other), "{told}");
-    assert!(told.contains(&sent), "{told}");
-    assert!(told.contains(" that ports have received so far, "), "{told}");
+    assert!(output.contains(other), "{output}");
+    assert!(output.contains(&sent), "{output}");
+    assert!(output.contains(" that ports have received so far, "), "{output}");
 }
 
 pub fn command() {
     router();
-    let (code, told, error) = check(&["ra", "rb"]);
+    let (code, output, error) = check(&["ra", "rb"]);
     assert_eq!((code, error.as_str()), (Some(0), ""));
-    assert!(told.starts_with("ra\n  all  fast\n\nrb\n  all  fast\n\n"), "{told}");
-    assert!(told.contains("IPv4 is fast both ways on 2 of 2 links, IPv6 on 2 of 2. "), "{told}");
+    assert!(output.starts_with("ra\n  all  fast\n\nrb\n  all  fast\n\n"), "{output}");
+    assert!(
+        output.contains("IPv4 is fast both ways on 2 of 2 links, IPv6 on 2 of 2. "),
+        "{output}"
+    );
 
     sysctl("ipv4/conf/rb/forwarding", "0");
     sysctl("ipv4/conf/rb/accept_redirects", "0");
     sh("tc qdisc add dev ra root tbf rate 10mbit burst 10k latency 10ms");
-    let (_, told, _) = check(&["ra", "rb"]);
+    let (_, output, _) = check(&["ra", "rb"]);
     let queue = "ra queues by tbf, which somebody has chosen (tc qdisc show dev ra)";
-    assert!(told.contains(&format!("ra\n  in   fast\n  out  kernel path: {queue}\n")), "{told}");
+    assert!(
+        output.contains(&format!("ra\n  in   fast\n  out  kernel path: {queue}\n")),
+        "{output}"
+    );
     let off = "the kernel does not forward it: net.ipv4.conf.rb.forwarding = 0";
-    assert!(told.contains(&format!("  IPv4 in       kernel path: {off}\n")), "{told}");
+    assert!(output.contains(&format!("  IPv4 in       kernel path: {off}\n")), "{output}");
 
     let (code, json, _) = check(&["ra", "rb", "--json"]);
     assert_eq!(code, Some(0));
@@ -88,8 +94,8 @@ pub fn command() {
     assert_eq!(json["links"][0]["ipv4_fast"], false);
     assert_eq!(json["links"][1]["arrives"]["ipv4"][0]["why"], off);
 
-    let (code, told, error) = check(&["ra", "rx"]);
-    assert_eq!((code, told.as_str()), (Some(2), ""));
+    let (code, output, error) = check(&["ra", "rx"]);
+    assert_eq!((code, output.as_str()), (Some(2), ""));
     assert!(error.starts_with("error: there is no network device rx; there are "), "{error}");
     assert!(error.contains("ra-end, ra, rb-end and rb"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");

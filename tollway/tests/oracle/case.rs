@@ -63,7 +63,7 @@ impl Case {
             return Outcome::Refused(error);
         }
         let listing = kernel.run(&list, "").unwrap();
-        let mirrored = self.is_of_nf_tables().then(|| kernel.mirrored());
+        let reading = self.is_of_nf_tables().then(|| kernel.reading());
         let sent = kernel.send(&self.packets);
         let after = kernel.run(&list, "").unwrap();
         kernel.run(&clear, "").unwrap();
@@ -71,13 +71,13 @@ impl Case {
             (Ok(before), Ok(after)) => (before, after),
             (Err(error), _) | (_, Err(error)) => return Outcome::Differs(vec![error]),
         };
-        let compared = match self.rules.is_told_whole() {
+        let compared = match self.rules.is_listed_whole() {
             true => self.compare(&sent, Arc::new(rules.0), &rules.1),
             false => Ok(Tally::default()),
         };
         let compared = compared.and_then(|mut tally| {
-            if let Some(mirrored) = mirrored {
-                tally.kept = self.mirrored(&sent, mirrored)?;
+            if let Some(reading) = reading {
+                tally.kept = self.compare_reading(&sent, reading)?;
             }
             Ok(tally)
         });
@@ -93,12 +93,13 @@ impl Case {
 
     /// Compares the kernel's results with a router that reads the rules from the kernel. Returns
     /// how many packets that router leaves to the kernel.
-    fn mirrored(
+    fn compare_reading(
         &self,
         sent: &[Sent],
         reading: Result<Arc<Reading>, String>,
     ) -> Result<usize, Vec<String>> {
-        let one = |error: String| vec![format!("the mirror does not read the rules: {error}")];
+        let one =
+            |error: String| vec![format!("the rules cannot be read from the kernel: {error}")];
         let reading = reading.map_err(one)?;
         let mut router = Tollway::new(&reading.rules).map_err(one)?;
         let fates: Vec<_> =
@@ -113,7 +114,7 @@ impl Case {
         let both = self.packets.iter().zip(&fates);
         let differences: Vec<_> = both
             .filter_map(|((device, frame), fate)| forwarded(*device, frame, fate, &kernels))
-            .map(|difference| format!("as mirrored, {difference}"))
+            .map(|difference| format!("as read from the kernel, {difference}"))
             .collect();
         if differences.is_empty() { Ok(left) } else { Err(differences) }
     }

@@ -74,10 +74,10 @@ impl Draw<'_> {
         for hook in hooks {
             self.chain = hook;
             let policy = if self.dice.one_in(4) { "DROP" } else { "ACCEPT" };
-            let on_road = matches!(*hook, "PREROUTING" | "FORWARD" | "POSTROUTING");
-            let count = if on_road { self.dice.below(most + 1) } else { 0 };
+            let on_path = matches!(*hook, "PREROUTING" | "FORWARD" | "POSTROUTING");
+            let count = if on_path { self.dice.below(most + 1) } else { 0 };
             let rules = (0..count).map(|_| self.rule(0)).collect();
-            let base = Some(if on_road { policy } else { "ACCEPT" }.to_owned());
+            let base = Some(if on_path { policy } else { "ACCEPT" }.to_owned());
             chains.push(Chain { name: (*hook).to_owned(), base, rules });
         }
         // Any hook of the table may reach the rules of these chains.
@@ -127,7 +127,7 @@ impl Draw<'_> {
             }
             2..5 => {
                 let not = self.not();
-                let asked = match self.dice.below(4) {
+                let option = match self.dice.below(4) {
                     0 => format!("{not}--tcp-flags FIN,SYN,RST,ACK SYN"),
                     1 => format!(
                         "{not}--tcp-flags SYN,ACK {}",
@@ -135,7 +135,7 @@ impl Draw<'_> {
                     ),
                     _ => self.ports(),
                 };
-                words.push(format!("-p tcp -m tcp {asked}"));
+                words.push(format!("-p tcp -m tcp {option}"));
                 return true;
             }
             5 | 6 => words.push(format!("-p udp -m udp {}", self.ports())),

@@ -79,8 +79,8 @@ impl Kernel {
         let wire = |device: &str| {
             let far = format!("at-{device}");
             crate::namespaces::sh(&format!("ip link set {far} mtu 9000 up"));
-            let told = crate::namespaces::sh(&format!("ip -oneline link show dev {far}"));
-            Wire::open(told.split(':').next().unwrap().parse().unwrap()).unwrap()
+            let output = crate::namespaces::sh(&format!("ip -oneline link show dev {far}"));
+            Wire::open(output.split(':').next().unwrap().parse().unwrap()).unwrap()
         };
         let wires = DEVICES.iter().map(|device| wire(device)).collect();
         let marker = wire(MARKER);
@@ -103,10 +103,10 @@ impl Kernel {
     }
 
     /// The rules as a router without a file reads them from the kernel.
-    pub fn mirrored(&self) -> Result<Arc<Reading>, String> {
+    pub fn reading(&self) -> Result<Arc<Reading>, String> {
         let read = || {
-            let (told, events) = channel();
-            let follower = Follower::start(Box::new(move |event| drop(told.send(event))))?;
+            let (sender, events) = channel();
+            let follower = Follower::start(Box::new(move |event| drop(sender.send(event))))?;
             let first = rules::first(&events, PATIENCE).map_err(std::io::Error::other)?;
             drop(follower);
             first.map_err(std::io::Error::other)

@@ -23,10 +23,10 @@ pub fn missing() -> Option<&'static str> {
 }
 
 /// Runs the oracle of the router in the machine.
-pub fn judged() {
+pub fn like_the_kernel() {
     let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
     let mut command = Command::new(RUN);
-    command.arg(std::env::current_exe().unwrap()).arg("the_kernel_is_the_judge_of_the_router");
+    command.arg(std::env::current_exe().unwrap()).arg("the_router_forwards_like_the_kernel");
     command.env("TOLLWAY_ORACLE_CASES", cases.to_string()).env("TOLLWAY_ORACLE_KIND", "machine");
     // A virtual machine that lacks something is a defect: the test must not leave anything out
     // there.

@@ -66,10 +66,10 @@ use kernel::Kernel;
 use rules::{Language, Rules};
 
 const TESTS: [namespaces::Test; 4] = [
-    ("vlans_and_vrfs_are_judged_in_a_virtual_machine", machine::judged),
-    ("the_kernel_is_the_judge_of_the_filter", judged),
+    ("vlans_and_vrfs_are_compared_in_a_virtual_machine", machine::like_the_kernel),
+    ("the_filter_decides_like_the_kernel", like_the_kernel),
     ("the_oracle_sees_where_two_kernels_differ", router::proven),
-    ("the_kernel_is_the_judge_of_the_router", router::judged),
+    ("the_router_forwards_like_the_kernel", router::like_the_kernel),
 ];
 
 /// Number of cases if the environment does not set another.
@@ -90,7 +90,7 @@ fn missing(name: &str) -> Option<&'static str> {
     if namespaces::is_root() {
         return None;
     }
-    if name.ends_with("judge_of_the_router") {
+    if name.starts_with("the_router_forwards") {
         return Some("only root may load XDP programs");
     }
     namespaces::lacks_namespaces()
@@ -100,7 +100,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse().unwrap())
 }
 
-fn judged() {
+fn like_the_kernel() {
     let mut kernel = Kernel::new();
     if let Ok(path) = std::env::var("TOLLWAY_ORACLE_REPLAY") {
         replay(&mut kernel, &path);
@@ -131,12 +131,13 @@ fn judged() {
     let Tally { packets, forwarded, punted, answers, counters, kept } = all;
     println!(
         "{rules} rules; {packets} packets, {forwarded} frames forwarded, {punted} packets left to the \
-         kernel, {kept} by the mirror, {answers} answers and {counters} counters compared; {refused} rulesets refused; {:.0} s",
+         kernel, {kept} with rules read from the kernel, {answers} answers and {counters} counters compared; \
+         {refused} rulesets refused; {:.0} s",
         start.elapsed().as_secs_f64()
     );
     assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
     assert!(punted * 5 < packets * 2, "{punted} of {packets} packets were left to the kernel");
-    assert!(forwarded * 10 > packets, "too few packets were forwarded to tell much");
+    assert!(forwarded * 10 > packets, "too few packets were forwarded for a verdict");
     assert!(refused * 20 < cases, "too many rulesets were none");
 }
 
@@ -187,12 +188,12 @@ fn report(case: Case, kernel: &mut Kernel) -> String {
         Outcome::Differs(differences) => differences,
         _ => vec!["it differed once and no more".to_owned()],
     };
-    tell(&small, &differences);
+    print(&small, &differences);
     let path = shrink::keep(&small, differences);
     format!("ruleset {seed}, kept in {}", path.display())
 }
 
-fn tell(case: &Case, differences: &[String]) {
+fn print(case: &Case, differences: &[String]) {
     println!("ruleset {}, {} packets:\n{}", case.seed, case.packets.len(), case.rules.text());
     for difference in differences.iter().take(6) {
         println!("{difference}");
@@ -205,7 +206,7 @@ fn replay(kernel: &mut Kernel, path: &str) {
         Outcome::Same(_) => println!("no difference"),
         Outcome::Refused(why) => panic!("the rules are none: {why}"),
         Outcome::Differs(differences) => {
-            tell(&case, &differences);
+            print(&case, &differences);
             panic!("Tollway differs from the kernel");
         }
     }

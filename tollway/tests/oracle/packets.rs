@@ -81,7 +81,7 @@ impl Draw<'_> {
         }
     }
 
-    /// An IPv4 packet from one address to another. `large` says that there is room for more than
+    /// An IPv4 packet from one address to another. `large` means that there is room for more than
     /// 1,400 bytes.
     pub fn four(&mut self, [source, destination]: [u32; 2], large: bool, tag: u32) -> Vec<u8> {
         let addresses = [source.to_be_bytes(), destination.to_be_bytes()].concat();
@@ -268,7 +268,7 @@ impl Draw<'_> {
                     let kind = self.dice.pick(&[0, 2, 4, 254]);
                     vec![next, 0, kind, self.dice.below(2) as u8, 0, 0, 0, 0]
                 }
-                // Padding; sometimes an unknown option, whose type says what a receiver must do
+                // Padding; sometimes an unknown option, whose type determines what a receiver must do
                 // with the packet.
                 _ => match self.dice.below(6) {
                     0 => vec![next, 0, self.dice.pick(&[0x1e, 0x5e, 0x9e, 0xde]), 4, 0, 0, 0, 0],

@@ -72,7 +72,7 @@ impl Rules {
     }
 
     /// Whether nft's listing contains the whole ruleset.
-    pub fn is_told_whole(&self) -> bool {
+    pub fn is_listed_whole(&self) -> bool {
         let text = self.text();
         !["tcp tcp", "udp udp"].iter().any(|words| text.contains(&format!("ip6 nexthdr {words}")))
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tollway::compile::{compile, rule_links};
-use tollway::filter::flatten::flatten;
 use tollway::filter::ir::Ruleset;
+use tollway::filter::program;
 use tollway::model::{
     Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
     RouteTarget, Vrf, VrfIndex,
@@ -53,7 +53,7 @@ impl Tollway {
         // kernel runs beside the router, so the rules are compiled apart from the model.
         let model = model();
         let mut compiled = compile(&model).map_err(|error| error.to_string())?;
-        let filter = flatten(rules, &rule_links(&model), &compiled.tables.epochs);
+        let filter = program::compile(rules, &rule_links(&model), &compiled.tables.epochs);
         compiled.tables.filter = Some(Arc::new(filter.map_err(|error| error.to_string())?));
         let umem = Umem::new(CHUNKS, 2048).unwrap();
         Ok(Self {

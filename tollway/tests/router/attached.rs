@@ -6,10 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{Host, PATIENCE, Process, ready, sh, until};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 
 const MEGABYTE: usize = 1 << 20;
 /// Duration for which one reading sends.
@@ -33,7 +33,7 @@ pub fn serve(address: &str) -> ExitCode {
 }
 
 /// Sends a stream. Prints its rate in bytes per second once the server has received all of it.
-pub fn ask(address: &str) -> ExitCode {
+pub fn run_client(address: &str) -> ExitCode {
     let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -69,10 +69,10 @@ impl Hosts {
 
     /// Returns the rate of one stream, in bytes per second.
     fn rate(&self) -> f64 {
-        let output = self.net.a.role("--ask", SERVER).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let output = self.net.a.role("--client", SERVER).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        told.trim().parse().unwrap()
+        text.trim().parse().unwrap()
     }
 
     /// Returns the median rate of five streams.
@@ -97,17 +97,17 @@ fn is_attached(device: &str) -> bool {
 }
 
 /// Returns the state of each port as the router reports it, in a word each.
-fn states(mirror: &Mirror) -> Vec<String> {
-    let ports = mirror.ask(&Ask::Ports);
+fn states(router: &KernelRouter) -> Vec<String> {
+    let ports = router.show(&ShowRequest::Ports);
     let ports = ports["ports"].as_array().unwrap();
     ports.iter().map(|port| port["state"].as_str().unwrap().to_owned()).collect()
 }
 
-fn until_attached(mirror: &Mirror, wanted: bool) {
+fn until_attached(router: &KernelRouter, wanted: bool) {
     let state = if wanted { "up" } else { "not attached" };
     until(if wanted { "programs" } else { "no program" }, || {
         let devices = ["ra", "rb"].map(is_attached);
-        devices == [wanted; 2] && states(mirror) == [state; 2]
+        devices == [wanted; 2] && states(router) == [state; 2]
     });
 }
 
@@ -123,13 +123,13 @@ fn flush() {
 }
 
 /// Waits until Tollway forwards most of a host's pings.
-fn forwarded(mirror: &Mirror, host: &Host) {
+fn forwarded(router: &KernelRouter, host: &Host) {
     until("packets by Tollway", || {
-        let before = mirror.counts().sent;
+        let before = router.counts().sent;
         host.pings(10, "10.0.2.2");
         // Tollway counts packets of the XDP path with a delay.
         std::thread::sleep(Duration::from_millis(20));
-        mirror.counts().sent >= before + 16
+        router.counts().sent >= before + 16
     });
 }
 
@@ -151,34 +151,34 @@ pub fn gateway() {
     }
     sh("sysctl -qw net.netfilter.nf_conntrack_icmp_timeout=1");
     let kernel = hosts.median();
-    let mut mirror = Mirror::start("ra rb");
+    let mut router = KernelRouter::start("ra rb");
     assert_eq!((is_attached("ra"), is_attached("rb")), (false, false));
-    assert_eq!(states(&mirror), ["not attached"; 2]);
-    let log = mirror.read("stderr");
+    assert_eq!(states(&router), ["not attached"; 2]);
+    let log = router.read("stderr");
     for port in ["ra", "rb"] {
         assert!(log.contains(&format!("port {port}: {port} carries no XDP program")), "{log}");
     }
-    let told = mirror.ask(&Ask::Offload);
-    assert_eq!(told["not_attached"], serde_json::json!(["ra", "rb"]));
+    let offload = router.show(&ShowRequest::Offload);
+    assert_eq!(offload["not_attached"], serde_json::json!(["ra", "rb"]));
     hosts.keeps(kernel);
-    let before = mirror.counts();
+    let before = router.counts();
     hosts.net.a.pings(5, "10.0.2.2");
-    assert_eq!(mirror.counts(), before, "nothing comes to Tollway");
+    assert_eq!(router.counts(), before, "nothing comes to Tollway");
 
     flush();
-    until_attached(&mirror, true);
-    forwarded(&mirror, &hosts.net.a);
+    until_attached(&router, true);
+    forwarded(&router, &hosts.net.a);
     translate();
     // The kernel path takes over at once. A while later Tollway detaches its programs.
-    mirror.sync();
+    router.sync();
     hosts.net.a.pings(5, "10.0.2.2");
-    until_attached(&mirror, false);
+    until_attached(&router, false);
     for change in ["down", "name rx", "up"] {
         sh(&format!("ip link set {} {change}", if change == "up" { "rx" } else { "ra" }));
     }
     flush();
     until("the renamed device to be attached", || is_attached("rx") && is_attached("rb"));
-    mirror.stop();
+    router.stop();
     assert!(!is_attached("rx") && !is_attached("rb"));
 }
 
@@ -189,9 +189,9 @@ pub fn offloads() {
     for device in ["ra", "rb"] {
         sh(&format!("ethtool -K {device} rx on"));
     }
-    let mirror = Mirror::start("ra rb");
-    let told = mirror.ask(&Ask::Offload).to_string();
-    assert!(told.contains("peer_checksums") && !told.contains("peer_tags"), "{told}");
+    let router = KernelRouter::start("ra rb");
+    let offload = router.show(&ShowRequest::Offload).to_string();
+    assert!(offload.contains("peer_checksums") && !offload.contains("peer_tags"), "{offload}");
     assert!(!is_attached("ra") && !is_attached("rb"));
     hosts.keeps(kernel);
 
@@ -199,9 +199,9 @@ pub fn offloads() {
     for device in ["ra", "rb"] {
         sh(&format!("ethtool -K {device} rx off"));
     }
-    until_attached(&mirror, true);
-    forwarded(&mirror, &hosts.net.a);
-    let (rate, counts) = (hosts.rate(), mirror.ask(&Ask::Offload)["counts"].clone());
+    until_attached(&router, true);
+    forwarded(&router, &hosts.net.a);
+    let (rate, counts) = (hosts.rate(), router.show(&ShowRequest::Offload)["counts"].clone());
     assert!(rate > 10e6, "{rate} bytes a second");
     let left = counts["ports"][0]["kernel"]["checksum"].as_u64();
     assert!(left > Some(100), "{counts}");

@@ -4,23 +4,23 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use super::namespaces::{Host, Process, ping, sh, unanswered, until};
-use super::running::{Mirror, Net, dress, plug};
+use super::running::{KernelRouter, Net, dress, plug};
 
 pub fn forwards() {
     let net = Net::new();
-    let mut mirror = Mirror::start("ra rb");
+    let mut router = KernelRouter::start("ra rb");
     for (host, addresses) in
         [(&net.a, ["10.0.2.2", "fd00:2::2"]), (&net.b, ["10.0.1.2", "fd00:1::2"])]
     {
         for address in addresses {
-            mirror.forwards(host, address);
+            router.forwards(host, address);
         }
     }
     // 10.0.2.1 is an address of the router itself.
-    let (answered, counts) = mirror.ping(&net.a, "10.0.2.1");
+    let (answered, counts) = router.ping(&net.a, "10.0.2.1");
     assert_eq!((answered, counts.received), (5, 0), "own addresses stay in the kernel");
-    let told = mirror.stop();
-    assert!(told.contains("received"), "{told}");
+    let summary = router.stop();
+    assert!(summary.contains("received"), "{summary}");
 }
 
 pub fn routes() {
@@ -28,72 +28,72 @@ pub fn routes() {
     for address in ["172.16.5.5/32", "2001:db8:5::5/128"] {
         net.b.sh(&format!("ip address add {address} dev lo"));
     }
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     for (to, by, inside) in [
         ("172.16.0.0/16", "10.0.2.2", "172.16.5.5"),
         ("2001:db8:5::/48", "fd00:2::2", "2001:db8:5::5"),
     ] {
-        mirror.stops(&net.a, inside);
+        router.stops(&net.a, inside);
         sh(&format!("ip route add {to} via {by}"));
-        mirror.forwards(&net.a, inside);
+        router.forwards(&net.a, inside);
         for kind in ["blackhole", "unreachable", "prohibit"] {
             sh(&format!("ip route replace {kind} {to}"));
-            mirror.stops(&net.a, inside);
+            router.stops(&net.a, inside);
         }
         sh(&format!("ip route replace {to} via {by}"));
-        mirror.forwards(&net.a, inside);
+        router.forwards(&net.a, inside);
         // A longer prefix wins, wherever it leads.
         sh(&format!("ip route add blackhole {inside}"));
-        mirror.stops(&net.a, inside);
+        router.stops(&net.a, inside);
         sh(&format!("ip route del blackhole {inside}"));
-        mirror.forwards(&net.a, inside);
+        router.forwards(&net.a, inside);
         sh(&format!("ip route del {to}"));
-        mirror.stops(&net.a, inside);
+        router.stops(&net.a, inside);
         // The route uses a nexthop object, which changes while the route stays.
         sh(&format!("ip nexthop add id 7 via {by} dev rb"));
         sh(&format!("ip route add {to} nhid 7"));
-        mirror.forwards(&net.a, inside);
+        router.forwards(&net.a, inside);
         let family = if by.contains(':') { "-6" } else { "-4" };
         sh(&format!("ip {family} nexthop replace id 7 blackhole"));
-        mirror.stops(&net.a, inside);
+        router.stops(&net.a, inside);
         sh("ip nexthop del id 7");
-        mirror.stops(&net.a, inside);
+        router.stops(&net.a, inside);
     }
-    assert_eq!(mirror.status().rebuilds, 0, "no route costs new tables");
+    assert_eq!(router.status().rebuilds, 0, "no route costs new tables");
 }
 
 pub fn addresses() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
-    mirror.stops(&net.a, "10.9.0.2");
+    let router = KernelRouter::start("ra rb");
+    router.stops(&net.a, "10.9.0.2");
     net.b.sh("ip address add 10.9.0.2/24 dev hb");
     sh("ip address add 10.9.0.1/24 dev rb");
-    mirror.forwards(&net.a, "10.9.0.2");
-    let (answered, counts) = mirror.ping(&net.a, "10.9.0.1");
+    router.forwards(&net.a, "10.9.0.2");
+    let (answered, counts) = router.ping(&net.a, "10.9.0.1");
     assert_eq!((answered, counts.received), (5, 0), "the new address is the kernel's");
     sh("ip address del 10.9.0.1/24 dev rb");
-    mirror.stops(&net.a, "10.9.0.2");
+    router.stops(&net.a, "10.9.0.2");
     // An address that the router no longer has may belong to any host.
     net.b.sh("ip address add 10.9.0.1/32 dev lo");
     sh("ip route add 10.9.0.1/32 via 10.0.2.2");
-    mirror.forwards(&net.a, "10.9.0.1");
-    assert_eq!(mirror.status().rebuilds, 0, "no address costs new tables");
+    router.forwards(&net.a, "10.9.0.1");
+    assert_eq!(router.status().rebuilds, 0, "no address costs new tables");
 }
 
 pub fn neighbour() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     for mac in ["02:00:00:00:02:0a", "02:00:00:00:02:0b"] {
         sh(&format!("ip neigh replace 10.0.2.2 lladdr {mac} dev rb nud permanent"));
-        mirror.stops_there(&net.a, "10.0.2.2");
+        router.stops_there(&net.a, "10.0.2.2");
         net.b.sh(&format!("ip link set hb address {mac}"));
         net.b.sh("ip route replace default via 10.0.2.1");
-        mirror.forwards(&net.a, "10.0.2.2");
+        router.forwards(&net.a, "10.0.2.2");
     }
     sh("ip neigh del 10.0.2.2 dev rb");
-    mirror.forwards(&net.a, "10.0.2.2");
-    assert_eq!(mirror.status().rebuilds, 0, "no neighbour costs new tables");
+    router.forwards(&net.a, "10.0.2.2");
+    assert_eq!(router.status().rebuilds, 0, "no neighbour costs new tables");
 }
 
 /// Tests a neighbour that stops answering. The sender gets an ICMP error when the kernel's timers
@@ -104,59 +104,59 @@ pub fn dead() {
     {
         sh(&format!("sysctl -qw net.ipv4.neigh.rb.{timer}"));
     }
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
-    let told = mirror.path("pings");
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
+    let file = router.path("pings");
     let mut command = net.a.command("ping -n -i 0.05 -w 60 10.0.2.2");
-    let pings = command.stdout(File::create(&told).unwrap()).spawn().unwrap();
+    let pings = command.stdout(File::create(&file).unwrap()).spawn().unwrap();
     let _pings = Process(pings);
-    let says = |words: &str| std::fs::read_to_string(&told).unwrap().contains(words);
-    until("answers", || says("icmp_seq=10 "));
+    let shows = |words: &str| std::fs::read_to_string(&file).unwrap().contains(words);
+    until("answers", || shows("icmp_seq=10 "));
     net.b.sh("ip address flush dev hb");
     let start = Instant::now();
-    until("an error", || says("Destination Host Unreachable"));
+    until("an error", || shows("Destination Host Unreachable"));
     let after = start.elapsed();
-    assert!(after < Duration::from_secs(8), "{after:?}\n{}", mirror.read("stderr"));
+    assert!(after < Duration::from_secs(8), "{after:?}\n{}", router.read("stderr"));
 }
 
 pub fn links() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     for _ in 0..3 {
-        mirror.forwards(&net.a, "10.0.2.2");
+        router.forwards(&net.a, "10.0.2.2");
         sh("ip link set rb down");
-        mirror.stops(&net.a, "10.0.2.2");
+        router.stops(&net.a, "10.0.2.2");
         sh("ip link set rb up");
         // The other end gets its carrier back with a delay.
         until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
-        mirror.forwards(&net.a, "10.0.2.2");
+        router.forwards(&net.a, "10.0.2.2");
         // The other end of the cable goes down.
         net.b.sh("ip link set hb down");
         until("no cable", || sh("ip link show rb").contains("NO-CARRIER"));
-        mirror.stops_there(&net.a, "10.0.2.2");
+        router.stops_there(&net.a, "10.0.2.2");
         net.b.sh("ip link set hb up");
         net.b.sh("ip route replace default via 10.0.2.1");
         until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
     }
-    assert_eq!(mirror.status().rebuilds, 0, "no link that goes down or up costs new tables");
+    assert_eq!(router.status().rebuilds, 0, "no link that goes down or up costs new tables");
 }
 
 pub fn port() {
     let net = Net::new();
-    let mut mirror = Mirror::start("ra rb");
+    let mut router = KernelRouter::start("ra rb");
     for _ in 0..3 {
-        mirror.forwards(&net.a, "10.0.2.2");
+        router.forwards(&net.a, "10.0.2.2");
         sh("ip link del rb");
-        mirror.stops(&net.a, "10.0.2.2");
+        router.stops(&net.a, "10.0.2.2");
         plug(&net.b, "b", 2);
         // The kernel forwards until the port is back. A new cable loses packets that come too
         // early.
-        let tried: Vec<_> = (0..3).map(|_| mirror.ping(&net.a, "10.0.2.2")).collect();
+        let tried: Vec<_> = (0..3).map(|_| router.ping(&net.a, "10.0.2.2")).collect();
         assert!(tried.iter().any(|(answered, _)| *answered >= 4), "{tried:?}");
-        until("the port to be back", || mirror.read("stderr").contains("is back"));
+        until("the port to be back", || router.read("stderr").contains("is back"));
     }
-    mirror.forwards(&net.a, "10.0.2.2");
-    mirror.stop();
+    router.forwards(&net.a, "10.0.2.2");
+    router.stop();
 }
 
 /// A device gets more queues than it had when the router started. The other ports keep memory to
@@ -170,18 +170,18 @@ pub fn queues() {
     sh(&format!("ip link add rb {queues} type veth peer name hb netns {pid}"));
     sh("ethtool -L rb rx 1 tx 1");
     dress(&net.b, "b", 2);
-    let mut mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let mut router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     sh(&format!("ethtool -L rb rx {MOST}"));
-    until("all queues", || mirror.read("stderr").contains(&format!("had 1 queues and has {MOST}")));
-    mirror.forwards(&net.a, "10.0.2.2");
+    until("all queues", || router.read("stderr").contains(&format!("had 1 queues and has {MOST}")));
+    router.forwards(&net.a, "10.0.2.2");
     // The other port now needs its memory a second time.
     sh("ip link del ra");
-    mirror.stops(&net.a, "10.0.2.2");
+    router.stops(&net.a, "10.0.2.2");
     plug(&net.a, "a", 1);
-    until("the port to be back", || mirror.read("stderr").contains("port ra: ra is back"));
-    mirror.forwards(&net.a, "10.0.2.2");
-    mirror.stop();
+    until("the port to be back", || router.read("stderr").contains("port ra: ra is back"));
+    router.forwards(&net.a, "10.0.2.2");
+    router.stop();
 }
 
 /// Two devices exchange their names. Each port, and its XDP path, stays on its device.
@@ -189,8 +189,8 @@ pub fn swapped() {
     let net = Net::new();
     // The XDP path may not redirect to rb: without GRO at its peer, rb loses redirected frames.
     net.b.sh("ethtool -K hb gro off");
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     for (from, to) in [("ra", "rc"), ("rb", "ra"), ("rc", "rb")] {
         sh(&format!("ip link set {from} down"));
         sh(&format!("ip link set {from} name {to}"));
@@ -198,40 +198,40 @@ pub fn swapped() {
     }
     for name in ["ra", "rb"] {
         until("the cable", || sh(&format!("ip link show {name}")).contains("LOWER_UP"));
-        until("the name", || mirror.read("stderr").contains(&format!("called {name} now")));
+        until("the name", || router.read("stderr").contains(&format!("called {name} now")));
     }
     let mut tried = Vec::new();
     for (host, address) in [(&net.a, "10.0.2.2"), (&net.b, "10.0.1.2")] {
         // The XDP path may notice half a second late that a device is up again.
         let goes = |_| {
-            let before = mirror.by_xdp_path();
+            let before = router.by_xdp_path();
             let output = host.command(&ping(50, address)).output().unwrap();
             let lost = unanswered(&String::from_utf8_lossy(&output.stdout), 50);
-            let by_xdp_path = mirror.by_xdp_path().saturating_sub(before);
+            let by_xdp_path = router.by_xdp_path().saturating_sub(before);
             tried.push((address, lost.len(), by_xdp_path));
             lost.is_empty() && by_xdp_path >= 40
         };
-        assert!((0..5).any(goes), "{tried:?}\n{}", mirror.read("stderr"));
+        assert!((0..5).any(goes), "{tried:?}\n{}", router.read("stderr"));
     }
 }
 
 /// Devices of containers come and go beside the router's ports.
 pub fn others() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
-    let before = mirror.status().rebuilds;
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
+    let before = router.status().rebuilds;
     let third = Host::new();
     for _ in 0..5 {
         plug(&third, "c", 3);
         // Both directions use a device that is not a port of Tollway.
-        mirror.leaves(&net.a, "10.0.3.2");
-        mirror.leaves(&third, "10.0.1.2");
-        mirror.forwards(&net.a, "10.0.2.2");
+        router.leaves(&net.a, "10.0.3.2");
+        router.leaves(&third, "10.0.1.2");
+        router.forwards(&net.a, "10.0.2.2");
         sh("ip link del rc");
-        mirror.stops(&net.a, "10.0.3.2");
+        router.stops(&net.a, "10.0.3.2");
     }
-    assert_eq!(mirror.status().rebuilds, before, "others' devices cost no new tables");
+    assert_eq!(router.status().rebuilds, before, "others' devices cost no new tables");
 }
 
 /// The router's own changes, programs and TAP devices on its ports, cause no drift.
@@ -240,24 +240,24 @@ pub fn audit() {
     // Without GRO, a veth sends no event when its peer gets an XDP program.
     net.a.sh("ethtool -K ha gro off");
     net.b.sh("ethtool -K hb gro off");
-    let mirror = Mirror::start("ra rb --audit 1");
-    until("two audits", || mirror.status().audits >= 2);
+    let router = KernelRouter::start("ra rb --audit 1");
+    until("two audits", || router.status().audits >= 2);
     // Waits until a finding would be certain.
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(mirror.status().drift, 0, "{}", mirror.read("stderr"));
-    assert!(!mirror.read("stderr").contains("was not known"), "{}", mirror.read("stderr"));
-    let told = sh("ip -6 -oneline address show");
-    assert!(!told.contains("toll"), "{told}");
+    assert_eq!(router.status().drift, 0, "{}", router.read("stderr"));
+    assert!(!router.read("stderr").contains("was not known"), "{}", router.read("stderr"));
+    let output = sh("ip -6 -oneline address show");
+    assert!(!output.contains("toll"), "{output}");
 }
 
 /// SIGHUP starts an audit, which is counted like others.
 pub fn signal() {
     let _net = Net::new();
-    let mirror = Mirror::start("ra rb --audit 3600");
-    assert_eq!(mirror.status().audits, 0);
+    let router = KernelRouter::start("ra rb --audit 3600");
+    assert_eq!(router.status().audits, 0);
     for audits in 1..=2 {
-        sh(&format!("kill -HUP {}", mirror.process.0.id()));
-        until("an audit", || mirror.status().audits == audits);
+        sh(&format!("kill -HUP {}", router.process.0.id()));
+        until("an audit", || router.status().audits == audits);
     }
-    assert_eq!(mirror.status().drift, 0);
+    assert_eq!(router.status().drift, 0);
 }

@@ -47,11 +47,11 @@ impl Router {
         command.args(["run", "--config", "router.toml", "--socket", "control.sock"]);
         command.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let router = Self { process: Process(command.spawn().unwrap()), dir };
-        until("the router to forward", || router.told("forwarding"));
+        until("the router to forward", || router.logged("forwarding"));
         router
     }
 
-    pub fn told(&self, words: &str) -> bool {
+    pub fn logged(&self, words: &str) -> bool {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap().contains(words)
     }
 
@@ -95,7 +95,7 @@ pub fn closed() {
     router.signal("STOP");
     is_closed(&net, "stopped");
     router.signal("CONT");
-    until("a line about it", || router.told("packets were dropped (fail = \"closed\")"));
+    until("a line about it", || router.logged("packets were dropped (fail = \"closed\")"));
     works(&net);
     // SIGKILL: the router cannot clean up, and afterwards no worker can evaluate the rules.
     router.process.0.kill().unwrap();
@@ -108,7 +108,7 @@ pub fn closed() {
     // An administrator stops the router on purpose.
     sh(&format!("kill -TERM {}", next.process.0.id()));
     assert!(next.process.0.wait().unwrap().success());
-    assert!(next.told("the kernel forwards from now on"));
+    assert!(next.logged("the kernel forwards from now on"));
     assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel knows no rule");
 }
 
@@ -117,9 +117,9 @@ pub fn open() {
     let router = Router::start("fail = \"open\"");
     works(&net);
     router.signal("STOP");
-    assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards unasked");
+    assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards meanwhile");
     router.signal("CONT");
-    until("a line about it", || router.told("without them (fail = \"open\")"));
+    until("a line about it", || router.logged("without them (fail = \"open\")"));
     works(&net);
 }
 
@@ -140,8 +140,8 @@ pub fn loaded() {
     let dropped = format!("{generate} --via af_packet -d 10.0.2.3 -n {DROPPED} --rate 20kpps");
     let flood = "-d 10.0.2.2 -p 1-60000 --flows 60000 --rate 500kpps -n 1000000";
     let arrived = || {
-        let told = net.b.sh("nft list table ip seen");
-        let words = told.split("counter packets ").nth(1).unwrap();
+        let output = net.b.sh("nft list table ip seen");
+        let words = output.split("counter packets ").nth(1).unwrap();
         words.split(' ').next().unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(answered(&net.a, "10.0.2.3"), 5);

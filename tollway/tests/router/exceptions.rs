@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::icmp;
 use super::load;
 use super::namespaces::{sh, until};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 use super::socket::Wire;
 
 /// An address behind host B.
@@ -52,16 +52,16 @@ pub fn locked() {
     learn(&net, &mut wire, FAR);
     until("it to expire", || pieces(&net, FAR) == 1);
 
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     for address in [FAR, "10.0.2.2"] {
         let mut tried = Vec::new();
         let is_soon = (0..TRIES).any(|_| {
-            mirror.forwards(&net.a, address);
+            router.forwards(&net.a, address);
             until("a whole packet", || pieces(&net, address) == 1);
             tried.push(learn(&net, &mut wire, address));
-            let before = mirror.counts().sent;
+            let before = router.counts().sent;
             assert_eq!(pieces(&net, address), 2, "{address}");
-            assert!(mirror.counts().sent <= before + 1, "{address} is the kernel's");
+            assert!(router.counts().sent <= before + 1, "{address} is the kernel's");
             until("it to expire", || pieces(&net, address) == 1);
             *tried.last().unwrap() < SOON
         });
@@ -69,8 +69,8 @@ pub fn locked() {
         println!("{address}: cut after {tried:?}");
     }
     until("all to be fast again", || {
-        let before = mirror.counts().sent;
+        let before = router.counts().sent;
         net.a.pings(1, FAR);
-        mirror.counts().sent >= before + 2
+        router.counts().sent >= before + 2
     });
 }

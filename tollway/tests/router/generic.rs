@@ -64,8 +64,8 @@ fn net() -> Net {
 
 /// Returns how many packets that rules drop have reached host B: to 10.0.2.3 and to 10.0.2.4.
 fn arrived(b: &Host) -> Vec<u64> {
-    let told = b.sh("nft list table ip seen");
-    let counts = told.split("counter packets ").skip(1);
+    let output = b.sh("nft list table ip seen");
+    let counts = output.split("counter packets ").skip(1);
     counts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
 }
 
@@ -90,7 +90,7 @@ pub fn tags() {
     let kernels = crafted(&net);
     assert!(kernels >= VLANS.len() * EACH, "the kernel knows no rule: {kernels}");
     let router = Router::start_with(&config(), RULES);
-    assert!(router.told("generic XDP"));
+    assert!(router.logged("generic XDP"));
     for subnet in subnets.clone() {
         until("pings to go through", || by(&net, subnet, "10.0.2.2") == 5);
         let before = arrived(&net.b);
@@ -110,9 +110,9 @@ pub fn tags() {
         until("options to be recorded", || by(&net, subnet, "-R 10.0.2.2") == 5);
         assert_eq!(by(&net, subnet, "-R 10.0.2.3"), 0, "10.0.{subnet}.2: with options");
         let line = format!("ping -n -c 1 -W 1 -t 1 -I 10.0.{subnet}.2 10.0.2.2");
-        until("an error to be told", || {
-            let told = net.a.command(&line).output().unwrap();
-            String::from_utf8_lossy(&told.stdout).contains("Time to live exceeded")
+        until("an error to be reported", || {
+            let output = net.a.command(&line).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).contains("Time to live exceeded")
         });
     }
     assert_eq!(crafted(&net), 0, "to 10.0.2.3");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::namespaces::{Host, ifindex, sh, until};
-use super::running::{Mirror, Net, answered, plug};
+use super::running::{KernelRouter, Net, answered, plug};
 use super::socket::Wire;
 
 /// Number of flows of each address family.
@@ -43,12 +43,13 @@ impl Spread {
         for address in ["10.0.2.2", "10.0.3.2", "fd00:2::2", "fd00:3::2"] {
             until("the next hops", || answered(&net.a, address) == 5);
         }
-        let told = sh("ip -oneline link show dev ra");
-        let mac = told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
+        let output = sh("ip -oneline link show dev ra");
+        let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
         let bytes: Vec<_> = mac.split(':').map(|of| u8::from_str_radix(of, 16).unwrap()).collect();
         let wire = |host: &Host, device: &str| {
-            let told = host.sh(&format!("ip -oneline link show dev {device}"));
-            Wire::open_in(host.0.0.id(), told.split(':').next().unwrap().parse().unwrap()).unwrap()
+            let output = host.sh(&format!("ip -oneline link show dev {device}"));
+            Wire::open_in(host.0.0.id(), output.split(':').next().unwrap().parse().unwrap())
+                .unwrap()
         };
         let (sender, exits) = (wire(&net.a, "ha"), [wire(&net.b, "hb"), wire(&other, "hc")]);
         assert!(ifindex("ra") > 0);
@@ -160,12 +161,12 @@ pub fn stay() {
         assert!(count > usize::from(FLOWS) / 3, "{count} of exit {exit}");
     }
     spread.stays(&kernel, "the kernel alone");
-    let mut mirror = Mirror::start("ra rb rc");
+    let mut router = KernelRouter::start("ra rb rc");
     until("Tollway and its XDP program to forward them", || {
         spread.stays(&kernel, "Tollway");
-        mirror.by_xdp_path() >= u64::from(FLOWS)
+        router.by_xdp_path() >= u64::from(FLOWS)
     });
-    assert!(mirror.counts().sent >= u64::from(FLOWS));
+    assert!(router.counts().sent >= u64::from(FLOWS));
     sh("nft add table ip t");
     sh("nft add chain ip t c { type filter hook forward priority 0 ; }");
     for port in 0..4 {
@@ -174,15 +175,15 @@ pub fn stay() {
     }
     // A veth's packets may carry a hash, by which the kernel then selects the next hop.
     by_ports(1);
-    mirror.sync();
+    router.sync();
     assert_eq!(spread.ways(100), with_ports);
     by_ports(0);
-    mirror.sync();
+    router.sync();
     spread.stays(&kernel, "again");
-    sh(&format!("kill -STOP {}", mirror.process.0.id()));
+    sh(&format!("kill -STOP {}", router.process.0.id()));
     spread.stays(&kernel, "stopped");
-    mirror.process.0.kill().unwrap();
-    mirror.process.0.wait().unwrap();
+    router.process.0.kill().unwrap();
+    router.process.0.wait().unwrap();
     spread.stays(&kernel, "killed");
     assert_eq!(answered(&spread.net.a, "10.0.2.2"), 5);
 }
@@ -191,19 +192,19 @@ pub fn stay() {
 pub fn seed() {
     let seed = || sh(&format!("sysctl -n {SEED}")).trim().parse::<u32>().unwrap();
     let mut spread = Spread::new();
-    let mut mirror = Mirror::start("ra rb rc");
+    let mut router = KernelRouter::start("ra rb rc");
     assert_ne!(seed(), 0);
-    assert!(mirror.read("stderr").contains(SEED));
+    assert!(router.read("stderr").contains(SEED));
     let ways = spread.ways(100);
-    mirror.stop();
+    router.stop();
     spread.stays(&ways, "ended");
     // Multipath routes may come later.
     sh(&format!("sysctl -qw {SEED}=0"));
     sh("ip route flush 20.0.0.0/8");
     sh("ip -6 route flush 2001:db8::/32");
-    let mirror = Mirror::start("ra rb rc");
+    let router = KernelRouter::start("ra rb rc");
     assert_eq!(seed(), 0, "nothing needs another");
     sh("ip route add 20.0.0.0/8 nexthop via 10.0.2.2 nexthop via 10.0.3.2");
-    mirror.sync();
+    router.sync();
     assert_ne!(seed(), 0);
 }

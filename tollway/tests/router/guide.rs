@@ -1,6 +1,6 @@
 //! Runs the commands of "A router in five minutes" as the guide shows them.
 
-use crate::typed::{commands, said, session, succeeded};
+use crate::typed::{commands, output_of, session, succeeded};
 
 const PAGE: &str = include_str!("../../../docs/guide/router-in-five-minutes.md");
 
@@ -11,7 +11,7 @@ pub fn five_minutes() {
     let typed = session(&all[..=end]);
     succeeded(&typed);
     assert!(typed.len() > 15, "{}", typed.len());
-    let check = said(&typed, "tollway check eth0 eth1");
+    let check = output_of(&typed, "tollway check eth0 eth1");
     assert!(check.contains("IPv4 is fast both ways on 2 of 2 links"), "{check}");
     let pings = typed.iter().filter(|typed| typed.command.contains("ping"));
     for ping in pings {
@@ -19,10 +19,10 @@ pub fn five_minutes() {
         // A busy machine may lose some of the fifty pings.
         assert!(all || ping.output.contains("50 packets transmitted, 4"), "{}", ping.output);
     }
-    let offload = said(&typed, "tollway show offload");
+    let offload = output_of(&typed, "tollway show offload");
     assert!(offload.contains("user path"), "{offload}");
-    let routes = said(&typed, "tollway show routes get");
+    let routes = output_of(&typed, "tollway show routes get");
     assert!(routes.contains("203.0.113.1 takes 203.0.113.0/24 in the VRF main"), "{routes}");
-    let sync = said(&typed, "tollway sync");
+    let sync = output_of(&typed, "tollway sync");
     assert!(sync.contains("changes of the kernel are installed"), "{sync}");
 }

@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{PATIENCE, sh};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 
 /// Number of times that each policy changes.
 const ROUNDS: usize = 5;
 
 /// Returns the time from a command until the router reports a reason, or no longer does.
-fn time(mirror: &Mirror, line: &str, reason: &str, wanted: bool) -> Duration {
-    let mut client = mirror.client();
+fn time(router: &KernelRouter, line: &str, reason: &str, wanted: bool) -> Duration {
+    let mut client = router.client();
     let word = format!("\"{reason}\"");
-    let mut is_told = || {
-        let offload: serde_json::Value = client.ask(&Ask::Offload).unwrap();
+    let mut is_reported = || {
+        let offload: serde_json::Value = client.show(&ShowRequest::Offload).unwrap();
         offload["general"].to_string().contains(&word)
     };
-    assert_eq!(is_told(), !wanted, "before {line}");
+    assert_eq!(is_reported(), !wanted, "before {line}");
     sh(line);
     let start = Instant::now();
-    while is_told() != wanted {
+    while is_reported() != wanted {
         assert!(start.elapsed() < PATIENCE, "{line}");
     }
     start.elapsed()
@@ -29,8 +29,8 @@ fn time(mirror: &Mirror, line: &str, reason: &str, wanted: bool) -> Duration {
 
 pub fn policies() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     let block = "src 10.0.1.0/24 dst 10.0.2.0/24 dir fwd action block";
     let out = "src 2001:db8::/32 dst 2001:db9::/32 dir out";
     let changes = [
@@ -44,19 +44,19 @@ pub fn policies() {
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         for (line, reason, wanted) in &changes {
-            times.push(time(&mirror, &format!("ip xfrm {line}"), reason, *wanted));
+            times.push(time(&router, &format!("ip xfrm {line}"), reason, *wanted));
         }
     }
     times.sort_unstable();
     let median = times[times.len() / 2];
-    println!("an IPsec policy: told after {median:?} (median), {:?} at most", times.last());
+    println!("an IPsec policy: reported after {median:?} (median), {:?} at most", times.last());
     // With one poll per second, the median would be half a second.
     assert!(median < Duration::from_millis(200), "{times:?}");
 
     sh(&format!("ip xfrm policy add {block}"));
-    mirror.stops(&net.a, "10.0.2.2");
+    router.stops(&net.a, "10.0.2.2");
     sh("ip xfrm policy flush");
-    mirror.forwards(&net.a, "10.0.2.2");
-    assert_eq!(mirror.status().bypassed, None);
-    assert_eq!(mirror.status().rebuilds, 0, "no policy costs new tables");
+    router.forwards(&net.a, "10.0.2.2");
+    assert_eq!(router.status().bypassed, None);
+    assert_eq!(router.status().rebuilds, 0, "no policy costs new tables");
 }

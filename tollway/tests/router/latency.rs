@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollway::control::{Ask, Client};
+use tollway::control::{Client, ShowRequest};
 
 use super::namespaces::{PATIENCE, Process};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 
 /// Number of changes of each kind.
 const CHANGES: usize = 200;
@@ -25,7 +25,7 @@ impl Ip {
     }
 
     /// Sends a command. The kernel applies it a moment later.
-    fn say(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         let stdin = self.0.0.stdin.as_mut().unwrap();
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
@@ -33,21 +33,21 @@ impl Ip {
 
 /// Returns the route to an address in the active tables.
 fn route(client: &mut Client, address: IpAddr) -> Value {
-    let found: Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
+    let found: Value = client.show(&ShowRequest::Route { address, vrf: None }).unwrap();
     found["route"].clone()
 }
 
 /// Returns the time from a command until a condition holds.
 fn time(ip: &mut Ip, line: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
-    ip.say(line);
+    ip.send(line);
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "{line}");
     }
     start.elapsed()
 }
 
-fn judge(what: &str, mut times: Vec<Duration>) -> bool {
+fn report(what: &str, mut times: Vec<Duration>) -> bool {
     times.sort_unstable();
     let [median, p90, p99] = [50, 90, 99].map(|percent| times[times.len() * percent / 100]);
     println!("{what}: active after {median:?} (median), {p90:?} (p90), {p99:?} (p99)");
@@ -56,8 +56,8 @@ fn judge(what: &str, mut times: Vec<Duration>) -> bool {
 
 pub fn changes() {
     let _net = Net::new();
-    let mirror = Mirror::start("ra rb");
-    let (mut ip, mut client) = (Ip::start(), mirror.client());
+    let router = KernelRouter::start("ra rb");
+    let (mut ip, mut client) = (Ip::start(), router.client());
     let mut round = || {
         let (mut routes, mut neighs, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..CHANGES {
@@ -81,11 +81,11 @@ pub fn changes() {
             let del = format!("address del {own}/24 dev rb");
             addresses.push(time(&mut ip, &del, || route(&mut client, own).is_null()));
         }
-        let routes = judge("a route", routes);
-        let neighs = judge("a neighbour", neighs);
-        judge("an address", addresses) && routes && neighs
+        let routes = report("a route", routes);
+        let neighs = report("a neighbour", neighs);
+        report("an address", addresses) && routes && neighs
     };
     // A busy machine may be slow in some rounds.
     assert!((0..5).any(|_| round()));
-    assert_eq!(mirror.status().rebuilds, 0);
+    assert_eq!(router.status().rebuilds, 0);
 }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{Host, sh, until};
 use super::raw;
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 use super::socket::Wire;
 
 /// The router's Ethernet address at `ra`, and host B's.
@@ -47,8 +47,8 @@ impl HostPath {
 }
 
 fn wire(host: &Host, device: &str) -> Wire {
-    let told = host.sh(&format!("ip -oneline link show dev {device}"));
-    let number = told.split(':').next().unwrap().parse().unwrap();
+    let output = host.sh(&format!("ip -oneline link show dev {device}"));
+    let number = output.split(':').next().unwrap().parse().unwrap();
     Wire::open_in(host.0.0.id(), number).unwrap()
 }
 
@@ -97,13 +97,13 @@ pub fn as_the_kernel() {
     }
     sh("nft flush ruleset");
 
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     let fast = |way: &mut HostPath, frame: &[u8]| {
         // On a busy machine the worker may be late, and the kernel then forwards.
         until("Tollway to forward", || {
-            mirror.sync();
-            let before = mirror.counts().sent;
-            way.arrive(frame) == 5 && mirror.counts().sent >= before + 5
+            router.sync();
+            let before = router.counts().sent;
+            way.arrive(frame) == 5 && router.counts().sent >= before + 5
         });
     };
     // On a veth the other frames take the kernel path: their checksums may be unfinished.
@@ -111,7 +111,7 @@ pub fn as_the_kernel() {
         fast(&mut way, frame);
     }
     load(whole);
-    mirror.sync();
+    router.sync();
     fast(&mut way, &plain);
     for frame in extended {
         assert_eq!(way.arrive(frame), 0, "{whole}");
@@ -120,7 +120,7 @@ pub fn as_the_kernel() {
     // After `continue` in a map, the rest of the same rule still applies.
     load("udp dport 53 ip6 saddr vmap { fd00:1::2 : continue } ip6 daddr fd00:2::2 drop");
     sh("nft add rule ip6 f fw accept");
-    mirror.sync();
+    router.sync();
     assert_eq!((way.arrive(&plain), way.arrive(&options)), (0, 0));
 
     // A rule that nft does not list may match any packet that reaches it.
@@ -130,12 +130,12 @@ pub fn as_the_kernel() {
         [raw::protocol(17), raw::payload(2, 0, &1000_u16.to_be_bytes()), inner, raw::drop()];
     raw::add_rule(10, "f", "fw", &vxlan);
     sh("nft add rule ip6 f fw accept");
-    mirror.sync();
-    let before = mirror.counts().sent;
+    router.sync();
+    let before = router.counts().sent;
     assert_eq!(way.arrive(&plain), 5);
-    assert_eq!(mirror.counts().sent, before, "it is the kernel's");
+    assert_eq!(router.counts().sent, before, "it is the kernel's");
     if !sh("nft list ruleset").contains("vxlan") {
-        let told = mirror.ask(&Ask::Offload).to_string();
-        assert!(told.contains("nft does not list"), "{told}");
+        let offload = router.show(&ShowRequest::Offload).to_string();
+        assert!(offload.contains("nft does not list"), "{offload}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::namespaces::{sh, until};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 
 /// Packets to host B. With Tollway as many must arrive as with the kernel alone.
 struct Load {
@@ -38,8 +38,8 @@ fn deliver(net: &Net, mac: &str, load: &Load) -> u64 {
 
 /// Returns the Ethernet address of a device, as `ip` prints it.
 pub fn mac_of(device: &str) -> String {
-    let told = sh(&format!("ip -oneline link show dev {device}"));
-    told.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    let output = sh(&format!("ip -oneline link show dev {device}"));
+    output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
 }
 
 /// Asserts that as many frames arrive with Tollway as without. It tries again, since a busy machine
@@ -55,15 +55,15 @@ fn carries(load: &Load) {
     let mut tried = Vec::new();
     for _ in 0..4 {
         let kernel = deliver(&net, &mac, load);
-        let mut mirror = Mirror::start("ra rb");
+        let mut router = KernelRouter::start("ra rb");
         let ours = deliver(&net, &mac, load);
         tried.push((kernel, ours));
-        let told = mirror.read("stderr");
-        let punted = mirror.counts().punted;
-        mirror.stop();
+        let log = router.read("stderr");
+        let punted = router.counts().punted;
+        router.stop();
         if ours * 100 >= kernel * 99 {
             println!("{}: {tried:?}, {punted} by user space", load.sends);
-            assert!(punted * 4 < load.packets, "{punted} by user space\n{told}");
+            assert!(punted * 4 < load.packets, "{punted} by user space\n{log}");
             return;
         }
     }
@@ -161,8 +161,8 @@ pub fn order() {
     const TRIES: u16 = 4;
     let net = Net::new();
     sh("ip route add 198.18.0.0/15 via 10.0.2.2");
-    let mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     let (mac, program) = (mac_of("ra"), env!("CARGO_BIN_EXE_tollway"));
     let mut tried = Vec::new();
     // At the lowest rate, a flow lasts longer than it waits for a pause in its packets.
@@ -171,7 +171,7 @@ pub fn order() {
             let sink = format!("{program} lab sink -i hb --time 60 --json");
             let sink = net.b.command(&sink).stdout(Stdio::piped()).spawn().unwrap();
             until("a sink", || net.b.sh("ip -json link show dev hb").contains("\"xdp\""));
-            let by_xdp_path = mirror.by_xdp_path();
+            let by_xdp_path = router.by_xdp_path();
             for trial in 0..TRIALS {
                 let port = 1000 + TRIALS * tried.len() as u16 + trial;
                 let sends = format!("--sport {port} -n 1000 --rate {rate}");
@@ -183,7 +183,7 @@ pub fn order() {
                 serde_json::from_slice(&sink.wait_with_output().unwrap().stdout).unwrap();
             let count = |name: &str| report[name].as_f64().unwrap() as u64;
             let (received, reordered) = (count("received_frames"), count("reordered_frames"));
-            let by_xdp_path = mirror.by_xdp_path() - by_xdp_path;
+            let by_xdp_path = router.by_xdp_path() - by_xdp_path;
             tried.push((rate, by_xdp_path, received, reordered));
             received * 10 > u64::from(TRIALS) * 1000 * 9
                 && reordered <= 40

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{sh, until};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 
 /// Returns the number of routes: `TOLLWAY_ROUTES`, or 100,000.
 fn count() -> usize {
@@ -30,8 +30,8 @@ fn batch(dir: &std::path::Path, lines: impl Iterator<Item = String>) {
 }
 
 /// Returns the peak resident memory so far, in MB.
-fn peak(mirror: &Mirror) -> u64 {
-    let path = format!("/proc/{}/status", mirror.process.0.id());
+fn peak(router: &KernelRouter) -> u64 {
+    let path = format!("/proc/{}/status", router.process.0.id());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
@@ -39,14 +39,15 @@ fn peak(mirror: &Mirror) -> u64 {
 
 /// Asserts the next hop of some routes in the active tables.
 fn check(
-    mirror: &Mirror,
+    router: &KernelRouter,
     numbers: impl Iterator<Item = usize>,
     by: impl Fn(usize) -> Option<String>,
 ) {
-    let mut client = mirror.client();
+    let mut client = router.client();
     for number in numbers {
         let address = prefix(number).replace(".0/24", ".9").parse().unwrap();
-        let found: serde_json::Value = client.ask(&Ask::Route { address, vrf: None }).unwrap();
+        let found: serde_json::Value =
+            client.show(&ShowRequest::Route { address, vrf: None }).unwrap();
         let via = found["route"]["nexthops"][0]["via"].as_str().map(str::to_owned);
         assert_eq!(via, by(number), "{}: {found}", prefix(number));
     }
@@ -57,47 +58,47 @@ pub fn routes() {
     let (count, dir) = (count(), tempfile::tempdir().unwrap());
     batch(dir.path(), (0..count).map(|n| format!("route add {} via 10.0.2.2", prefix(n))));
     let start = Instant::now();
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     let took = start.elapsed();
-    let peak = peak(&mirror);
-    println!("{count} routes mirrored in {took:?}, at most {peak} MB resident");
+    let peak = peak(&router);
+    println!("{count} routes installed in {took:?}, at most {peak} MB resident");
     let second = |_| Some("10.0.2.2".to_owned());
-    check(&mirror, (0..count).step_by(count / 100), second);
-    assert_eq!(mirror.audited().drift, 0);
+    check(&router, (0..count).step_by(count / 100), second);
+    assert_eq!(router.audited().drift, 0);
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(peak < 400, "{peak} MB");
     // More routes arrive while the router runs.
     let later = count..count + 50_000;
     batch(dir.path(), later.clone().map(|n| format!("route add {} via 10.0.1.2", prefix(n))));
     let start = Instant::now();
-    mirror.sync();
+    router.sync();
     println!("50,000 more active {:?} after the kernel had them", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    check(&mirror, later.step_by(500), |_| Some("10.0.1.2".to_owned()));
+    check(&router, later.step_by(500), |_| Some("10.0.1.2".to_owned()));
     // The kernel removes all of them without an event for each.
     sh("ip link set rb down");
-    mirror.sync();
-    check(&mirror, (0..count).step_by(count / 100), |_| None);
-    assert_eq!(mirror.status().rebuilds, 0);
+    router.sync();
+    check(&router, (0..count).step_by(count / 100), |_| None);
+    assert_eq!(router.status().rebuilds, 0);
 }
 
 pub fn stopped() {
     const COUNT: usize = 100_000;
     let _net = Net::new();
     let dir = tempfile::tempdir().unwrap();
-    let mirror = Mirror::start("ra rb");
-    sh(&format!("kill -STOP {}", mirror.process.0.id()));
+    let router = KernelRouter::start("ra rb");
+    sh(&format!("kill -STOP {}", router.process.0.id()));
     batch(dir.path(), (0..COUNT).map(|n| format!("route add {} via 10.0.2.2", prefix(n))));
     let odd = (0..COUNT).filter(|n| n % 2 == 1);
     batch(dir.path(), odd.map(|n| format!("route replace {} via 10.0.1.2", prefix(n))));
     let third = (0..COUNT).filter(|n| n % 3 == 0);
     batch(dir.path(), third.map(|n| format!("route del {}", prefix(n))));
-    sh(&format!("kill -CONT {}", mirror.process.0.id()));
+    sh(&format!("kill -CONT {}", router.process.0.id()));
     let start = Instant::now();
-    mirror.sync();
+    router.sync();
     println!("active {:?} after going on", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    check(&mirror, (0..COUNT).step_by(997), |n| match (n % 3, n % 2) {
+    check(&router, (0..COUNT).step_by(997), |n| match (n % 3, n % 2) {
         (0, _) => None,
         (_, 1) => Some("10.0.1.2".to_owned()),
         _ => Some("10.0.2.2".to_owned()),
@@ -105,6 +106,6 @@ pub fn stopped() {
     until("as many as the kernel has", || {
         let kernel = sh("ip -4 route show table all").lines().count()
             + sh("ip -6 route show table all").lines().count();
-        mirror.status().routes.abs_diff(kernel) < 10
+        router.status().routes.abs_diff(kernel) < 10
     });
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tollway::control::{Ask, Client, Command as Do, Request};
+use tollway::control::{Client, Command as Do, Request, ShowRequest};
 use tollway::controller::handle::{Status, Synced};
 
 use super::namespaces::{Host, Process, sh, until};
@@ -56,7 +56,7 @@ pub fn dress(host: &Host, cable: &str, net: u8) {
     host.sh(&format!("ip route replace default via fd00:{net}::1"));
 }
 
-/// Has a host put VLAN tags into its frames, and tells the router so with `rxvlan off`.
+/// Has a host put VLAN tags into its frames, and declares that to the router with `rxvlan off`.
 pub fn tags_in_frames(host: &Host, cable: &str) {
     host.sh(&format!("ethtool -K h{cable} txvlan off tx-vlan-stag-hw-insert off"));
     sh(&format!("ethtool -K r{cable} rxvlan off"));
@@ -68,17 +68,17 @@ pub fn answered(host: &Host, address: &str) -> usize {
     // Sends all at once: for the last reply, ping waits no longer than one interval.
     let line = format!("ping -n -c 5 -l 5 -i 1 -W 1.5 {address}");
     let output = host.command(&line).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    told.lines().filter(|line| line.contains("bytes from")).count()
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter(|line| line.contains("bytes from")).count()
 }
 
 /// A Tollway process that follows the kernel's configuration.
-pub struct Mirror {
+pub struct KernelRouter {
     pub process: Process,
     pub dir: TempDir,
 }
 
-impl Mirror {
+impl KernelRouter {
     /// Starts Tollway with these devices as ports.
     pub fn start(devices: &str) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_tollway")), devices)
@@ -91,14 +91,14 @@ impl Mirror {
         command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);
         command.current_dir(dir.path()).stdin(Stdio::null());
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
-        let mut mirror = Self { process: Process(child), dir };
+        let mut router = Self { process: Process(child), dir };
         until("the router to forward", || {
-            let told = mirror.read("stderr");
-            assert!(mirror.lives(), "{told}");
-            told.contains("forwarding")
+            let log = router.read("stderr");
+            assert!(router.lives(), "{log}");
+            log.contains("forwarding")
         });
-        mirror.sync();
-        mirror
+        router.sync();
+        router
     }
 
     /// Returns the path of a file in the process's directory.
@@ -131,7 +131,7 @@ impl Mirror {
     /// Returns the controller's status, with all of the kernel's changes active.
     pub fn status(&self) -> Status {
         self.sync();
-        self.client().ask(&Ask::Controller).unwrap()
+        self.client().show(&ShowRequest::Controller).unwrap()
     }
 
     /// Returns the same after an audit, when its findings are certain.
@@ -144,13 +144,13 @@ impl Mirror {
     }
 
     /// Returns an answer, unchanged.
-    pub fn ask(&self, ask: &Ask) -> Value {
-        self.client().ask(ask).unwrap()
+    pub fn show(&self, request: &ShowRequest) -> Value {
+        self.client().show(request).unwrap()
     }
 
     /// Returns the packet counts so far.
     pub fn counts(&self) -> Counts {
-        let answer = self.ask(&Ask::Ports);
+        let answer = self.show(&ShowRequest::Ports);
         let count = |name: &str| answer["totals"][name].as_u64().unwrap();
         assert_eq!(answer["totals"]["defect"], Value::Null);
         Counts {
@@ -163,7 +163,7 @@ impl Mirror {
 
     /// Returns the number of packets that the XDP path has forwarded so far.
     pub fn by_xdp_path(&self) -> u64 {
-        self.ask(&Ask::Xdp)["counts"]["packets"].as_u64().unwrap_or(0)
+        self.show(&ShowRequest::Xdp)["counts"]["packets"].as_u64().unwrap_or(0)
     }
 
     /// Sends five pings from a host. Returns how many are answered, and how Tollway's counts

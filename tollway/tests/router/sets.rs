@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{sh, until};
-use super::running::{Mirror, Net, answered};
+use super::running::{KernelRouter, Net, answered};
 
 /// A set drops packets of some sources. Its elements change alone, and together with everything
 /// else.
@@ -16,37 +16,37 @@ pub fn live() {
         net.a.sh(&format!("ip address add 10.0.1.{last}/24 dev ha"));
     }
     let [eight, nine] = [8, 9].map(|last| format!("-I 10.0.1.{last} 10.0.2.2"));
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     sh("nft add table inet f");
     sh("nft add set inet f bad { type ipv4_addr ; }");
     sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
     sh("nft add rule inet f fw ip saddr @bad drop");
     sh("nft add element inet f bad { 10.0.1.8 }");
-    mirror.stops(&net.a, &eight);
-    mirror.forwards(&net.a, &nine);
+    router.stops(&net.a, &eight);
+    router.forwards(&net.a, &nine);
     sh("nft add element inet f bad { 10.0.1.9 }");
-    mirror.stops(&net.a, &nine);
-    let rebuilds = mirror.status().rebuilds;
+    router.stops(&net.a, &nine);
+    let rebuilds = router.status().rebuilds;
     sh("ip link set rb mtu 1400");
-    mirror.stops(&net.a, &nine);
-    mirror.stops(&net.a, &eight);
-    assert!(mirror.status().rebuilds > rebuilds, "tables were rebuilt");
+    router.stops(&net.a, &nine);
+    router.stops(&net.a, &eight);
+    assert!(router.status().rebuilds > rebuilds, "tables were rebuilt");
     sh("nft delete element inet f bad { 10.0.1.9 }");
     sh("ip link set rb mtu 1500");
-    mirror.forwards(&net.a, &nine);
-    mirror.stops(&net.a, &eight);
+    router.forwards(&net.a, &nine);
+    router.stops(&net.a, &eight);
     // The rules as read now equal those read before, but not the active ones.
     sh("nft add element inet f bad { 10.0.1.9 }");
     sh("nft add chain inet f nothing");
-    mirror.stops(&net.a, &nine);
+    router.stops(&net.a, &nine);
     sh("nft delete element inet f bad { 10.0.1.9 }");
-    mirror.forwards(&net.a, &nine);
-    let refresh = mirror.path("refresh.nft");
+    router.forwards(&net.a, &nine);
+    let refresh = router.path("refresh.nft");
     let lines = "flush set inet f bad\nadd element inet f bad { 10.0.1.8, 10.0.1.9 }\n";
     std::fs::write(&refresh, lines).unwrap();
     sh(&format!("nft -f {}", refresh.display()));
-    mirror.stops(&net.a, &nine);
-    mirror.stops(&net.a, &eight);
+    router.stops(&net.a, &nine);
+    router.stops(&net.a, &eight);
 }
 
 /// While Tollway reads changed rules, the kernel forwards, whatever else changes.
@@ -68,10 +68,10 @@ pub fn slow() {
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.env("PATH", path);
-    let mirror = Mirror::start_by(command, "ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let router = KernelRouter::start_by(command, "ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     std::fs::write(&slow, "").unwrap();
-    let known = || mirror.ask(&Ask::Controller);
+    let known = || router.show(&ShowRequest::Controller);
     let addresses = known()["addresses"].clone();
     sh("nft add rule inet f fw ip saddr 10.0.1.2 drop");
     sh("ip address add 192.0.2.1/32 dev lo");
@@ -79,36 +79,36 @@ pub fn slow() {
         let known = known();
         !known["bypassed"].is_null() && known["addresses"] != addresses
     });
-    let before = mirror.counts();
+    let before = router.counts();
     assert_eq!(answered(&net.a, "10.0.2.2"), 0, "the kernel drops them");
-    assert_eq!(mirror.counts().sent, before.sent, "nothing is forwarded by old rules");
+    assert_eq!(router.counts().sent, before.sent, "nothing is forwarded by old rules");
     std::fs::remove_file(&slow).unwrap();
-    mirror.stops(&net.a, "10.0.2.2");
+    router.stops(&net.a, "10.0.2.2");
     sh("nft flush chain inet f fw");
-    mirror.forwards(&net.a, "10.0.2.2");
+    router.forwards(&net.a, "10.0.2.2");
 }
 
 /// Rules match the current names of devices.
 pub fn names() {
     let net = Net::new();
-    let mirror = Mirror::start("ra rb");
+    let router = KernelRouter::start("ra rb");
     sh("nft add table inet f");
     sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
-    mirror.forwards(&net.a, "10.0.2.2");
+    router.forwards(&net.a, "10.0.2.2");
     sh("ip link set rb down");
     sh("ip link set rb name rx");
     sh("ip link set rx up");
-    mirror.forwards(&net.a, "10.0.2.2");
+    router.forwards(&net.a, "10.0.2.2");
     sh("nft add rule inet f fw oifname rb drop");
-    mirror.forwards(&net.a, "10.0.2.2");
+    router.forwards(&net.a, "10.0.2.2");
     sh("nft add rule inet f fw oifname rx drop");
-    mirror.stops(&net.a, "10.0.2.2");
+    router.stops(&net.a, "10.0.2.2");
     sh("nft flush chain inet f fw");
     // `oif` matches a device's number, so the rule still applies when the device is renamed.
     sh("nft add rule inet f fw oif rx drop");
-    mirror.stops(&net.a, "10.0.2.2");
+    router.stops(&net.a, "10.0.2.2");
     sh("ip link set rx down");
     sh("ip link set rx name ry");
     sh("ip link set ry up");
-    mirror.stops_there(&net.a, "10.0.2.2");
+    router.stops_there(&net.a, "10.0.2.2");
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::namespaces::{PATIENCE, sh, until};
-use super::running::{Mirror, Net, answered};
+use super::running::{KernelRouter, Net, answered};
 
 pub fn refused() {
     let _net = Net::new();
@@ -26,32 +26,32 @@ pub fn refused() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
         command.arg("run").args(devices.split_whitespace()).stdin(Stdio::null());
         let output = command.output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{devices}: {told}");
-        assert!(told.contains(part), "{devices}: {told}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{devices}: {error}");
+        assert!(error.contains(part), "{devices}: {error}");
     }
 }
 
 pub fn kill() {
     let net = Net::new();
-    let mut mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
+    let mut router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
     // Before duplicate address detection has ended, the devices resolve no neighbours.
     until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
     // A process that hangs counts as dead, but may come back.
-    sh(&format!("kill -STOP {}", mirror.process.0.id()));
+    sh(&format!("kill -STOP {}", router.process.0.id()));
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(answered(&net.a, "10.0.2.2"), 5, "stopped");
-    sh(&format!("kill -CONT {}", mirror.process.0.id()));
-    mirror.forwards(&net.a, "10.0.2.2");
-    mirror.process.0.kill().unwrap();
-    mirror.process.0.wait().unwrap();
+    sh(&format!("kill -CONT {}", router.process.0.id()));
+    router.forwards(&net.a, "10.0.2.2");
+    router.process.0.kill().unwrap();
+    router.process.0.wait().unwrap();
     std::thread::sleep(Duration::from_millis(50));
     for address in ["10.0.2.2", "fd00:2::2"] {
         assert_eq!(answered(&net.a, address), 5, "{address}: killed");
     }
     // The next process takes over what this one has left.
-    let next = Mirror::start("ra rb");
+    let next = KernelRouter::start("ra rb");
     next.forwards(&net.a, "10.0.2.2");
 }
 
@@ -62,14 +62,14 @@ pub fn clock() {
         let mut command = Command::new("unshare");
         command.args(["--time", "--monotonic", offset, "--fork", "--kill-child", "--"]);
         command.arg(env!("CARGO_BIN_EXE_tollway"));
-        let mirror = Mirror::start_by(command, "ra rb");
-        mirror.forwards(&net.a, "10.0.2.2");
+        let router = KernelRouter::start_by(command, "ra rb");
+        router.forwards(&net.a, "10.0.2.2");
         // Before duplicate address detection has ended, the devices resolve no neighbours.
         until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
-        let unshare = mirror.process.0.id();
+        let unshare = router.process.0.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
-        let router = std::fs::read_to_string(children).unwrap();
-        sh(&format!("kill -9 {}", router.trim()));
+        let child = std::fs::read_to_string(children).unwrap();
+        sh(&format!("kill -9 {}", child.trim()));
         std::thread::sleep(Duration::from_millis(50));
         for address in ["10.0.2.2", "fd00:2::2"] {
             assert_eq!(answered(&net.a, address), 5, "{offset} s: killed");
@@ -114,10 +114,10 @@ pub fn stop() {
     sh("ip nexthop add id 3 via 10.0.1.2 dev ra");
     sh("nft add table ip t");
     let before = configuration();
-    let mut mirror = Mirror::start("ra rb");
-    mirror.forwards(&net.a, "10.0.2.2");
-    let told = mirror.stop();
-    assert!(told.contains("received"), "{told}");
+    let mut router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
+    let summary = router.stop();
+    assert!(summary.contains("received"), "{summary}");
     let after = configuration();
     let beyond = |of: &str, other: &str| -> Vec<String> {
         of.lines().filter(|line| !other.contains(line)).map(str::to_owned).collect()
@@ -136,21 +136,21 @@ pub fn service() {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
-    let mut mirror = Mirror::start_by(command, "ra rb");
-    let heard = || {
+    let mut router = KernelRouter::start_by(command, "ra rb");
+    let receive = || {
         let mut bytes = [0; 64];
         let len = manager.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     };
-    assert_eq!(heard(), "READY=1");
-    only_needed_privileges(mirror.process.0.id());
+    assert_eq!(receive(), "READY=1");
+    only_needed_privileges(router.process.0.id());
     let start = Instant::now();
     for _ in 0..10 {
-        assert_eq!(heard(), "WATCHDOG=1");
+        assert_eq!(receive(), "WATCHDOG=1");
     }
     assert!(start.elapsed() < Duration::from_secs(3), "three for each that is due");
-    mirror.stop();
-    let last = std::iter::repeat_with(heard).find(|state| state != "WATCHDOG=1");
+    router.stop();
+    let last = std::iter::repeat_with(receive).find(|state| state != "WATCHDOG=1");
     assert_eq!(last.as_deref(), Some("STOPPING=1"));
 }
 

@@ -1,10 +1,10 @@
 //! Tests VLAN tags in packet metadata beside the frame, where XDP does not see them.
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::icmp::checksum;
 use super::namespaces::{Host, sh, until};
-use super::running::{Mirror, Net, tags_in_frames};
+use super::running::{KernelRouter, Net, tags_in_frames};
 use super::socket::Wire;
 
 /// The router's Ethernet address at `ra`.
@@ -44,26 +44,26 @@ pub fn beside() {
     until("the bridge to forward", || arrives(plain));
     assert!(!arrives(tagged), "the kernel has no such VLAN");
 
-    let mirror = Mirror::start("ra rb");
-    let told = mirror.ask(&Ask::Offload).to_string();
-    assert!(told.contains("peer_tags"), "{told}");
-    let before = mirror.counts();
+    let router = KernelRouter::start("ra rb");
+    let offload = router.show(&ShowRequest::Offload).to_string();
+    assert!(offload.contains("peer_tags"), "{offload}");
+    let before = router.counts();
     until("one without a tag to arrive", || arrives(plain));
     assert!(!arrives(tagged), "its tag is not seen, and it is no frame without one");
-    assert_eq!(mirror.counts().sent, before.sent, "all is the kernel's");
+    assert_eq!(router.counts().sent, before.sent, "all is the kernel's");
 
     // With `rxvlan off`, Tollway assumes that tags are in the frames, although these are not.
     sh("ethtool -K ra rxvlan off");
-    mirror.sync();
+    router.sync();
     until("it to be believed", || arrives(tagged));
 
     tags_in_frames(&net.a, "a");
-    mirror.sync();
+    router.sync();
     assert!(!arrives(tagged), "the tag is in the frame");
     // On a busy machine the worker may be late, and the kernel then forwards.
     until("the one without a tag to be forwarded", || {
-        let before = mirror.counts();
-        arrives(plain) && mirror.counts().sent > before.sent
+        let before = router.counts();
+        arrives(plain) && router.counts().sent > before.sent
     });
 }
 
@@ -74,8 +74,8 @@ fn default_offloads(host: &Host) {
 }
 
 fn wire(host: &Host, device: &str) -> Wire {
-    let told = host.sh(&format!("ip -oneline link show dev {device}"));
-    let number = told.split(':').next().unwrap().parse().unwrap();
+    let output = host.sh(&format!("ip -oneline link show dev {device}"));
+    let number = output.split(':').next().unwrap().parse().unwrap();
     Wire::open_in(host.0.0.id(), number).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use super::generic;
 use super::namespaces::{Host, sh};
-use super::typed::{Typed, commands, said, session, succeeded};
+use super::typed::{Typed, commands, output_of, session, succeeded};
 
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/qemu/run.sh");
@@ -23,9 +23,9 @@ pub fn missing() -> Option<&'static str> {
 }
 
 /// Runs on the host: starts the machine, and asserts that its tests pass.
-pub fn judged() {
+pub fn in_machine() {
     let mut command = Command::new(RUN);
-    command.arg(std::env::current_exe().unwrap()).args(["--ask", "vlans"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--role", "vlans"]);
     let status = command.env("CI", "1").status().unwrap();
     assert!(status.success(), "in the virtual machine: {status}");
 }
@@ -40,7 +40,7 @@ pub fn inside(part: Option<&str>) -> ExitCode {
     for (name, _) in PARTS {
         let mut command = Command::new("unshare");
         command.args(["-nm", "--"]).arg(std::env::current_exe().unwrap());
-        let status = command.args(["--ask", "vlans", name]).status().unwrap();
+        let status = command.args(["--role", "vlans", name]).status().unwrap();
         println!("{name} in the virtual machine: {status}");
         failed += u8::from(!status.success());
     }
@@ -81,22 +81,22 @@ fn guide() {
     let typed = session(&[before, &meanwhile, after, &["kill %1; wait"]].concat());
     succeeded(&typed);
     assert!(typed.len() > 12, "{}", typed.len());
-    let check = said(&typed, "tollway check");
+    let check = output_of(&typed, "tollway check");
     for link in ["eth0\n", "eth0.10 on eth0, VRF red\n", "eth1, VRF red\n"] {
         let is_fast = format!("{link}  IPv4 in, IPv4 out  fast\n");
         assert!(check.contains(&is_fast), "{is_fast}: {check}");
     }
-    let links = said(&typed, "tollway show links");
+    let links = output_of(&typed, "tollway show links");
     assert!(links.contains("eth0.10"), "{links}");
-    let ping = said(&typed, "nsenter");
+    let ping = output_of(&typed, "nsenter");
     assert!(ping.contains(" 0% packet loss"), "{ping}");
     // The output has all that the page shows, except random addresses.
-    let routes = said(&typed, "tollway show routes --vrf");
+    let routes = output_of(&typed, "tollway show routes --vrf");
     for shown in shown_routes() {
         let has = |line: &str| line.split_whitespace().take(shown.len()).eq(shown.iter().copied());
         assert!(routes.lines().any(has), "{shown:?}: {routes}");
     }
-    let get = said(&typed, "tollway show routes get");
+    let get = output_of(&typed, "tollway show routes get");
     assert!(get.contains("198.51.100.1 takes 198.51.100.0/24 in the VRF red"), "{get}");
     user_forwards(&typed);
 }
@@ -112,7 +112,7 @@ fn shown_routes() -> Vec<Vec<&'static str>> {
 
 /// Asserts that Tollway forwarded the pings.
 fn user_forwards(typed: &[Typed]) {
-    let ports = said(typed, "tollway show ports");
+    let ports = output_of(typed, "tollway show ports");
     let sent = ports.lines().filter(|line| line.contains("eth")).any(|line| {
         let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
         numbers.any(|number| number >= 10)

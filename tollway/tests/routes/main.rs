@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod chance;
+mod compare;
 #[path = "../controller/ip.rs"]
 #[allow(dead_code)]
 mod ip;
-mod judge;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod tables;
@@ -16,10 +16,10 @@ use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
 const TESTS: [namespaces::Test; 4] = [
-    ("tables_answer_as_the_kernel_does", judge::at_random),
-    ("objects_and_devices_change_in_place", judge::in_place),
-    ("ipv6_next_hops_stay_dead_without_carrier", judge::without_carrier),
-    ("a_changed_route_is_active_within_milliseconds", judge::latency),
+    ("tables_answer_as_the_kernel_does", compare::at_random),
+    ("objects_and_devices_change_in_place", compare::in_place),
+    ("ipv6_next_hops_stay_dead_without_carrier", compare::without_carrier),
+    ("a_changed_route_is_active_within_milliseconds", compare::latency),
 ];
 
 fn main() -> ExitCode {

@@ -93,14 +93,14 @@ impl Router {
 
     fn read(&mut self) -> bool {
         let Self { source, kernel, rib, complete, .. } = self;
-        let mut heard = false;
+        let mut received = false;
         let mut take = |event: Event| {
             kernel.take(&event);
             rib.take(&event);
             *complete |= event == Event::Complete;
-            heard = true;
+            received = true;
         };
-        source.read(&mut take).unwrap() || heard
+        source.read(&mut take).unwrap() || received
     }
 
     /// Installs the changes that the events have reported.
@@ -145,15 +145,15 @@ impl Router {
 
     /// Reads events once and installs the changes. Says whether there were any.
     pub fn turn(&mut self) -> bool {
-        let heard = self.read();
-        if heard {
+        let received = self.read();
+        if received {
             self.follow();
         }
-        heard
+        received
     }
 
     /// Returns what the tables do with a packet.
-    pub fn ask(&self, packet: &Packet) -> Answer {
+    pub fn query(&self, packet: &Packet) -> Answer {
         let tables = self.bench.0.borrow();
         let next = self.look_up(&tables, packet);
         self.answer(&tables, next)

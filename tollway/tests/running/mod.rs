@@ -62,9 +62,9 @@ impl Router {
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
         let mut router = Self { process: Process(child), dir };
         until("the router to start", || {
-            let told = router.read("stderr");
-            assert!(router.lives(), "{told}");
-            told.contains("forwarding")
+            let log = router.read("stderr");
+            assert!(router.lives(), "{log}");
+            log.contains("forwarding")
         });
         router
     }
@@ -79,15 +79,15 @@ impl Router {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Writes another configuration and asks for a reload. Returns what the router logged about it.
+    /// Writes another configuration and requests a reload. Returns what the router logged about it.
     pub fn reload(&self, config: &str) -> String {
         std::fs::write(self.path(CONFIG_FILE), config).unwrap();
         let before = self.read("stderr").len();
         sh(&format!("kill -HUP {}", self.process.0.id()));
-        let told = || self.read("stderr")[before..].to_owned();
+        let log = || self.read("stderr")[before..].to_owned();
         let ends = ["the configuration is active", "has not changed", "stays active"];
-        until("a reload", || ends.iter().any(|end| told().contains(end)));
-        told()
+        until("a reload", || ends.iter().any(|end| log().contains(end)));
+        log()
     }
 
     /// Says whether the router runs.

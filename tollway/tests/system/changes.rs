@@ -9,7 +9,7 @@ use crate::namespaces::{Process, ping, sh, unanswered, until};
 use crate::router::Net;
 use crate::running::Router;
 use crate::transfer::Transfer;
-use crate::variants::{PathVariant, TOLLWAY, ports, prepare, told, xdp_path_packets};
+use crate::variants::{PathVariant, TOLLWAY, output_of, ports, prepare, xdp_path_packets};
 
 /// Addresses behind B.
 const TARGETS: [&str; 2] = ["10.9.0.1", "fd09::1"];
@@ -70,8 +70,8 @@ fn network() -> Net {
 
 /// Returns the number of TCP segments that A has sent again.
 fn sent_again(net: &Net) -> u64 {
-    let told = net.a.sh("cat /proc/net/snmp");
-    let mut lines = told.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let output = net.a.sh("cat /proc/net/snmp");
+    let mut lines = output.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let mut words = || lines.next().unwrap().split_whitespace();
     let at = words().position(|name| name == "RetransSegs").unwrap();
     words().nth(at).unwrap().parse().unwrap()
@@ -108,8 +108,8 @@ impl<'a> Traffic<'a> {
     fn finish(self) -> Vec<String> {
         let mut all = Vec::new();
         for mut ping in self.pings {
-            let told = std::io::read_to_string(ping.0.stdout.take().unwrap()).unwrap();
-            let lost = unanswered(&told, PINGS).len();
+            let output = std::io::read_to_string(ping.0.stdout.take().unwrap()).unwrap();
+            let lost = unanswered(&output, PINGS).len();
             all.push(format!("{lost} of {PINGS} pings were lost"));
         }
         all.extend(self.datagrams.into_iter().map(Datagrams::finish));
@@ -135,8 +135,8 @@ fn see(net: &Net, router: Option<&Router>, variant: Option<PathVariant>) -> Vec<
         let cable = if change % 2 == 1 { 3 } else { 2 };
         kernel(cable);
         if let (Some(router), Some(variant)) = (router, variant) {
-            let told = router.reload(&variant.config(&config(cable)));
-            assert!(told.contains("is active"), "{told}");
+            let report = router.reload(&variant.config(&config(cable)));
+            assert!(report.contains("is active"), "{report}");
         }
         // By now, packets that were on their way have arrived.
         std::thread::sleep(Duration::from_millis(20));
@@ -153,7 +153,7 @@ pub fn routes() {
         kernel(cable);
         for target in TARGETS {
             let ping = format!("ping -n -c 1 -W 1 {target}");
-            until("an answer", || told(&net.a, &ping).contains(" 0%"));
+            until("an answer", || output_of(&net.a, &ping).contains(" 0%"));
         }
     }
     let by_kernel = see(&net, None, None);
@@ -178,11 +178,14 @@ pub fn routes() {
                 variant == PathVariant::Xdp,
                 "{taken} packets by the XDP path, {variant:?}"
             );
-            let told = router.stop();
+            let summary = router.stop();
             let is_zero = |line: &str| line.split_whitespace().last() == Some("0");
-            let dropped = told.lines().find(|line| line.starts_with("dropped "));
+            let dropped = summary.lines().find(|line| line.starts_with("dropped "));
             // The router prints this line only if a queue had no room.
-            assert!(dropped.is_some_and(is_zero) && !told.contains("missed before rx"), "{told}");
+            assert!(
+                dropped.is_some_and(is_zero) && !summary.contains("missed before rx"),
+                "{summary}"
+            );
             tried.last().unwrap().as_ref() == by_kernel.last()
         };
         assert!((0..TRIES).any(is_alike), "{variant:?}: {tried:?}, and before: {by_kernel:#?}");

@@ -26,7 +26,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 }
 
 /// Sends for a number of seconds. Prints how many datagrams came back.
-pub fn ask(address: SocketAddr, seconds: u64) -> ExitCode {
+pub fn run_client(address: SocketAddr, seconds: u64) -> ExitCode {
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(address).unwrap();
     let count = Duration::from_secs(seconds).div_duration_f64(INTERVAL) as u64;
@@ -69,7 +69,7 @@ impl Datagrams {
     /// Starts a server on B, and a client on A.
     pub fn start(net: &Net, address: &str, seconds: u64) -> Self {
         let server = ready(net.b.role("--serve", address).arg("datagrams"));
-        let mut client = net.a.role("--ask", address);
+        let mut client = net.a.role("--client", address);
         client.args([&seconds.to_string(), "datagrams"]).stdout(Stdio::piped());
         Self { client: Process(client.spawn().unwrap()), _server: server }
     }
@@ -77,7 +77,7 @@ impl Datagrams {
     /// Waits for the end. Returns what the client printed: how many datagrams came back.
     pub fn finish(mut self) -> String {
         assert!(self.client.0.wait().unwrap().success());
-        let told = std::io::read_to_string(self.client.0.stdout.take().unwrap()).unwrap();
-        told.trim().to_owned()
+        let output = std::io::read_to_string(self.client.0.stdout.take().unwrap()).unwrap();
+        output.trim().to_owned()
     }
 }

@@ -27,7 +27,7 @@ fn now_ns() -> i64 {
 }
 
 /// Sends datagrams that carry their send time, until it is killed.
-pub fn ask(address: SocketAddr) -> ExitCode {
+pub fn run_client(address: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind("0.0.0.0:5000").unwrap();
     socket.connect(address).unwrap();
     loop {
@@ -57,21 +57,21 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 
 /// Returns the server's output line by line, so that the test can wait with a timeout.
 fn lines(server: ChildStdout) -> Receiver<String> {
-    let (say, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        BufReader::new(server).lines().map_while(Result::ok).try_for_each(|line| say.send(line))
+        BufReader::new(server).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
     });
-    told
+    receiver
 }
 
 /// Waits for the end of the datagrams. Returns their number and the last send time. Ends before
-/// `asked_ns` come from a busy machine and are ignored.
-fn end_after(told: &Receiver<String>, asked_ns: i64) -> (u64, i64) {
+/// `start_ns` come from a busy machine and are ignored.
+fn end_after(receiver: &Receiver<String>, start_ns: i64) -> (u64, i64) {
     loop {
-        let line = told.recv_timeout(PATIENCE).unwrap();
+        let line = receiver.recv_timeout(PATIENCE).unwrap();
         let (count, last_ns) = line.split_once(' ').unwrap();
         let (count, last_ns) = (count.parse().unwrap(), last_ns.parse().unwrap());
-        if last_ns > asked_ns {
+        if last_ns > start_ns {
             return (count, last_ns);
         }
     }
@@ -129,9 +129,9 @@ pub fn soon() {
     let mut router = Router::start_in(dir, &config);
     let mut server = net.b.role("--serve", SERVER);
     let mut server = Process(server.arg("times").stdout(Stdio::piped()).spawn().unwrap());
-    let told = lines(server.0.stdout.take().unwrap());
-    assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("ready"));
-    let _client = Process(net.a.role("--ask", SERVER).arg("times").spawn().unwrap());
+    let receiver = lines(server.0.stdout.take().unwrap());
+    assert_eq!(receiver.recv_timeout(PATIENCE).as_deref(), Ok("ready"));
+    let _client = Process(net.a.role("--client", SERVER).arg("times").spawn().unwrap());
     for (what, drop, go_on) in CHANGES {
         let mut times: Vec<_> = (0..ROUNDS)
             .map(|_| {
@@ -139,10 +139,10 @@ pub fn soon() {
                 until("the flow on the XDP path", || {
                     variants::xdp_path_packets(&router) > before + 100
                 });
-                let asked_ns = now_ns();
+                let start_ns = now_ns();
                 drop(&router);
                 let answered_ns = now_ns();
-                let (count, last_ns) = end_after(&told, asked_ns);
+                let (count, last_ns) = end_after(&receiver, start_ns);
                 assert!(count > 100, "{count} datagrams came");
                 go_on(&router);
                 last_ns - answered_ns

@@ -1,7 +1,7 @@
 //! Pings of all sizes, in fragments, and with small TTLs.
 
 use crate::router::Net;
-use crate::variants::{alike, ports, told};
+use crate::variants::{alike, output_of, ports};
 
 pub fn pings() {
     let net = Net::new(1500, 1);
@@ -17,8 +17,9 @@ pub fn pings() {
             }
         }
         for (target, from) in [("10.0.1.2", "10.0.2.2"), ("fd00:1::2", "fd00:2::2")] {
-            let told = told(&net.b, &format!("ping -n -c 4 -l 4 -i 1 -W 2 -I {from} {target}"));
-            assert!(told.contains("4 received") && told.contains("ttl=63"), "{told}");
+            let output =
+                output_of(&net.b, &format!("ping -n -c 4 -l 4 -i 1 -W 2 -I {from} {target}"));
+            assert!(output.contains("4 received") && output.contains("ttl=63"), "{output}");
         }
         all
     });
@@ -27,9 +28,9 @@ pub fn pings() {
 /// Returns ping's output without times.
 fn ping(net: &Net, arguments: &str) -> String {
     // For the last reply, ping waits no longer than one interval, or twice the longest time so far.
-    let told = told(&net.a, &format!("ping -n -l 4 -i 1 -W 2 {arguments}"));
+    let output = output_of(&net.a, &format!("ping -n -l 4 -i 1 -W 2 {arguments}"));
     let mut seen = arguments.to_owned();
-    for line in told.lines().filter(|line| !line.is_empty() && !line.starts_with("rtt")) {
+    for line in output.lines().filter(|line| !line.is_empty() && !line.starts_with("rtt")) {
         let end = line.find(" time").unwrap_or(line.len());
         seen = format!("{seen}\n{}", line[..end].trim_end_matches(','));
     }

@@ -34,27 +34,27 @@ const TESTS: [namespaces::Test; 9] = [
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("streams_go_on_while_their_route_changes", changes::routes),
     ("a_flow_of_the_xdp_path_is_dropped_within_ten_milliseconds", drops::soon),
-    ("what_a_device_refuses_leaves_the_xdp_path_at_once", refusals::refused),
-    ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::judged),
+    ("refused_flows_leave_the_xdp_path_at_once", refusals::refused),
+    ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::in_machine),
 ];
 
 fn main() -> ExitCode {
     namespaces::main(&TESTS, "-nm", missing, |words| match words {
-        ["--ask", "cards", model, suite, extent] => {
+        ["--role", "cards", model, suite, extent] => {
             cards::inside(model, suite, *extent == "thorough")
         }
         ["--serve", address] => transfer::serve(address.parse().unwrap()),
         ["--serve", address, "datagrams"] => datagrams::serve(address.parse().unwrap()),
         ["--serve", address, "times"] => drops::serve(address.parse().unwrap()),
-        ["--ask", address, "times"] => drops::ask(address.parse().unwrap()),
-        ["--ask", own, other, "numbered"] => {
+        ["--client", address, "times"] => drops::run_client(address.parse().unwrap()),
+        ["--client", own, other, "numbered"] => {
             numbered::end(own.parse().unwrap(), other.parse().unwrap())
         }
-        ["--ask", address, amount, kind] => {
+        ["--client", address, amount, kind] => {
             let (address, amount) = (address.parse().unwrap(), amount.parse().unwrap());
             match kind {
-                &"datagrams" => datagrams::ask(address, amount),
-                kind => transfer::ask(address, amount, kind),
+                &"datagrams" => datagrams::run_client(address, amount),
+                kind => transfer::run_client(address, amount, kind),
             }
         }
         _ => ExitCode::FAILURE,

@@ -67,7 +67,7 @@ impl std::fmt::Display for Losses {
 }
 
 /// Sends datagrams to the other end and receives from it. It answers questions from its input: an
-/// empty line asks for the next number that it sends, two numbers ask what has happened to the
+/// empty line requests the next number that it sends, two numbers request what has happened to the
 /// other end's numbers between them.
 pub fn end(own: SocketAddr, other: SocketAddr) -> ExitCode {
     let socket = UdpSocket::bind(own).unwrap();
@@ -85,7 +85,7 @@ pub fn end(own: SocketAddr, other: SocketAddr) -> ExitCode {
         }
         match questions.try_recv().as_deref() {
             Ok([]) => println!("{next}"),
-            Ok(&[from, to, ..]) => println!("{}", words(&judge(&seen, from..to))),
+            Ok(&[from, to, ..]) => println!("{}", words(&evaluate(&seen, from..to))),
             Ok([_]) | Err(mpsc::TryRecvError::Empty) => {}
             Err(mpsc::TryRecvError::Disconnected) => return ExitCode::SUCCESS,
         }
@@ -124,7 +124,7 @@ fn note(seen: &mut Vec<Arrival>, number: usize) {
     arrival.is_late |= is_late && arrival.times == 1;
 }
 
-fn judge(seen: &[Arrival], wanted: Range<usize>) -> Losses {
+fn evaluate(seen: &[Arrival], wanted: Range<usize>) -> Losses {
     let (mut losses, mut missing) = (Losses { sent: wanted.len() as u64, ..Losses::default() }, 0);
     for arrival in wanted.map(|number| seen.get(number).copied().unwrap_or_default()) {
         missing = if arrival.times == 0 { missing + 1 } else { 0 };
@@ -160,7 +160,7 @@ struct End {
 impl End {
     fn start(host: &Host, own: &str, other: &str) -> Self {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), PORT).to_string();
-        let mut command = host.role("--ask", &address(own));
+        let mut command = host.role("--client", &address(own));
         command.args([&address(other), "numbered"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process(command.spawn().unwrap());
         let input = process.0.stdin.take().unwrap();
@@ -168,7 +168,7 @@ impl End {
         Self { _process: process, input, output, from: 0 }
     }
 
-    fn ask(&mut self, question: &str) -> String {
+    fn query(&mut self, question: &str) -> String {
         writeln!(self.input, "{question}").unwrap();
         let mut answer = String::new();
         self.output.read_line(&mut answer).unwrap();
@@ -188,14 +188,14 @@ impl Flow {
 
     /// Returns the number that each end sends next.
     fn next(&mut self) -> [u64; 2] {
-        self.ends.each_mut().map(|end| end.ask("").parse().unwrap())
+        self.ends.each_mut().map(|end| end.query("").parse().unwrap())
     }
 
     /// Says whether both ends have received the other's datagram of that number.
     fn had(&mut self, numbers: [u64; 2]) -> bool {
         numbers.into_iter().enumerate().all(|(sender, number)| {
             let question = format!("{number} {}", number + 1);
-            read(&self.ends[1 - sender].ask(&question)).lost == 0
+            read(&self.ends[1 - sender].query(&question)).lost == 0
         })
     }
 
@@ -207,7 +207,7 @@ impl Flow {
         for (sender, receiver) in [(0, 1), (1, 0)] {
             let question = format!("{} {}", self.ends[sender].from, next[sender]);
             losses += loop {
-                let found = read(&self.ends[receiver].ask(&question));
+                let found = read(&self.ends[receiver].query(&question));
                 if found.lost == 0 || Instant::now() > latest {
                     break found;
                 }

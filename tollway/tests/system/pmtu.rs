@@ -3,7 +3,7 @@
 use crate::namespaces::sh;
 use crate::router::Net;
 use crate::transfer::Transfer;
-use crate::variants::{alike, ports, told};
+use crate::variants::{alike, output_of, ports};
 
 const MTU: u16 = 1400;
 
@@ -21,13 +21,13 @@ fn discovery(target: &str, server: &str) {
     alike(&net, &ports(MTU), |net| {
         let mut all = Vec::new();
         forget(net);
-        let ping = told(&net.a, &format!("ping -n -M do -s 1400 -c 3 -i 0.2 -W 1 {target}"));
+        let ping = output_of(&net.a, &format!("ping -n -M do -s 1400 -c 3 -i 0.2 -W 1 {target}"));
         all.extend(ping.lines().filter(|line| line.contains("mtu")).map(str::to_owned));
         assert!(all.iter().any(|line| line.contains("1400")), "{ping}");
         all.push(learned(net, target));
 
         forget(net);
-        let path = told(&net.a, &format!("tracepath -n -m 4 {target}"));
+        let path = output_of(&net.a, &format!("tracepath -n -m 4 {target}"));
         for line in path.lines() {
             let words = line.split_whitespace().filter(|word| !word.ends_with("ms"));
             all.push(words.collect::<Vec<_>>().join(" "));
@@ -50,7 +50,7 @@ fn forget(net: &Net) {
         } else {
             &format!("{what} flush cache")
         };
-        told(&net.a, &format!("ip {what}"));
+        output_of(&net.a, &format!("ip {what}"));
     }
     for target in ["10.0.2.2", "fd00:2::2"] {
         let route = net.a.sh(&format!("ip route get {target}"));

@@ -1,4 +1,4 @@
-//! A device that accepts no frames of the XDP path, although the kernel says that it does.
+//! A device that accepts no frames of the XDP path, although the kernel reports that it does.
 
 use std::process::Stdio;
 
@@ -10,8 +10,8 @@ use crate::variants::{self, PathVariant};
 const SERVER: &str = "10.0.2.2:7000";
 
 /// Returns a count from the output of `tollway show`.
-fn count(told: &str, name: &str) -> u64 {
-    let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+fn count(output: &str, name: &str) -> u64 {
+    let line = output.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().replace(',', "").parse().unwrap()
 }
 
@@ -20,7 +20,7 @@ pub fn refused() {
     variants::prepare(&net);
     let mut router = PathVariant::Xdp.start(&config("auto", 1500, true));
     let _server = ready(net.b.role("--serve", SERVER).arg("times"));
-    let mut client = net.a.role("--ask", SERVER);
+    let mut client = net.a.role("--client", SERVER);
     let _client = Process(client.arg("times").stdout(Stdio::null()).spawn().unwrap());
     let passes = |what: &str| {
         let before = variants::xdp_path_packets(&router);
@@ -37,12 +37,12 @@ pub fn refused() {
     assert!(count(&tollway(&router, "show drops"), "dev_tx_failed") >= refused);
 
     // The router probes after one second and after two more, with no packet of a host.
-    until("two more questions", || router.read("stderr").contains("tried again in 4 s"));
+    until("two more probes", || router.read("stderr").contains("tried again in 4 s"));
     let later = count(&tollway(&router, "show xdp"), "packets refused");
-    assert_eq!(later, refused, "asking costs no packets");
+    assert_eq!(later, refused, "probes cost no packets");
 
     net.b.sh("ip link set hb up");
     passes("the flow on the XDP path again");
-    let told = router.stop();
-    assert!(count(&told, "dev_tx_failed") >= refused, "{told}");
+    let summary = router.stop();
+    assert!(count(&summary, "dev_tx_failed") >= refused, "{summary}");
 }

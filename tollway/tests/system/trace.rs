@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::namespaces::sh;
 use crate::router::Net;
-use crate::variants::{alike, ports, told};
+use crate::variants::{alike, output_of, ports};
 
 /// Returns the hops without their times.
 fn trace(net: &Net, arguments: &str) -> String {
     let line = format!("traceroute -n -q 1 -w 1 -m 4 -N 1 {arguments}");
-    let told = told(&net.a, &line);
+    let output = output_of(&net.a, &line);
     let mut seen = line;
-    for hop in told.lines().skip(1) {
+    for hop in output.lines().skip(1) {
         let words: Vec<&str> = hop.split_whitespace().collect();
         // From "1  10.0.1.1  0.051 ms  !N" the time is left out.
         let is_time = |at: usize| words[at] == "ms" || words.get(at + 1) == Some(&"ms");

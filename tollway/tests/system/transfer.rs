@@ -40,7 +40,7 @@ pub fn serve(address: SocketAddr) -> ExitCode {
 
 /// Sends megabytes and asserts that all arrive. `amount` is their number if `kind` is `whole`; else
 /// it is the duration in seconds, in which at least one megabyte is sent.
-pub fn ask(address: SocketAddr, amount: u64, kind: &str) -> ExitCode {
+pub fn run_client(address: SocketAddr, amount: u64, kind: &str) -> ExitCode {
     let (seconds, megabytes) = if kind == "whole" { (0, amount) } else { (amount, 1) };
     let paced = kind == "paced";
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
@@ -88,7 +88,7 @@ impl Transfer {
 
     fn between([from, to]: [&Host; 2], address: &str, amount: u64, kind: &str) -> Self {
         let server = ready(&mut to.role("--serve", address));
-        let mut client = from.role("--ask", address);
+        let mut client = from.role("--client", address);
         let client = Process(client.args([&amount.to_string(), kind]).spawn().unwrap());
         Self { client, server }
     }

@@ -61,7 +61,9 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
     prepare(net);
     // New links lose packets that come too early.
     for target in ["10.0.2.2", "fd00:2::2"] {
-        until("an answer", || told(&net.a, &format!("ping -n -c 1 -W 1 {target}")).contains(" 0%"));
+        until("an answer", || {
+            output_of(&net.a, &format!("ping -n -c 1 -W 1 {target}")).contains(" 0%")
+        });
     }
     let by_kernel = see(net);
     for variant in TOLLWAY {
@@ -78,8 +80,8 @@ pub fn alike(net: &Net, ports: &str, see: impl Fn(&Net) -> Vec<String>) {
             variant == PathVariant::Xdp,
             "{taken} packets by the XDP path, {variant:?}"
         );
-        let told = router.stop();
-        assert!(!told.contains("\nreceived 0"), "Tollway had none: {told}");
+        let summary = router.stop();
+        assert!(!summary.contains("\nreceived 0"), "Tollway had none: {summary}");
     }
 }
 
@@ -91,15 +93,15 @@ pub fn xdp_path_packets(router: &Router) -> u64 {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    let packets = told.lines().find_map(|line| line.strip_prefix("packets "));
-    assert_eq!(packets.is_some(), told.contains("is on"), "{told}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let packets = text.lines().find_map(|line| line.strip_prefix("packets "));
+    assert_eq!(packets.is_some(), text.contains("is on"), "{text}");
     packets.map_or(0, |number| number.trim().replace(',', "").parse().unwrap())
 }
 
 /// Runs a command on a host, which may fail. Returns all it printed.
-pub fn told(host: &Host, line: &str) -> String {
+pub fn output_of(host: &Host, line: &str) -> String {
     let output = host.command(&format!("timeout 20 {line}")).output().unwrap();
-    let told = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&told).into_owned()
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
 }

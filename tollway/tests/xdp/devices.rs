@@ -16,7 +16,9 @@ use tollway::model::{Left, Mac, VlanProtocol};
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::xdp::maps::PassReason;
 use tollway::xdp::refusals::Cause;
-use tollway::xdp::{self, Asked, Mode, Options, State, XdpError, XdpLink, XdpPort, XdpPrograms};
+use tollway::xdp::{
+    self, Mode, Options, ProbeTarget, State, XdpError, XdpLink, XdpPort, XdpPrograms,
+};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::echo::{BOTH, beating, counts, pings};
@@ -189,12 +191,12 @@ pub fn xdp_path() {
 }
 
 /// Returns port B as a device to probe.
-fn asked(programs: &XdpPrograms) -> Asked {
+fn probe_target(programs: &XdpPrograms) -> ProbeTarget {
     let port = programs.port(B).unwrap();
-    Asked { port: B, ifindex: port.ifindex, mac: port.mac }
+    ProbeTarget { port: B, ifindex: port.ifindex, mac: port.mac }
 }
 
-/// A device that accepts no frames any more, although the kernel says that it does.
+/// A device that accepts no frames any more, although the kernel reports that it does.
 pub fn refusals() {
     let (a, b) = two_hosts();
     let (programs, _worker) = start(&[Mode::Native], false);
@@ -219,14 +221,14 @@ pub fn refusals() {
 
     // The router probes with a frame of its own, which is no host's packet.
     refusals.forgive(B);
-    assert_eq!(refusals.cause(B), Some(Cause::Unasked), "nothing is sent before");
-    assert_eq!(refusals.ask(&asked(&programs)), Some(Cause::Error(libc::ENXIO)));
+    assert_eq!(refusals.cause(B), Some(Cause::Unprobed), "nothing is sent before");
+    assert_eq!(refusals.probe(&probe_target(&programs)), Some(Cause::Error(libc::ENXIO)));
     assert_eq!(refusals.packets(B), refused);
 
     b.sh("ip link set hb up");
     b.route("hb", "10.0.2.1", "02:00:00:00:00:0b");
     refusals.forgive(B);
-    assert_eq!(refusals.ask(&asked(&programs)), None);
+    assert_eq!(refusals.probe(&probe_target(&programs)), None);
     assert!(refusals.takes(B));
     enter_both(&programs);
     beating(&programs, &[A, B], (&a, &BOTH[..1], 1));
@@ -293,7 +295,7 @@ pub fn partial_refusals() {
 
     // The probe is a small frame, which the device accepts.
     refusals.forgive(B);
-    assert_eq!(refusals.ask(&asked(&programs)), None);
+    assert_eq!(refusals.probe(&probe_target(&programs)), None);
     assert!(refusals.takes(B));
 
     // Without a probe, the device has to accept the first bulk, which it refuses.
@@ -364,7 +366,7 @@ pub fn fail_open() {
     let _worker = Worker::start(programs.state());
     programs.state().set_bypass(true);
     let aside = alive();
-    assert_eq!(aside.xdp_rx_packets, 0, "told to step aside");
+    assert_eq!(aside.xdp_rx_packets, 0, "it is to step aside");
     assert!(aside.passed(PassReason::Bypass) >= 10);
     programs.state().set_bypass(false);
     assert_eq!(alive().xdp_rx_packets, 10, "back again");
@@ -392,15 +394,18 @@ pub fn generic() {
     assert!(matches!(error, XdpError::NotNative { .. }), "{error}");
     let attached = programs.attach(A, &Mode::ALL, true).unwrap();
     assert_eq!(attached.mode, Mode::Generic);
-    let told = attached.step_down.unwrap().to_string();
-    assert!(told.starts_with("lo takes no XDP program in its driver: it has no support"), "{told}");
+    let reason = attached.step_down.unwrap().to_string();
+    assert!(
+        reason.starts_with("lo takes no XDP program in its driver: it has no support"),
+        "{reason}"
+    );
     assert!(programs.is_attached(A));
 }
 
 /// Returns the ID of the program on a device.
 fn program_on(device: &str) -> u32 {
-    let told = sh(&format!("ip -details link show {device}"));
-    let id = told.split("prog/xdp id ").nth(1).unwrap().split_whitespace().next().unwrap();
+    let output = sh(&format!("ip -details link show {device}"));
+    let id = output.split("prog/xdp id ").nth(1).unwrap().split_whitespace().next().unwrap();
     id.parse().unwrap()
 }
 
@@ -423,15 +428,15 @@ pub fn takeover() {
 
     let before = program_on("ra");
     let target = std::thread::spawn(move || {
-        let told = a.sh(&ping(400, "-i 0.002 10.0.2.2"));
-        (a, told)
+        let output = a.sh(&ping(400, "-i 0.002 10.0.2.2"));
+        (a, output)
     });
     let (second, _second) = start(&[Mode::Native], true);
     assert_ne!(program_on("ra"), before);
     drop(first);
     assert!(carries_xdp("ra") && carries_xdp("rb"), "they are the successor's");
-    let (a, told) = target.join().unwrap();
-    assert!(unanswered(&told, 400).is_empty(), "{told}");
+    let (a, output) = target.join().unwrap();
+    assert!(unanswered(&output, 400).is_empty(), "{output}");
     assert!(second.is_attached(A) && second.is_attached(B));
     enter_both(&second);
     assert_eq!(beating(&second, &[A, B], (&a, &BOTH[..1], 1))[0].xdp_rx_packets, 10);
@@ -622,8 +627,8 @@ pub fn lookalikes() {
 
 /// Returns an ICMP counter of a host's kernel.
 fn icmp(host: &Host, name: &str) -> u64 {
-    let told = host.sh("cat /proc/net/snmp");
-    let mut lines = told.lines().filter(|line| line.starts_with("Icmp:"));
+    let output = host.sh("cat /proc/net/snmp");
+    let mut lines = output.lines().filter(|line| line.starts_with("Icmp:"));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
     let at = names.split_whitespace().position(|found| found == name).unwrap();
     values.split_whitespace().nth(at).unwrap().parse().unwrap()

@@ -32,24 +32,24 @@ pub fn intruders() {
     for name in ["load-7".to_owned(), format!("1000-{namespace}"), "1000-1".to_owned()] {
         as_nobody(&format!("ln -s {target} {HOME}/{name}"));
     }
-    let (done, told) = detach();
-    assert!(file.exists(), "{told}");
+    let (done, error) = detach();
+    assert!(file.exists(), "{error}");
     assert!(
-        !done && told.contains("/sys/fs/bpf/tollway cannot be used: it belongs to the user 65534"),
-        "{told}"
+        !done && error.contains("/sys/fs/bpf/tollway cannot be used: it belongs to the user 65534"),
+        "{error}"
     );
-    assert!(told.contains("rm -r /sys/fs/bpf/tollway"), "{told}");
+    assert!(error.contains("rm -r /sys/fs/bpf/tollway"), "{error}");
     sh(&format!("rm -r {HOME}"));
 
     as_nobody(&format!("ln -s {target} {HOME}"));
-    let (done, told) = detach();
-    assert!(file.exists() && !done && told.contains("it is not a directory"), "{told}");
+    let (done, error) = detach();
+    assert!(file.exists() && !done && error.contains("it is not a directory"), "{error}");
     sh(&format!("rm {HOME}"));
 
     // A directory that another version made for root becomes private to root.
     sh(&format!("mkdir -m 0755 {HOME}"));
-    let (done, told) = detach();
-    assert!(done, "{told}");
+    let (done, error) = detach();
+    assert!(done, "{error}");
     let mode = Path::new(HOME).metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
 }

@@ -358,6 +358,6 @@ pub fn changes() {
     assert!(matches!(bench.programs.set_port(many), Err(XdpError::TooMany { .. })));
     let mut lost = port();
     (lost.ifindex, lost.device) = (4711, "eth99".to_owned());
-    let told = bench.programs.set_port(lost).unwrap_err().to_string();
-    assert_eq!(told, "there is no network interface eth99");
+    let error = bench.programs.set_port(lost).unwrap_err().to_string();
+    assert_eq!(error, "there is no network interface eth99");
 }

@@ -15,22 +15,22 @@ pub fn counts(programs: &XdpPrograms, port: PortId) -> PortCounts {
 
 /// Sends ten echo requests at once. Returns ping's output; ping waits one second for the last
 /// reply.
-fn ask(host: &Host, target: &str) -> String {
+fn pings_at_once(host: &Host, target: &str) -> String {
     let mut ping = host.command(&format!("ping -n -c 10 -l 10 -i 1 -W 5 {target}"));
     String::from_utf8(ping.output().unwrap().stdout).unwrap()
 }
 
 /// Asserts that a host behind this many routers has answered all ten.
 #[track_caller]
-fn assert_answered(told: &str, routers: u8) {
+fn assert_answered(output: &str, routers: u8) {
     let ttl = format!("ttl={}", 64 - routers);
-    assert!(unanswered(told, 10).is_empty() && told.contains(&ttl), "{told}");
+    assert!(unanswered(output, 10).is_empty() && output.contains(&ttl), "{output}");
 }
 
 /// Sends ten echo requests. Asserts that a host behind one router answers all of them.
 #[track_caller]
 pub fn pings(host: &Host, target: &str) {
-    assert_answered(&ask(host, target), 1);
+    assert_answered(&pings_at_once(host, target), 1);
 }
 
 /// Sends ten echo requests to each target while heartbeats are written, and asserts that all are
@@ -45,10 +45,10 @@ pub fn beating(
     let all = || ports.iter().map(|port| counts(programs, *port)).collect::<Vec<_>>();
     for _ in 0..10 {
         let before = all();
-        let told: Vec<_> = targets.iter().map(|target| ask(host, target)).collect();
+        let output: Vec<_> = targets.iter().map(|target| pings_at_once(host, target)).collect();
         let grown: Vec<_> = all().into_iter().zip(before).map(since).collect();
         if grown.iter().all(|port| port.passed(PassReason::Stale) == 0) {
-            told.iter().for_each(|told| assert_answered(told, routers));
+            output.iter().for_each(|output| assert_answered(output, routers));
             return grown;
         }
     }

@@ -70,20 +70,25 @@ pub fn checksums() {
         let mut bench = bench(device);
         for (packet, at) in packets() {
             let sum = pseudo(&packet);
-            let told = |what: &str| format!("{what} at {device}: {packet:?}");
-            assert_eq!(bench.passes(&frame(&packet, at, sum)), unfinished, "{}", told("left"));
+            let describe = |what: &str| format!("{what} at {device}: {packet:?}");
+            assert_eq!(bench.passes(&frame(&packet, at, sum)), unfinished, "{}", describe("left"));
             for other in [!sum, sum.wrapping_add(1), sum.swap_bytes()] {
-                assert_eq!(bench.passes(&frame(&packet, at, other)), user, "{}", told("whole"));
+                assert_eq!(bench.passes(&frame(&packet, at, other)), user, "{}", describe("whole"));
             }
             if packet.src.is_ipv4() && packet.tags.len() < 2 {
                 let options = Packet { options: 8, ..packet.clone() };
                 let left = frame(&options, at, sum);
                 let expected =
                     if unfinished == user { PassReason::Options } else { PassReason::Checksum };
-                assert_eq!(bench.passes(&left), expected, "{}", told("options"));
+                assert_eq!(bench.passes(&left), expected, "{}", describe("options"));
                 // The kernel finishes a checksum before it fragments the packet.
                 let fragment = Packet { fragment: 0x2000, ..packet.clone() };
-                assert_eq!(bench.passes(&frame(&fragment, at, sum)), user, "{}", told("fragment"));
+                assert_eq!(
+                    bench.passes(&frame(&fragment, at, sum)),
+                    user,
+                    "{}",
+                    describe("fragment")
+                );
             }
         }
         let v4 = |protocol| Packet { protocol, ..Packet::v4() };

@@ -23,7 +23,7 @@ pub struct Bench {
     ports: Vec<XdpPort>,
 }
 
-fn steer_link(port: u8, way: LinkVariant) -> XdpLink {
+fn xdp_link(port: u8, way: LinkVariant) -> XdpLink {
     let tag = |(protocol, vid): &Tag| {
         let protocol = if *protocol == DOT1AD { VlanProtocol::Dot1ad } else { VlanProtocol::Dot1q };
         (protocol, Vid::new(*vid).unwrap())
@@ -32,7 +32,7 @@ fn steer_link(port: u8, way: LinkVariant) -> XdpLink {
 }
 
 /// Returns a port with a device of its own.
-fn steer_port(port: u8) -> XdpPort {
+fn xdp_port(port: u8) -> XdpPort {
     let device = format!("p{port}");
     sh(&format!("ip link add {device} type veth peer name q{port}"));
     let ifindex = ifindex(&device);
@@ -43,7 +43,7 @@ fn steer_port(port: u8) -> XdpPort {
         ifindex,
         mac: Mac(LinkVariant::Plain.mac(port)),
         queues: 1,
-        links: links.map(|way| steer_link(port, way)).collect(),
+        links: links.map(|way| xdp_link(port, way)).collect(),
     }
 }
 
@@ -63,7 +63,7 @@ pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, Flow
 
 impl Bench {
     pub fn new() -> Self {
-        let ports: Vec<_> = (0..PORTS).map(steer_port).collect();
+        let ports: Vec<_> = (0..PORTS).map(xdp_port).collect();
         let programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
         programs.state().set_bypass(false);
         let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();

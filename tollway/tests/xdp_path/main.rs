@@ -20,11 +20,11 @@ use std::process::ExitCode;
 use namespaces::{Test, is_root};
 
 const TESTS: [Test; 9] = [
-    ("the_third_packet_goes_by_the_xdp_path_just_as_by_the_path", repeats::third),
+    ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
-    ("the_xdp_path_never_does_what_the_path_does_not", repeats::mixture),
-    ("both_roads_are_in_all_counts", repeats::counts),
+    ("the_xdp_path_never_differs_from_the_user_path", repeats::mixture),
+    ("both_paths_are_in_all_counts", repeats::counts),
     ("a_change_is_active_with_the_next_packet", follows::changes),
     ("a_change_is_active_within_ten_milliseconds", follows::soon),
     ("rules_count_packets_of_the_xdp_path", rules::counted),

@@ -21,7 +21,7 @@ pub fn third() {
                 let lanes = [(); 4].map(|()| bench.both(0, &frame));
                 assert_eq!(lanes, [false, false, true, true], "{way:?} to {out:?} of {to}");
                 let by_xdp_path = bench.xdp_path(0, &frame).unwrap();
-                assert_eq!(by_xdp_path, out.forwarded(to, &frame), "another author says");
+                assert_eq!(by_xdp_path, out.forwarded(to, &frame), "by another author");
             }
         }
     }

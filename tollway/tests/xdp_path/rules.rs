@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollway::filter::carry::carried;
 use tollway::filter::eval::Link;
-use tollway::filter::flatten::flatten;
 use tollway::filter::ir::*;
+use tollway::filter::program;
 use tollway_dataplane::stages::filter::Count;
 
 use crate::bench::Bench;
@@ -35,7 +35,7 @@ fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
     let router = &mut bench.net.router;
     let links = vec![Link::default(); router.tables.links.len()];
-    let filter = flatten(rules, &links, &router.tables.epochs).unwrap();
+    let filter = program::compile(rules, &links, &router.tables.epochs).unwrap();
     router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
 }
 

@@ -61,7 +61,7 @@ fn every_address_of_the_vrf_is_answered_for() {
 }
 
 #[test]
-fn who_asks_is_learned_and_probed() {
+fn senders_of_requests_are_learned_and_probed() {
     let mut lab = Lab::new();
     lab.receive(A, &request(ALICE, ALICE4, own4(0)));
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));
@@ -79,7 +79,7 @@ fn who_asks_is_learned_and_probed() {
 }
 
 #[test]
-fn who_answers_stays() {
+fn neighbours_that_answer_stay() {
     let mut lab = Lab::new();
     lab.receive(A, &request(ALICE, ALICE4, own4(0)));
     let next = lab.router.tables.find_neigh(LinkId(0), ALICE4.into());
@@ -121,7 +121,7 @@ fn gratuitous_messages_change_what_is_known_and_no_more() {
 }
 
 #[test]
-fn senders_that_can_not_be_are_ignored() {
+fn impossible_senders_are_ignored() {
     let mut lab = Lab::new();
     let group = LanHost { mac: [3, 0, 0, 0, 0, 1], ..ALICE };
     for frame in [
@@ -179,7 +179,7 @@ fn configured_neighbours_and_routes_are_left_alone() {
     lab.pass(20 * S);
     assert_eq!(lab.router.host.neighbours(), 0);
     assert_eq!(lab.router.tables.lookup(vrf, address), drop);
-    // A route that says that the address is on the link gives way while the neighbour is known.
+    // A route to the address as on the link gives way while the neighbour is known.
     let glean = lab.router.tables.glean(LinkId(0)).unwrap();
     lab.router.tables.insert(vrf, RoutePrefix::host(address), glean).unwrap();
     lab.receive(A, &request(moved, "10.0.0.8".parse().unwrap(), own4(0)));

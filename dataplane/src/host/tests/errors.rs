@@ -54,8 +54,11 @@ fn every_reason_has_its_message_v6() {
     // A link-local source; the error reaches it on its link, once its address is known.
     let alice = eui64(ALICE.mac);
     lab.receive(A, &ip_frame(ALICE, &udp6(alice, BOB6, 64, b"x")));
-    let told = one(lab.receive(A, &nd::advert(ALICE, alice, own_link_local(A), 0x60)));
-    assert_eq!((told.icmp_kind(), told.ends()), ((1, 2), (own_link_local(A).into(), alice.into())));
+    let error = one(lab.receive(A, &nd::advert(ALICE, alice, own_link_local(A), 0x60)));
+    assert_eq!(
+        (error.icmp_kind(), error.ends()),
+        ((1, 2), (own_link_local(A).into(), alice.into()))
+    );
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn as_much_is_quoted_as_the_rfcs_allow() {
 }
 
 #[test]
-fn path_mtu_is_told_and_not_limited() {
+fn path_mtu_is_reported_without_a_limit() {
     let mut lab = Lab::settled();
     let mut header = header4(ALICE4, CAROL4);
     header.dont_fragment = true;

@@ -60,7 +60,7 @@ fn all_that_waits_takes_at_most_half_of_the_memory() {
 }
 
 #[test]
-fn who_waits_in_vain_is_told() {
+fn senders_that_wait_in_vain_receive_an_error() {
     let mut lab = Lab::settled();
     let gone = Ipv4Addr::new(10, 0, 1, 99);
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, gone), b"hello")));
@@ -82,7 +82,7 @@ fn who_waits_in_vain_is_told() {
 }
 
 #[test]
-fn a_sender_that_is_not_known_itself_is_asked_for() {
+fn an_unknown_sender_is_solicited() {
     let mut lab = Lab::new();
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, own4(1)), b"hello")));
     assert_eq!((lab.router.counters.delivered, lab.router.host.originated_waiting()), (1, 1));
@@ -98,7 +98,7 @@ fn a_sender_that_is_not_known_itself_is_asked_for() {
 }
 
 #[test]
-fn what_is_too_big_does_not_wait() {
+fn too_big_packets_do_not_wait() {
     let mut lab = Lab::settled();
     let nobody = Ipv4Addr::new(10, 0, 2, 77);
     let mut header = header4(ALICE4, nobody);
@@ -116,7 +116,7 @@ fn what_is_too_big_does_not_wait() {
 }
 
 #[test]
-fn a_gateway_is_asked_for_in_place_of_the_destination() {
+fn a_gateway_is_solicited_in_place_of_the_destination() {
     let mut lab = Lab::new();
     let far = Ipv4Addr::new(192, 0, 2, 55);
     let query = one(lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, far), b"hello"))));
@@ -132,7 +132,7 @@ fn a_gateway_is_asked_for_in_place_of_the_destination() {
 }
 
 #[test]
-fn the_members_of_a_group_are_asked_for_by_flow() {
+fn the_members_of_a_group_are_solicited_by_flow() {
     let mut lab = Lab::new();
     add_group(&mut lab, "198.18.0.0", &["10.0.1.10", "10.0.1.11"]);
     let frames: Vec<_> = (1..100)

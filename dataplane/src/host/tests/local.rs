@@ -36,7 +36,7 @@ fn tcp4(dst: Ipv4Addr, flags: impl Fn(&mut TcpHeader), payload: &[u8]) -> Vec<u8
 }
 
 #[test]
-fn echo_is_answered_from_the_address_that_was_asked() {
+fn echo_is_answered_from_the_requested_address() {
     let mut lab = Lab::settled();
     for (n, target) in [own4(0), own4(1), own4(4)].into_iter().enumerate() {
         // The packet is shorter than an Ethernet frame; the reply does not contain the padding.
@@ -120,7 +120,7 @@ fn fragments_and_broken_messages_are_ignored() {
 }
 
 #[test]
-fn ports_and_protocols_that_nobody_has_are_told() {
+fn unused_ports_and_protocols_are_reported() {
     let mut lab = Lab::settled();
     let packet = udp4(header4(ALICE4, own4(1)), b"hello");
     let error = one(lab.receive(A, &ip_frame(ALICE, &packet)));
@@ -189,7 +189,7 @@ fn a_vrf_answers_for_itself() {
 }
 
 #[test]
-fn options_of_packets_to_groups_are_judged_by_their_bits() {
+fn options_of_packets_to_groups_are_evaluated_by_their_bits() {
     let mut lab = Lab::settled();
     let all = "ff02::1".parse().unwrap();
     let mut send = |kind| {

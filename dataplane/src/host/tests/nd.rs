@@ -27,7 +27,7 @@ pub(super) fn advert(from: LanHost, src: Ipv6Addr, dst: Ipv6Addr, flags: u8) -> 
 }
 
 #[test]
-fn a_solicitation_is_answered_and_who_asks_is_learned() {
+fn a_solicitation_is_answered_and_its_sender_learned() {
     let mut lab = Lab::new();
     for (target, flags) in [(own6(0), 0xe0), (own_link_local(A), 0xe0)] {
         let answer = one(lab.receive(A, &solicit(ALICE, ALICE6, target)));
@@ -56,7 +56,7 @@ fn a_unicast_solicitation_is_answered_without_override() {
 }
 
 #[test]
-fn who_asks_a_group_and_does_not_say_who_it_is_gets_no_answer() {
+fn a_solicitation_to_a_group_without_a_mac_gets_no_answer() {
     let target = own6(0);
     let packet = icmp6((ALICE6, solicited_node(target)), 255, 135, [0; 4], &body(target, &[]));
     let frame = frame_to(multicast_mac(solicited_node(target)), ALICE, 0x86dd, &packet);
@@ -109,7 +109,7 @@ fn invalid_messages_are_counted_and_ignored() {
 }
 
 #[test]
-fn an_unasked_advertisement_adds_nobody() {
+fn an_unsolicited_advertisement_adds_no_neighbour() {
     let mut lab = Lab::new();
     assert_eq!(lab.receive(A, &advert(ALICE, ALICE6, own6(0), 0x60)), []);
     assert_eq!(lab.router.host.neighbours(), 0);
@@ -121,7 +121,7 @@ fn an_unasked_advertisement_adds_nobody() {
 }
 
 #[test]
-fn a_destination_is_asked_for_and_its_packet_released() {
+fn a_destination_is_solicited_and_its_packet_released() {
     let mut lab = Lab::new();
     let query = one(lab.receive(A, &ip_frame(ALICE, &udp6(ALICE6, DAVE6, 64, b"hello"))));
     assert_eq!((query.port, query.vids()), (B, vec![VID]));

@@ -48,8 +48,8 @@ fn a_packet_waits_for_the_neighbour_that_a_rule_names() {
     let via = Ipv4Addr::new(10, 0, 2, 77);
     let next = lab.router.tables.neigh(LinkId(2), via.into()).unwrap();
     let mut lab = ruled(lab, Point::Prerouting, Op::Forward(0), vec![next]);
-    let asked = one(lab.receive(A, &to_bob()));
-    assert_eq!((asked.port, asked.arp().target_protocol_addr()), (NARROW, &via.octets()[..]));
+    let request = one(lab.receive(A, &to_bob()));
+    assert_eq!((request.port, request.arp().target_protocol_addr()), (NARROW, &via.octets()[..]));
     assert_eq!(lab.router.counters.held, 1);
 }
 
@@ -60,8 +60,8 @@ fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
     let red = vrf(&lab);
     let mut lab = ruled(lab, Point::Prerouting, Op::Fib(red), Vec::new());
     let frame = ip_frame(ALICE, &udp4(header4(ALICE4, "10.0.0.9".parse().unwrap()), b"data"));
-    let asked = one(lab.receive(A, &frame));
-    assert_eq!((asked.port, asked.arp().target_protocol_addr()), (RED, &[10, 0, 0, 9][..]));
+    let request = one(lab.receive(A, &frame));
+    assert_eq!((request.port, request.arp().target_protocol_addr()), (RED, &[10, 0, 0, 9][..]));
     assert!(lab.receive(A, &to_bob()).iter().all(|sent| sent.port != B), "no route there");
     assert_eq!(lab.punts(PuntReason::NoRoute), 1);
     // Too late: the packet already has its route.
@@ -70,7 +70,7 @@ fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
 }
 
 #[test]
-fn a_next_hop_that_is_not_there_is_the_kernels_to_find() {
+fn a_missing_next_hop_takes_the_kernel_path() {
     let mut lab = ruled(Lab::settled(), Point::Prerouting, Op::Forward(0), Vec::new());
     assert_eq!(lab.receive(A, &to_bob()), []);
     assert_eq!(lab.punts(PuntReason::FilterUnsupported), 1);

@@ -82,7 +82,7 @@ fn an_unreachable_comes_from_the_router_with_the_rules_code() {
 }
 
 #[test]
-fn a_reset_comes_from_whom_the_packet_was_for() {
+fn a_reset_comes_from_the_destination_of_the_packet() {
     let mut lab = rejecting(Point::Forward, Reject::TcpReset);
     let reset = one(answers(&mut lab, &tcp4(ALICE4, |tcp| tcp.syn = true, b"abc")));
     let (ip, _) = reset.ipv4();
@@ -123,7 +123,7 @@ fn a_header_that_lies_about_its_length_is_answered_as_the_kernel_does() {
 }
 
 #[test]
-fn what_must_not_be_answered_is_not() {
+fn packets_without_a_sound_header_get_no_answer() {
     for reject in [Reject::Unreachable(3), Reject::TcpReset] {
         let mut lab = rejecting(Point::Forward, reject);
         let mut wrong = tcp4(ALICE4, |tcp| tcp.syn = true, b"abc");
@@ -157,13 +157,13 @@ fn protocols_without_such_a_checksum_are_answered() {
     let mut unsigned = udp4(header4(ALICE4, BOB4), b"data");
     unsigned[26..28].fill(0);
     assert_eq!(answers(&mut lab, &unsigned).len(), 1);
-    for (protocol, told) in [(132, 1), (47, 1), (50, 1), (99, 0)] {
+    for (protocol, count) in [(132, 1), (47, 1), (50, 1), (99, 0)] {
         let mut header = header4(ALICE4, BOB4);
         header.protocol = protocol.into();
         header.set_payload_len(9).unwrap();
         header.header_checksum = header.calc_header_checksum();
         let packet = [&header.to_bytes()[..], b"no length"].concat();
-        assert_eq!(answers(&mut lab, &packet).len(), told, "{protocol}");
+        assert_eq!(answers(&mut lab, &packet).len(), count, "{protocol}");
     }
 }
 
@@ -205,7 +205,7 @@ fn options_that_are_not_obeyed_end_the_way_before_the_rule() {
 }
 
 #[test]
-fn what_is_behind_a_packet_is_no_way_past_a_rule() {
+fn bytes_behind_a_packet_do_not_bypass_a_rule() {
     let mut lab = rejecting(Point::Forward, Reject::Unreachable(13));
     let mut header = header4(ALICE4, BOB4);
     header.options = [1; 4][..].try_into().unwrap();
@@ -231,7 +231,7 @@ fn zeros_and_nothing_have_a_right_checksum() {
 }
 
 #[test]
-fn no_error_is_sent_about_what_may_be_one() {
+fn no_error_is_sent_about_a_possible_error() {
     let mut lab = rejecting(Point::Prerouting, Reject::Unreachable(13));
     for kind in 0..=20 {
         let mut header = header4(ALICE4, BOB4);
@@ -242,16 +242,16 @@ fn no_error_is_sent_about_what_may_be_one() {
         header.set_payload_len(message.len()).unwrap();
         header.header_checksum = header.calc_header_checksum();
         let packet = [&header.to_bytes()[..], &message].concat();
-        let told = answers(&mut lab, &packet).len() == 1;
-        assert_eq!(told, matches!(kind, 0 | 8 | 13..=18), "{kind}");
+        let is_answered = answers(&mut lab, &packet).len() == 1;
+        assert_eq!(is_answered, matches!(kind, 0 | 8 | 13..=18), "{kind}");
     }
     // An ICMPv6 error behind a fragment and an authentication header, with its last hop.
     let mut lab = Lab::settled();
     let auth = [&[58, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
-    for (kind, told) in [(1, 0), (128, 1)] {
+    for (kind, count) in [(1, 0), (128, 1)] {
         let fragment = [&[51, 0, 0, 0, 0, 0, 0, 7][..], &auth, &[kind, 0, 0, 0]].concat();
         let packet = raw6(ALICE6, BOB6, 44, 1, &fragment);
-        assert_eq!(answers(&mut lab, &packet).len(), told, "{kind}");
+        assert_eq!(answers(&mut lab, &packet).len(), count, "{kind}");
     }
 }
 

@@ -17,7 +17,7 @@ fn swap(lab: &mut Lab, (tables, host): (Tables, Host), links: &[Option<LinkId>])
 }
 
 #[test]
-fn what_was_learned_is_known_without_asking() {
+fn learned_neighbours_stay_known_without_a_request() {
     let mut lab = Lab::new();
     lab.receive(A, &to_bob(0));
     lab.receive(B, &arp::reply(BOB, BOB4, own4(1)));
@@ -38,7 +38,7 @@ fn what_was_learned_is_known_without_asking() {
 }
 
 #[test]
-fn what_waits_goes_on_waiting() {
+fn waiting_packets_still_wait_after_a_swap() {
     let mut lab = Lab::new();
     lab.receive_all(A, &[to_bob(0), to_bob(1)]);
     assert!(swap(&mut lab, configuration(), &SAME).is_empty());
@@ -49,7 +49,7 @@ fn what_waits_goes_on_waiting() {
 }
 
 #[test]
-fn what_waits_for_an_address_that_is_given_now_is_sent() {
+fn waiting_packets_are_sent_if_the_new_tables_have_the_address() {
     let mut lab = Lab::new();
     lab.receive(A, &to_bob(0));
     let (mut tables, mut host) = configuration();

@@ -123,15 +123,15 @@ mod tests {
     /// The paper's example has a key of two different words; these are the standard library's results.
     #[test]
     #[allow(deprecated, reason = "nothing else there is SipHash-2-4")]
-    fn it_is_the_standard_librarys() {
+    fn hashes_equal_the_standard_librarys() {
         use std::hash::{Hasher, SipHasher};
         for (seed, count) in [(1, 0), (0xdead_beef, 1), (7, 6), (u32::MAX, 9)] {
             let words = (0..count).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 3);
             let key = u64::from(seed) << 32 | u64::from(seed);
-            let mut judge = SipHasher::new_with_keys(key, key);
-            words.clone().for_each(|word| judge.write(&word.to_le_bytes()));
+            let mut reference = SipHasher::new_with_keys(key, key);
+            words.clone().for_each(|word| reference.write(&word.to_le_bytes()));
             let words = words.map(|word| [word]);
-            assert_eq!(Sip::keyed(seed).words(words).finish(count * 8), [judge.finish()]);
+            assert_eq!(Sip::keyed(seed).words(words).finish(count * 8), [reference.finish()]);
         }
     }
 }

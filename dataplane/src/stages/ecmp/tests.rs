@@ -72,7 +72,7 @@ fn a_flow_stays_on_its_member() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
-fn addresses_ports_and_protocol_tell_flows_apart() {
+fn addresses_ports_and_protocol_distinguish_flows() {
     for flow in [flow4(), flow6()] {
         assert_eq!(spread(|n| flow.clone().ports(n, 53)), 2, "source port");
         assert_eq!(spread(|n| flow.clone().ports(53, n)), 2, "destination port");
@@ -204,7 +204,7 @@ proptest! {
 
     /// Members have the hashes that the kernel gives them, whatever the group had before.
     #[test]
-    fn bounds_are_the_kernels(
+    fn bounds_equal_the_kernels(
         weights in vec(0..1000_u16, 1..40),
         before in vec(0..1000_u16, 1..40),
         hashes in vec(0..=MOST_HASH, 32),
@@ -282,7 +282,7 @@ fn a_group_has_members_and_not_too_many() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
-fn groups_run_out_and_say_so() {
+fn no_group_is_added_beyond_the_limit() {
     let groups = Groups::new(Epochs::new());
     let only = [Member { next: NextHopId(1), weight: 1 }];
     for number in 0..MOST_GROUPS as u32 {

@@ -1,7 +1,7 @@
 //! Packets that the host or the kernel forwards because of their IPv4 options or hop-by-hop header.
 //! The filter evaluates the rules for them too; otherwise such a header would bypass the firewall.
 
-use super::stage::ask;
+use super::stage::evaluate;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
@@ -62,7 +62,7 @@ pub(super) fn detour(
                 route(burst, umem, tables, (state.mark[lane], is_policy_routed), version, lane);
             }
         }
-        state.detoured[index] = ask(filter, classifier, burst, umem, tables, state, lanes);
+        state.detoured[index] = evaluate(filter, classifier, burst, umem, tables, state, lanes);
     }
 }
 

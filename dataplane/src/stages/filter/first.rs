@@ -88,7 +88,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
         _ => Lanes::NONE,
     };
     let Some(flows) = room.flows.get_mut(classifier.index()) else { return };
-    if !gathered || !flows.is_asked() {
+    if !gathered || !flows.pays_off() {
         return classify_all::<V>(classifier, work, room, rare, (gathered, lanes));
     }
     let mut flows = std::mem::take(flows);

@@ -45,7 +45,7 @@ struct Bucket {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
     buckets: Vec<Bucket>,
-    asked: u32,
+    lookups: u32,
     known: u32,
     /// Bursts until the end of the pause.
     pause: u32,
@@ -79,7 +79,7 @@ impl Flows {
 
     /// Says whether lookups pay off now; call it once for each burst.
     #[inline(always)]
-    pub(super) fn is_asked(&mut self) -> bool {
+    pub(super) fn pays_off(&mut self) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
             return false;
@@ -109,11 +109,11 @@ impl Flows {
             room.first[lane] = first;
             unknown.put(lane, first == NONE);
         }
-        self.asked += lanes.count() as u32;
+        self.lookups += lanes.count() as u32;
         self.known += lanes.count() as u32 - unknown.count() as u32;
-        if self.asked >= SAMPLE {
-            self.pause = if self.known * 2 < self.asked { PAUSE } else { 0 };
-            (self.asked, self.known) = (0, 0);
+        if self.lookups >= SAMPLE {
+            self.pause = if self.known * 2 < self.lookups { PAUSE } else { 0 };
+            (self.lookups, self.known) = (0, 0);
         }
         unknown
     }

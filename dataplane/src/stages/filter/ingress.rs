@@ -2,7 +2,7 @@
 //!
 //! Kernel equivalent: `nf_ingress` (`net/core/dev.c`, `__netif_receive_skb_core`).
 
-use super::stage::ask;
+use super::stage::evaluate;
 use super::{Filter, Point, State};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
@@ -24,20 +24,20 @@ pub fn ingress(
     let Some(filter) = &tables.filter else { return packets };
     state.begin();
     if let Some(classifier) = filter.at(Point::Ingress, 4) {
-        packets.ip4 = ask(filter, classifier, burst, umem, tables, state, packets.ip4);
+        packets.ip4 = evaluate(filter, classifier, burst, umem, tables, state, packets.ip4);
     }
     if let Some(classifier) = filter.at(Point::Ingress, 6) {
-        packets.ip6 = ask(filter, classifier, burst, umem, tables, state, packets.ip6);
+        packets.ip6 = evaluate(filter, classifier, burst, umem, tables, state, packets.ip6);
     }
     if !burst.exited.is_empty() {
-        ask_for_host(filter, burst, umem, tables, state);
+        evaluate_for_host(filter, burst, umem, tables, state);
     }
     packets
 }
 
 /// Evaluates the rules for frames to the host: ARP, and packets to group addresses.
 #[cold]
-fn ask_for_host(
+fn evaluate_for_host(
     filter: &Filter,
     burst: &mut Burst,
     umem: &mut Umem,
@@ -58,7 +58,7 @@ fn ask_for_host(
     }
     for (version, lanes) in of {
         if let Some(classifier) = filter.at(Point::Ingress, version) {
-            ask(filter, classifier, burst, umem, tables, state, lanes);
+            evaluate(filter, classifier, burst, umem, tables, state, lanes);
         }
     }
 }

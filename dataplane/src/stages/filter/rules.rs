@@ -21,7 +21,7 @@ pub struct Rule {
     pub conditions: Vec<Condition>,
     /// Executed in order, until one ends the rule.
     pub ops: Vec<Op>,
-    /// The rule to try next if no op says otherwise; its index is greater than this rule's.
+    /// The rule to try next if no op decides otherwise; its index is greater than this rule's.
     pub next: u32,
 }
 

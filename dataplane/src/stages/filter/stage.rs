@@ -63,10 +63,10 @@ fn both(
 ) -> (Lanes, Valid6) {
     let Some(filter) = &tables.filter else { return (ip4, ip6) };
     if let Some(classifier) = filter.at(point, 4) {
-        ip4 = ask(filter, classifier, burst, umem, tables, state, ip4);
+        ip4 = evaluate(filter, classifier, burst, umem, tables, state, ip4);
     }
     if let Some(classifier) = filter.at(point, 6) {
-        ip6.lanes = ask(filter, classifier, burst, umem, tables, state, ip6.lanes);
+        ip6.lanes = evaluate(filter, classifier, burst, umem, tables, state, ip6.lanes);
         ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
     }
     if state.detoured != Detoured::default() {
@@ -77,7 +77,7 @@ fn both(
 
 /// Evaluates the rules of one point and version; returns the packets that continue.
 #[inline(always)]
-pub(super) fn ask(
+pub(super) fn evaluate(
     filter: &Filter,
     classifier: &Classifier,
     burst: &mut Burst,

@@ -21,7 +21,7 @@ fn to(way: LinkVariant, dst: IpAddr) -> Packet {
 }
 
 #[test]
-fn what_goes_back_is_the_kernels_and_nothing_else() {
+fn only_packets_that_go_back_take_the_kernel_path() {
     let mut tables = tables();
     for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
         for way in LinkVariant::ALL {
@@ -41,13 +41,13 @@ fn what_goes_back_is_the_kernels_and_nothing_else() {
             }
         }
     }
-    assert!(tables.redirects.is_none(), "nothing is asked any more");
+    assert!(tables.redirects.is_none(), "nothing is looked up any more");
     assert_eq!(tables.set_redirects(LinkId(999), true, true), Err(TablesError::Unknown));
 }
 
 /// Next hops without a device have the first link's number.
 #[test]
-fn what_goes_nowhere_does_not_go_back() {
+fn packets_without_a_next_hop_do_not_go_back() {
     let mut tables = tables();
     tables.set_redirects(LinkId(0), true, true).unwrap();
     for special in Special::ALL {

@@ -89,7 +89,7 @@ fn hops_run_out() {
 }
 
 #[test]
-fn hops_matter_only_to_who_goes_on() {
+fn hops_matter_only_to_forwarded_packets() {
     let mut path_bench = PathBench::new();
     for ttl in [0, 1, 2] {
         let mut outcome = |special: Special| {

@@ -81,7 +81,7 @@ fn a_route_above_a_node_is_not_seen_beside_it() {
 
 /// Memory is so short that the second route has to reuse the memory of the first one.
 #[test]
-fn what_was_taken_out_is_not_used_again_while_it_is_read() {
+fn removed_nodes_are_not_reused_while_they_are_read() {
     const BEFORE: &[(Prefix, u32)] =
         &[(Prefix::v4(10 << 24, 8), 5), (Prefix::v4(11 << 24, 8), 6), (NET24, 1)];
     const CHANGES: &[(Prefix, Option<u32>)] = &[(NET24, None), (OTHER24, Some(7))];

@@ -199,13 +199,13 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
-    fn ipv4_says_what_a_list_and_a_trie_say(changes in changes(true)) {
+    fn ipv4_agrees_with_a_list_and_a_trie(changes in changes(true)) {
         replay(true, &changes);
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes there")]
-    fn ipv6_says_what_a_list_and_a_trie_say(changes in changes(false)) {
+    fn ipv6_agrees_with_a_list_and_a_trie(changes in changes(false)) {
         replay(false, &changes);
     }
 
@@ -268,7 +268,7 @@ fn a_next_hop_that_does_not_fit_is_refused() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
-fn every_prefix_length_is_looked_up_on_the_road() {
+fn every_prefix_length_is_looked_up_on_the_path() {
     for (host, width) in [("10.0.128.200", 32), ("2001:db8:8000:1:8000:1:2:3", 128)] {
         let host = ip(host);
         let mut tables = tables();

@@ -129,11 +129,11 @@ fn links_without_a_policy_have_their_vrf() {
     assert_eq!(fate(&tables, 1), Fate::By(0));
     tables.set_policy(LINK, Vec::new()).unwrap();
     assert_eq!(fate(&tables, PORT), Fate::By(0));
-    assert!(tables.policies.is_none(), "nothing is asked any more");
+    assert!(tables.policies.is_none(), "nothing is looked up any more");
 }
 
 #[test]
-fn what_is_the_kernels_stays_with_it() {
+fn kernel_links_take_the_kernel_path_despite_policies() {
     let mut tables = Linux { routes: Vec::new(), next: vec![None] }.compiled();
     let dst = ip("10.0.0.1");
     let next = tables.set_neigh(LinkId(0), ip("10.255.0.1"), Some([6; 6])).unwrap();
@@ -152,7 +152,7 @@ fn what_is_the_kernels_stays_with_it() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn unknown_links_and_vrfs_are_refused() {
     let mut tables = Linux { routes: Vec::new(), next: vec![None] }.compiled();
     let rule = |vrf| PolicyRule {
         src: None,

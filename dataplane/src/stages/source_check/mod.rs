@@ -28,6 +28,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stage::{run, tell};
+pub(crate) use stage::{punt_martians, run};
 pub(crate) use table::Sources;
 pub use table::{Rpf, SourceCheck, SourceLookup};

@@ -23,17 +23,17 @@ pub(crate) fn run(
     state: &State,
     lanes: Lanes,
 ) -> Lanes {
-    let (mut suspects, mut asked) = (Lanes::NONE, Lanes::NONE);
+    let (mut suspects, mut by_route) = (Lanes::NONE, Lanes::NONE);
     let mut keys = [0; BURST];
     for lane in lanes {
         let header: &[u8; 20] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
         let src = word32(header, SRC).swap_bytes();
         let looks_back = sources.of(burst.link[lane]).is.rpf != Rpf::Off;
         keys[lane] = u64::from(src) << 32;
-        asked.put(lane, looks_back);
+        by_route.put(lane, looks_back);
         suspects.put(lane, !looks_back && sources.may_have(src));
     }
-    if suspects.is_empty() && asked.is_empty() {
+    if suspects.is_empty() && by_route.is_empty() {
         return lanes;
     }
     let mut gone = Lanes::NONE;
@@ -42,12 +42,12 @@ pub(crate) fn run(
         let found = addressed(sources, check, (keys[lane] >> 32) as u32);
         gone.put(lane, settle(burst, tables, check, lane, |_| found));
     }
-    if asked.is_empty() {
+    if by_route.is_empty() {
         return lanes.without(gone);
     }
-    let routes = routes(burst, umem, tables, sources, state, asked, &keys);
+    let routes = routes(burst, umem, tables, sources, state, by_route, &keys);
     let mut groups = SeenGroups::default();
-    for lane in asked {
+    for lane in by_route {
         let link = burst.link[lane];
         let check = sources.of(link);
         let kind = groups.kind(tables, link, NextHopId(routes[lane]));
@@ -56,11 +56,11 @@ pub(crate) fn run(
         if found.is_ok() && sources.has_one_way_back(check) {
             continue;
         }
-        let judge = |egress| match is_back_known(tables, sources, check, (link, egress)) {
+        let evaluate = |egress| match is_back_known(tables, sources, check, (link, egress)) {
             true => found,
             false => Err(SourceFault::Unsure),
         };
-        gone.put(lane, settle(burst, tables, check, lane, judge));
+        gone.put(lane, settle(burst, tables, check, lane, evaluate));
     }
     lanes.without(gone)
 }
@@ -81,13 +81,13 @@ fn settle(
     tables: &Tables,
     check: Check,
     lane: usize,
-    judge: impl FnOnce(LinkId) -> Result<(), SourceFault>,
+    evaluate: impl FnOnce(LinkId) -> Result<(), SourceFault>,
 ) -> bool {
     let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
     if !matches!(record.action(), Action::Forward | Action::Resolve | Action::Glean) {
         return false;
     }
-    let verdict = match judge(record.link()) {
+    let verdict = match evaluate(record.link()) {
         Ok(()) => return false,
         Err(SourceFault::Martian(reason)) if !check.is.martians_to_kernel => Verdict::Drop(reason),
         Err(SourceFault::Martian(_)) => Verdict::Punt(PuntReason::Martian),
@@ -247,11 +247,11 @@ fn routes(
     tables: &Tables,
     sources: &Sources,
     state: &State,
-    asked: Lanes,
+    by_route: Lanes,
     keys: &[u64; BURST],
 ) -> [u32; BURST] {
     let mut routes = [0; BURST];
-    let Some(first) = asked.lowest() else { return routes };
+    let Some(first) = by_route.lowest() else { return routes };
     let root = tables.link(burst.link[first]).root4;
     let policies = tables.policies.as_ref();
     let is_plain = |lane: usize| {
@@ -259,11 +259,11 @@ fn routes(
         let has_policy = policies.is_some_and(|policies| policies.of(link).is_some());
         tables.link(link).root4 == root && !has_policy
     };
-    if asked.into_iter().all(is_plain) {
+    if by_route.into_iter().all(is_plain) {
         tables.fib4.look_up_keys(Root(root), keys, &mut routes, 0..burst.count);
         let fallback = tables.fallbacks.as_ref().and_then(|all| all.after(4, root));
         if let Some(other) = fallback {
-            for lane in asked {
+            for lane in by_route {
                 if routes[lane] == NextHopId::NO_ROUTE.0 {
                     routes[lane] = tables.find_from(4, other, u128::from(keys[lane]) << 64).0;
                 }
@@ -271,7 +271,7 @@ fn routes(
         }
         return routes;
     }
-    for lane in asked {
+    for lane in by_route {
         let mark = state.mark[lane];
         let there = rule::query(burst, umem, lane, 4, mark);
         let with_mark = sources.of(there.link).by.mark;
@@ -289,7 +289,7 @@ fn routes(
 
 /// Punts the martians among the packets that exited to the kernel, on links for which it logs them.
 #[inline(never)]
-pub(crate) fn tell(burst: &mut Burst, sources: &Sources) {
+pub(crate) fn punt_martians(burst: &mut Burst, sources: &Sources) {
     for lane in burst.exited {
         let is_martian = matches!(
             burst.verdict[lane],

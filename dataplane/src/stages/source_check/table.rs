@@ -52,7 +52,7 @@ pub(crate) struct Sources {
     own: Addresses,
     broadcast: Addresses,
     /// On some link, the kernel logs martians.
-    pub(crate) tells: bool,
+    pub(crate) logs_martians: bool,
     /// Some link belongs to a VRF device.
     has_vrfs: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Check {
 impl Sources {
     fn new() -> Self {
         let [own, broadcast] = [Addresses::new(&[]), Addresses::new(&[])];
-        Self { checks: Vec::new(), own, broadcast, tells: false, has_vrfs: false }
+        Self { checks: Vec::new(), own, broadcast, logs_martians: false, has_vrfs: false }
     }
 
     /// The check of a link.
@@ -99,8 +99,8 @@ impl Sources {
     }
 
     fn is_idle(&self) -> bool {
-        let asks = self.checks.iter().any(|check| *check != Check::default());
-        !asks && self.own.is_empty() && self.broadcast.is_empty()
+        let has_checks = self.checks.iter().any(|check| *check != Check::default());
+        !has_checks && self.own.is_empty() && self.broadcast.is_empty()
     }
 }
 
@@ -201,7 +201,7 @@ impl Tables {
     fn change_sources(&mut self, change: impl FnOnce(&mut Sources)) {
         let all = self.sources.get_or_insert_with(|| Box::new(Sources::new()));
         change(all);
-        all.tells = all.checks.iter().any(|check| check.is.martians_to_kernel);
+        all.logs_martians = all.checks.iter().any(|check| check.is.martians_to_kernel);
         all.has_vrfs = all.checks.iter().any(|check| check.by.vrf_device.is_some());
         if all.is_idle() {
             self.sources = None;
@@ -212,7 +212,7 @@ impl Tables {
     /// Says whether the verdict on packets from a link depends on the route to their source.
     #[inline(always)]
     #[must_use]
-    pub fn asks_for_source(&self, link: LinkId) -> bool {
+    pub fn checks_source_route(&self, link: LinkId) -> bool {
         self.sources.as_ref().is_some_and(|sources| sources.of(link).is.rpf != Rpf::Off)
     }
 }

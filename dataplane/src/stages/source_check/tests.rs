@@ -251,7 +251,7 @@ fn check(
     };
     let martian = Fate::Punt(PuntReason::Martian);
     let logs = kernel.devices[usize::from(port)].log_martians;
-    let asks = kernel.custom || kernel.devices[usize::from(port)].rp_filter > 0;
+    let is_checked = kernel.custom || kernel.devices[usize::from(port)].rp_filter > 0;
     // The kernel may have chosen any of several next hops; this choice selects the rules
     // for the route back.
     let fits = |link: &u8| {
@@ -260,7 +260,7 @@ fn check(
         let has_vrf =
             [port, *link].iter().any(|one| kernel.devices[usize::from(*one)].vrf.is_some());
         let is_unsure = own != others || by_input && has_vrf;
-        if asks && is_unsure || kernel.is_unsure(src, dst, port, rules) {
+        if is_checked && is_unsure || kernel.is_unsure(src, dst, port, rules) {
             return fate == Fate::Punt(PuntReason::KernelSource);
         }
         match kernel.validate(src, dst, port, rules) {
@@ -286,7 +286,7 @@ proptest! {
     })]
 
     #[test]
-    fn sources_are_judged_as_the_kernel_does(seed: u64) {
+    fn sources_are_checked_as_by_the_kernel(seed: u64) {
         agree(seed, false)?;
     }
 
@@ -312,7 +312,7 @@ fn fate(tables: &Tables, port: u8, src: &str, dst: &str) -> Fate {
 }
 
 #[test]
-fn martians_that_other_stages_drop_are_told_of_too() {
+fn martians_that_other_stages_drop_are_reported_too() {
     let mut tables = two_links();
     for (src, dst, reason) in [
         ("127.0.0.1", "10.1.0.9", DropReason::IpInvalidSource),
@@ -329,14 +329,14 @@ fn martians_that_other_stages_drop_are_told_of_too() {
 }
 
 #[test]
-fn nothing_is_asked_where_nothing_is_configured() {
+fn nothing_is_checked_where_nothing_is_configured() {
     let mut tables = two_links();
     assert!(tables.sources.is_none());
     let version = tables.version();
     let check = SourceCheck { own: true, rpf: Rpf::Strict, martians_to_kernel: false };
     tables.set_source(LinkId(0), check).unwrap();
     assert_ne!(tables.version(), version, "a change");
-    assert!(tables.asks_for_source(LinkId(0)) && !tables.asks_for_source(LinkId(1)));
+    assert!(tables.checks_source_route(LinkId(0)) && !tables.checks_source_route(LinkId(1)));
     assert_eq!(fate(&tables, 0, "10.1.0.7", "10.1.0.9"), Fate::Drop(DropReason::IpRpfilter));
     tables.set_own_addresses(&[Ipv4Addr::new(10, 0, 0, 1)]);
     tables.set_source(LinkId(0), SourceCheck::default()).unwrap();
@@ -347,7 +347,7 @@ fn nothing_is_asked_where_nothing_is_configured() {
 
 /// `src_valid_mark`.
 #[test]
-fn the_way_back_has_the_mark_where_that_is_asked() {
+fn the_way_back_has_the_mark_where_that_is_configured() {
     let mut tables = two_links();
     let empty = tables.add_vrf().unwrap();
     let rule =

@@ -43,7 +43,7 @@ fn from6(src: &str) -> Outcome {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
-fn first_byte_of_ipv4_says_version_4_and_at_least_five_words() {
+fn first_byte_of_ipv4_holds_version_4_and_at_least_five_words() {
     for byte in 0..=u8::MAX {
         let frame = changed(&v4().size(100), |header| header[0] = byte);
         match (byte, outcome(&frame)) {
@@ -218,7 +218,7 @@ fn sources_bound_to_their_link_do_not_leave_it() {
 }
 
 #[test]
-fn destinations_that_can_not_be_forwarded_to() {
+fn destinations_that_cannot_be_forwarded_to() {
     let to = |dst: &str| outcome(&LinkVariant::Plain.packet(0, ip(dst)).build());
     for dst in ["127.0.0.1", "127.255.255.255", "0.0.0.0", "::", "::1"] {
         assert_eq!(to(dst), Outcome::Drop(DropReason::IpInvalidDest), "{dst}");
@@ -253,7 +253,7 @@ fn hop_by_hop_is_punted_unless_it_is_multicast() {
 }
 
 #[test]
-fn other_extension_headers_go_the_fast_road() {
+fn other_extension_headers_take_the_fast_path() {
     let chains = [
         vec![IpNumber::IPV6_DESTINATION_OPTIONS],
         vec![IpNumber::IPV6_ROUTE_HEADER],

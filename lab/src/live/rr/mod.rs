@@ -2,7 +2,7 @@
 //!
 //! There are two setups of a client, a router and a server in separate network namespaces, one for
 //! each of the compared routers. Each row is measured in pairs, first with one router and then with
-//! the other, in alternating order. The difference is judged by pairs, like that between two
+//! the other, in alternating order. The difference is evaluated by pairs, like that between two
 //! builds.
 
 mod place;
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_is_null() {
+    fn unknown_numbers_are_null() {
         let of = |rates: [&[f64]; 2]| {
             let sides = rates.map(|rates| Series { rates: rates.to_vec(), ..Series::default() });
             let row = row("row".to_owned(), Kind::TcpRr, &sides);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_graphviz_reads() {
+    fn text_is_a_graph_for_graphviz() {
         let text = dot(&graph(&stacks()), "a \"row\"");
         assert!(text.starts_with("digraph calls {\n  label=\"a \\\"row\\\"\";"), "{text}");
         assert!(

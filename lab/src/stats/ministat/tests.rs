@@ -41,8 +41,8 @@ fn options(line: Option<&str>) -> Options {
 
 /// Our text without the top rows of the plot that ministat omits: if the first series rises higher
 /// than the second, as in the iguana example, ministat loses the higher part.
-fn as_low_as(told: &str, ours: &str) -> String {
-    let more = ours.lines().count() - told.lines().count();
+fn as_low_as(expected: &str, ours: &str) -> String {
+    let more = ours.lines().count() - expected.lines().count();
     let lines = ours.split_inclusive('\n').enumerate();
     lines.filter(|(at, _)| !(3..3 + more).contains(at)).map(|(_, line)| line).collect()
 }
@@ -53,18 +53,18 @@ fn the_text_is_ministats_to_the_letter() {
         let mut lines = case.split_inclusive('\n');
         let [base, head] = [(); 2].map(|()| numbers(lines.next()));
         let options = options(lines.next());
-        let told: String = lines.collect();
+        let expected: String = lines.collect();
         let ours = text(["base", "head"], [&base, &head], options).unwrap();
-        assert_eq!(as_low_as(&told, &ours), told);
+        assert_eq!(as_low_as(&expected, &ours), expected);
     }
 }
 
 /// The example of ministat's README; these values have the moments that it states.
 #[test]
-fn a_clear_cut_difference_is_told() {
+fn a_clear_cut_difference_is_reported() {
     let base = sample(&[0.133, 0.135, 0.136, 0.136, 0.137]);
     let head = sample(&[0.139, 0.139, 0.139, 0.140, 0.140]);
-    let told = "x _1
+    let expected = "x _1
 + _2
 +--------------------------------------------------------------------------+
 |                                                               +          |
@@ -80,17 +80,17 @@ Difference at 95.0% confidence
 \t2.95421% +/- 1.22812%
 \t(Student's t, pooled s = 0.00114018)
 ";
-    assert_eq!(text(["_1", "_2"], [&base, &head], Options::default()).unwrap(), told);
+    assert_eq!(text(["_1", "_2"], [&base, &head], Options::default()).unwrap(), expected);
 }
 
 #[test]
 fn the_first_series_may_heap_higher() {
     let series = [sample(&[1.0, 1.0, 1.0, 2.0]), sample(&[1.0, 2.0, 2.0, 3.0])];
-    let told = plot([&series[0], &series[1]], 9, true);
-    let heap: Vec<_> = told.lines().skip(1).take(3).collect();
-    assert_eq!(heap.len(), 3, "{told}");
-    assert!(heap.iter().all(|row| row.contains(['x', '*'])), "{told}");
-    assert_eq!(heap.concat().matches(['x', '*']).count(), 4, "{told}");
+    let plotted = plot([&series[0], &series[1]], 9, true);
+    let heap: Vec<_> = plotted.lines().skip(1).take(3).collect();
+    assert_eq!(heap.len(), 3, "{plotted}");
+    assert!(heap.iter().all(|row| row.contains(['x', '*'])), "{plotted}");
+    assert_eq!(heap.concat().matches(['x', '*']).count(), 4, "{plotted}");
 }
 
 #[test]

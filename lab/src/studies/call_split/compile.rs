@@ -89,11 +89,11 @@ impl BuildDir {
         let name = format!("tollway-call-split-{}-{number}", process::id());
         let made = Self { directory: env::temp_dir().join(name) };
         // Not `create_dir_all`: an existing directory is not ours.
-        fs::create_dir(&made.directory).map_err(|error| made.said(&error))?;
+        fs::create_dir(&made.directory).map_err(|error| made.failed(&error))?;
         for (name, text) in SOURCES {
-            fs::write(made.path(name), text).map_err(|error| made.said(&error))?;
+            fs::write(made.path(name), text).map_err(|error| made.failed(&error))?;
         }
-        fs::write(made.path("frames"), frames).map_err(|error| made.said(&error))?;
+        fs::write(made.path("frames"), frames).map_err(|error| made.failed(&error))?;
         Ok(made)
     }
 
@@ -101,7 +101,7 @@ impl BuildDir {
         self.directory.join(name)
     }
 
-    fn said(&self, error: &std::io::Error) -> String {
+    fn failed(&self, error: &std::io::Error) -> String {
         let place = self.directory.display();
         format!("{place} cannot be written ({error}): name another directory by TMPDIR")
     }
@@ -148,9 +148,10 @@ impl BuildDir {
         if done.status.success() {
             return Ok(());
         }
-        let told = String::from_utf8_lossy(&done.stderr);
-        let told = told.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
-        Err(format!("{} does not build: {told}", setting.title))
+        let messages = String::from_utf8_lossy(&done.stderr);
+        let reason =
+            messages.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+        Err(format!("{} does not build: {reason}", setting.title))
     }
 }
 
@@ -170,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_workshop_leaves_nothing_behind() {
-        let workshop = BuildDir::new(b"frames").unwrap();
-        let directory = workshop.directory.clone();
+    fn a_build_dir_leaves_nothing_behind() {
+        let build_dir = BuildDir::new(b"frames").unwrap();
+        let directory = build_dir.directory.clone();
         assert!(directory.join("receive.c").exists());
-        drop(workshop);
+        drop(build_dir);
         assert!(!directory.exists());
     }
 }

@@ -72,11 +72,11 @@ fn rows(name: &str, title: &str) -> Vec<Spec> {
     for (sent, (traffic, _)) in TRAFFIC.iter().enumerate() {
         let group = format!("{traffic}, {name}: {title}");
         let row = |variant: &str| format!("{name}-{variant}-{traffic}");
-        let spec = |variant, told| Spec::new(&group, row(variant), told);
+        let spec = |variant, label| Spec::new(&group, row(variant), label);
         specs.push(spec("whole", "one function"));
         let split = [("call", "in two, called"), ("inline", "in two, inlined")];
-        for ((variant, told), published) in split.into_iter().zip(PUBLISHED) {
-            specs.push(spec(variant, told).against(row("whole"), Some(published[sent])));
+        for ((variant, label), published) in split.into_iter().zip(PUBLISHED) {
+            specs.push(spec(variant, label).against(row("whole"), Some(published[sent])));
         }
     }
     specs

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_not_for_us_goes_nowhere() {
+    fn faulty_and_foreign_frames_are_dropped() {
         for (at, value, verdict) in [
             (0, 9, Verdict::OtherHost),
             (12, 9, Verdict::Bad),

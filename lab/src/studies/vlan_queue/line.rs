@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_missing_is_found() {
+    fn faulty_and_missing_frames_are_found() {
         let good = Tally { received: 5, sent: 3, input_drops: 1, left: 1, ..Tally::default() };
         assert_eq!(good.check(Method::Mutex), Ok(()));
         assert!(Tally { wrong: 1, ..good }.check(Method::Mutex).is_err());

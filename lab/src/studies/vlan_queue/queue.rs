@@ -25,7 +25,7 @@ impl Packet {
 /// A packet that needs no allocation on its way: it returns after it was sent.
 pub(super) type QueuedPacket = Box<Packet>;
 
-/// Length of an input queue above which the card is asked to slow down, and above which all packets
+/// Length of an input queue above which the card has to slow down, and above which all packets
 /// are dropped: three and five times 2,048.
 const PRESSURE: usize = 3 * 2048;
 const FULL: usize = 5 * 2048;
@@ -45,7 +45,7 @@ pub(super) struct Queue {
     pressure: usize,
     /// Packets that a full queue dropped.
     pub(super) drops: AtomicU64,
-    /// How often it asked the card to slow down.
+    /// How often the card had to slow down.
     pub(super) livelocks: AtomicU64,
     /// How often a context had to wait for the lock.
     pub(super) contended: AtomicU64,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_drops_and_one_under_pressure_says_so() {
+    fn a_full_queue_drops_and_one_under_pressure_reports_it() {
         let queue = Queue::new(3, 1);
         let packet = || Box::new(Packet::new());
         assert!(!queue.put(packet()).1 && !queue.put(packet()).1);

@@ -178,7 +178,8 @@ fn changes(against: &Against) -> String {
         .collect();
     let notes: String = against.notes.iter().map(|note| format!(" {}.", escaped(note))).collect();
     let words = format!(
-        "The change of each row since {} (commit {}), at 95%.{notes} Under {:.0}% nothing is told.",
+        "The change of each row since {} (commit {}), at 95%.{notes} \
+         Under {:.0}% nothing is reported.",
         escaped(&against.recorded),
         escaped(&against.commit),
         100.0 * super::against::FLOOR

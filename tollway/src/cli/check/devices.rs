@@ -53,9 +53,9 @@ pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&sight.kernel, names)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
-    let judged = sight.offload(&found, ports::MOST_MTU);
-    let traffic = sight.traffic(&judged).map(Into::into);
-    let offload = Offload { traffic, ..Offload::from(&judged) };
+    let evaluated = sight.offload(&found, ports::MOST_MTU);
+    let traffic = sight.traffic(&evaluated).map(Into::into);
+    let offload = Offload { traffic, ..Offload::from(&evaluated) };
     if json {
         return print_json(&offload);
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_devices_are_told_apart() {
+    fn files_are_distinguished_from_devices() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there").display().to_string();
         std::fs::write(&there, "").unwrap();

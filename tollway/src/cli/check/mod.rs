@@ -80,10 +80,10 @@ fn inventory(model: &Model) -> Vec<(usize, &'static str)> {
 
 /// Formats the inventory as text, without kinds that are absent.
 fn words(things: &[(usize, &str)]) -> String {
-    let told = things.iter().filter(|(count, _)| *count > 0);
-    let told =
-        told.map(|(n, what)| format!("{} {}", thousands(*n as u64), plural(*n as u64, what)));
-    told.collect::<Vec<_>>().join(", ")
+    let present = things.iter().filter(|(count, _)| *count > 0);
+    let words =
+        present.map(|(n, what)| format!("{} {}", thousands(*n as u64), plural(*n as u64, what)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// The JSON key for a kind.

@@ -8,10 +8,10 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, one_line, plural, thousands, width};
 use super::super::{CliError, print, refuse};
-use crate::filter::flatten::flatten;
 use crate::filter::ir::{Place, Ruleset};
 use crate::filter::listing::listed;
 use crate::filter::offload::{Covered, Offload};
+use crate::filter::program;
 use crate::filter::source::{self, Language};
 
 /// The most columns for a place, so that room remains for the rule.
@@ -26,7 +26,7 @@ pub(super) fn check(
 ) -> Result<(), CliError> {
     let file = path.display().to_string();
     let rules = source::parse(text, &file, language).map_err(|mistakes| refuse(path, &mistakes))?;
-    flatten(&rules, &[], &Epochs::new()).map_err(|error| {
+    program::compile(&rules, &[], &Epochs::new()).map_err(|error| {
         CliError::failed(format!("{file} does not fit: {error}"), "Write fewer rules")
     })?;
     let covered = listed(&rules);
@@ -121,15 +121,15 @@ fn summary(file: &str, language: Language, rules: &Ruleset, counts: &Counts) -> 
 fn place(file: &str, place: &Place) -> String {
     let file = place.file.as_deref().unwrap_or(file);
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
-    let told = match (place.line, place.handle) {
+    let text = match (place.line, place.handle) {
         (0, Some(handle)) => format!("handle {handle}"),
         (0, None) => name.into_owned(),
         (line, _) => format!("{name}:{line}"),
     };
-    match told.chars().count().checked_sub(MOST_PLACE) {
+    match text.chars().count().checked_sub(MOST_PLACE) {
         // The end has the line number, so cut the beginning.
-        Some(over @ 1..) => told.chars().skip(over).collect(),
-        _ => told,
+        Some(over @ 1..) => text.chars().skip(over).collect(),
+        _ => text,
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         rules
     }
 
-    fn told(width: Option<usize>) -> String {
+    fn report(width: Option<usize>) -> String {
         let rules = ruleset();
         as_text("/etc/tollway/rules.nft", Language::Nft, &rules, &listed(&rules), width)
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn each_rule_has_a_line_that_fits() {
         assert_eq!(
-            told(Some(80)),
+            report(Some(80)),
             "\
 rules.nft:9   compiled  ip saddr 192.0.2.0/24 drop
 rules.nft:10  left to the kernel: connection tracking takes the kernel path  ct\u{2026}
@@ -215,10 +215,10 @@ rules.nft:20  elsewhere: hook input: packets for this host go to its kernel  tc\
 a configuration that names this file is refused: there the kernel has not these rules
 "
         );
-        let wide = told(Some(200));
+        let wide = report(Some(200));
         assert!(wide.contains("kernel path  ct state established accept\n"), "{wide}");
         assert!(wide.lines().take(4).all(|line| line.chars().count() <= 200), "{wide}");
-        assert_eq!(told(None).matches("192.0.2.1,").count(), 20, "nothing is cut for a pipe");
+        assert_eq!(report(None).matches("192.0.2.1,").count(), 20, "nothing is cut for a pipe");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! `tollway lab`: the bench, one file for each command.
 
 mod compare;
+mod controller;
 mod fib;
 mod filter;
 mod generate;
 mod live;
-mod mirror;
 mod port;
 mod probe;
 mod profile;
@@ -40,7 +40,8 @@ enum Bench {
     /// Measure how Tollway follows a kernel with a million routes (root)
     ///
     /// Measure start, memory, changes, losses and audits.
-    Mirror(mirror::Args),
+    #[command(alias = "mirror")]
+    Controller(controller::Args),
     /// Measure rules: forwarding under all lists, build time, memory
     ///
     /// Lists have all sizes and shapes.
@@ -71,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         Bench::Tolls(args) => tolls::run(args),
         Bench::Fib(args) => fib::run(args),
         Bench::Live(args) => live::run(args),
-        Bench::Mirror(args) => mirror::run(args),
+        Bench::Controller(args) => controller::run(args),
         Bench::Filter(args) => filter::run(args),
         Bench::Generate(args) => generate::run(args),
         Bench::Sink(args) => sink::run(args),

@@ -159,7 +159,7 @@ impl Frames {
         let src = given(self.src, if v6 { "2001:2:0:1::1" } else { "198.19.0.1" })?;
         if self.ipv6 && !dst.is_v6() {
             return Err(Error::usage(
-                "-6 is asked for, and the destination is of IPv4",
+                "-6 is given, and the destination is of IPv4",
                 "Say -d with an IPv6 address",
             ));
         }

@@ -35,9 +35,10 @@ fn taken(counts: &PathCounts) -> Vec<String> {
 fn would_take(traffic: &PathTraffic) -> Vec<String> {
     let egress_links = [("received", "came", traffic.received), ("sent", "left", traffic.sent)];
     let egress_links = egress_links.into_iter().filter(|(.., shares)| shares.packets > 0);
-    let mut told: Vec<_> = egress_links.map(|(did, went, shares)| way(did, went, shares)).collect();
-    if told.is_empty() {
-        told.push("Ports have received and sent no packets so far.".to_owned());
+    let mut lines: Vec<_> =
+        egress_links.map(|(did, went, shares)| way(did, went, shares)).collect();
+    if lines.is_empty() {
+        lines.push("Ports have received and sent no packets so far.".to_owned());
     }
     for other in &traffic.others {
         let (received, sent) = (count(other.received), thousands(other.sent));
@@ -50,9 +51,9 @@ fn would_take(traffic: &PathTraffic) -> Vec<String> {
             let part = relation(other.sent, traffic.received.packets);
             text += &format!(", {part} as many as ports have received");
         }
-        told.push(text + ".");
+        lines.push(text + ".");
     }
-    told
+    lines
 }
 
 fn way(did: &str, went: &str, shares: Shares) -> String {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_counts_are_told_by_roads() {
+    fn counts_of_devices_are_reported_by_path() {
         let other =
             |device: &str, received, sent| Other { device: device.to_owned(), received, sent };
         let mut traffic = PathTraffic {
@@ -112,11 +113,11 @@ mod tests {
             sent: shares(900_000, 1, 0),
             others: vec![other("vx0", 1, 850), other("wg0", 0, 0)],
         };
-        let told = |traffic: &PathTraffic| {
+        let reported = |traffic: &PathTraffic| {
             headlines(&Offload { traffic: Some(traffic.clone()), ..Offload::default() })
         };
         assert_eq!(
-            told(&traffic),
+            reported(&traffic),
             [
                 "Of 1,000 packets that ports have received so far, 40% came by links where everything takes the kernel path, \
                  and 2% by links where one of IPv4 and IPv6 does.",
@@ -130,14 +131,14 @@ mod tests {
         (traffic.received, traffic.sent) = (shares(0, 0, 0), shares(3, 3, 0));
         traffic.others.clear();
         let all = "Of 3 packets that ports have sent so far, all left by links where everything takes the kernel path.";
-        assert_eq!(told(&traffic), [all]);
+        assert_eq!(reported(&traffic), [all]);
         traffic.sent = shares(0, 0, 0);
-        assert_eq!(told(&traffic), ["Ports have received and sent no packets so far."]);
+        assert_eq!(reported(&traffic), ["Ports have received and sent no packets so far."]);
         assert_eq!(headlines(&Offload::default()), [UNKNOWN]);
     }
 
     #[test]
-    fn a_router_that_runs_tells_what_it_has_counted() {
+    fn a_running_router_reports_what_it_has_counted() {
         let port = |xdp, user, kernel| PortPaths {
             port: "eth0".to_owned(),
             xdp,
@@ -146,21 +147,21 @@ mod tests {
         };
         let punts = BTreeMap::from([("redirect".to_owned(), 5)]);
         let counts = PathCounts { ports: vec![port(900, 50, 0), port(0, 0, 50)], punts };
-        let told = |counts| headlines(&Offload { counts: Some(counts), ..Offload::default() });
+        let reported = |counts| headlines(&Offload { counts: Some(counts), ..Offload::default() });
         assert_eq!(
-            told(counts),
+            reported(counts),
             [
                 "Of 1,000 packets that arrived while a program was attached, 95% took the fast path, 6% the kernel path."
             ]
         );
-        assert!(told(PathCounts::default()).is_empty());
+        assert!(reported(PathCounts::default()).is_empty());
     }
 
     #[test]
     fn shares_are_never_rounded_to_none_or_all() {
-        let told = [(0, 9), (1, 1_000_000), (1, 3), (999_999, 1_000_000), (9, 9)];
-        let told = told.map(|(part, all)| share(part, all));
-        assert_eq!(told, ["none", "less than 1%", "33%", "more than 99%", "all"]);
+        let shares = [(0, 9), (1, 1_000_000), (1, 3), (999_999, 1_000_000), (9, 9)];
+        let shares = shares.map(|(part, all)| share(part, all));
+        assert_eq!(shares, ["none", "less than 1%", "33%", "more than 99%", "all"]);
         assert_eq!(relation(30, 10), "300%");
         assert_eq!(share(u64::MAX / 2, u64::MAX), "50%");
     }

@@ -87,8 +87,8 @@ fn only_files(model: &Model) -> Option<Files> {
 /// Warns that the kernel lacks the rules of the file, and forwards before the start and after a
 /// stop.
 fn warn_of_kernel(model: &Model) {
-    let is_steered = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
-    if model.filter.is_some() && model.ports.iter().any(is_steered) {
+    let is_af_xdp = |port: &crate::model::Port| matches!(port.kind, PortKind::AfXdp { .. });
+    if model.filter.is_some() && model.ports.iter().any(is_af_xdp) {
         tracing::warn!(
             "before the start and after a stop the kernel forwards by its own rules only; load them there too"
         );

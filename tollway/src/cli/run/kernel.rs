@@ -32,10 +32,10 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     privileges::give_up()
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
     log.detach();
-    let mut mirror = Startup::begin(&args.devices, settings).map_err(unmirrored)?;
-    let mut model = mirror.model();
-    let idle = mirror.idle();
-    let compile = |model: &_| mirror.compile(model);
+    let mut startup = Startup::begin(&args.devices, settings).map_err(begin_failed)?;
+    let mut model = startup.model();
+    let idle = startup.idle();
+    let compile = |model: &_| startup.compile(model);
     let mut machine = Machine::open(&mut model, &idle, stage.mailbox.clone(), compile)?;
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
@@ -45,17 +45,17 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let installer = Installer::new(parts, Some(follower.map_err(super::unfollowed)?));
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
-    live.set(mirror.offload().clone());
-    let handle = mirror.handle();
-    let (mirrored, offload) = (Some(handle.clone()), Some(live.clone()));
-    let powers = Powers { mirror: mirrored, offload, ..Powers::default() };
+    live.set(startup.offload().clone());
+    let handle = startup.handle();
+    let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
+    let powers = Powers { controller, offload, ..Powers::default() };
     let server = stage.serve(&machine, powers)?;
     machine.announce(&model);
     let room = machine.router.umem.limit() - ports::LARGEST_HEADER;
     let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
-    let keep =
-        mirror.start(installer, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
-    let keep = keep.map_err(super::unfollowed)?;
+    let controller =
+        startup.start(installer, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
+    let controller = controller.map_err(super::unfollowed)?;
     audit_on_signal(handle.clone()).map_err(super::unfollowed)?;
     let service = Service::from_environment();
     service.ready();
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     drop(server);
     // The controller may be waiting for the worker, which has ended; this ends the wait.
     drop(stage);
-    drop(keep);
+    drop(controller);
     machine.end(&model, ran)
 }
 
@@ -77,7 +77,7 @@ fn audit_on_signal(handle: Handle) -> io::Result<()> {
     Ok(())
 }
 
-fn unmirrored(error: StartupError) -> CliError {
+fn begin_failed(error: StartupError) -> CliError {
     match error {
         StartupError::Device(error) => CliError::usage(error, "`ip -brief link` lists the devices"),
         StartupError::System(_) | StartupError::Silent => {

@@ -110,7 +110,7 @@ struct Stage {
 
 impl Stage {
     /// Installs the signal handlers and opens the control socket; takes the socket over from a
-    /// predecessor if asked to. `usual` is the socket's path if the arguments name none.
+    /// predecessor if `--replace` is given. `usual` is the socket's path if the arguments name none.
     fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
         has_address_space()?;
         let no_descriptor = |error| {

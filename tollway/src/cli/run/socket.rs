@@ -13,7 +13,7 @@ use crate::ports;
 /// How long a predecessor may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// Asks the router at a control socket to hand its ports over, and waits until it has ended.
+/// Requests that the router at a control socket hand its ports over, and waits until it has ended.
 /// Without a router there, there is nothing to take over.
 pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     let failed = |error: ClientError| CliError::control(&error);
@@ -36,7 +36,7 @@ pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     };
     let HandedOver { .. } = client.request(&Request::Do(Command::HandOver)).map_err(failed)?;
     if !predecessor.ends_within(HAND_OVER).map_err(unwatched)? {
-        let what = format!("{who} was asked to hand its ports over and does not end");
+        let what = format!("{who} has begun to hand its ports over and does not end");
         return Err(CliError::failed(what, "End it; the kernel forwards meanwhile"));
     }
     tracing::info!("{who} has handed its ports over");

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{CliError, text};
-use crate::control::{Ask, Client};
+use crate::control::{Client, ShowRequest};
 
 /// Arguments of `tollway show`.
 #[derive(clap::Args)]
@@ -57,17 +57,19 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut client = client.map_err(|error| CliError::control(&error))?;
     let mut talk = Talk { client: &mut client, json: args.json };
     match &args.what {
-        What::Ports => talk.show(&Ask::Ports, |all| tables::ports(all, None)),
-        What::Links => talk.show(&Ask::Links, |all| tables::links(all, None)),
+        What::Ports => talk.show(&ShowRequest::Ports, |all| tables::ports(all, None)),
+        What::Links => talk.show(&ShowRequest::Links, |all| tables::links(all, None)),
         What::Routes(args) => routes::run(&mut talk, args),
-        What::Neighbours => talk.show(&Ask::Neighbours, tables::neighbours),
-        What::Drops => talk.show(&Ask::Drops, tables::drops),
-        What::Punts => talk.show(&Ask::Punts, tables::punts),
-        What::Xdp => talk.show(&Ask::Xdp, tables::xdp),
-        What::Filter => talk.show(&Ask::Filter, |all| filter::filter(all, text::width())),
-        What::Controller => talk.show(&Ask::Controller, tables::controller),
-        What::Offload => talk.show(&Ask::Offload, |all| super::offload::text(all, text::width())),
-        What::Tolls => talk.show(&Ask::Tolls, tables::tolls),
+        What::Neighbours => talk.show(&ShowRequest::Neighbours, tables::neighbours),
+        What::Drops => talk.show(&ShowRequest::Drops, tables::drops),
+        What::Punts => talk.show(&ShowRequest::Punts, tables::punts),
+        What::Xdp => talk.show(&ShowRequest::Xdp, tables::xdp),
+        What::Filter => talk.show(&ShowRequest::Filter, |all| filter::filter(all, text::width())),
+        What::Controller => talk.show(&ShowRequest::Controller, tables::controller),
+        What::Offload => {
+            talk.show(&ShowRequest::Offload, |all| super::offload::text(all, text::width()))
+        }
+        What::Tolls => talk.show(&ShowRequest::Tolls, tables::tolls),
     }
 }
 
@@ -81,15 +83,15 @@ impl Talk<'_> {
     /// Sends a query and prints the answer: as received, or as text.
     fn show<T: DeserializeOwned>(
         &mut self,
-        ask: &Ask,
+        show: &ShowRequest,
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), CliError> {
         let failed = |error| CliError::control(&error);
         if self.json {
-            let answer: Value = self.client.ask(ask).map_err(failed)?;
+            let answer: Value = self.client.show(show).map_err(failed)?;
             return super::print(format_args!("{answer:#}\n"));
         }
-        let answer = self.client.ask(ask).map_err(failed)?;
+        let answer = self.client.show(show).map_err(failed)?;
         super::print(text(&answer))
     }
 }

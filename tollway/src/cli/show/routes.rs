@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::Talk;
 use crate::cli::CliError;
-use crate::control::{Ask, NextHop, Route, RouteLookup, RoutesPage};
+use crate::control::{NextHop, Route, RouteLookup, RoutesPage, ShowRequest};
 use crate::ports::why;
 
 /// Arguments of `tollway show routes`.
@@ -67,10 +67,10 @@ pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
     };
     let vrf = vrf.cloned();
     if let Some(address) = address {
-        return talk.show(&Ask::Route { address, vrf }, found);
+        return talk.show(&ShowRequest::Route { address, vrf }, found);
     }
-    let ask = Ask::Routes { vrf, within, all: args.all };
-    talk.client.say(&ask).map_err(|error| CliError::control(&error))?;
+    let show = ShowRequest::Routes { vrf, within, all: args.all };
+    talk.client.send_show(&show).map_err(|error| CliError::control(&error))?;
     let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), json: talk.json };
     printer.print(talk)
 }

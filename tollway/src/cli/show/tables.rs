@@ -135,7 +135,7 @@ pub(super) fn controller(answer: &Status) -> String {
         ("rules", answer.rules as u64),
         ("destinations", answer.routes as u64),
         ("next-hop objects", answer.nexthops as u64),
-        ("changes told", answer.changes),
+        ("changes reported", answer.changes),
         ("changes installed", answer.installed),
         ("tables made", answer.rebuilds),
         ("messages lost", answer.lost),

@@ -19,7 +19,7 @@ use ratatui::{DefaultTerminal, Terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::CliError;
-use crate::control::{All, Ask, Client, ClientError};
+use crate::control::{All, Client, ClientError, ShowRequest};
 use crate::ports::why;
 use rates::Rates;
 use view::Screen;
@@ -116,7 +116,7 @@ struct Watch {
 impl Watch {
     /// Sends the next query. If the router refuses for the moment, the next call tries again.
     fn look(&mut self) -> Result<(), ClientError> {
-        let new: All = match self.client.ask(&Ask::All) {
+        let new: All = match self.client.show(&ShowRequest::All) {
             Ok(new) => new,
             Err(ClientError::Refused(sentence)) => {
                 self.screen.trouble = Some(sentence);

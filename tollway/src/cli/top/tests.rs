@@ -149,7 +149,7 @@ fn no_number_is_cut() {
 }
 
 #[test]
-fn trouble_is_told_in_place_of_rates() {
+fn trouble_is_shown_in_place_of_rates() {
     let trouble = "the worker has not answered for 1 s: it hangs".to_owned();
     let text = text(&Screen { trouble: Some(trouble.clone()), ..screen(1) }, (80, 24));
     assert!(text.contains(&trouble), "{text}");

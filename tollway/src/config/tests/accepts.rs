@@ -122,7 +122,7 @@ fn the_shortest_configuration_has_one_port() {
 }
 
 #[test]
-fn rules_fail_as_the_file_says() {
+fn rules_fail_as_configured() {
     let mode = |line: &str| model(&format!("{line}\n[ports.p]\nkind = \"memory\"")).fail;
     assert_eq!(mode(""), FailMode::Closed);
     assert_eq!(mode("fail = \"closed\""), FailMode::Closed);

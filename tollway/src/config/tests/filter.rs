@@ -26,20 +26,20 @@ fn a_name_that_is_none() {
         ("filter_log = \"x.pcap\"\n[ports.a]\nkind = \"memory\"\n", 1, &["without filter"]),
         ("filters = \"x\"\n[ports.a]\nkind = \"memory\"\n", 1, &["did you mean filter?"]),
     ]);
-    let told = super::mistakes(&format!("filter = \"/no/such.rules\"\n{port}"));
-    assert_eq!(told.len(), 1);
+    let reported = super::mistakes(&format!("filter = \"/no/such.rules\"\n{port}"));
+    assert_eq!(reported.len(), 1);
     assert_eq!(
-        told[0].to_string(),
+        reported[0].to_string(),
         "/no/such.rules: the rules cannot be read: no such file or directory; name a file that exists"
     );
 }
 
 #[test]
-fn mistakes_of_the_rules_are_told_with_their_place() {
+fn mistakes_of_the_rules_are_reported_with_their_place() {
     let dir = tempfile::tempdir().unwrap();
-    let told = wrong(dir.path(), b"\n# rules\nlet it be\n");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("rules:3: \"let it be\" begins no rules that are known; "));
+    let reported = wrong(dir.path(), b"\n# rules\nlet it be\n");
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].starts_with("rules:3: \"let it be\" begins no rules that are known; "));
     assert_eq!(
         wrong(dir.path(), b"\xff"),
         ["rules:1: the file is not UTF-8 text; save it as UTF-8"]

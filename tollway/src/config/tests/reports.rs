@@ -30,14 +30,14 @@ fn columns_count_characters() {
 }
 
 #[test]
-fn all_mistakes_are_told_in_file_order() {
+fn mistakes_are_reported_in_file_order() {
     let text = "[[routes]]\nto = \"10.0.0.1/8\"\nvia = \"x\"\n[ports.a]\nkind = \"tpa\"\nmtu = 1\n\
                 mac = \"y\"\naddresses = [\"z\", \"10.0.0.0/8\"]\nvrf = \"v\"";
     assert_eq!(lines(text), [2, 3, 5, 6, 7, 8, 8, 9]);
 }
 
 #[test]
-fn a_mistake_is_not_told_again_by_what_depends_on_it() {
+fn a_mistake_is_reported_once_and_not_for_what_depends_on_it() {
     // The next hop would be on the link if the link's address were correct.
     let text = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.0.1\"]\n[[routes]]\n\
                 to = \"0.0.0.0/0\"\nvia = \"10.0.0.2\"\n[[neighbours]]\ndev = \"a\"\n\
@@ -46,7 +46,7 @@ fn a_mistake_is_not_told_again_by_what_depends_on_it() {
 }
 
 #[test]
-fn syntax_errors_are_told_with_what_is_wrong_for_certain() {
+fn syntax_errors_are_reported_with_certain_mistakes_only() {
     let text = "[ports.a]\nkind = \"memory\"\nmtu = 5\n[ports.b\nkind = \"memory\"\n\
                 [vlans.c]\nparent = \"b\"\nvid = 1\nmac = = 1\n";
     assert_eq!(lines(text), [3, 4, 9]);

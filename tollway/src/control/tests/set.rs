@@ -25,7 +25,7 @@ fn scene() -> (Scene, Arc<Filter>) {
         router.set_filter(Some(Arc::clone(&filter)), &[]);
         filter
     };
-    let filter = scene.mailbox.ask(Duration::from_secs(10), put).unwrap();
+    let filter = scene.mailbox.call(Duration::from_secs(10), put).unwrap();
     (scene, filter)
 }
 
@@ -47,7 +47,7 @@ fn elements_come_and_go() {
 }
 
 #[test]
-fn what_can_not_be_changed_is_said_in_a_sentence() {
+fn impossible_changes_are_refused_with_a_sentence() {
     let plain = Scene::new();
     let refused =
         |scene: &Scene, request: &Request| match scene.client().request::<SetChanged>(request) {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_and_what_it_is_within_meets() {
+    fn prefixes_inside_and_around_an_entry_meet_it() {
         let mut space = Space::default();
         space.add(Prefix::v4(0x0a01_0200, 24));
         space.add(Prefix::v4(0x0a02_0001, 32));

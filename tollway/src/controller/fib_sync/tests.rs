@@ -74,7 +74,7 @@ fn fib_sync(world: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
 }
 
 /// The answer of the tables, by lookup chains and policies.
-fn ask(fib_sync: &FibSync, tables: &Tables, packet: &Packet) -> NextHopId {
+fn resolve(fib_sync: &FibSync, tables: &Tables, packet: &Packet) -> NextHopId {
     let ingress = &fib_sync.lookup_chains().links[&packet.iif];
     if ingress.policy.is_empty() {
         return tables.resolve(VrfId(ingress.lookup_chain as u16), packet.dst);
@@ -130,7 +130,7 @@ fn compare(world: &mut KernelState, fib_sync: &FibSync, bench: &Bench, what: &st
         let packet = world.packet();
         let (expected, unsure) = world.naive.look_up(&packet);
         let tables = bench.0.borrow();
-        let found = answer(&tables, ask(fib_sync, &tables, &packet), &packet, false);
+        let found = answer(&tables, resolve(fib_sync, &tables, &packet), &packet, false);
         let left_to_kernel = found == Answer::Kernel || found == Answer::Local;
         if found != expected && !(unsure && left_to_kernel) {
             let about = world.naive.about(&packet);

@@ -14,7 +14,7 @@ use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, NexthopId, Rout
 /// How long an audit waits for a notification that explains a difference: a list may be ahead of it.
 const GRACE: Duration = Duration::from_secs(1);
 /// The most differences that are logged one by one.
-const TOLD: usize = 20;
+const MOST_LOGGED: usize = 20;
 
 /// An object that can change, as an audit distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ impl Object {
 pub(super) struct Findings {
     suspects: BTreeSet<Thing>,
     /// Objects with a notification since the audit began: the list may have been ahead of it.
-    heard: HashSet<Thing>,
+    notified: HashSet<Thing>,
     /// Whether an audit is running.
     open: bool,
     /// When suspects become certain.
@@ -70,13 +70,13 @@ impl Findings {
     }
 
     /// Takes in a notification of a change.
-    pub(super) fn hear(&mut self, event: &Event) {
+    pub(super) fn receive(&mut self, event: &Event) {
         if self.open
             && let Some(object) = Object::of(event)
         {
             let thing = Thing::of(object);
             self.suspects.remove(&thing);
-            self.heard.insert(thing);
+            self.notified.insert(thing);
         }
     }
 
@@ -86,14 +86,14 @@ impl Findings {
     }
 
     fn suspect(&mut self, thing: Thing) {
-        if self.open && !self.heard.contains(&thing) {
+        if self.open && !self.notified.contains(&thing) {
             self.suspects.insert(thing);
         }
     }
 
     /// Says whether there were too many notifications.
     pub(super) fn is_full(&self) -> bool {
-        self.heard.len() > MOST
+        self.notified.len() > MOST
     }
 
     /// Compares everything apart from routes.
@@ -155,18 +155,18 @@ impl Findings {
 
     /// The names of the suspects that are logged one by one.
     pub(super) fn names(&self, known: &Kernel) -> Vec<String> {
-        let first = self.suspects.iter().take(TOLD);
+        let first = self.suspects.iter().take(MOST_LOGGED);
         first.map(|thing| Named { thing, known }.to_string()).collect()
     }
 
     /// Logs the differences; returns their number.
-    pub(super) fn tell(&mut self, known: &Kernel) -> usize {
+    pub(super) fn log(&mut self, known: &Kernel) -> usize {
         for name in self.names(known) {
             tracing::error!("{name} was not known as the kernel has it; it is now");
         }
         let count = self.suspects.len();
-        if count > TOLD {
-            tracing::error!("{} more things were not as the kernel has them", count - TOLD);
+        if count > MOST_LOGGED {
+            tracing::error!("{} more things were not as the kernel has them", count - MOST_LOGGED);
         }
         self.forget();
         count

@@ -10,7 +10,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::message::{self, is};
 use super::route;
 use crate::controller::kernel::Ifindex;
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 
 /// Destinations, and the time until their exceptions expire.
 pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
@@ -20,10 +20,10 @@ pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
 /// # Errors
 /// The query failed.
 pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
-    let mut asker = Asker::open(NETLINK_ROUTE)?;
+    let mut socket = QuerySocket::open(NETLINK_ROUTE)?;
     // Without this the kernel would list the routes as well.
-    asker.ask_strictly();
-    asker.list(is::GET_ROUTE, &message::exceptions_body(), |_, body| match route::locked(body) {
+    socket.set_strict_check();
+    socket.list(is::GET_ROUTE, &message::exceptions_body(), |_, body| match route::locked(body) {
         Some((IpAddr::V4(to), left)) => Some((to, left)),
         _ => None,
     })
@@ -43,12 +43,12 @@ pub(in crate::controller) struct Flow {
 ///
 /// # Errors
 /// The query could not be made.
-pub(in crate::controller) fn ask_locked(
-    asker: &mut Asker,
+pub(in crate::controller) fn query_locked(
+    socket: &mut QuerySocket,
     flow: Flow,
     vrf: Option<Ifindex>,
 ) -> io::Result<Option<Duration>> {
-    let answer = asker.answer(is::GET_ROUTE, &message::route_body(flow, vrf))?;
+    let answer = socket.answer(is::GET_ROUTE, &message::route_body(flow, vrf))?;
     // The kernel answers with an error if there is no route.
     let left = answer.ok().and_then(|body| route::locked(&body));
     Ok(left.map(|(_, left)| left))

@@ -102,7 +102,7 @@ pub(super) enum List {
 
 impl List {
     /// The request for the list.
-    pub(super) fn question(self, sequence: u32) -> Vec<u8> {
+    pub(super) fn request(self, sequence: u32) -> Vec<u8> {
         let (kind, body): (_, &[u8]) = match self {
             Self::Links => (is::GET_LINK, &link_body(0)),
             Self::Addresses => (is::GET_ADDR, &[0; 8]),
@@ -115,7 +115,7 @@ impl List {
 }
 
 /// The request for one device.
-pub(super) fn ask_link(index: Ifindex, sequence: u32) -> Vec<u8> {
+pub(super) fn link_request(index: Ifindex, sequence: u32) -> Vec<u8> {
     request(is::GET_LINK, 0, sequence, &link_body(index))
 }
 

@@ -36,7 +36,7 @@ mod touched;
 mod whole;
 
 pub(in crate::controller) use link::xdp_program;
-pub(in crate::controller) use locked::{Flow, Locked, ask_locked, list_locked};
+pub(in crate::controller) use locked::{Flow, Locked, list_locked, query_locked};
 pub(in crate::controller) use message::link_body;
 pub(in crate::controller) use rule::{NOT, VRF_ONLY};
 pub use source::{Settings, Source, Stats};

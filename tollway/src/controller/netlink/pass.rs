@@ -51,7 +51,7 @@ impl Pass {
     }
 
     /// Continues with a list that was requested with a sequence number.
-    pub(super) const fn ask(&mut self, list: List, sequence: u32) {
+    pub(super) const fn begin_list(&mut self, list: List, sequence: u32) {
         (self.list, self.sequence, self.interrupted) = (list, sequence, false);
     }
 
@@ -66,8 +66,8 @@ impl Pass {
     }
 
     /// Takes in a change, which is newer than the list.
-    pub(super) fn hear(&mut self, event: &Event, touched: &mut Touched) {
-        touched.hear(event);
+    pub(super) fn receive(&mut self, event: &Event, touched: &mut Touched) {
+        touched.receive(event);
         if !self.is_small() {
             return;
         }
@@ -77,7 +77,7 @@ impl Pass {
             return;
         }
         for event in &implicit_deletes(&self.fresh, event) {
-            touched.hear(event);
+            touched.receive(event);
             self.fresh.take(event);
         }
         self.fresh.take(event);

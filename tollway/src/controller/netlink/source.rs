@@ -92,7 +92,7 @@ pub struct Source {
     /// Whether someone waits for an audit.
     is_awaited: bool,
     /// When a part of the list was received last.
-    heard: Instant,
+    received_at: Instant,
     /// When the pass began, and when a change last affected routes without notification.
     began: Instant,
     shaken: Option<Instant>,
@@ -100,7 +100,7 @@ pub struct Source {
     complete: Instant,
     took: Duration,
     /// Devices to query.
-    ask: BTreeSet<Ifindex>,
+    devices_to_query: BTreeSet<Ifindex>,
     stats: Stats,
     is_drained: bool,
 }
@@ -125,12 +125,12 @@ impl Source {
             audit_began: now,
             audit_again: false,
             is_awaited: false,
-            heard: now,
+            received_at: now,
             began: now,
             shaken: None,
             complete: now,
             took: Duration::ZERO,
-            ask: BTreeSet::new(),
+            devices_to_query: BTreeSet::new(),
             stats: Stats::default(),
             is_drained: false,
             settings,
@@ -197,12 +197,12 @@ impl Source {
         let now = Instant::now();
         self.begin(now, drained, sink)?;
         let busy = self.read_list(now, sink)?;
-        for index in std::mem::take(&mut self.ask) {
+        for index in std::mem::take(&mut self.devices_to_query) {
             let sequence = self.changes.next_sequence();
-            self.changes.send(&message::ask_link(index, sequence))?;
+            self.changes.send(&message::link_request(index, sequence))?;
         }
         if self.findings.due().is_some_and(|due| due <= now) && drained {
-            self.stats.drifts += self.findings.tell(&self.known) as u64;
+            self.stats.drifts += self.findings.log(&self.known) as u64;
         }
         Ok(busy || !drained)
     }
@@ -219,7 +219,7 @@ impl Source {
                 _ => events.extend(message::read(&message, false)),
             })?;
             for event in events.drain(..) {
-                self.hear(event, sink);
+                self.receive(event, sink);
             }
             match received {
                 Received::Nothing => return Ok(true),
@@ -232,11 +232,11 @@ impl Source {
     }
 
     /// Handles a change.
-    fn hear(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
+    fn receive(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
         if let Some(pass) = &mut self.pass {
-            pass.hear(&event, &mut self.touched);
+            pass.receive(&event, &mut self.touched);
         }
-        self.findings.hear(&event);
+        self.findings.receive(&event);
         if invalidates_routes(&self.known, &event) {
             self.shaken = Some(Instant::now());
         }
@@ -251,20 +251,20 @@ impl Source {
             Event::Route(..) | Event::Sysctl(..) => sink(event),
             Event::Tc(index) => {
                 // The kernel does not notify of the queueing discipline in the device's own message.
-                self.ask.extend(index);
+                self.devices_to_query.extend(index);
                 sink(event);
             }
             _ => {
-                for implicit_deletes in implicit_deletes(&self.known, &event) {
-                    self.tell(implicit_deletes, sink);
+                for implicit_delete in implicit_deletes(&self.known, &event) {
+                    self.emit(implicit_delete, sink);
                 }
-                self.tell(event, sink);
+                self.emit(event, sink);
             }
         }
     }
 
     /// Passes an event on, if it changes the known configuration.
-    fn tell(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
+    fn emit(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
         if self.known.take(&event) != Effect::Nothing {
             sink(event);
         }
@@ -325,19 +325,19 @@ impl Source {
         }
         self.began = now;
         self.pass = Some(Pass::new(!doubtful));
-        self.ask_for(List::Links, sink)
+        self.request_list(List::Links, sink)
     }
 
-    fn ask_for(&mut self, list: List, sink: &mut dyn FnMut(Event)) -> io::Result<()> {
+    fn request_list(&mut self, list: List, sink: &mut dyn FnMut(Event)) -> io::Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         self.touched.clear();
         if let List::Routes(family) = list {
             sink(Event::Listing { family, audit: pass.audit });
         }
         let sequence = self.lists.next_sequence();
-        pass.ask(list, sequence);
-        self.heard = Instant::now();
-        self.lists.send(&list.question(sequence))
+        pass.begin_list(list, sequence);
+        self.received_at = Instant::now();
+        self.lists.send(&list.request(sequence))
     }
 
     /// Reads a slice of the list; returns whether more of it has to be read at once.
@@ -349,13 +349,13 @@ impl Source {
         };
         let (mut spent, slice) = (Duration::ZERO, if audit { AUDIT_SLICE } else { SLICE });
         while spent < slice && self.pass.is_some() {
-            let told = self.read_part(sink)?;
+            let has_read = self.read_part(sink)?;
             spent = now.elapsed();
-            if told {
-                self.heard = now + spent;
+            if has_read {
+                self.received_at = now + spent;
             } else {
-                if self.heard.elapsed() > PATIENCE {
-                    tracing::warn!("a list of the kernel does not end; asking again");
+                if self.received_at.elapsed() > PATIENCE {
+                    tracing::warn!("a list of the kernel does not end; requesting it again");
                     self.give_up()?;
                 }
                 break;
@@ -414,7 +414,9 @@ impl Source {
             // The kernel lacks the protocol, such as IPv6.
             Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => self.go_on(sink),
             _ => {
-                tracing::warn!("the kernel does not list its configuration: {error}; asking again");
+                tracing::warn!(
+                    "the kernel does not list its configuration: {error}; requesting it again"
+                );
                 self.give_up()
             }
         }
@@ -426,19 +428,19 @@ impl Source {
         self.read_changes(DRAINED, sink)?;
         let Some(pass) = &mut self.pass else { return Ok(()) };
         match pass.next(&self.touched) {
-            Next::List(list) => self.ask_for(list, sink),
+            Next::List(list) => self.request_list(list, sink),
             Next::Whole(fresh) => {
                 if pass.audit {
                     self.findings.compare(&self.known, &fresh);
                 }
                 self.known.clone_from(&fresh);
                 sink(Event::Whole(fresh));
-                self.ask_for(List::Routes(Family::V4), sink)
+                self.request_list(List::Routes(Family::V4), sink)
             }
             Next::Listed(family, lists) => {
                 sink(Event::Listed { family, lists });
                 match family {
-                    Family::V4 => self.ask_for(List::Routes(Family::V6), sink),
+                    Family::V4 => self.request_list(List::Routes(Family::V6), sink),
                     Family::V6 => {
                         self.complete(sink);
                         Ok(())
@@ -479,7 +481,7 @@ impl Source {
 fn lists() -> io::Result<Socket> {
     const ROOM: usize = 1 << 20;
     let socket = Socket::open(&[], ROOM)?;
-    socket.ask_strictly();
+    socket.set_strict_check();
     Ok(socket)
 }
 

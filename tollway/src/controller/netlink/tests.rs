@@ -61,7 +61,7 @@ fn vlan_and_vrf_devices_are_read() {
 }
 
 #[test]
-fn what_a_device_is_for_others_is_left_out() {
+fn link_messages_of_other_protocols_are_ignored() {
     let mut body = vec![7, 0, 0, 0];
     body.extend([0; 12]);
     assert_eq!(link::read(&body), None, "a bridge's member");
@@ -109,16 +109,22 @@ fn by(last: u8) -> Route {
     Route { kind, hops, protocol: 3, prefsrc: None, mtu: 0, odd: false }
 }
 
-fn told(dst: &str, last: u8, change: Change) -> Event {
+fn route_event(dst: &str, last: u8, change: Change) -> Event {
     Event::Route(key(dst), by(last), change)
 }
 
 /// The routes accepted from a list in datagrams, with notifications before some of these; and whether the
 /// list is settled.
-fn list(datagrams: &[&[(&str, u8)]], heard: &[(usize, Event)]) -> (Vec<(String, u8)>, bool) {
+fn list(
+    datagrams: &[&[(&str, u8)]],
+    notifications: &[(usize, Event)],
+) -> (Vec<(String, u8)>, bool) {
     let (mut touched, mut believed) = (Touched::default(), Vec::new());
     for (at, datagram) in datagrams.iter().enumerate() {
-        heard.iter().filter(|(when, _)| *when == at).for_each(|(_, event)| touched.hear(event));
+        notifications
+            .iter()
+            .filter(|(when, _)| *when == at)
+            .for_each(|(_, event)| touched.receive(event));
         touched.begin_datagram();
         for (dst, last) in *datagram {
             if touched.listed(&key(dst), &by(*last)) {
@@ -135,26 +141,29 @@ const B: &str = "10.0.0.0/16";
 const C: &str = "11.0.0.0/8";
 
 #[test]
-fn what_is_heard_is_newer_than_what_is_listed() {
+fn notifications_are_newer_than_lists() {
     let two: &[&[(&str, u8)]] = &[&[(A, 1)], &[(C, 2)]];
     let all = vec![(A.to_owned(), 1), (C.to_owned(), 2)];
     assert_eq!(list(two, &[]), (all.clone(), true));
-    let only = |at, last| [(at, told(C, last, Change::Add(Place::Only)))];
+    let only = |at, last| [(at, route_event(C, last, Change::Add(Place::Only)))];
     assert_eq!(list(two, &only(1, 9)), (all[..1].to_vec(), true));
     // The listed state is older than the notification.
-    assert_eq!(list(two, &[(1, told(A, 9, Change::Add(Place::Instead)))]), (all.clone(), true));
+    assert_eq!(
+        list(two, &[(1, route_event(A, 9, Change::Add(Place::Instead)))]),
+        (all.clone(), true)
+    );
     // The route was listed just before its deletion; the notification arrived after the list.
-    assert_eq!(list(two, &[(1, told(C, 2, Change::Del))]), (all[..1].to_vec(), true));
+    assert_eq!(list(two, &[(1, route_event(C, 2, Change::Del))]), (all[..1].to_vec(), true));
     // A route other than the deleted one.
-    assert!(!list(two, &[(1, told(C, 3, Change::Del))]).1);
+    assert!(!list(two, &[(1, route_event(C, 3, Change::Del))]).1);
     // One of several routes, and the others are not accepted.
-    assert!(!list(two, &[(1, told(C, 3, Change::Add(Place::Last)))]).1);
+    assert!(!list(two, &[(1, route_event(C, 3, Change::Add(Place::Last)))]).1);
 }
 
 #[test]
 fn several_of_one_key_that_change_are_in_doubt() {
     let two: &[&[(&str, u8)]] = &[&[(A, 1), (A, 2)], &[(C, 2)]];
-    let instead = |at| [(at, told(A, 9, Change::Add(Place::Instead)))];
+    let instead = |at| [(at, route_event(A, 9, Change::Add(Place::Instead)))];
     assert!(!list(two, &instead(0)).1);
     assert!(list(two, &instead(1)).1);
     let torn: &[&[(&str, u8)]] = &[&[(A, 1)], &[(A, 2)]];
@@ -162,17 +171,17 @@ fn several_of_one_key_that_change_are_in_doubt() {
 }
 
 #[test]
-fn what_the_kernel_may_have_left_out_is_in_doubt() {
+fn lists_that_may_lack_routes_are_in_doubt() {
     // Routes of one address, split between datagrams.
     let torn: &[&[(&str, u8)]] = &[&[(A, 1)], &[(B, 2)]];
-    assert!(list(torn, &[(1, told(C, 9, Change::Del))]).1);
-    assert!(!list(torn, &[(1, told("10.0.0.0/24", 9, Change::Del))]).1);
+    assert!(list(torn, &[(1, route_event(C, 9, Change::Del))]).1);
+    assert!(!list(torn, &[(1, route_event("10.0.0.0/24", 9, Change::Del))]).1);
     let whole: &[&[(&str, u8)]] = &[&[(A, 1), (B, 2)], &[(C, 2)]];
-    assert!(list(whole, &[(1, told("10.0.0.0/24", 9, Change::Del))]).1);
+    assert!(list(whole, &[(1, route_event("10.0.0.0/24", 9, Change::Del))]).1);
     // Any deletion in IPv6.
     let six: &[&[(&str, u8)]] = &[&[("2001:db8::/32", 1)], &[("2001:db9::/32", 2)]];
-    assert!(list(six, &[(1, told("fd00::/8", 9, Change::Add(Place::Only)))]).1);
-    assert!(!list(six, &[(1, told("fd00::/8", 9, Change::Del))]).1);
+    assert!(list(six, &[(1, route_event("fd00::/8", 9, Change::Add(Place::Only)))]).1);
+    assert!(!list(six, &[(1, route_event("fd00::/8", 9, Change::Del))]).1);
 }
 
 #[test]
@@ -189,28 +198,28 @@ fn rules_that_change_while_they_are_listed_are_listed_again() {
         odd: None,
     };
     let here = |priority| Event::Rule(rule(priority), Presence::Here);
-    pass.ask(List::Rules(Family::V4), 1);
+    pass.begin_list(List::Rules(Family::V4), 1);
     assert_eq!(pass.listed(here(1), &mut touched), None);
-    pass.hear(&here(2), &mut touched);
+    pass.receive(&here(2), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V4)));
-    pass.ask(List::Rules(Family::V4), 2);
+    pass.begin_list(List::Rules(Family::V4), 2);
     pass.listed(here(1), &mut touched);
     pass.listed(here(2), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
-    pass.ask(List::Rules(Family::V6), 3);
+    pass.begin_list(List::Rules(Family::V6), 3);
     // The list of its family has already ended.
-    pass.hear(&here(3), &mut touched);
+    pass.receive(&here(3), &mut touched);
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V4)));
-    pass.ask(List::Rules(Family::V4), 4);
+    pass.begin_list(List::Rules(Family::V4), 4);
     (1..=3).for_each(|priority| assert_eq!(pass.listed(here(priority), &mut touched), None));
     assert_eq!(pass.next(&touched), Next::List(List::Rules(Family::V6)));
-    pass.ask(List::Rules(Family::V6), 5);
+    pass.begin_list(List::Rules(Family::V6), 5);
     let Next::Whole(whole) = pass.next(&touched) else { panic!() };
     assert_eq!(whole.rules, [rule(1), rule(2), rule(3)]);
 }
 
 #[test]
-fn programs_that_nobody_tells_of_are_no_findings() {
+fn programs_without_notification_are_no_findings() {
     let now = Instant::now();
     let kernel = |xdp, mtu| {
         let netdev = Netdev { name: "eth0".to_owned(), xdp, mtu, ..Netdev::default() };
@@ -221,12 +230,12 @@ fn programs_that_nobody_tells_of_are_no_findings() {
         findings.open();
         findings.compare(&known, &fresh);
         findings.close(now);
-        assert_eq!(findings.tell(&known), found);
+        assert_eq!(findings.log(&known), found);
     }
 }
 
 #[test]
-fn findings_are_what_has_not_changed_by_itself() {
+fn changes_with_notification_are_no_findings() {
     let now = Instant::now();
     let known = Kernel::default();
     let dst = |dst: &str| -> IpNet { dst.parse().unwrap() };
@@ -236,7 +245,7 @@ fn findings_are_what_has_not_changed_by_itself() {
     findings.suspect_routes(254, dst(B));
     findings.suspect_routes(7, dst(A));
     findings.suspect_routes(254, dst(C));
-    findings.hear(&told(C, 1, Change::Del));
+    findings.receive(&route_event(C, 1, Change::Del));
     findings.suspect_routes(254, dst(C));
     findings.close(now);
     assert!(findings.due().is_some_and(|due| due > now));
@@ -244,6 +253,6 @@ fn findings_are_what_has_not_changed_by_itself() {
         findings.names(&known),
         ["route 10.0.0.0/8 of table 7", "route 10.0.0.0/16 of table main"]
     );
-    assert_eq!(findings.tell(&known), 2);
-    assert_eq!((findings.due(), findings.tell(&known)), (None, 0));
+    assert_eq!(findings.log(&known), 2);
+    assert_eq!((findings.due(), findings.log(&known)), (None, 0));
 }

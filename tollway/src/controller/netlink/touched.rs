@@ -48,7 +48,7 @@ impl Touched {
     }
 
     /// Notes a notification.
-    pub(super) fn hear(&mut self, event: &Event) {
+    pub(super) fn receive(&mut self, event: &Event) {
         let Some(object) = Object::of(event) else { return };
         let last = match event {
             Event::Route(key, route, change) => {

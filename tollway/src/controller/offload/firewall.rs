@@ -53,7 +53,7 @@ mod tests {
     use crate::filter::ir::{Base, Family as Of, Place, Policy, Rule, Ruleset, Step, Verdict};
 
     #[test]
-    fn a_reading_is_told_by_rules() {
+    fn a_reading_is_summarized_by_rule() {
         let rule = |text: &str, step| Rule {
             place: Place::handle(1),
             text: text.to_owned(),
@@ -94,7 +94,7 @@ mod tests {
         let needs = Needs { tracking: vec![own, need] };
         let reading =
             Reading { rules: Arc::new(rules), needs, generation: 7, knows_numbers: false };
-        let told = Rules {
+        let expected = Rules {
             compiled: 1,
             kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],
             tracking: PerFamily {
@@ -107,6 +107,6 @@ mod tests {
             at_devices: vec![(Hook::Ingress, "netdev t in".to_owned())],
             whole: PerFamily::default(),
         };
-        assert_eq!(Firewall::from(&reading), Firewall::Read(told));
+        assert_eq!(Firewall::from(&reading), Firewall::Read(expected));
     }
 }

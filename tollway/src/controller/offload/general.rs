@@ -55,8 +55,8 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let traces = probes.tracked && !explained || has(&Hook::Conntrack) && own.is_none();
     if by.is_some() || traces {
         reasons.push(Reason::Conntrack(by));
-    } else if let Some(who) = own.and(probes.watched) {
-        reasons.push(Reason::Watched(who));
+    } else if let Some(listener) = own.and(probes.watched) {
+        reasons.push(Reason::Watched(listener));
     }
     reasons.extend((probes.ipvs || has(&Hook::Ipvs)).then_some(Reason::Ipvs));
     reasons.extend(probes.labels.then_some(Reason::Labels));
@@ -133,20 +133,20 @@ pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
         Family::V6 => "ipv6",
     };
     let mut reasons = Vec::new();
-    let mut say = |is: bool, why: String| reasons.extend(is.then_some(Reason::Multipath(why)));
-    say(
+    let mut add = |is: bool, why: String| reasons.extend(is.then_some(Reason::Multipath(why)));
+    add(
         policy > 1,
         format!(
             "next hops are chosen by more than flows (net.{version}.fib_multipath_hash_policy = {policy})"
         ),
     );
-    say(
+    add(
         global.multipath_seed.is_none(),
         "nobody can know by which seed the kernel chooses among them; Linux 6.11 and newer have \
          net.ipv4.fib_multipath_hash_seed"
             .to_owned(),
     );
-    say(
+    add(
         global.multipath_seed == Some(0) && facts.spread.seed_refused,
         "nobody can know by which seed the kernel chooses among them, and Tollway may not set one; run \
          sysctl -w net.ipv4.fib_multipath_hash_seed=N"
@@ -155,12 +155,12 @@ pub(super) fn groups(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
     // With such rules the kernel has read flow labels as numbers beforehand
     // (`fib6_rules_early_flow_dissect`), which gives another hash.
     let mut rules = facts.kernel.rules.iter().filter(|rule| rule.family == Family::V6);
-    say(
+    add(
         family == Family::V6 && policy == 0 && rules.any(selects_by_transport),
         "a rule of ip -6 rule selects by protocol or ports, and then other next hops are chosen"
             .to_owned(),
     );
-    say(
+    add(
         family == Family::V4 && global.multipath_neigh,
         "next hops that do not answer are passed over (net.ipv4.fib_multipath_use_neigh)"
             .to_owned(),

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(idle(&all), [true; 3]);
         assert!(all.idle(3).unwrap().contains("ipvsadm"));
         all.links[0].arrives.v4 = vec![Reason::OtherXdp("it".to_owned())];
-        assert_eq!(idle(&all), [false, true, true], "whoever attaches says it");
+        assert_eq!(idle(&all), [false, true, true], "the error of attaching reports it");
     }
 
     #[test]

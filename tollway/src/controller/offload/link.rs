@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::probe::{Asked, Checksums, Device, Elsewhere, Tags};
+use super::probe::{Checksums, Device, Elsewhere, QueryResult, Tags};
 use super::{Facts, Link, PerFamily, Reason, general};
 use crate::controller::kernel::{Family, Ifindex, Netdev};
 use crate::controller::sysctl::LinkSysctls;
@@ -14,7 +14,7 @@ const LOWER_UP: u32 = 1 << 16;
 /// The most VLAN tags.
 const MOST_TAGS: usize = 2;
 /// The most stacked devices behind whose tags the XDP program parses on.
-const MOST_STEERED: usize = 2;
+const MOST_PARSED: usize = 2;
 /// More devices than are ever stacked. This limit ends the walk if devices refer to each other in a circle.
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
@@ -100,7 +100,7 @@ fn link(
             port.found.and_then(|found| general::own_hash(facts, family, &port.netdev.name, found));
         arrives.of_mut(family).extend(found);
     }
-    if stack.len() > MOST_STEERED {
+    if stack.len() > MOST_PARSED {
         for family in [Family::V4, Family::V6] {
             let rule = fragments.of(family).clone().map(Reason::Fragments);
             arrives.of_mut(family).extend(rule);
@@ -204,12 +204,12 @@ fn leaves(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
 
 /// Adds a reason if the query found something, or failed.
 fn on(
-    asked: Option<&Asked<bool>>,
+    result: Option<&QueryResult<bool>>,
     what: &'static str,
     reason: impl Fn() -> Reason,
     reasons: &mut Vec<Reason>,
 ) {
-    match asked {
+    match result {
         Some(Ok(true)) => reasons.push(reason()),
         Some(Err(why)) => reasons.push(Reason::Unknown(what, why.0.clone())),
         Some(Ok(false)) | None => {}

@@ -35,7 +35,7 @@ use crate::filter::ir;
 pub use live::Live;
 pub use parts::{Note, Part};
 pub use probe::{
-    Asked, Checksums, Device, Elsewhere, Glance, Hook, Legacy, Probes, Tags, Unknown, Xfrm,
+    Checksums, Device, Elsewhere, Glance, Hook, Legacy, Probes, QueryResult, Tags, Unknown, Xfrm,
 };
 pub use reason::Reason;
 pub use routes::RouteTally;
@@ -71,8 +71,8 @@ impl<T> PerFamily<T> {
 
     /// The values that a function returns for each family.
     #[must_use]
-    pub fn each(mut say: impl FnMut(Family) -> T) -> Self {
-        Self { v4: say(Family::V4), v6: say(Family::V6) }
+    pub fn each(mut of: impl FnMut(Family) -> T) -> Self {
+        Self { v4: of(Family::V4), v6: of(Family::V6) }
     }
 }
 

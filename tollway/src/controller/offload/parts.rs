@@ -27,7 +27,7 @@ pub(super) fn parts(
     groups: &PerFamily<Vec<Reason>>,
 ) -> Vec<Part> {
     let mut parts = Vec::new();
-    let mut say = |what: String, why: String| parts.push(Part { what, why });
+    let mut add = |what: String, why: String| parts.push(Part { what, why });
     let routes = facts.routes;
     let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
     for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
@@ -39,13 +39,13 @@ pub(super) fn parts(
             (true, 1) => ", a default route",
             (true, _) => ", a default route among them",
         };
-        say(format!("{} by {name}{which}", plural(*count, "route")), why);
+        add(format!("{} by {name}{which}", plural(*count, "route")), why);
     }
     for family in [Family::V4, Family::V6] {
         let count = *routes.several.of(family);
         if let Some(reason) = groups.of(family).first().filter(|_| count > 0) {
             let name = super::reason::family_name(family);
-            say(
+            add(
                 format!("{} with several next hops", plural(count, &format!("{name} route"))),
                 reason.to_string(),
             );
@@ -58,10 +58,10 @@ pub(super) fn parts(
             routes.in_turn,
             "others differ from them in the next hop alone, and the kernel tries them in turn",
         ),
-        (routes.odd, "they say something that the router does not do"),
+        (routes.odd, "they have attributes that the router does not support"),
     ] {
         if count > 0 {
-            say(plural(count, "route"), why.to_owned());
+            add(plural(count, "route"), why.to_owned());
         }
     }
     for rule in &facts.kernel.rules {
@@ -70,12 +70,12 @@ pub(super) fn parts(
                 Family::V4 => "ip rule",
                 Family::V6 => "ip -6 rule",
             };
-            say(format!("packets that {family} {} may be for", rule.priority), odd);
+            add(format!("packets that {family} {} may be for", rule.priority), odd);
         }
     }
     if let Firewall::Read(rules) = facts.firewall {
         for (rule, why) in &rules.kernel {
-            say(format!("packets that come to the nft rule {rule}"), why.clone());
+            add(format!("packets that come to the nft rule {rule}"), why.clone());
         }
         let tags = most_tags(facts);
         for (hook, chain) in &rules.at_devices {
@@ -84,7 +84,7 @@ pub(super) fn parts(
                 _ => (1, "VLAN tags", "they come to the rules of one device after the other"),
             };
             if tags >= least {
-                say(
+                add(
                     format!("packets with {what} that come to the nft rules of {chain}"),
                     why.to_owned(),
                 );

@@ -330,11 +330,12 @@ impl fmt::Display for Reason {
             Self::Fragments(rule) => {
                 write!(
                     f,
-                    "behind two VLAN tags fragments cannot be told, which the kernel puts together for {rule}"
+                    "the kernel reassembles fragments for {rule}, and the XDP program cannot recognize them \
+                     behind two VLAN tags"
                 )
             }
-            Self::Watched(who) => {
-                write!(f, "connections are tracked, and somebody reads of all of them ({who})")
+            Self::Watched(listener) => {
+                write!(f, "connections are tracked, and somebody reads of all of them ({listener})")
             }
             Self::Ipvs => f.write_str("there are virtual services (ipvsadm -L)"),
             Self::Legacy(chains) => {
@@ -354,7 +355,7 @@ impl fmt::Display for Reason {
             Self::Hidden { kind, device } => {
                 write!(
                     f,
-                    "{device} is a {kind}, and which devices it takes frames of cannot be told"
+                    "{device} is a {kind}, and the kernel does not show whose frames it takes"
                 )
             }
             Self::OwnHash(device) => write!(
@@ -364,7 +365,7 @@ impl fmt::Display for Reason {
                  addresses (fib_multipath_hash_policy = 0), which is the way for a veth"
             ),
             Self::Multipath(why) => f.write_str(why),
-            Self::Unknown(what, why) => write!(f, "{what} cannot be asked for: {why}"),
+            Self::Unknown(what, why) => write!(f, "{what} cannot be queried: {why}"),
         }
     }
 }

@@ -155,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_counted_by_what_they_are() {
+    fn routes_are_counted_by_kind() {
         use RouteKind::{Blackhole, Local, Unicast};
         let encap = Hop { encap: true, ..hop(9) };
         let many = Hops::Many(Box::new([hop(7), hop(7), encap]));
-        let told = tally(&[
+        let found = tally(&[
             ("10.0.0.0/8", Unicast, Hops::One(hop(7))),
             ("10.1.0.0/16", Blackhole, Hops::None),
             ("10.2.0.0/16", Unicast, many),
@@ -171,7 +171,7 @@ mod tests {
             ("2001:dba::/32", Unicast, Hops::Object(6)),
         ]);
         assert_eq!(
-            told,
+            found,
             RouteTally {
                 total: PerFamily { v4: 4, v6: 3 },
                 by_device: BTreeMap::from([(7, 4), (8, 1), (9, 1)]),
@@ -181,11 +181,11 @@ mod tests {
                 of_tos: 0,
                 odd: 3,
                 in_turn: 0,
-                last: told.last,
+                last: found.last,
             }
         );
         let by = |device| Hops::One(hop(device));
-        let told = tally(&[
+        let found = tally(&[
             ("0.0.0.0/0", Unicast, by(7)),
             ("0.0.0.0/0", Unicast, by(8)),
             ("0.0.0.0/0", Unicast, by(9)),
@@ -195,7 +195,7 @@ mod tests {
             ("2001:db9::/32", Unicast, by(7)),
             ("2001:db9::/32", Unicast, by(8)),
         ]);
-        assert_eq!(told.in_turn, 5, "but those of which the first counts");
-        assert_eq!(told.defaults, BTreeSet::from([7, 8, 9]));
+        assert_eq!(found.in_turn, 5, "but those of which the first counts");
+        assert_eq!(found.defaults, BTreeSet::from([7, 8, 9]));
     }
 }

@@ -28,7 +28,7 @@ pub enum SightError {
     #[error("the kernel's configuration cannot be read: {}", why(.0))]
     System(#[from] io::Error),
     /// The configuration keeps changing, or the kernel does not answer.
-    #[error("the kernel has not told its configuration within {} s", PATIENCE.as_secs())]
+    #[error("the kernel has not reported its configuration within {} s", PATIENCE.as_secs())]
     Late,
 }
 
@@ -91,11 +91,11 @@ impl Sight {
 /// Reads the configuration by rtnetlink.
 fn configuration() -> Result<(Kernel, RouteTally), SightError> {
     let mut source = Source::open(Settings::default())?;
-    let mut told = KernelReport::default();
-    if !source.read_all(PATIENCE, &mut |event| told.take(&event))? {
+    let mut report = KernelReport::default();
+    if !source.read_all(PATIENCE, &mut |event| report.take(&event))? {
         return Err(SightError::Late);
     }
-    let KernelReport { mut kernel, rib } = told;
+    let KernelReport { mut kernel, rib } = report;
     let routes = RouteTally::of(&rib, &kernel.nexthops);
     // Tollway's own devices are no part of the configuration.
     kernel.netdevs.retain(|_, netdev| !devices::is_own(netdev));
@@ -119,14 +119,14 @@ impl KernelReport {
 
 /// Reads the rules by nft.
 fn firewall() -> Firewall {
-    let (say, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     // A receiver that has gone needs nothing more.
-    let report = Box::new(move |event| drop(say.send(event)));
+    let report = Box::new(move |event| drop(sender.send(event)));
     let follower = match Follower::start(report) {
         Ok(follower) => follower,
         Err(error) => return Firewall::Unread(why(&error)),
     };
-    let first = rules::first(&told, RULES_PATIENCE);
+    let first = rules::first(&events, RULES_PATIENCE);
     drop(follower);
     match first {
         Ok(Ok(reading)) => Firewall::from(&*reading),
@@ -157,20 +157,20 @@ mod tests {
 
     #[test]
     fn routes_that_are_listed_again_are_counted_once() {
-        let mut told = KernelReport::default();
-        told.take(&Event::Whole(Box::default()));
-        let mut hear = |events: Vec<Event>| events.iter().for_each(|event| told.take(event));
+        let mut report = KernelReport::default();
+        report.take(&Event::Whole(Box::default()));
+        let mut receive = |events: Vec<Event>| events.iter().for_each(|event| report.take(event));
         let begins = |family| Event::Listing { family, audit: false };
         let (four, six) = ("192.0.2.0/24", "2001:db8::/32");
         for _ in 0..3 {
-            hear(vec![begins(Family::V4), route(four, Change::Listed)]);
+            receive(vec![begins(Family::V4), route(four, Change::Listed)]);
         }
-        hear(vec![Event::Listed { family: Family::V4, lists: 3 }, begins(Family::V6)]);
+        receive(vec![Event::Listed { family: Family::V4, lists: 3 }, begins(Family::V6)]);
         // During the list of IPv6, another IPv4 route is added, and one replaces it.
-        hear(vec![route(six, Change::Listed), route("10.0.0.0/8", Change::Add(Place::Only))]);
-        hear(vec![route("10.0.0.0/8", Change::Add(Place::Instead)), begins(Family::V6)]);
-        hear(vec![route(six, Change::Listed), Event::Listed { family: Family::V6, lists: 1 }]);
-        let routes = RouteTally::of(&told.rib, &told.kernel.nexthops);
+        receive(vec![route(six, Change::Listed), route("10.0.0.0/8", Change::Add(Place::Only))]);
+        receive(vec![route("10.0.0.0/8", Change::Add(Place::Instead)), begins(Family::V6)]);
+        receive(vec![route(six, Change::Listed), Event::Listed { family: Family::V6, lists: 1 }]);
+        let routes = RouteTally::of(&report.rib, &report.kernel.nexthops);
         assert_eq!((routes.total.v4, routes.total.v6), (2, 1));
         assert_eq!(routes.by_device, BTreeMap::from([(2, 3)]));
     }

@@ -147,7 +147,7 @@ fn a_plain_router_is_all_fast() {
 }
 
 #[test]
-fn a_family_that_is_the_kernels_is_so_on_every_link() {
+fn a_family_on_the_kernel_path_is_so_on_every_link() {
     let mut router = Router::new();
     router.set("ipv4/ip_forward_use_pmtu", "1");
     let offload = router.offload();
@@ -176,7 +176,10 @@ fn every_reason_is_a_part_of_a_sentence() {
         Reason::Legacy(vec!["filter FORWARD".to_owned(), "raw PREROUTING".to_owned()]),
         Reason::Unknown("IPsec policies", why()),
     ] {
-        let told = reason.to_string();
-        assert!(!told.ends_with('.') && !told.contains("  ") && told.len() > 15, "{told}");
+        let sentence = reason.to_string();
+        assert!(
+            !sentence.ends_with('.') && !sentence.contains("  ") && sentence.len() > 15,
+            "{sentence}"
+        );
     }
 }

@@ -159,7 +159,7 @@ eth0.10: 9999     400    0    0    0     0          0         0     8888     200
     }
 
     #[test]
-    fn packets_count_once_and_by_their_links_roads() {
+    fn packets_count_once_and_by_the_paths_of_their_links() {
         let why = || vec![Reason::NoArp("it".to_owned())];
         let both = || PerFamily { v4: why(), v6: why() };
         let one = || PerFamily { v4: vec![], v6: why() };
@@ -168,14 +168,14 @@ eth0.10: 9999     400    0    0    0     0          0         0     8888     200
         (offload.links[1].arrives, offload.links[2].leaves) = (both(), one());
         let (mut kernel, counts) = (kernel(), parse(TABLE));
         let routes = BTreeMap::from([(1, 1), (2, 9), (4, 9), (5, 1), (7, 1)]);
-        let told = Traffic::of(&offload, &kernel, &routes, &counts).unwrap();
-        assert_eq!(told.received, Shares { packets: 1050, kernel: 400, either: 0 });
-        assert_eq!(told.sent, Shares { packets: 1500, kernel: 0, either: 600 });
+        let traffic = Traffic::of(&offload, &kernel, &routes, &counts).unwrap();
+        assert_eq!(traffic.received, Shares { packets: 1050, kernel: 400, either: 0 });
+        assert_eq!(traffic.sent, Shares { packets: 1500, kernel: 0, either: 600 });
         let counted = Counted { received: 12, sent: 850 };
-        assert_eq!(told.others, [Other { name: "vx0".to_owned(), counted }]);
+        assert_eq!(traffic.others, [Other { name: "vx0".to_owned(), counted }]);
         offload.general = both();
-        let told = Traffic::of(&offload, &kernel, &routes, &counts).unwrap();
-        assert_eq!(told.received, Shares { packets: 1050, kernel: 1050, either: 0 });
+        let traffic = Traffic::of(&offload, &kernel, &routes, &counts).unwrap();
+        assert_eq!(traffic.received, Shares { packets: 1050, kernel: 1050, either: 0 });
 
         kernel.netdevs.get_mut(&2).unwrap().xdp = Some(9);
         assert_eq!(Traffic::of(&offload, &kernel, &routes, &counts), None, "a program is there");

@@ -162,12 +162,12 @@ impl Rib {
 
     /// The kernel notifies of the routes that it has added for the address itself (`fib_del_ifaddr`).
     fn drop_source(&mut self, source: Ipv4Addr, table: TableId) {
-        let is_told = |route: &Route| {
+        let has_notification = |route: &Route| {
             let is_connected = matches!(&route.hops, Hops::One(hop) if hop.via.is_none());
             route.protocol == KERNELS && is_connected
         };
         let prefers = |attrs: &RouteAttrs| {
-            attrs.route.prefsrc == Some(IpAddr::V4(source)) && !is_told(&attrs.route)
+            attrs.route.prefsrc == Some(IpAddr::V4(source)) && !has_notification(&attrs.route)
         };
         let ids = self.attrs_store.find(prefers);
         self.drop_bodies_of(&ids, Some(table));

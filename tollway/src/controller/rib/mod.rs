@@ -7,7 +7,7 @@
 //!
 //! The kernel drops routes without notification when a device goes down or an address or a next-hop object
 //! goes (`fib_sync_down_dev`, `fib_sync_down_addr`, `nexthop_flush_dev`). The RIB derives these drops at once
-//! (`drops.rs`), and [`Rib::doubts`] then asks for a new list.
+//! (`drops.rs`), and [`Rib::doubts`] then requests a new list.
 //!
 //! To program tables from it, use [`Rib::take_touched`], which reports the destinations whose choice may have
 //! changed.

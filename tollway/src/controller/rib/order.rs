@@ -74,9 +74,9 @@ impl Edit<'_> {
             self.gone.push(alias.attrs);
         }
         let rivals = self.rivals(&attrs);
-        let told = self.aliases[rivals.clone()].iter();
-        let told = told.take_while(|alias| alias.stamp == self.generation).count();
-        self.insert(rivals.start + told, attrs);
+        let listed = self.aliases[rivals.clone()].iter();
+        let listed = listed.take_while(|alias| alias.stamp == self.generation).count();
+        self.insert(rivals.start + listed, attrs);
     }
 
     fn add(&mut self, mut attrs: RouteAttrs, place: Place) {
@@ -90,7 +90,7 @@ impl Edit<'_> {
                 if let (Some(before), Some(now)) = (first(&known), first(&attrs.route))
                     && before.leads_alike(&now)
                 {
-                    // If the first one's attributes are unknown, only a list that follows tells them.
+                    // If the first one's attributes are unknown, only a later list has them.
                     self.astray |= known.odd;
                     attrs.route = Route { hops: attrs.route.hops, ..known };
                 }

@@ -53,7 +53,7 @@ fn the_last_addresses_of_all_its_devices_take_a_route_with_them() {
 }
 
 #[test]
-fn an_address_takes_routes_along_but_those_that_are_told_to_go() {
+fn an_address_takes_along_routes_without_notification() {
     let prefsrc = Some([10, 0, 0, 1].into());
     let connected = Hops::One(Hop { via: None, ..hop(2) });
     for (protocol, hops, goes) in
@@ -117,10 +117,10 @@ fn one_address_may_have_several_other_ends() {
 }
 
 #[test]
-fn routes_that_can_not_be_told_apart_are_in_doubt() {
+fn indistinguishable_routes_are_in_doubt() {
     let one = route(Hops::One(hop(2)));
     let other = Route { prefsrc: Some([10, 0, 0, 1].into()), ..one.clone() };
-    for (change, told, doubts) in [
+    for (change, reported, doubts) in [
         (Change::Add(Place::Last), &one, true),
         (Change::Add(Place::First), &one, true),
         (Change::Add(Place::Instead), &one, false),
@@ -133,13 +133,13 @@ fn routes_that_can_not_be_told_apart_are_in_doubt() {
         rib.take(&Event::Address(address(2), Presence::Here));
         rib.take(&Event::Route(key(1), one.clone(), Change::Add(Place::Only)));
         assert!(!rib.doubts());
-        rib.take(&Event::Route(key(1), told.clone(), change));
+        rib.take(&Event::Route(key(1), reported.clone(), change));
         assert_eq!(rib.doubts(), doubts, "{change:?}");
     }
 }
 
 #[test]
-fn routes_that_were_read_before_it_was_known_what_to_ignore_are_in_doubt() {
+fn routes_read_before_a_change_of_ignored_devices_are_in_doubt() {
     let mut rib = Rib::new();
     link(&mut rib, 2, 65);
     let ignoring = Ignoring { v4: [2].into(), ..Ignoring::default() };
@@ -158,15 +158,15 @@ fn a_blackhole_is_one_whatever_its_next_hop_is() {
         link(&mut rib, 2, 65);
         rib.take(&Event::Address(address(2), Presence::Here));
         rib.take(&Event::Nexthop(5, Some(object)));
-        let told = Route { kind: RouteKind::Blackhole, ..route(Hops::Object(5)) };
-        rib.take(&Event::Route(key(1), told, Change::Listed));
+        let blackhole = Route { kind: RouteKind::Blackhole, ..route(Hops::Object(5)) };
+        rib.take(&Event::Route(key(1), blackhole, Change::Listed));
         let Choice::Is(id) = rib.choice(dest()) else { panic!("there is a route") };
         assert_eq!(rib.attrs(id).route.kind == RouteKind::Unicast, is_of_object);
     }
 }
 
 #[test]
-fn an_audit_finds_what_is_another_too_many_or_missing_and_nothing_else() {
+fn an_audit_finds_only_changed_extra_and_missing_routes() {
     let key = |third: u8, priority| RouteKey {
         dst: format!("10.0.{third}.0/24").parse().unwrap(),
         ..key(priority)
@@ -202,7 +202,7 @@ fn an_audit_finds_what_is_another_too_many_or_missing_and_nothing_else() {
 }
 
 #[test]
-fn held_destinations_are_the_kernels_and_what_is_about_them_is_not() {
+fn only_held_destinations_take_the_kernel_path() {
     let mut rib = Rib::new();
     link(&mut rib, 2, 65);
     rib.take(&Event::Route(key(1), route(Hops::One(hop(2))), Change::Add(Place::Only)));

@@ -4,15 +4,18 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
-use super::ipset::IpSet;
+use super::ipset::{IpSet, Watch};
 use super::kernel::Kernel;
 use super::message::Table;
 use super::read::{self, Read};
-use super::socket::Asker;
+use super::socket::{Listener, NetfilterSocket};
 use super::{contents, program};
 use crate::ports::{sys, why};
+use crate::priority::be_nice;
+
+/// How often to check whether the sets of ipset are listed in time while the rules are read, in ms.
+const LOOKS_MS: i32 = 10;
 
 /// How an attempt to read the rules ended.
 pub(super) enum Attempt {
@@ -29,60 +32,102 @@ pub(super) struct Whole {
     pub(super) tables: Vec<Table>,
     /// The sets of ipset that rules look up.
     pub(super) ipsets: Vec<IpSet>,
-    /// Before they were listed.
-    pub(super) listed_at: Instant,
 }
 
 impl Whole {
     fn of(read: Read) -> Self {
-        Self { read, tables: Vec::new(), ipsets: Vec::new(), listed_at: Instant::now() }
+        Self { read, tables: Vec::new(), ipsets: Vec::new() }
     }
 }
 
 /// Reads the rules once.
 pub(super) fn attempt(
     wake: &UnixStream,
-    asker: &mut Asker,
+    socket: &mut NetfilterSocket,
     moving: &HashSet<String>,
 ) -> Result<Attempt, String> {
-    let unasked = |error: io::Error| match error.raw_os_error() {
+    let query_error = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => {
-            "the kernel does not tell its rules; give CAP_NET_ADMIN, or start as root".to_owned()
+            "the kernel does not list its rules; give CAP_NET_ADMIN, or start as root".to_owned()
         }
-        _ => format!("the kernel cannot be asked for its rules: {}", why(&error)),
+        _ => format!("the kernel's rules cannot be queried: {}", why(&error)),
     };
-    let Some(before) = asker.generation().map_err(unasked)? else {
+    let Some(before) = socket.generation().map_err(query_error)? else {
         return Ok(Attempt::Read(Box::new(Whole::of(read::empty(0)))));
     };
-    let tables = asker.tables().map_err(unasked)?;
-    let listed_at = Instant::now();
+    let tables = socket.tables().map_err(query_error)?;
     let (read, ipsets) = if tables.is_empty() {
         (read::empty(before), Vec::new())
     } else {
         let stopped = || is_closed(wake);
         let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
         let mut value = read::parse(&listing)?;
-        let kernel = Kernel::read(&tables, asker);
-        let nft = |words: &[&str]| program::ask(words, &stopped);
+        let kernel = Kernel::read(&tables, socket);
+        let nft = |words: &[&str]| program::run_nft(words, &stopped);
         let filled = kernel.as_ref().map(|kernel| {
             kernel.complete(&mut value);
-            contents::fill(&mut value, kernel, asker, &nft)
+            contents::fill(&mut value, kernel, socket, &nft)
         });
         // Interrupted lists and sets that have disappeared meanwhile are not errors.
-        if asker.generation().map_err(unasked)? != Some(before) {
+        if socket.generation().map_err(query_error)? != Some(before) {
             return Ok(Attempt::Moved);
         }
         let is_filled = filled.unwrap_or(Ok(true))?;
-        let kernel = kernel.map_err(unasked)?;
+        let kernel = kernel.map_err(query_error)?;
         if !is_filled {
             return Ok(Attempt::Stopped);
         }
         kernel.add_ipsets(&mut value);
         (read::read(value, before, moving, Some(&kernel))?, kernel.ipsets())
     };
-    Ok(match asker.generation().map_err(unasked)? == Some(before) {
-        true => Attempt::Read(Box::new(Whole { read, tables, ipsets, listed_at })),
+    Ok(match socket.generation().map_err(query_error)? == Some(before) {
+        true => Attempt::Read(Box::new(Whole { read, tables, ipsets })),
         false => Attempt::Moved,
+    })
+}
+
+/// Makes an attempt on a thread of its own. As soon as the kernel notifies of a change, or the sets of ipset
+/// have changed or are not listed in time, this calls `report_behind`.
+pub(super) fn attempt_beside(
+    attempt: impl FnOnce() -> Result<Attempt, String> + Send,
+    listener: &Listener,
+    mut ipsets: Option<&mut Watch>,
+    report_behind: &mut dyn FnMut(),
+) -> Result<Attempt, String> {
+    std::thread::scope(|scope| {
+        let Ok((done, ended)) = UnixStream::pair() else {
+            report_behind();
+            return attempt();
+        };
+        let thread = std::thread::Builder::new().name("rules-reader".to_owned());
+        let reader = thread.spawn_scoped(scope, || {
+            // Closing it ends the wait.
+            let _done = done;
+            // A new thread does not inherit this (SCHED_RESET_ON_FORK).
+            let _ = be_nice();
+            attempt()
+        });
+        let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
+        let looks = ipsets.as_ref().map_or(-1, |ipsets| ipsets.fd().as_raw_fd());
+        let mut fds = [ended.as_raw_fd(), listener.fd().as_raw_fd(), looks].map(sys::readable);
+        while fds[0].revents == 0 {
+            let patience = if ipsets.is_some() { LOOKS_MS } else { -1 };
+            if sys::wait(&mut fds, patience).is_err() {
+                report_behind();
+                break;
+            }
+            if fds[1].revents != 0 {
+                report_behind();
+                // One report is enough.
+                fds[1] = sys::readable(-1);
+            }
+            if let Some(ipsets) = &mut ipsets
+                && (ipsets.receive() || ipsets.is_late())
+            {
+                report_behind();
+            }
+        }
+        reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
     })
 }
 

@@ -12,11 +12,11 @@ use super::elements::ranges;
 use super::kernel::Kernel;
 use super::message::{Key, family_number};
 use super::read::parse;
-use super::socket::Asker;
+use super::socket::NetfilterSocket;
 use crate::filter::nft::json::{only, several, text};
 
 /// The most sets that nft lists one by one; if there are more, it lists everything at once.
-const MOST_ASKED: usize = 8;
+const MOST_SINGLE_LISTS: usize = 8;
 const KINDS: [&str; 3] = ["set", "map", "meter"];
 
 /// Runs nft with these arguments; `None` if the reading is to be abandoned.
@@ -29,26 +29,27 @@ pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, String>;
 pub(super) fn fill(
     value: &mut Value,
     kernel: &Kernel,
-    asker: &mut Asker,
+    socket: &mut NetfilterSocket,
     nft: Nft<'_>,
 ) -> Result<bool, String> {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     let mut others = Vec::new();
     for object in objects.into_iter().flatten() {
         let Some(place) = Place::of(object) else { continue };
-        match place.version.and_then(|version| addresses(&place, version, asker)) {
+        match place.version.and_then(|version| addresses(&place, version, socket)) {
             Some(elements) => put(object, elements),
             None => others.push((object, place)),
         }
     }
-    let at_once = others.len() > MOST_ASKED || others.iter().any(|(_, place)| !place.is_for_nft());
-    let asked = match at_once {
+    let at_once =
+        others.len() > MOST_SINGLE_LISTS || others.iter().any(|(_, place)| !place.is_for_nft());
+    let listed = match at_once {
         true => None,
         // nft rejects names that are keywords of its language.
-        false => ask_for(others, nft).ok(),
+        false => list_each(others, nft).ok(),
     };
-    if let Some(asked) = asked {
-        return Ok(asked);
+    if let Some(listed) = listed {
+        return Ok(listed);
     }
     let Some(listing) = nft(&["-j", "list", "ruleset"])? else { return Ok(false) };
     *value = parse(&listing)?;
@@ -57,7 +58,7 @@ pub(super) fn fill(
 }
 
 /// Queries nft for one set after the other. Returns `false` if the reading was abandoned.
-fn ask_for(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, String> {
+fn list_each(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, String> {
     for (object, place) in sets {
         let Place { kind, family, table, name, .. } = &place;
         let Some(listing) = nft(&["-j", "list", kind, family, table, name])? else {
@@ -127,9 +128,9 @@ fn put(object: &mut Value, elements: Vec<Value>) {
 }
 
 /// Queries the kernel for the elements of a set of addresses; `None` if they are more than addresses.
-fn addresses(place: &Place, version: u8, asker: &mut Asker) -> Option<Vec<Value>> {
+fn addresses(place: &Place, version: u8, socket: &mut NetfilterSocket) -> Option<Vec<Value>> {
     let family = family_number(&place.family)?;
-    let keys = asker.elements(family, &place.table, &place.name).ok()??;
+    let keys = socket.elements(family, &place.table, &place.name).ok()??;
     let keys: Vec<&Key> = keys.iter().collect();
     let mut ranges = ranges(&keys, version, place.is_interval)?;
     // The kernel lists elements in the order of its own tables.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::kernel::{Kernel, verify};
 use super::read::{knows_numbers, parse};
-use super::socket::Asker;
+use super::socket::NetfilterSocket;
 use crate::filter::ir::Ruleset;
 use crate::filter::nft;
 use crate::filter::nft::json::{only, several};
@@ -31,10 +31,10 @@ impl Loaded {
     /// A sentence.
     pub(crate) fn new(listing: &str, socket: Socket) -> Result<Self, String> {
         let mut value = parse(listing)?;
-        let mut asker = Asker::of(socket);
-        let kernel = asker.tables().and_then(|tables| Kernel::read(&tables, &mut asker));
+        let mut socket = NetfilterSocket::of(socket);
+        let kernel = socket.tables().and_then(|tables| Kernel::read(&tables, &mut socket));
         let kernel = kernel
-            .map_err(|error| format!("the kernel does not say what it loaded: {}", why(&error)))?;
+            .map_err(|error| format!("the kernel does not list what it loaded: {}", why(&error)))?;
         kernel.complete(&mut value);
         numbers_of_devices(&mut value);
         Ok(Self { value, kernel })

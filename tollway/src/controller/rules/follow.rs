@@ -5,17 +5,18 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::time::{Duration, Instant};
 
-use super::attempt::{Attempt, Whole, attempt};
+use super::attempt::{Attempt, Whole, attempt, attempt_beside};
 use super::elements::{Outcome, outcome};
 use super::ipset::{Look, Watch};
 use super::message::{Elements, Message, RulesMessage, Table};
-use super::read::{Use, met, uses};
-use super::socket::{Asker, Listener, RulesReceived};
-use super::{Event, Report, is_reached};
+use super::read::{Use, lookups, reached_chains, uses};
+use super::socket::{Listener, NetfilterSocket, RulesReceived};
+use super::{Event, Report, Requests, is_reached};
 use crate::ports::{sys, why};
-use crate::priority::{Hurry, be_nice};
+use crate::priority::Hurry;
 
 /// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);
@@ -42,7 +43,7 @@ pub(super) struct Follow {
     /// Readable when the rules are to be read again; closed when the thread is to end.
     wake: UnixStream,
     listener: Listener,
-    asker: Asker,
+    query_socket: NetfilterSocket,
     /// The rules last reported, as long as the kernel still has them.
     held: Option<Held>,
     /// What was received of an unfinished change.
@@ -62,14 +63,19 @@ pub(super) struct Follow {
     unread_since: Option<Instant>,
     /// Whether [`Event::Behind`] was last reported as `true`.
     is_behind: bool,
+    requests: Arc<Requests>,
+    /// A request to list the sets of ipset that is not answered: its number, and when it was seen.
+    look_due: Option<(u64, Instant)>,
+    /// The number of the last request answered.
+    answered: u64,
 }
 
 /// Rules that were reported and that the kernel still has.
 struct Held {
     generation: u32,
     uses: HashMap<String, Use>,
-    /// Chains that forwarded packets meet.
-    met: HashSet<String>,
+    /// Chains that forwarded packets reach.
+    reached_chains: HashSet<String>,
     /// The kernel's tables, if some of them may disappear without a notification.
     tables: Option<Vec<Table>>,
     /// The sets of ipset that rules look up.
@@ -80,19 +86,23 @@ struct Held {
 #[derive(Default)]
 struct Change {
     elements: Vec<Elements>,
-    /// It contains rules that no forwarded packet meets, or sets that nothing looks up yet.
+    /// It contains rules that no forwarded packet reaches, or sets that nothing looks up yet.
     has_others: bool,
     has_more: bool,
 }
 
 impl Follow {
-    pub(super) fn new(report: Report, wake: UnixStream) -> io::Result<Self> {
+    pub(super) fn new(
+        report: Report,
+        wake: UnixStream,
+        requests: Arc<Requests>,
+    ) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             report,
             wake,
             listener: Listener::open()?,
-            asker: Asker::open()?,
+            query_socket: NetfilterSocket::open()?,
             held: None,
             change: Change::default(),
             doubt: None,
@@ -103,6 +113,9 @@ impl Follow {
             audit_at: now,
             unread_since: None,
             is_behind: false,
+            requests,
+            look_due: None,
+            answered: 0,
         })
     }
 
@@ -127,14 +140,17 @@ impl Follow {
         let mut fds = [
             sys::readable(self.wake.as_fd().as_raw_fd()),
             sys::readable(self.listener.fd().as_raw_fd()),
+            sys::readable(self.ipsets().map_or(-1, |ipsets| ipsets.fd().as_raw_fd())),
         ];
         sys::wait(&mut fds, self.patience())?;
         if fds[0].revents != 0 && !self.is_woken() {
             return Ok(false);
         }
         let began = Instant::now();
-        let more = self.hear(began)?;
+        let more = self.receive(began)?;
+        self.take_looks();
         self.notice_late(more, began);
+        self.answer_look();
         if more {
             return Ok(true);
         }
@@ -145,9 +161,6 @@ impl Follow {
         if self.audit_at <= now {
             self.audit_at = now + AUDIT;
             self.audit()?;
-        }
-        if self.look_at().is_some_and(|at| at <= now) {
-            self.look()?;
         }
         if self.due.is_some_and(|(at, latest)| at.min(latest) <= now) {
             return self.read();
@@ -162,7 +175,9 @@ impl Follow {
         }
         let audit = self.held.as_ref().and_then(|held| held.tables.as_ref()).map(|_| self.audit_at);
         let due = self.due.map(|(at, latest)| at.min(latest));
-        let next = [audit, due, self.doubt, self.look_at()].into_iter().flatten().min();
+        // Only a look ends a delay of looks.
+        let late = self.ipsets().filter(|_| !self.is_behind).and_then(Watch::late_at);
+        let next = [audit, due, self.doubt, late].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
     }
@@ -173,18 +188,44 @@ impl Follow {
         match self.wake.read(&mut bytes) {
             Ok(0) => false,
             Ok(_) => {
-                self.changed();
+                self.take_requests();
                 true
             }
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
 
-    /// Reports when more messages arrive than the thread reads in time, and when it has read all.
+    fn take_requests(&mut self) {
+        let number = self.requests.look.load(Acquire);
+        if number > self.look_due.map_or(self.answered, |(number, _)| number) {
+            self.look_due = Some((number, Instant::now()));
+            self.ipsets().into_iter().for_each(Watch::look);
+        }
+        if self.requests.read.swap(false, AcqRel) {
+            self.changed();
+        }
+    }
+
+    /// Answers a request to list the sets of ipset. While the rules are to be read, there is nothing to list.
+    fn answer_look(&mut self) {
+        let Some((number, since)) = self.look_due else { return };
+        if self.ipsets().is_none_or(|ipsets| ipsets.looked_at().is_some_and(|at| at >= since)) {
+            (self.look_due, self.answered) = (None, number);
+            (self.report)(Event::Looked(number));
+        }
+    }
+
+    /// Reports when more messages arrive than the thread reads in time, or the sets of ipset are not listed in
+    /// time, and when both are done.
     fn notice_late(&mut self, more: bool, began: Instant) {
         let since = self.unread_since.filter(|_| more).unwrap_or(began);
         self.unread_since = more.then_some(since);
-        let is_behind = more && (self.is_behind || since.elapsed() >= LATE);
+        let is_behind = more && (self.is_behind || since.elapsed() >= LATE)
+            || self.ipsets().is_some_and(Watch::is_late);
+        self.set_behind(is_behind);
+    }
+
+    fn set_behind(&mut self, is_behind: bool) {
         if is_behind != self.is_behind {
             self.is_behind = is_behind;
             (self.report)(Event::Behind(is_behind));
@@ -192,17 +233,17 @@ impl Follow {
     }
 
     /// Receives the kernel's messages for a limited time. Returns whether there may be more.
-    fn hear(&mut self, began: Instant) -> io::Result<bool> {
+    fn receive(&mut self, began: Instant) -> io::Result<bool> {
         for _ in 0..BATCH {
-            match self.listener.hear()? {
+            match self.listener.receive()? {
                 RulesReceived::Nothing => return Ok(false),
                 RulesReceived::Lost => {
                     self.change = Change::default();
                     self.changed();
                 }
-                RulesReceived::RulesMessage(told) => {
-                    for told in told {
-                        self.take(told);
+                RulesReceived::RulesMessage(messages) => {
+                    for message in messages {
+                        self.take(message);
                     }
                 }
             }
@@ -214,13 +255,13 @@ impl Follow {
     }
 
     /// Handles one message.
-    fn take(&mut self, told: RulesMessage) {
+    fn take(&mut self, received: RulesMessage) {
         let Some(held) = &self.held else {
             // The rules are to be read in any case.
             self.changed();
             return;
         };
-        match told.message {
+        match received.message {
             Message::Generation(number) => {
                 let change = std::mem::take(&mut self.change);
                 self.doubt = None;
@@ -243,17 +284,18 @@ impl Follow {
                     self.change.has_more = true;
                 }
             }
-            Message::Rule(rule) if rule.is_plain && !held.met.contains(&rule.chain) => {
+            Message::Rule(rule) if rule.is_plain && !held.reached_chains.contains(&rule.chain) => {
                 self.change.has_others = true;
             }
             // If rules use the set, they change with it.
             Message::Set(set) if !held.uses.contains_key(&set) => self.change.has_others = true,
             // For example a used-up quota. Changes do not include what an object holds.
-            Message::Object if told.generation == held.generation as u16 => {}
+            Message::Object if received.generation == held.generation as u16 => {}
             Message::Done | Message::Refused(_) => {}
             _ => {
                 self.change.has_more = true;
-                let is_new = told.generation.wrapping_sub(held.generation as u16).cast_signed() > 0;
+                let is_new =
+                    received.generation.wrapping_sub(held.generation as u16).cast_signed() > 0;
                 if is_new {
                     self.changed();
                 } else {
@@ -308,8 +350,8 @@ impl Follow {
         self.due = None;
         let began = Instant::now();
         let attempt = match self.held {
-            Some(_) => self.attempt_and_watch(),
-            None => attempt(&self.wake, &mut self.asker, &self.moving),
+            Some(_) => self.attempt_beside(),
+            None => attempt(&self.wake, &mut self.query_socket, &self.moving),
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
@@ -332,16 +374,24 @@ impl Follow {
     }
 
     fn reported(&mut self, whole: Whole) {
-        let Whole { read, tables, ipsets, listed_at } = whole;
+        let Whole { read, tables, ipsets } = whole;
         let uses = uses(&read);
+        let reached_chains = reached_chains(&read.reading.rules);
+        let lookups = lookups(&read.reading.rules, &reached_chains);
+        let ipsets = match Watch::start(ipsets, &lookups, &uses) {
+            Ok(ipsets) => ipsets,
+            Err(error) => {
+                return self.fail(format!("nobody lists the sets of ipset: {}", why(&error)));
+            }
+        };
         let held = Held {
-            ipsets: Watch::new(ipsets, listed_at, &uses),
+            ipsets,
             generation: read.reading.generation,
             uses,
-            met: met(&read.reading.rules),
+            reached_chains,
             tables: tables.iter().any(Table::is_owned).then_some(tables),
         };
-        if is_readable(&self.wake) {
+        if self.requests.read.load(Acquire) {
             // This reading may have begun before the change because of which it has to be repeated.
             self.read_soon();
             return;
@@ -351,6 +401,10 @@ impl Follow {
         self.pause = MOVING[0];
         self.broken = None;
         self.audit_at = Instant::now() + AUDIT;
+        if self.ipsets().is_some() {
+            // The sets may have changed since they were listed.
+            self.set_behind(true);
+        }
         (self.report)(Event::Read(Arc::new(read.reading)));
     }
 
@@ -369,79 +423,43 @@ impl Follow {
         }
     }
 
-    /// Reads the rules on a thread of its own while those reported last are still active. As soon as the
-    /// kernel notifies of another change, these may be outdated; then this reports [`Event::Behind`].
-    fn attempt_and_watch(&mut self) -> Result<Attempt, String> {
-        // Nobody lists the sets of ipset meanwhile.
-        let has_ipsets = self.look_at().is_some();
-        let Self { wake, asker, moving, listener, report, .. } = self;
-        let mut is_told = false;
-        let mut tell = || {
-            if !is_told {
-                is_told = true;
+    /// Reads the rules while those reported last are still active. If these may be outdated meanwhile, this
+    /// reports [`Event::Behind`].
+    fn attempt_beside(&mut self) -> Result<Attempt, String> {
+        let Self { wake, query_socket, moving, listener, report, held, is_behind, .. } = self;
+        let ipsets = held.as_mut().and_then(|held| held.ipsets.as_mut());
+        let mut report_behind = || {
+            if !std::mem::replace(is_behind, true) {
                 report(Event::Behind(true));
             }
         };
-        if has_ipsets {
-            tell();
-        }
-        let outcome = std::thread::scope(|scope| {
-            let Ok((done, ended)) = UnixStream::pair() else {
-                tell();
-                return attempt(wake, asker, moving);
-            };
-            let thread = std::thread::Builder::new().name("rules-reader".to_owned());
-            let reader = thread.spawn_scoped(scope, || {
-                // Closing it ends the wait.
-                let _done = done;
-                // A new thread does not inherit this (SCHED_RESET_ON_FORK).
-                let _ = be_nice();
-                attempt(wake, asker, moving)
-            });
-            let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
-            let mut fds =
-                [sys::readable(ended.as_raw_fd()), sys::readable(listener.fd().as_raw_fd())];
-            while fds[0].revents == 0 {
-                if sys::wait(&mut fds, -1).is_err() {
-                    tell();
-                    break;
-                }
-                if fds[1].revents != 0 {
-                    tell();
-                    // One report is enough.
-                    fds[1] = sys::readable(-1);
-                }
-            }
-            reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
-        });
-        if is_told {
-            self.is_behind = true;
+        let attempt = || attempt(wake, query_socket, moving);
+        let outcome = attempt_beside(attempt, listener, ipsets, &mut report_behind);
+        if self.is_behind {
+            // The next turn finds out whether everything has been read.
             self.unread_since = Some(Instant::now());
         }
         outcome
     }
 
-    /// When to list the sets of ipset again, if rules look up any.
-    fn look_at(&self) -> Option<Instant> {
-        self.held.as_ref()?.ipsets.as_ref().map(Watch::at)
+    /// The sets of ipset that rules of the fast path look up.
+    fn ipsets(&self) -> Option<&Watch> {
+        self.held.as_ref()?.ipsets.as_ref()
     }
 
-    /// Lists the sets of ipset again.
-    fn look(&mut self) -> io::Result<()> {
-        let Some(held) = &mut self.held else { return Ok(()) };
-        let Some(ipsets) = &mut held.ipsets else { return Ok(()) };
-        match ipsets.look(&mut self.asker) {
-            Ok(Look::Elements(changes)) if changes.is_empty() => {}
-            Ok(Look::Elements(changes)) => {
-                (self.report)(Event::Elements { generation: held.generation, changes });
-            }
-            Ok(Look::Reread) => self.changed(),
-            Err(error) => {
-                self.changed();
-                return Err(error);
+    /// Reports changes of the sets of ipset.
+    fn take_looks(&mut self) {
+        let Some(Held { ipsets: Some(ipsets), generation, .. }) = &mut self.held else { return };
+        ipsets.receive();
+        let generation = *generation;
+        for look in ipsets.take() {
+            match look {
+                Look::Elements(changes) => (self.report)(Event::Elements { generation, changes }),
+                Look::Reread => {
+                    return self.changed();
+                }
             }
         }
-        Ok(())
     }
 
     /// Checks for tables that have disappeared without a notification.
@@ -449,7 +467,7 @@ impl Follow {
         let Some(tables) = self.held.as_ref().and_then(|held| held.tables.as_ref()) else {
             return Ok(());
         };
-        if self.asker.tables()? != *tables {
+        if self.query_socket.tables()? != *tables {
             self.changed();
         }
         Ok(())
@@ -462,10 +480,4 @@ const fn following(generation: u32) -> u32 {
         0 => 1,
         next => next,
     }
-}
-
-/// Says whether there is something to read, or the other end is closed.
-fn is_readable(wake: &UnixStream) -> bool {
-    let mut fds = [sys::readable(wake.as_raw_fd())];
-    sys::wait(&mut fds, 0).is_ok() && fds[0].revents != 0
 }

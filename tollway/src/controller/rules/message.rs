@@ -197,13 +197,18 @@ fn request(kind: u8, flags: u16, sequence: u32, family: u8, body: &[u8]) -> Vec<
 /// Parses a message; `None` if it is not of nf_tables, or truncated.
 pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
     let sequence = message.sequence;
-    let told = |generation, message| Some(RulesMessage { sequence, generation, message });
+    let of_generation = |generation, message| Some(RulesMessage { sequence, generation, message });
     match message.kind {
         ERROR => {
             let code = i32::from_ne_bytes(*message.body.first_chunk()?);
-            return told(0, Message::Refused(code));
+            return of_generation(0, Message::Refused(code));
         }
-        DONE => return told(0, Message::Done),
+        // A list that failed ends with the error.
+        DONE => {
+            let code = message.body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+            let end = if code < 0 { Message::Refused(code) } else { Message::Done };
+            return of_generation(0, end);
+        }
         _ => {}
     }
     let [kind, subsystem] = message.kind.to_le_bytes();
@@ -231,7 +236,7 @@ pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
         NEWOBJ => Message::Object,
         _ => Message::Other,
     };
-    told(generation, message)
+    of_generation(generation, message)
 }
 
 fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {

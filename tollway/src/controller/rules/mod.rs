@@ -17,7 +17,7 @@
 //! addresses in the set, the controller applies the changes to the live sets of the active filter ([`apply`]).
 //! A set whose elements change becomes a live set with the next reading. The same holds for the sets of ipset
 //! that rules of iptables look up, but the kernel does not notify of their changes: `ipset/mod.rs` lists them
-//! every 50 ms.
+//! again and again.
 //!
 //! The kernel does not forward either while the follower reads rules of chains of hooks input or output that
 //! only test packets.
@@ -57,6 +57,8 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,7 +68,7 @@ use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
 use crate::filter::ir::{Family, Hook, Policy, Ruleset};
 use crate::mistake::quoted;
 use follow::Follow;
-use socket::Asker;
+use socket::NetfilterSocket;
 
 /// A notification of a [`Follower`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +87,9 @@ pub enum Event {
         /// The changes in sets that rules look up, for [`apply`].
         changes: Vec<ElementChange>,
     },
+    /// The sets of ipset that rules look up were listed after this request of [`Follower::look`]; changes were
+    /// reported before.
+    Looked(u64),
     /// The rules cannot be read, and why, in a sentence. The kernel forwards until the next reading; the
     /// follower retries now and then.
     Unreadable(String),
@@ -175,15 +180,15 @@ impl fmt::Display for Need {
 /// # Errors
 /// The follower has reported neither rules nor a reason within `patience`, or has ended.
 pub fn first(
-    told: &Receiver<Event>,
+    events: &Receiver<Event>,
     patience: Duration,
 ) -> Result<Result<Arc<Reading>, String>, RecvTimeoutError> {
     let until = Instant::now() + patience;
     loop {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now()))? {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now()))? {
             Event::Read(reading) => return Ok(Ok(reading)),
             Event::Unreadable(why) => return Ok(Err(why)),
-            Event::Changed | Event::Behind(_) | Event::Elements { .. } => {}
+            Event::Changed | Event::Behind(_) | Event::Elements { .. } | Event::Looked(_) => {}
         }
     }
 }
@@ -225,7 +230,7 @@ pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), String> {
 /// # Errors
 /// The kernel does not answer, or refuses for lack of `CAP_NET_ADMIN`.
 pub fn generation() -> io::Result<u32> {
-    Ok(Asker::open()?.generation()?.unwrap_or(0))
+    Ok(NetfilterSocket::open()?.generation()?.unwrap_or(0))
 }
 
 /// Says whether `known` is `generation` or a later one.
@@ -242,8 +247,9 @@ pub type Report = Box<dyn FnMut(Event) + Send>;
 #[derive(Debug)]
 pub struct Follower {
     thread: Option<JoinHandle<()>>,
-    /// Writing a byte makes the thread read the rules again; closing it ends the thread.
+    /// Writing a byte makes the thread handle the requests; closing it ends the thread.
     wake: Option<UnixStream>,
+    requests: Arc<Requests>,
 }
 
 impl Follower {
@@ -258,20 +264,43 @@ impl Follower {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
-        let follow = Follow::new(report, woken)?;
+        let requests = Arc::default();
+        let follow = Follow::new(report, woken, Arc::clone(&requests))?;
         let thread = std::thread::Builder::new().name("rules".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { thread, wake: Some(wake) })
+        Ok(Self { thread, wake: Some(wake), requests })
     }
 
     /// Makes the follower read the rules again. Call it when devices, which rules may refer to by number, have
     /// come, gone or been renamed, or when a live set differs from the kernel's.
     pub fn read_again(&self) {
+        self.requests.read.store(true, Release);
+        self.wake();
+    }
+
+    /// Makes the follower list the sets of ipset that rules look up. Returns the number of the request, which
+    /// [`Event::Looked`] answers.
+    pub fn look(&self) -> u64 {
+        let number = self.requests.look.fetch_add(1, AcqRel) + 1;
+        self.wake();
+        number
+    }
+
+    fn wake(&self) {
         if let Some(mut wake) = self.wake.as_ref() {
             // A full socket wakes the thread as well.
             let _ = wake.write(&[0]);
         }
     }
+}
+
+/// What the thread is to do.
+#[derive(Debug, Default)]
+struct Requests {
+    /// To read the rules again.
+    read: AtomicBool,
+    /// The number of the last request to list the sets of ipset.
+    look: AtomicU64,
 }
 
 impl Drop for Follower {

@@ -34,7 +34,10 @@ pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<St
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn ask(words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+pub(super) fn run_nft(
+    words: &[&str],
+    stopped: &dyn Fn() -> bool,
+) -> Result<Option<String>, String> {
     run("nft", words, stopped)
 }
 

@@ -1,4 +1,4 @@
-//! Which rules may meet packets that are forwarded, or packets that the kernel sends because of them.
+//! Which rules may see forwarded packets, or packets that the kernel sends because of them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ type Place<'v> = [&'v str; 3];
 /// Which chains see more than packets for the host itself.
 pub(super) struct Reach<'v> {
     /// Chains that other packets may reach.
-    met: HashSet<Place<'v>>,
+    reached: HashSet<Place<'v>>,
     /// All chains of the listing.
     all: HashSet<Place<'v>>,
     /// Whether a verdict leads to a chain that is not in the listing.
@@ -26,7 +26,7 @@ impl<'v> Reach<'v> {
             objects.iter().filter(move |(kind, _)| *kind == wanted).map(|(_, object)| *object)
         };
         let all = of_kind("chain").map(|chain| place(chain, text(chain, "name"))).collect();
-        let mut reach = Self { met: HashSet::new(), all, is_open: false };
+        let mut reach = Self { reached: HashSet::new(), all, is_open: false };
         let mut next = Vec::new();
         for chain in of_kind("chain") {
             if chain.get("hook").is_some() && text(chain, "hook") != "input" {
@@ -42,7 +42,7 @@ impl<'v> Reach<'v> {
             rules.entry(in_chain(rule)).or_default().push(rule);
         }
         while let Some(chain) = next.pop() {
-            reach.met.insert(chain);
+            reach.reached.insert(chain);
             // Removed, so that each rule is followed once.
             for rule in rules.remove(&chain).into_iter().flatten() {
                 reach.targets(rule, rule, &mut next);
@@ -51,10 +51,10 @@ impl<'v> Reach<'v> {
         reach
     }
 
-    /// Says whether packets that are not for the host may meet a rule.
-    pub(super) fn is_met(&self, rule: &Value) -> bool {
+    /// Says whether packets that are not for the host may reach a rule.
+    pub(super) fn reaches(&self, rule: &Value) -> bool {
         let chain = in_chain(rule);
-        self.is_open || self.met.contains(&chain) || !self.all.contains(&chain)
+        self.is_open || self.reached.contains(&chain) || !self.all.contains(&chain)
     }
 
     /// The chains to which the verdicts of a rule or a map lead.

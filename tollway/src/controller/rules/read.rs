@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::kernel::{Kernel, verify};
 use super::{Reading, guard, leave, tracking};
-use crate::filter::ir::{Base, Hook, Ruleset};
+use crate::filter::ir::{Base, Hook, Match, Ruleset, Step, Test};
 use crate::filter::nft;
 use crate::filter::nft::json::{only, several, text};
 use crate::mistake::quoted;
@@ -164,30 +164,46 @@ pub(super) enum Use {
     Fixed,
 }
 
-/// The names of chains that forwarded packets meet. Chains behind a rule for the kernel path do not count:
-/// packets that meet them take the kernel path already.
-pub(super) fn met(rules: &Ruleset) -> HashSet<String> {
-    let is_met = |base: &Base| !matches!(base.hook, Hook::Input | Hook::Output);
+/// The names of chains that forwarded packets reach. Chains behind a rule for the kernel path do not count:
+/// packets that reach them take the kernel path already.
+pub(super) fn reached_chains(rules: &Ruleset) -> HashSet<String> {
+    let is_forwarding = |base: &Base| !matches!(base.hook, Hook::Input | Hook::Output);
     let bases = rules.chains.iter().enumerate();
     let mut open: Vec<_> = bases
-        .filter(|(_, chain)| chain.base.as_ref().is_some_and(is_met))
+        .filter(|(_, chain)| chain.base.as_ref().is_some_and(is_forwarding))
         .map(|(at, _)| at)
         .collect();
-    let mut met = HashSet::new();
+    let mut reached = HashSet::new();
     while let Some(at) = open.pop() {
         let Some(chain) = rules.chains.get(at) else { continue };
-        if met.insert(at) {
+        if reached.insert(at) {
             open.extend(rules.exits(chain).into_iter().map(|(next, _)| next.0));
         }
     }
-    met.into_iter().filter_map(|at| rules.chains.get(at)).map(|chain| chain.name.clone()).collect()
+    reached
+        .into_iter()
+        .filter_map(|at| rules.chains.get(at))
+        .map(|chain| chain.name.clone())
+        .collect()
+}
+
+/// The names of the sets that rules of these chains look up.
+pub(super) fn lookups(rules: &Ruleset, chains: &HashSet<String>) -> HashSet<String> {
+    let chains = rules.chains.iter().filter(|chain| chains.contains(&chain.name));
+    let steps = chains.flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    let sets = steps.filter_map(|step| match step {
+        Step::Match(Match { test: Test::Set(set), .. }) => Some(*set),
+        Step::Map { map, .. } | Step::VerdictMap { map, .. } => Some(*map),
+        _ => None,
+    });
+    sets.filter_map(|set| rules.sets.get(set.0)).map(|set| set.name.clone()).collect()
 }
 
 /// Every named set that rules look up; changes of others do not matter.
 pub(super) fn uses(read: &Read) -> HashMap<String, Use> {
     let rules = &read.reading.rules;
     let mut uses = HashMap::new();
-    for (set, version) in rules.sets.iter().zip(crate::filter::flatten::live_versions(rules)) {
+    for (set, version) in rules.sets.iter().zip(crate::filter::program::live_versions(rules)) {
         if set.name.is_empty() {
             continue;
         }

@@ -45,10 +45,10 @@ impl Listener {
     }
 
     /// Receives a datagram, if there is one. Never blocks.
-    pub(super) fn hear(&mut self) -> io::Result<RulesReceived> {
-        let mut told = Vec::new();
-        Ok(match self.0.receive(|message| told.extend(message::read(&message)))? {
-            Received::Datagram => RulesReceived::RulesMessage(told),
+    pub(super) fn receive(&mut self) -> io::Result<RulesReceived> {
+        let mut messages = Vec::new();
+        Ok(match self.0.receive(|message| messages.extend(message::read(&message)))? {
+            Received::Datagram => RulesReceived::RulesMessage(messages),
             Received::Lost | Received::Broken => RulesReceived::Lost,
             Received::Nothing => RulesReceived::Nothing,
         })
@@ -56,9 +56,9 @@ impl Listener {
 }
 
 /// Sends requests to the kernel.
-pub(super) struct Asker(Socket);
+pub(super) struct NetfilterSocket(Socket);
 
-impl Asker {
+impl NetfilterSocket {
     pub(super) fn open() -> io::Result<Self> {
         Ok(Self::of(Socket::of(NETLINK_NETFILTER, &[], ROOM)?))
     }
@@ -71,7 +71,7 @@ impl Asker {
     /// The number of the active generation; `None` in a kernel without nf_tables.
     pub(super) fn generation(&mut self) -> io::Result<Option<u32>> {
         let mut generation = None;
-        let answer = self.ask(message::get_generation, |message| match message {
+        let answer = self.query(message::get_generation, |message| match message {
             Message::Generation(number) => {
                 generation = Some(number);
                 true
@@ -85,7 +85,7 @@ impl Asker {
     /// All tables of all families.
     pub(super) fn tables(&mut self) -> io::Result<Vec<Table>> {
         let mut tables = Vec::new();
-        let answer = self.ask(message::list_tables, |message| {
+        let answer = self.query(message::list_tables, |message| {
             if let Message::Table(table) = message {
                 tables.push(table);
             }
@@ -104,8 +104,8 @@ impl Asker {
         set: &str,
     ) -> io::Result<Option<Vec<Key>>> {
         let mut all = Some(Vec::new());
-        let question = |sequence| message::list_elements(sequence, family, table, set);
-        self.ask(question, |message| {
+        let request = |sequence| message::list_elements(sequence, family, table, set);
+        self.query(request, |message| {
             if let Message::Elements(Elements { keys, .. }) = message {
                 all = all.take().zip(keys).map(|(mut all, keys)| {
                     all.extend(keys);
@@ -125,8 +125,8 @@ impl Asker {
         set: &str,
     ) -> io::Result<Vec<Vec<u8>>> {
         let mut lists = Vec::new();
-        let question = |sequence| message::list_elements(sequence, family, table, set);
-        self.answers(&question, &mut |message| {
+        let request = |sequence| message::list_elements(sequence, family, table, set);
+        self.answers(&request, &mut |message| {
             let list = message::listed(message).and_then(|(_, body)| message::attribute(body, 3));
             lists.extend(list.map(<[u8]>::to_vec));
             false
@@ -135,12 +135,12 @@ impl Asker {
     }
 
     /// Sends a request of ipset. Returns the attributes of each message that answers it.
-    pub(super) fn ask_ipset(
+    pub(super) fn query_ipset(
         &mut self,
-        question: impl Fn(u32) -> Vec<u8>,
+        request: impl Fn(u32) -> Vec<u8>,
     ) -> io::Result<Vec<Vec<u8>>> {
         let mut bodies = Vec::new();
-        self.answers(&question, &mut |message| {
+        self.answers(&request, &mut |message| {
             bodies.extend(ipset::body(message).map(<[u8]>::to_vec));
             false
         })?;
@@ -158,23 +158,23 @@ impl Asker {
     }
 
     /// Sends a request and handles answers until the last one, or until `take` returns true.
-    fn ask(
+    fn query(
         &mut self,
-        question: impl Fn(u32) -> Vec<u8>,
+        request: impl Fn(u32) -> Vec<u8>,
         mut take: impl FnMut(Message) -> bool,
     ) -> io::Result<()> {
-        self.answers(&question, &mut |message| {
-            message::read(message).is_some_and(|told| take(told.message))
+        self.answers(&request, &mut |message| {
+            message::read(message).is_some_and(|read| take(read.message))
         })
     }
 
     fn answers(
         &mut self,
-        question: &dyn Fn(u32) -> Vec<u8>,
+        request: &dyn Fn(u32) -> Vec<u8>,
         take: &mut dyn FnMut(&netlink::Message<'_>) -> bool,
     ) -> io::Result<()> {
         let sequence = self.0.next_sequence();
-        self.0.send(&question(sequence))?;
+        self.0.send(&request(sequence))?;
         let until = Instant::now() + PATIENCE;
         let mut end = None;
         while end.is_none() {
@@ -189,7 +189,7 @@ impl Asker {
                 if end.is_some() || message.sequence != sequence {
                     return;
                 }
-                end = match message::read(&message).map(|told| told.message) {
+                end = match message::read(&message).map(|read| read.message) {
                     Some(Message::Done | Message::Refused(0)) => Some(Ok(())),
                     Some(Message::Refused(error)) => {
                         Some(Err(io::Error::from_raw_os_error(-error)))

@@ -154,7 +154,7 @@ pub(super) fn needs(listing: &Value) -> Needs {
         let host = match *kind {
             "rule" => {
                 let expr = object.get("expr").filter(|_| !translates(object));
-                !reach.is_met(object) && expr.is_some_and(is_unseen)
+                !reach.reaches(object) && expr.is_some_and(is_unseen)
             }
             "ct helper" | "ct timeout" | "ct expectation" => true,
             _ => false,

@@ -8,7 +8,7 @@ use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
-use super::{AGAIN, Controller, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
+use super::{AGAIN, Controller, ModeEvent, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
 use crate::compile::{CompileError, rule_links};
 use crate::controller::begin;
 use crate::controller::fib_sync::{FibSyncError, Installed};
@@ -35,8 +35,7 @@ impl Controller {
             && self.kernel_state.refuse_rules(&error.to_string())
         {
             // Install without the rules; all packets that they concern then take the kernel path.
-            self.rules_are_new = true;
-            self.installer.bypass(true);
+            self.on(ModeEvent::RulesRefused);
             done = self.try_apply();
         }
         let Err(error) = done else { return };
@@ -44,14 +43,14 @@ impl Controller {
         // It is unknown how much was installed: the RIB no longer has the changes, and an unfinished job may
         // have lost next hops. Only new tables are correct again, regardless of later changes.
         self.fib_sync = None;
-        self.bypass_reasons.broken = Some(error.to_string());
+        self.on(ModeEvent::InstallFailed(error.to_string()));
         self.again_at = Some(Instant::now() + AGAIN);
     }
 
     fn try_apply(&mut self) -> Result<(), Trouble> {
-        self.ask_ports()?;
+        self.query_ports()?;
         if let Some((plan, offload)) = self.kernel_state.plan() {
-            self.judge(offload);
+            self.publish_offload(offload);
             if plan.topology != self.plan.topology || self.fib_sync.is_none() {
                 return self.rebuild(plan);
             }
@@ -61,7 +60,7 @@ impl Controller {
         self.follow()?;
         self.elements()?;
         // The model has the rules as read. If those are not active, a later step installs both.
-        if !self.rules_are_new && self.locals.take_changed() {
+        if !self.mode.has_new_rules() && self.locals.take_changed() {
             self.adjust()?;
         }
         for dest in self.kernel_state.rib.take_drift() {
@@ -74,11 +73,11 @@ impl Controller {
     }
 
     /// Publishes the offload, and derives which ports should be attached.
-    fn judge(&mut self, offload: Offload) {
+    fn publish_offload(&mut self, offload: Offload) {
         let now = Instant::now();
-        if self.attach_requests.judge(&offload, &self.kernel_state.ports, now) {
+        if self.attach_requests.update(&offload, &self.kernel_state.ports, now) {
             // The pending query has set the old states at the ports.
-            (self.asked_ports, self.ports_at) = (None, now);
+            (self.ports_answer, self.ports_at) = (None, now);
         }
         if *self.live.get() != offload {
             self.live.set(offload);
@@ -87,10 +86,10 @@ impl Controller {
 
     /// Sets the wanted states of the ports, and queries whether they work: packets that would leave by a port
     /// that does not work take the kernel path.
-    fn ask_ports(&mut self) -> Result<(), Trouble> {
+    fn query_ports(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
         if self.attach_requests.expire(now) {
-            (self.asked_ports, self.ports_at) = (None, now);
+            (self.ports_answer, self.ports_at) = (None, now);
         }
         let linked = self.kernel_state.take_linked();
         if !linked && self.ports_at > now {
@@ -99,17 +98,17 @@ impl Controller {
         let idle = self.attach_requests.idle();
         let (mailbox, wanted) = (self.installer.mailbox(), idle.clone());
         let works = if linked {
-            self.asked_ports = None;
+            self.ports_answer = None;
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
             mailbox.change(PATIENCE, look).ok_or(InstallError::Gone)?
         } else {
             // Nothing is known to have changed, so do not wait for the worker, which may be late.
             let look = move |_: &mut Router, devices: &mut Devices| look(devices, &wanted);
-            let asked = self.asked_ports.take().unwrap_or_else(|| mailbox.send(look));
-            match asked.try_recv() {
+            let answer = self.ports_answer.take().unwrap_or_else(|| mailbox.send(look));
+            match answer.try_recv() {
                 Ok(works) => works,
                 Err(TryRecvError::Empty) => {
-                    self.asked_ports = Some(asked);
+                    self.ports_answer = Some(answer);
                     self.ports_at = now + PORTS_ANSWER;
                     return Ok(());
                 }
@@ -154,7 +153,7 @@ impl Controller {
             Err(FibSyncError::All | FibSyncError::LookupChains | FibSyncError::Tables(_)) => {
                 self.kernel_state.doubt();
                 let Some((plan, offload)) = self.kernel_state.plan() else { return Ok(()) };
-                self.judge(offload);
+                self.publish_offload(offload);
                 self.rebuild(plan)
             }
         }
@@ -163,7 +162,7 @@ impl Controller {
     /// Applies changes of elements since the rules were read. It keeps them while those rules are not active:
     /// the active rules' sets may have only the name in common.
     fn elements(&mut self) -> Result<(), Trouble> {
-        if self.elements.is_empty() || self.rules_are_new {
+        if self.elements.is_empty() || self.mode.has_new_rules() {
             return Ok(());
         }
         let filter = self.filter()?;
@@ -175,7 +174,7 @@ impl Controller {
         }
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
-            self.outdate_rules();
+            self.on(ModeEvent::RulesChanged);
             self.rules.read_again();
         }
         Ok(())
@@ -201,7 +200,7 @@ impl Controller {
 
     /// Rebuilds the tables.
     fn rebuild(&mut self, plan: Plan) -> Result<(), Trouble> {
-        self.installer.bypass(true);
+        self.on(ModeEvent::Changing);
         if let Some(hurry) = &mut self.hurry {
             hurry.rest();
         }
@@ -222,7 +221,7 @@ impl Controller {
 
     /// Changes what can be changed in the tables in use.
     fn change(&mut self, plan: Plan) -> Result<(), Trouble> {
-        if self.rules_are_new {
+        if self.mode.has_new_rules() {
             let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
             let logger = logger(&model);
             self.installer.install_rules(model, logger)?;
@@ -258,8 +257,8 @@ impl Controller {
 
     /// Records that everything known is active.
     fn installed(&mut self) {
-        (self.rules_are_new, self.bypass_reasons.rules) = (false, self.rules_are_old);
-        (self.bypass_reasons.broken, self.again_at) = (None, None);
+        self.again_at = None;
+        self.on(ModeEvent::Installed);
     }
 }
 

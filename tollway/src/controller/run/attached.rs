@@ -49,12 +49,12 @@ impl AttachRequests {
     }
 
     /// Takes in an offload; returns whether a port's wanted state has changed.
-    pub(super) fn judge(&mut self, offload: &Offload, ports: &[Port], now: Instant) -> bool {
+    pub(super) fn update(&mut self, offload: &Offload, ports: &[Port], now: Instant) -> bool {
         let before = self.idle();
-        for (wish, port) in self.0.iter_mut().zip(ports) {
+        for (request, port) in self.0.iter_mut().zip(ports) {
             // The offload says nothing about a port whose device has gone.
             if let Some(device) = port.device {
-                *wish = wish.next(offload.idle(device), now);
+                *request = request.next(offload.idle(device), now);
             }
         }
         self.idle() != before
@@ -63,11 +63,11 @@ impl AttachRequests {
     /// Returns whether a port's waiting time has ended, so that it should be detached.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let mut expired = false;
-        for wish in &mut self.0 {
-            if let AttachRequest::Waiting(until, why) = wish
+        for request in &mut self.0 {
+            if let AttachRequest::Waiting(until, why) = request
                 && *until <= now
             {
-                *wish = AttachRequest::Detached(std::mem::take(why));
+                *request = AttachRequest::Detached(std::mem::take(why));
                 expired = true;
             }
         }
@@ -76,7 +76,7 @@ impl AttachRequests {
 
     /// When the first port's waiting time ends.
     pub(super) fn due(&self) -> Option<Instant> {
-        let until = |wish: &AttachRequest| match wish {
+        let until = |request: &AttachRequest| match request {
             AttachRequest::Waiting(until, _) => Some(*until),
             AttachRequest::Attached | AttachRequest::Detached(_) => None,
         };
@@ -85,7 +85,7 @@ impl AttachRequests {
 
     /// For each port, why it should be detached, if it should.
     pub(super) fn idle(&self) -> Vec<Option<String>> {
-        let idle = |wish: &AttachRequest| match wish {
+        let idle = |request: &AttachRequest| match request {
             AttachRequest::Detached(why) => Some(why.clone()),
             AttachRequest::Attached | AttachRequest::Waiting(..) => None,
         };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_over_is_told_once() {
+    fn an_expired_wait_is_reported_once() {
         let now = Instant::now();
         let mut attach_requests = AttachRequests::new(vec![None, Some("of it".to_owned())]);
         assert_eq!((attach_requests.due(), attach_requests.expire(now)), (None, false));

@@ -43,7 +43,7 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
             targets,
             ruleset: &mut ruleset,
             made: BTreeMap::new(),
-            told: BTreeMap::new(),
+            rejecting: BTreeMap::new(),
             waiting: Vec::new(),
         };
         cut.base(&guards);
@@ -105,7 +105,7 @@ struct Cut<'a> {
     /// Chains by their first rule, and whether a call led there.
     made: BTreeMap<(usize, bool), ChainId>,
     /// Chains that reject packets.
-    told: BTreeMap<RejectKind, ChainId>,
+    rejecting: BTreeMap<RejectKind, ChainId>,
     waiting: Vec<(usize, bool, ChainId)>,
 }
 
@@ -193,7 +193,7 @@ impl Cut<'_> {
         let verdict = match action {
             Action::Allow => Verdict::Accept,
             Action::Deny => Verdict::Drop,
-            Action::Reject(told) => Verdict::Goto(self.told(told)),
+            Action::Reject(kind) => Verdict::Goto(self.rejecting(kind)),
             Action::Count => Verdict::Continue,
             Action::Fib(fib) => {
                 steps.push(Step::Do(IrAction::Fib(fib)));
@@ -243,12 +243,12 @@ impl Cut<'_> {
     }
 
     /// The chain that rejects a packet this way.
-    fn told(&mut self, told: RejectKind) -> ChainId {
-        if let Some(id) = self.told.get(&told) {
+    fn rejecting(&mut self, kind: RejectKind) -> ChainId {
+        if let Some(id) = self.rejecting.get(&kind) {
             return *id;
         }
-        let id = self.add(format!("ipfw {} {told:?}", self.pass.name()), guard::told(told));
-        self.told.insert(told, id);
+        let id = self.add(format!("ipfw {} {kind:?}", self.pass.name()), guard::rejecting(kind));
+        self.rejecting.insert(kind, id);
         id
     }
 

@@ -62,9 +62,9 @@ impl Counters {
         }
         let begin = vec![Step::Any(whole), Step::Verdict(Verdict::Goto(start))];
         vec![
-            said("(denied: a header is not whole)", short),
-            said("(denied: an unknown header of IPv6)", unknown),
-            said("(the list begins)", begin),
+            added("(denied: a header is not whole)", short),
+            added("(denied: an unknown header of IPv6)", unknown),
+            added("(the list begins)", begin),
         ]
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn is_ip() -> Match {
     Match::in_ranges(Selector::IpVersion, [Range::new(4, 6)])
 }
 
-fn said(text: &str, steps: Vec<Step>) -> Rule {
+fn added(text: &str, steps: Vec<Step>) -> Rule {
     Rule { place: Place::default(), text: text.to_owned(), steps }
 }
 
@@ -100,8 +100,8 @@ fn short() -> Vec<Vec<Match>> {
 }
 
 /// The rules that reject a packet, or just drop it.
-pub(super) fn told(told: RejectKind) -> Vec<Rule> {
-    let (four, six) = match told {
+pub(super) fn rejecting(kind: RejectKind) -> Vec<Rule> {
+    let (four, six) = match kind {
         RejectKind::Unreach(code) => {
             (Some(Reject::Icmp(code)), Some(Reject::Icmp6(as_icmp6(code))))
         }
@@ -118,9 +118,9 @@ pub(super) fn told(told: RejectKind) -> Vec<Rule> {
         ];
         steps.extend(answerable(version, reject));
         steps.push(Step::Verdict(Verdict::Reject(reject)));
-        rules.push(said("(tells the sender)", steps));
+        rules.push(added("(answers the sender)", steps));
     }
-    rules.push(said("(denies)", vec![Step::Verdict(Verdict::Drop)]));
+    rules.push(added("(denies)", vec![Step::Verdict(Verdict::Drop)]));
     rules
 }
 

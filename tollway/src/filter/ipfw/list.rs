@@ -157,13 +157,13 @@ impl List {
             return Ok(());
         }
         let span = line.first().map_or(0, |word| word.span.start)..words.taken().end;
-        let said = text.get(span.clone()).unwrap_or_default();
+        let body = text.get(span.clone()).unwrap_or_default();
         let behind = text.get(span.end..).and_then(|rest| rest.lines().next()).unwrap_or_default();
         let rule = Rule {
             number: given,
             set,
             line: number_of_line,
-            text: one_line(given, said, behind),
+            text: one_line(given, body, behind),
             span,
             log,
             action,
@@ -313,8 +313,8 @@ fn bodyless(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
 }
 
 /// A rule on one line, as `ipfw list` would begin it, followed by the comment.
-fn one_line(number: u16, said: &str, behind: &str) -> String {
-    let words = said.split_whitespace().filter(|word| *word != "\\");
+fn one_line(number: u16, rule: &str, behind: &str) -> String {
+    let words = rule.split_whitespace().filter(|word| *word != "\\");
     let body = words.skip_while(|word| {
         *word == "add"
             || word.starts_with('-')

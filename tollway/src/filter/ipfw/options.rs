@@ -37,13 +37,13 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["tagged", "fib", "mark"],
-        "asks for what other rules left on the packet, which is not kept",
+        "matches what other rules left on the packet, which is not kept",
         "use skipto to bring such packets to the rules that are for them",
     ),
     (
         &["ipoptions", "ipopts", "tcpoptions", "tcpopts", "tcpmss"],
         "walks through a header's options, which is not done",
-        "leave the rule out, or ask for the length of the header's packet",
+        "leave the rule out, or match the length of the header's packet",
     ),
     (
         &["ext6hdr", "flow-id", "flow", "ipsec"],

@@ -6,8 +6,8 @@ pub(in crate::filter) mod random;
 
 use super::read;
 use crate::filter::eval::{self, Fate, Link, Packet};
-use crate::filter::flatten;
 use crate::filter::ir::{Action, Hook, Reject, Ruleset, Step};
+use crate::filter::program;
 use crate::mistake::report;
 use etherparse::{IpFragOffset, PacketBuilder};
 use tollway_dataplane::epoch::Epochs;
@@ -99,7 +99,7 @@ fn the_corpus_is_read_and_compiles() {
     let links = ["lo0", "wan0", "lan0", "dorm0"].map(link);
     for (name, text) in CORPUS {
         let rules = good(text);
-        assert!(flatten::flatten(&rules, &links, &Epochs::new()).is_ok(), "{name}");
+        assert!(program::compile(&rules, &links, &Epochs::new()).is_ok(), "{name}");
     }
 }
 
@@ -163,7 +163,7 @@ fn campus() {
 }
 
 #[test]
-fn what_ipfw_show_prints_is_read_with_its_counts() {
+fn output_of_ipfw_show_is_read_with_its_counts() {
     let rules = corpus("listed");
     let counts: Vec<_> =
         rules.counters.iter().map(|counter| (counter.packets, counter.bytes)).collect();
@@ -374,7 +374,7 @@ fn mistakes_say_where_and_what() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told() {
+fn all_mistakes_of_a_file_are_reported() {
     let text = "add allow ip from any to any\nadd alow ip from any to any\n\nadd pipe 1 ip from any to any\nadd deny ip from me to any\n";
     let wrong = read(text, "bad.rules").expect_err("three");
     assert_eq!(wrong.iter().map(|one| one.line).collect::<Vec<_>>(), [2, 4, 5]);

@@ -4,7 +4,7 @@
 //! for a truncated header. A guard has the conditions that the kernel checks before that match. Most guards
 //! repeat one above in the chain that covers more packets, and are omitted.
 
-use super::ask::Ask;
+use super::check::Check;
 use super::file::{self, Line, Table};
 use super::graph::{self, Reach};
 use super::header::has_extensions;
@@ -79,12 +79,12 @@ struct Here<'t> {
     /// The policy of a built-in chain and its counter.
     policy: Option<(Policy, Option<CounterId>)>,
     /// Guards above that hold for everything after them.
-    said: Vec<(Vec<Step>, Step)>,
+    guards: Vec<(Vec<Step>, Step)>,
 }
 
 /// What a rule has checked so far.
 #[derive(Default)]
-struct Asked {
+struct Checked {
     steps: Vec<Step>,
     /// The conditions before the first limit: later guards must not use the limit up.
     before_limit: Option<Vec<Step>>,
@@ -92,7 +92,7 @@ struct Asked {
     unknown: Option<String>,
 }
 
-impl Asked {
+impl Checked {
     /// The conditions of a guard with more conditions added.
     fn and(&self, more: Vec<Step>) -> Vec<Step> {
         [self.before_limit.as_ref().unwrap_or(&self.steps).clone(), more].concat()
@@ -101,7 +101,7 @@ impl Asked {
     fn not_output(&mut self, pattern: &LinkPattern, reach: Reach) {
         match reach {
             Reach { before_route: true, after_route: true, .. } => {
-                let why = "! -o is asked before the route is known and after it";
+                let why = "! -o is checked before the route is known and after it";
                 self.unknown.get_or_insert_with(|| why.to_owned());
             }
             Reach { before_route: true, .. } => {}
@@ -131,7 +131,7 @@ impl Emit<'_, '_> {
                 let counter = Counter { name, packets, bytes };
                 (policy, counts.then(|| self.rules.add_counter(counter)))
             });
-            let mut here = Here { table, ids: &ids, id, reach: *reach, policy, said: Vec::new() };
+            let mut here = Here { table, ids: &ids, id, reach: *reach, policy, guards: Vec::new() };
             for line in &chain.rules {
                 self.line(&mut here, line);
             }
@@ -156,49 +156,50 @@ impl Emit<'_, '_> {
     }
 
     fn line(&mut self, here: &mut Here<'_>, line: &Line) {
-        let asks = &line.rule.asks;
+        let checks = &line.rule.checks;
         let effect = self.effect(here, line);
-        let is_unknown = |ask: &Ask| matches!(ask, Ask::Unknown(_) | Ask::UnknownState(_));
-        let punts = effect.is_err() || asks.iter().any(is_unknown);
-        let mut asked = Asked::default();
-        for ask in asks {
-            match ask {
-                Ask::Holds(step) => asked.steps.push(step.clone()),
-                Ask::Never => return,
-                Ask::NotOutput(pattern) => asked.not_output(pattern, here.reach),
-                Ask::Hotdrop(cases) => {
+        let is_unknown =
+            |check: &Check| matches!(check, Check::Unknown(_) | Check::UnknownState(_));
+        let punts = effect.is_err() || checks.iter().any(is_unknown);
+        let mut checked = Checked::default();
+        for check in checks {
+            match check {
+                Check::Holds(step) => checked.steps.push(step.clone()),
+                Check::Never => return,
+                Check::NotOutput(pattern) => checked.not_output(pattern, here.reach),
+                Check::Hotdrop(cases) => {
                     let then =
-                        if self.drops(&asked) { TargetEnd::Drop } else { TargetEnd::short() };
-                    self.guard(here, line, asked.and(any(cases)), then.step());
+                        if self.drops(&checked) { TargetEnd::Drop } else { TargetEnd::short() };
+                    self.guard(here, line, checked.and(any(cases)), then.step());
                 }
                 // In nf_tables, a packet with broken extension headers has no protocol and matches no rule.
-                Ask::Headers6 if self.saver == Saver::Nft => {}
-                Ask::Headers6 => {
+                Check::Headers6 if self.saver == Saver::Nft => {}
+                Check::Headers6 => {
                     let chain = self.headers();
-                    let guard = asked.and(vec![Step::Match(has_extensions())]);
+                    let guard = checked.and(vec![Step::Match(has_extensions())]);
                     self.guard(here, line, guard, Step::Verdict(Verdict::Jump(chain)));
                 }
-                Ask::Unless(one, why) => {
-                    let guard = asked.and(vec![Step::Match(one.clone())]);
+                Check::Unless(one, why) => {
+                    let guard = checked.and(vec![Step::Match(one.clone())]);
                     self.guard(here, line, guard, TargetEnd::Unsupported(why.clone()).step());
                 }
-                Ask::Limit(limit) if !punts => {
+                Check::Limit(limit) if !punts => {
                     let limit = self.rules.add_limit(*limit);
-                    asked.before_limit.get_or_insert_with(|| asked.steps.clone());
-                    asked.steps.push(Step::Limit { limit, over: false });
+                    checked.before_limit.get_or_insert_with(|| checked.steps.clone());
+                    checked.steps.push(Step::Limit { limit, over: false });
                 }
-                Ask::Unknown(why) => {
-                    asked.unknown.get_or_insert_with(|| why.clone());
+                Check::Unknown(why) => {
+                    checked.unknown.get_or_insert_with(|| why.clone());
                 }
-                Ask::Limit(_) | Ask::UnknownState(_) => {
+                Check::Limit(_) | Check::UnknownState(_) => {
                     // Later checks of the kernel do not affect which packets get here.
-                    let why = asked.unknown.unwrap_or_else(|| first_reason(asks, &effect));
-                    asked.steps.push(Step::Unsupported(why));
-                    return self.push(here.id, line, asked.steps);
+                    let why = checked.unknown.unwrap_or_else(|| first_reason(checks, &effect));
+                    checked.steps.push(Step::Unsupported(why));
+                    return self.push(here.id, line, checked.steps);
                 }
             }
         }
-        let Asked { mut steps, unknown, .. } = asked;
+        let Checked { mut steps, unknown, .. } = checked;
         match (unknown, effect) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
             (None, Ok(effect)) => {
@@ -214,8 +215,8 @@ impl Emit<'_, '_> {
     }
 
     /// Says whether the next match certainly drops a truncated header.
-    fn drops(&self, asked: &Asked) -> bool {
-        asked.unknown.is_none() && asked.before_limit.is_none() && self.saver == Saver::Legacy
+    fn drops(&self, checked: &Checked) -> bool {
+        checked.unknown.is_none() && checked.before_limit.is_none() && self.saver == Saver::Legacy
     }
 
     fn push(&mut self, id: ChainId, line: &Line, steps: Vec<Step>) {
@@ -226,15 +227,15 @@ impl Emit<'_, '_> {
     /// Adds a rule that keeps packets out of the next, unless one above already does.
     fn guard(&mut self, here: &mut Here<'_>, line: &Line, steps: Vec<Step>, then: Step) {
         let ends = |step: &Step| !matches!(step, Step::Verdict(Verdict::Jump(_)));
-        let covers = |(said, effect): &(Vec<Step>, Step)| {
+        let covers = |(guarded, effect): &(Vec<Step>, Step)| {
             let same = *effect == then || ends(effect) && ends(&then);
-            same && said.iter().all(|step| steps.contains(step))
+            same && guarded.iter().all(|step| steps.contains(step))
         };
-        if here.said.iter().any(covers) {
+        if here.guards.iter().any(covers) {
             return;
         }
         if !steps.iter().any(changes) {
-            here.said.push((steps.clone(), then.clone()));
+            here.guards.push((steps.clone(), then.clone()));
         }
         let text = format!("{} # headers cut short", line.text);
         let place = place(self.file, line.number);
@@ -368,9 +369,9 @@ fn changes(step: &Step) -> bool {
 }
 
 /// Why a rule is unsupported.
-fn first_reason(asks: &[Ask], effect: &Result<Vec<Step>, String>) -> String {
-    let reason = asks.iter().find_map(|ask| match ask {
-        Ask::Unknown(why) | Ask::UnknownState(why) => Some(why.clone()),
+fn first_reason(checks: &[Check], effect: &Result<Vec<Step>, String>) -> String {
+    let reason = checks.iter().find_map(|check| match check {
+        Check::Unknown(why) | Check::UnknownState(why) => Some(why.clone()),
         _ => None,
     });
     reason.or_else(|| effect.as_ref().err().cloned()).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Matches on a field of the packet, and the rate limit of packets.
 
 use super::Family;
-use super::ask::Ask;
+use super::check::Check;
 use super::names;
 use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
@@ -28,11 +28,11 @@ pub(super) fn option(
     negate: bool,
     words: &mut Cursor<'_>,
     family: Family,
-) -> Result<Option<Vec<Ask>>, SpannedFault> {
+) -> Result<Option<Vec<Check>>, SpannedFault> {
     let six = family == Family::Ip6;
-    let of = |key: Key, ranges: Vec<Range>| Ask::one(Match::in_ranges(key, ranges), negate);
+    let of = |key: Key, ranges: Vec<Range>| Check::one(Match::in_ranges(key, ranges), negate);
     let number = |number: u64| vec![Range::one(number.into())];
-    let ask = match (name, option.text.as_str()) {
+    let check = match (name, option.text.as_str()) {
         ("comment", "--comment") => {
             plain(option, negate)?;
             words.value(option)?;
@@ -75,20 +75,20 @@ pub(super) fn option(
         }
         ("ttl", "--ttl-lt") | ("hl", "--hl-lt") => {
             match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
-                ((), 0) => Ask::Never,
+                ((), 0) => Check::Never,
                 ((), ttl) => of(Selector::Ttl.into(), vec![Range::new(0, u128::from(ttl) - 1)]),
             }
         }
         ("ttl", "--ttl-gt") | ("hl", "--hl-gt") => {
             match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
-                ((), 255) => Ask::Never,
+                ((), 255) => Check::Never,
                 ((), ttl) => of(Selector::Ttl.into(), vec![Range::new(u128::from(ttl) + 1, 255)]),
             }
         }
         ("pkttype", "--pkt-type") => packet_type(words.value(option)?, negate)?,
         _ => return Ok(None),
     };
-    Ok(Some(vec![ask]))
+    Ok(Some(vec![check]))
 }
 
 /// The DSCP of a class name.
@@ -112,20 +112,21 @@ fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
 }
 
 /// The kind of destination, by the frame's MAC address.
-fn packet_type(word: &Word, negate: bool) -> Result<Ask, SpannedFault> {
+fn packet_type(word: &Word, negate: bool) -> Result<Check, SpannedFault> {
     let all = Selector::EtherDestination.max();
     let group = Key::masked(Selector::EtherDestination, 1 << 40);
     let is_all = Match::is(Selector::EtherDestination, all);
     Ok(match (word.text.as_str(), negate) {
-        ("unicast" | "host", negate) => Ask::one(Match::is(group, 0), negate),
-        ("broadcast", negate) => Ask::one(is_all, negate),
-        ("multicast", false) => Ask::Holds(crate::filter::ir::Step::Any(vec![vec![
+        ("unicast" | "host", negate) => Check::one(Match::is(group, 0), negate),
+        ("broadcast", negate) => Check::one(is_all, negate),
+        ("multicast", false) => Check::Holds(crate::filter::ir::Step::Any(vec![vec![
             Match::is(group, 1 << 40),
             is_all.negated(),
         ]])),
-        ("multicast", true) => {
-            Ask::Holds(crate::filter::ir::Step::Any(vec![vec![Match::is(group, 0)], vec![is_all]]))
-        }
+        ("multicast", true) => Check::Holds(crate::filter::ir::Step::Any(vec![
+            vec![Match::is(group, 0)],
+            vec![is_all],
+        ])),
         _ => {
             return wrong(
                 word,
@@ -172,11 +173,11 @@ impl Rate {
         Ok(true)
     }
 
-    pub(super) const fn ask(self) -> Ask {
+    pub(super) const fn check(self) -> Check {
         if self.burst == 0 {
-            return Ask::Never;
+            return Check::Never;
         }
-        Ask::Limit(Limit {
+        Check::Limit(Limit {
             rate: LIMIT_SCALE,
             period_ns: self.cost * 1_000_000_000,
             burst: self.burst,

@@ -1,6 +1,6 @@
 //! What iptables itself matches before any match: addresses, links, protocol, fragments.
 
-use super::ask::Ask;
+use super::check::Check;
 use super::once::{Options, Used};
 use super::value::{self, SpannedFault, wrong};
 use super::words::{Cursor, Word};
@@ -17,10 +17,10 @@ const EXTENSIONS: [u128; 5] = [0, 43, 44, 51, 60];
 /// A rule's conditions on the IP header and the links.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Header {
-    source: Option<Ask>,
-    destination: Option<Ask>,
-    input: Option<Ask>,
-    output: Option<Ask>,
+    source: Option<Check>,
+    destination: Option<Check>,
+    input: Option<Check>,
+    output: Option<Check>,
     fragment: Option<bool>,
     used: Used,
     /// The protocol, and whether it is negated.
@@ -43,25 +43,25 @@ impl Options for Header {
         match option.text.as_str() {
             "-s" | "--source" | "--src" => {
                 let selector = if six { Selector::Source6 } else { Selector::Source4 };
-                let ask = address(selector, words.value(option)?, negate, family)?;
-                self.source = Some(ask);
+                let check = address(selector, words.value(option)?, negate, family)?;
+                self.source = Some(check);
             }
             "-d" | "--destination" | "--dst" => {
                 let selector = if six { Selector::Destination6 } else { Selector::Destination4 };
-                let ask = address(selector, words.value(option)?, negate, family)?;
-                self.destination = Some(ask);
+                let check = address(selector, words.value(option)?, negate, family)?;
+                self.destination = Some(check);
             }
             "-i" | "--in-interface" => {
                 self.input = link(words.value(option)?)?.map_or(all(negate), |pattern| {
-                    Some(Ask::one(Match::link(Selector::Input, pattern), negate))
+                    Some(Check::one(Match::link(Selector::Input, pattern), negate))
                 });
             }
             "-o" | "--out-interface" => {
                 self.output = link(words.value(option)?)?.map_or(all(negate), |pattern| {
                     Some(if negate {
-                        Ask::NotOutput(pattern)
+                        Check::NotOutput(pattern)
                     } else {
-                        Ask::one(Match::link(Selector::Output, pattern), false)
+                        Check::one(Match::link(Selector::Output, pattern), false)
                     })
                 });
             }
@@ -79,19 +79,19 @@ impl Options for Header {
 
 impl Header {
     /// The checks in the kernel's order.
-    pub(super) fn asks(&self, family: Family) -> Vec<Ask> {
+    pub(super) fn checks(&self, family: Family) -> Vec<Check> {
         let links = [&self.source, &self.destination, &self.input, &self.output];
-        let mut asks: Vec<_> = links.into_iter().flatten().cloned().collect();
+        let mut checks: Vec<_> = links.into_iter().flatten().cloned().collect();
         if let Some((protocol, negate)) = self.protocol {
             if family == Family::Ip6 {
-                asks.push(Ask::Headers6);
+                checks.push(Check::Headers6);
             }
-            asks.push(Ask::one(Match::is(Selector::Protocol, protocol.into()), negate));
+            checks.push(Check::one(Match::is(Selector::Protocol, protocol.into()), negate));
         }
         if let Some(later) = self.fragment {
-            asks.push(Ask::one(Match::is(Selector::FragmentOffset, 0), later));
+            checks.push(Check::one(Match::is(Selector::FragmentOffset, 0), later));
         }
-        asks
+        checks
     }
 
     /// The protocol, if the rule is for a single one.
@@ -106,8 +106,8 @@ pub(super) fn has_extensions() -> Match {
 }
 
 /// A condition that holds for all packets, or if negated for none.
-fn all(negate: bool) -> Option<Ask> {
-    negate.then_some(Ask::Never)
+fn all(negate: bool) -> Option<Check> {
+    negate.then_some(Check::Never)
 }
 
 fn address(
@@ -115,9 +115,9 @@ fn address(
     word: &Word,
     negate: bool,
     family: Family,
-) -> Result<Ask, SpannedFault> {
+) -> Result<Check, SpannedFault> {
     let (address, mask) = value::network(word, family)?;
-    Ok(Ask::one(Match::is(Key::masked(selector, mask), address), negate))
+    Ok(Check::one(Match::is(Key::masked(selector, mask), address), negate))
 }
 
 /// A link or a prefix of names; `None` for all links.

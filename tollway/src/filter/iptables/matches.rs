@@ -1,7 +1,7 @@
 //! Matches: the list of all, and those that test the transport header.
 
 use super::Family;
-use super::ask::Ask;
+use super::check::Check;
 use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
@@ -61,7 +61,7 @@ const MOST_PORTS: usize = 15;
 pub(super) struct Loaded {
     pub(super) name: String,
     kind: Kind,
-    asks: Vec<Ask>,
+    checks: Vec<Check>,
     /// Rate and burst of a limit.
     rate: fields::Rate,
     used: Used,
@@ -122,7 +122,7 @@ impl Loaded {
         let mut loaded = Self {
             name: name.to_owned(),
             kind,
-            asks: Vec::new(),
+            checks: Vec::new(),
             rate: fields::Rate::default(),
             used: Used::default(),
             place: word.span.clone(),
@@ -163,25 +163,25 @@ impl Loaded {
             Kind::Ports { .. } | Kind::Spi { .. } => 12,
             Kind::Multiport => 4,
             Kind::Extension => {
-                self.asks.push(Ask::one(has_extensions(), false));
+                self.checks.push(Check::one(has_extensions(), false));
                 return self.unknown("the match");
             }
             Kind::Unknown | Kind::UnknownState => return self.unknown("the match"),
             Kind::Field | Kind::Limit => return,
         };
-        let mut cases = vec![Ask::shorter_than(least)];
+        let mut cases = vec![Check::shorter_than(least)];
         // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
         if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
             cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
         }
-        self.asks.push(Ask::Hotdrop(cases));
+        self.checks.push(Check::Hotdrop(cases));
     }
 
     fn unknown(&mut self, what: &str) {
         let why = format!("{what} {} of iptables takes the kernel path", self.name);
-        self.asks.push(match self.kind {
-            Kind::UnknownState => Ask::UnknownState(why),
-            _ => Ask::Unknown(why),
+        self.checks.push(match self.kind {
+            Kind::UnknownState => Check::UnknownState(why),
+            _ => Check::Unknown(why),
         });
     }
 }
@@ -199,14 +199,14 @@ impl Options for Loaded {
         family: Family,
     ) -> Result<bool, SpannedFault> {
         let name = option.text.as_str();
-        let ask = match (self.kind, name) {
+        let check = match (self.kind, name) {
             (Kind::Ports { .. }, "--sport" | "--source-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
-                Ask::one(Match::in_ranges(Selector::SourcePort, [ports]), negate)
+                Check::one(Match::in_ranges(Selector::SourcePort, [ports]), negate)
             }
             (Kind::Ports { .. }, "--dport" | "--destination-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
-                Ask::one(Match::in_ranges(Selector::DestinationPort, [ports]), negate)
+                Check::one(Match::in_ranges(Selector::DestinationPort, [ports]), negate)
             }
             (Kind::Ports { protocol: 6 }, "--syn") => flags(0x17, 0x02, negate),
             (Kind::Ports { protocol: 6 }, "--tcp-flags") => {
@@ -222,24 +222,25 @@ impl Options for Loaded {
             (Kind::Spi { option: own, offset, .. }, name) if name == own => {
                 let spis = value::range(words.value(option)?, u32::MAX.into())?;
                 let selector = Selector::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
-                Ask::one(Match::in_ranges(selector, [spis]), negate)
+                Check::one(Match::in_ranges(selector, [spis]), negate)
             }
             (Kind::Multiport, _) => {
-                let Some(asks) = multiport(option, negate, words)? else { return Ok(false) };
-                self.asks.extend(asks);
+                let Some(checks) = multiport(option, negate, words)? else { return Ok(false) };
+                self.checks.extend(checks);
                 return Ok(true);
             }
             (Kind::Limit, _) => return self.rate.option(option, negate, words),
             (Kind::Field, _) => {
-                let Some(asks) = fields::option(&self.name, option, negate, words, family)? else {
+                let Some(checks) = fields::option(&self.name, option, negate, words, family)?
+                else {
                     return Ok(false);
                 };
-                self.asks.extend(asks);
+                self.checks.extend(checks);
                 return Ok(true);
             }
             _ => return Ok(false),
         };
-        self.asks.push(ask);
+        self.checks.push(check);
         Ok(true)
     }
 }
@@ -254,7 +255,7 @@ impl Loaded {
                 quoted(&option.text),
                 self.name
             );
-            self.asks.push(Ask::Unknown(why));
+            self.checks.push(Check::Unknown(why));
         }
     }
 
@@ -268,19 +269,19 @@ impl Loaded {
     }
 
     /// Its checks.
-    pub(super) fn asks(self) -> Vec<Ask> {
-        let mut asks = self.asks;
+    pub(super) fn checks(self) -> Vec<Check> {
+        let mut checks = self.checks;
         match self.kind {
-            Kind::Limit => asks.push(self.rate.ask()),
+            Kind::Limit => checks.push(self.rate.check()),
             // Excludes later fragments; a condition on the header does that too.
             Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
-                if !asks.iter().any(|ask| matches!(ask, Ask::Holds(_) | Ask::Never)) =>
+                if !checks.iter().any(|check| matches!(check, Check::Holds(_) | Check::Never)) =>
             {
-                asks.push(Ask::one(Match::is(Selector::FragmentOffset, 0), false));
+                checks.push(Check::one(Match::is(Selector::FragmentOffset, 0), false));
             }
             _ => {}
         }
-        asks
+        checks
     }
 }
 
@@ -289,9 +290,9 @@ fn is_sound(name: &str) -> bool {
     !name.is_empty() && name.len() < 30 && !name.starts_with('-') && name.bytes().all(plain)
 }
 
-fn flags(mask: u8, set: u8, negate: bool) -> Ask {
+fn flags(mask: u8, set: u8, negate: bool) -> Check {
     let key = crate::filter::ir::Key::masked(Selector::TcpFlags, mask.into());
-    Ask::one(Match::is(key, set.into()), negate)
+    Check::one(Match::is(key, set.into()), negate)
 }
 
 fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
@@ -306,7 +307,7 @@ fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
 }
 
 /// A type, optionally with a code.
-fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> {
+fn icmp(word: &Word, negate: bool, family: Family) -> Result<Check, SpannedFault> {
     let (kind, code) = match names::icmp(&word.text, family) {
         Some(found) => found,
         None => match word.text.split_once('/') {
@@ -320,18 +321,18 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Ask, SpannedFault> 
     // `icmp_type_code_match`: 255 means any in IPv4.
     if kind == 255 && family == Family::Ip {
         return Ok(if negate {
-            Ask::Never
+            Check::Never
         } else {
-            Ask::one(Match::is(Selector::FragmentOffset, 0), false)
+            Check::one(Match::is(Selector::FragmentOffset, 0), false)
         });
     }
     let kind = Match::is(Selector::IcmpType, kind.into());
     let code = code.map(|code| Match::is(Selector::IcmpCode, code.into()));
     Ok(match (code, negate) {
-        (None, _) => Ask::one(kind, negate),
-        (Some(code), false) => Ask::Holds(Step::Any(vec![vec![kind, code]])),
+        (None, _) => Check::one(kind, negate),
+        (Some(code), false) => Check::Holds(Step::Any(vec![vec![kind, code]])),
         (Some(code), true) => {
-            Ask::Holds(Step::Any(vec![vec![kind.negated()], vec![code.negated()]]))
+            Check::Holds(Step::Any(vec![vec![kind.negated()], vec![code.negated()]]))
         }
     })
 }
@@ -355,7 +356,7 @@ fn multiport(
     option: &Word,
     negate: bool,
     words: &mut Cursor<'_>,
-) -> Result<Option<Vec<Ask>>, SpannedFault> {
+) -> Result<Option<Vec<Check>>, SpannedFault> {
     let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
     let selectors: &[Selector] = match option.text.as_str() {
         "--sports" | "--source-ports" => &[source],
@@ -367,8 +368,8 @@ fn multiport(
     let ports = |selector: &Selector| Match::in_ranges(*selector, ports.clone());
     Ok(Some(match (selectors, negate) {
         ([_, _], false) => {
-            vec![Ask::Holds(Step::Any(selectors.iter().map(|one| vec![ports(one)]).collect()))]
+            vec![Check::Holds(Step::Any(selectors.iter().map(|one| vec![ports(one)]).collect()))]
         }
-        _ => selectors.iter().map(|one| Ask::one(ports(one), negate)).collect(),
+        _ => selectors.iter().map(|one| Check::one(ports(one), negate)).collect(),
     }))
 }

@@ -20,7 +20,7 @@
 //! header for the protocol, and packets with broken extension headers have no protocol there. Which of its
 //! matches drop truncated headers depends on its version, so such packets take the kernel path.
 
-mod ask;
+mod check;
 mod emit;
 mod fields;
 mod file;

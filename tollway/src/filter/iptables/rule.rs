@@ -1,6 +1,6 @@
 //! A rule: the options after `-A`.
 
-use super::ask::Ask;
+use super::check::Check;
 use super::header::Header;
 use super::matches::Loaded;
 use super::once::Options;
@@ -14,7 +14,7 @@ use crate::mistake::{Span, quoted};
 #[derive(Clone, Debug)]
 pub(super) struct Parsed {
     /// Its checks, in the kernel's order.
-    pub(super) asks: Vec<Ask>,
+    pub(super) checks: Vec<Check>,
     pub(super) effect: Effect,
     /// Whether the chain that it jumps to returns to where the last jump was.
     pub(super) goto: bool,
@@ -147,12 +147,12 @@ impl Reading {
     }
 
     fn finish(self, first: &Word) -> Result<Parsed, SpannedFault> {
-        let mut asks = self.header.asks(self.family);
+        let mut checks = self.header.checks(self.family);
         self.matches.iter().try_for_each(Loaded::check_whole)?;
         let mut tracks = self.matches.iter().any(Loaded::tracks);
-        asks.extend(self.matches.into_iter().flat_map(Loaded::asks));
+        checks.extend(self.matches.into_iter().flat_map(Loaded::checks));
         let mut parsed = Parsed {
-            asks,
+            checks,
             effect: Effect::Nothing,
             goto: false,
             target: first.span.clone(),
@@ -164,9 +164,9 @@ impl Reading {
             parsed.target = aim.word.span.clone();
             parsed.goto = aim.goto;
             parsed.stray = aim.stray();
-            let (effect, ask) = aim.finish(self.header.only_protocol())?;
+            let (effect, check) = aim.finish(self.header.only_protocol())?;
             parsed.effect = effect;
-            parsed.asks.extend(ask);
+            parsed.checks.extend(check);
         }
         parsed.tracks = tracks;
         Ok(parsed)

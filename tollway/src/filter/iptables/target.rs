@@ -1,7 +1,7 @@
 //! Targets: the actions of rules.
 
 use super::Family;
-use super::ask::Ask;
+use super::check::Check;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
@@ -47,7 +47,7 @@ pub(super) struct Aim {
     pub(super) goto: bool,
     effect: Effect,
     /// What to check before.
-    ask: Option<Ask>,
+    check: Option<Check>,
     /// Whether all required options are there.
     complete: bool,
     /// Why an option is unsupported.
@@ -79,7 +79,7 @@ impl Aim {
             word: word.clone(),
             goto,
             effect,
-            ask: None,
+            check: None,
             complete,
             unknown: None,
             used: Used::default(),
@@ -191,8 +191,8 @@ impl Aim {
         }
         let ecn = Key::masked(Selector::TrafficClass, (mask & 3).into());
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
-        self.ask = (mask & 3 != 0)
-            .then(|| Ask::Unless(others, "the form has nothing to write ECN with".to_owned()));
+        self.check = (mask & 3 != 0)
+            .then(|| Check::Unless(others, "the form has nothing to write ECN with".to_owned()));
         Effect::Act(Action::Dscp(tos >> 2))
     }
 
@@ -224,7 +224,7 @@ impl Aim {
     pub(super) fn finish(
         self,
         protocol: Option<u8>,
-    ) -> Result<(Effect, Option<Ask>), SpannedFault> {
+    ) -> Result<(Effect, Option<Check>), SpannedFault> {
         if !self.complete {
             let what = format!("{} does not say what it sets", self.word.text);
             return wrong(&self.word, what, "write its option");
@@ -240,7 +240,7 @@ impl Aim {
             }
             effect => effect,
         };
-        Ok((effect, self.ask))
+        Ok((effect, self.check))
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn leave(
     let whole =
         forwarded.then_some(first).or_else(|| tracking.find(|(_, all)| *all).map(|one| one.0));
     if let Some(line) = whole {
-        let why = "a rule asks connection tracking, which has to see all packets".to_owned();
+        let why = "a rule uses connection tracking, which has to see all packets".to_owned();
         let steps = vec![Step::Unsupported(why)];
         rules.add_chain(only(family, "connections", CONNTRACK, line, file, steps));
     }

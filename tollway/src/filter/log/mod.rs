@@ -111,7 +111,7 @@ impl Logger {
                 }
             }
         }
-        self.tell_lost(state);
+        self.report_lost(state);
         written
     }
 
@@ -131,7 +131,7 @@ impl Logger {
         Some(line::line(logged, &log.prefix, name(logged.input.0), output))
     }
 
-    fn tell_lost(&mut self, state: &State) {
+    fn report_lost(&mut self, state: &State) {
         let (lost, limited) = (state.log.lost, state.log.limited);
         if (lost, limited) != (self.lost, self.limited) {
             let (lost, limited) =

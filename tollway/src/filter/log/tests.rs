@@ -11,8 +11,8 @@ use tollway_dataplane::tables::{RoutePrefix, Tables};
 use tollway_dataplane::tolls::Tolls;
 
 use super::*;
-use crate::filter::flatten::flatten;
 use crate::filter::ir::{Base, Chain, Family, Hook, Place, Policy, Rule};
+use crate::filter::program;
 use crate::ports::capture::CaptureReader;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -46,7 +46,7 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
     let next = tables.set_neigh(links[1], via, Some(PEER)).unwrap();
     tables.insert(vrf, RoutePrefix::V4(Prefix::v4(0, 0)), next).unwrap();
     tables.insert(vrf, RoutePrefix::V6(Prefix::v6(0x2001 << 112, 16)), next).unwrap();
-    let filter = flatten(rules, &self::links(), &tables.epochs).unwrap();
+    let filter = program::compile(rules, &self::links(), &tables.epochs).unwrap();
     if state.now_ns == 0 {
         state.renew(&filter, &[]);
     }
@@ -101,7 +101,7 @@ fn six() -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
 const MAC: &str = "MAC=02:00:00:00:00:01:02:00:00:00:07:09:";
 
 #[test]
-fn tcp_is_told_as_the_kernel_tells_it() {
+fn tcp_is_logged_as_the_kernel_logs_it() {
     let packet = "SRC=192.0.2.1 DST=198.51.100.7 LEN=44 TOS=0x00 PREC=0x00 TTL=63 ID=0 DF PROTO=TCP \
                   SPT=4000 DPT=22 WINDOW=512 RES=0x00 SYN URGP=0";
     let frame = write(four(), b"data");
@@ -138,18 +138,18 @@ fn other_protocols_too() {
     ));
     let mut error = Vec::new();
     quoted.write(&mut error, &udp[14..]).unwrap();
-    let told = line(Hook::Forward, error);
-    assert!(told.contains("PROTO=ICMP TYPE=3 CODE=4 [SRC=192.0.2.1 DST="), "{told}");
-    assert!(told.ends_with("PROTO=UDP SPT=1 DPT=2 LEN=12 ] MTU=1400"), "{told}");
+    let logged = line(Hook::Forward, error);
+    assert!(logged.contains("PROTO=ICMP TYPE=3 CODE=4 [SRC=192.0.2.1 DST="), "{logged}");
+    assert!(logged.ends_with("PROTO=UDP SPT=1 DPT=2 LEN=12 ] MTU=1400"), "{logged}");
 }
 
 #[test]
-fn what_is_missing_is_said_to_be() {
+fn missing_parts_are_reported_as_missing() {
     let mut frame = write(four(), b"");
     frame.truncate(14 + 25);
-    let told = lines(Hook::Ingress, Family::Netdev, &[frame.clone(), frame[..30].to_vec()]);
-    assert!(told[0].ends_with("DF PROTO=TCP INCOMPLETE [5 bytes]"), "{}", told[0]);
-    assert!(told[1].ends_with("08:00 TRUNCATED"), "{}", told[1]);
+    let logged = lines(Hook::Ingress, Family::Netdev, &[frame.clone(), frame[..30].to_vec()]);
+    assert!(logged[0].ends_with("DF PROTO=TCP INCOMPLETE [5 bytes]"), "{}", logged[0]);
+    assert!(logged[1].ends_with("08:00 TRUNCATED"), "{}", logged[1]);
     let mut arp = [&OWN[..], &PEER, &[8, 6], &[0, 1, 8, 0, 6, 4, 0, 1]].concat();
     arp.extend_from_slice(&[PEER.as_slice(), &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat());
     assert_eq!(

@@ -21,7 +21,7 @@ pub fn complete(listing: &str, words: &str) -> String {
 }
 
 fn complete_value(value: &mut Value, words: &str) {
-    let said = said(words);
+    let written = written(words);
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
         for (kind, member, place) in [
@@ -34,7 +34,7 @@ fn complete_value(value: &mut Value, words: &str) {
                 continue;
             };
             let place: Vec<_> = place.iter().map(|name| text(inner, name)).collect();
-            match said.get(&format!("{kind} {}", place.join(" "))) {
+            match written.get(&format!("{kind} {}", place.join(" "))) {
                 Some(names) => inner[member] = json!(names),
                 None if kind == "table" => inner[member] = json!([]),
                 None => {}
@@ -44,8 +44,8 @@ fn complete_value(value: &mut Value, words: &str) {
 }
 
 /// The flags of each table, set and map and the devices of each chain, by kind and name.
-fn said(words: &str) -> HashMap<String, Vec<String>> {
-    let mut said = HashMap::new();
+fn written(words: &str) -> HashMap<String, Vec<String>> {
+    let mut written = HashMap::new();
     let (mut table, mut object) = (String::new(), None);
     for line in lines(words) {
         let depth = line.chars().take_while(|c| *c == '\t').count();
@@ -58,7 +58,7 @@ fn said(words: &str) -> HashMap<String, Vec<String>> {
                 }
             }
             (1, _, Some(flags)) => {
-                said.insert(format!("table {table}"), flags);
+                written.insert(format!("table {table}"), flags);
             }
             (1, ..) => {
                 let kinds = ["chain", "set", "map"].into_iter();
@@ -67,16 +67,16 @@ fn said(words: &str) -> HashMap<String, Vec<String>> {
             }
             (_, Some(("chain", place)), None) if line.starts_with("type ") => {
                 if let Some(devices) = devices(line) {
-                    said.insert(place.clone(), devices);
+                    written.insert(place.clone(), devices);
                 }
             }
             (_, Some(("set" | "map", place)), Some(flags)) => {
-                said.insert(place.clone(), flags);
+                written.insert(place.clone(), flags);
             }
             _ => {}
         }
     }
-    said
+    written
 }
 
 /// The lines of a listing. A line break between quotes does not end a line.

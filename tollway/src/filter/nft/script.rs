@@ -66,8 +66,8 @@ pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     let file = path.display().to_string();
     let rules = loaded(path)?.rules(&file);
     rules.map_err(|faults| {
-        let told = |fault: Fault| Mistake::placeless(file.clone(), 0, fault.what, &fault.remedy);
-        faults.into_iter().map(told).collect()
+        let mistake = |fault: Fault| Mistake::placeless(file.clone(), 0, fault.what, &fault.remedy);
+        faults.into_iter().map(mistake).collect()
     })
 }
 
@@ -108,16 +108,16 @@ impl<'p> Script<'p> {
 
     fn load(&self) -> Result<Loaded, Vec<Mistake>> {
         let (ran, place) = self.whole().map_err(|error| self.not_run(&error))?;
-        if said(&ran.output).contains(TOO_LONG) {
+        if stderr_of(&ran.output).contains(TOO_LONG) {
             return self.in_pieces(place, BATCH_BYTES);
         }
-        self.judge(&ran, None)
+        self.evaluate(&ran, None)
     }
 
     /// Loads the whole file, as root if possible: other users may not send large batches.
     fn whole(&self) -> io::Result<(Ran, Apart)> {
         match self.run(Apart::Net, None) {
-            Ok(ran) if !said(&ran.output).contains("Operation not permitted") => {
+            Ok(ran) if !stderr_of(&ran.output).contains("Operation not permitted") => {
                 Ok((ran, Apart::Net))
             }
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
@@ -132,11 +132,11 @@ impl<'p> Script<'p> {
         loop {
             let loaded = pieces.of(bytes);
             let ran = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
-            if !said(&ran.output).contains(TOO_LONG) {
-                return self.judge(&ran, Some((&text, &loaded)));
+            if !stderr_of(&ran.output).contains(TOO_LONG) {
+                return self.evaluate(&ran, Some((&text, &loaded)));
             }
             if bytes <= LEAST_BYTES || loaded.len() >= pieces.most() {
-                let number = loaded_of(&said(&ran.output));
+                let number = loaded_of(&stderr_of(&ran.output));
                 let (file, line) = text.place(loaded.get(number).map_or(0, |piece| piece.line));
                 let what =
                     "this rule is too long for a message that an ordinary user may send the kernel";
@@ -163,7 +163,7 @@ impl<'p> Script<'p> {
         vec![alone(&self.file, what, remedy)]
     }
 
-    fn judge(
+    fn evaluate(
         &self,
         ran: &Ran,
         pieces: Option<(&Expanded, &[Piece])>,
@@ -180,17 +180,17 @@ impl<'p> Script<'p> {
                 Err(vec![alone(&self.file, what, remedy)])
             }
             _ => {
-                let said = said(output);
-                let said =
-                    pieces.map_or(said.clone(), |(text, pieces)| placed(&said, text, pieces));
-                Err(mistakes(&said, &self.file, &self.text))
+                let text = stderr_of(output);
+                let messages =
+                    pieces.map_or(text.clone(), |(file, pieces)| placed(&text, file, pieces));
+                Err(mistakes(&messages, &self.file, &self.text))
             }
         }
     }
 
     fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
         let socket = ran.handover.socket(ROOM);
-        let socket = socket.map_err(|error| format!("cannot be asked for: {}", reason(&error)))?;
+        let socket = socket.map_err(|error| format!("cannot be queried: {}", reason(&error)))?;
         Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
     }
 
@@ -236,24 +236,24 @@ fn feed(command: &mut Command, pieces: &[Piece]) -> io::Result<Output> {
 }
 
 /// The number of pieces that were loaded.
-fn loaded_of(said: &str) -> usize {
-    said.lines().filter(|line| *line == LOADED).count()
+fn loaded_of(messages: &str) -> usize {
+    messages.lines().filter(|line| *line == LOADED).count()
 }
 
 /// nft's messages about a piece, with the places of the file.
-fn placed(said: &str, text: &Expanded, pieces: &[Piece]) -> String {
-    let lines = pieces.get(loaded_of(said)).map_or(&[][..], |piece| &piece.lines);
+fn placed(messages: &str, text: &Expanded, pieces: &[Piece]) -> String {
+    let lines = pieces.get(loaded_of(messages)).map_or(&[][..], |piece| &piece.lines);
     let place = |line: &str| {
         let (number, rest) = line.strip_prefix("/dev/stdin:")?.split_once(':')?;
         let number: usize = number.parse().ok()?;
         let (file, line) = text.place(*lines.get(number.checked_sub(1)?)?);
         Some(format!("{file}:{line}:{rest}"))
     };
-    let said = said.lines().filter(|line| *line != LOADED);
-    said.map(|line| place(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+    let messages = messages.lines().filter(|line| *line != LOADED);
+    messages.map(|line| place(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -270,10 +270,10 @@ fn alone(file: &str, what: String, remedy: &str) -> Mistake {
 }
 
 /// nft's messages: `FILE:LINE:COLUMN-COLUMN: Error: TEXT`, then the line and a mark.
-fn mistakes(said: &str, file: &str, text: &str) -> Vec<Mistake> {
+fn mistakes(messages: &str, file: &str, text: &str) -> Vec<Mistake> {
     let mut ledger = Ledger::new(file, text);
     let mut others = Vec::new();
-    for line in said.lines() {
+    for line in messages.lines() {
         let Some((place, what)) = line.split_once(": Error: ") else { continue };
         let remedy = remedy(what);
         let numbers = place.rsplit_once(':').and_then(|(before, columns)| {
@@ -295,7 +295,7 @@ fn mistakes(said: &str, file: &str, text: &str) -> Vec<Mistake> {
     let mut mistakes = ledger.finish();
     mistakes.append(&mut others);
     if mistakes.is_empty() {
-        mistakes.push(alone(file, why(said), remedy(said)));
+        mistakes.push(alone(file, why(messages), remedy(messages)));
     }
     mistakes
 }
@@ -310,8 +310,9 @@ fn position(text: &str, line: usize, column: usize) -> usize {
     before + column.saturating_sub(1)
 }
 
-fn why(said: &str) -> String {
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was said");
+fn why(messages: &str) -> String {
+    let last =
+        messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nft gives no reason");
     format!("cannot be loaded: {last}")
 }
 
@@ -323,7 +324,7 @@ fn remedy(what: &str) -> &'static str {
     } else if what.contains("No such file or directory") {
         "see that what it names exists: devices of chains can be dummy devices, files those included"
     } else {
-        "mend it as nft says; `nft -c -f FILE` checks a file"
+        "mend it as nft reports; `nft -c -f FILE` checks a file"
     }
 }
 

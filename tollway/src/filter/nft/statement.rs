@@ -56,8 +56,8 @@ impl Rule<'_, '_> {
         }
         let fields = self.fields(left)?;
         let negate = operator == "!=";
-        if let Some(says) = self.without_link(&fields, negate)? {
-            if !says {
+        if let Some(holds) = self.without_link(&fields, negate)? {
+            if !holds {
                 self.never();
             }
             return Ok(());

@@ -93,7 +93,7 @@ pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
         if range.first != address {
             // nft lists `meta mark & 0xff00 == 1` like this: the kernel compares with bits that are never
             // set.
-            return Err("a prefix with more bits than it has is met by no packet".to_owned());
+            return Err("a prefix with more bits than it has matches no packet".to_owned());
         }
         range
     } else {

@@ -72,19 +72,19 @@ impl ModeClimber {
         let (device, umem) = (target.device.to_owned(), umem.clone());
         let Target { ifindex, queues, slots, mac, mtu, .. } = target;
         let (give, given) = mpsc::sync_channel::<Box<dyn Kept>>(1);
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         std::thread::Builder::new().name("port".to_owned()).spawn(move || {
             let Ok(mut program) = given.recv() else { return };
             let target = Target { device: &device, ifindex, queues, slots, mac, mtu };
             // A busy queue is tried again later: ending the port waits for this thread.
             let outcome = steps::climb(&umem, &mut *program, target, mode, (&lent, Duration::ZERO));
             // If the port has ended meanwhile, program and sockets end here.
-            let _ = tell.send((program, outcome));
+            let _ = sender.send((program, outcome));
         })?;
         // Only now, so that the program is not lost if there is no thread.
         if let Some(program) = self.program.take() {
             let _ = give.send(program);
-            self.away = Some(told);
+            self.away = Some(receiver);
         }
         Ok(())
     }

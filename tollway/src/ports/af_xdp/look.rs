@@ -25,7 +25,7 @@ impl AfXdp {
             self.enter(State::Down(what.to_owned()));
         }
         let name = if self.open.is_some() { &self.called } else { &self.device };
-        match interface::ask(self.control.as_fd(), name) {
+        match interface::query(self.control.as_fd(), name) {
             Ok(facts) => self.compare(facts, now_ns),
             Err((_, error)) if is_absent(&error) => {
                 self.close(now_ns);
@@ -94,7 +94,7 @@ impl AfXdp {
         let name = interface::name(self.control.as_fd(), self.facts.index);
         let name = name.unwrap_or_else(|_| self.device.clone());
         // If it has gone, another with its name may come.
-        if let Ok(facts) = interface::ask(self.control.as_fd(), &name) {
+        if let Ok(facts) = interface::query(self.control.as_fd(), &name) {
             self.note_name(name);
             self.note_facts(facts);
         }

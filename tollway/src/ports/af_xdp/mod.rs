@@ -178,7 +178,7 @@ impl AfXdp {
             Failure::Fatal(explain(port, device, action, error))
         };
         let control = UnixDatagram::unbound().map_err(|error| fatal(("socket", error)))?;
-        let facts = interface::ask(control.as_fd(), device).map_err(fatal)?;
+        let facts = interface::query(control.as_fd(), device).map_err(fatal)?;
         let queues = interface::queues(control.as_fd(), device);
         let mut this = Self {
             port: port.to_owned(),
@@ -442,9 +442,9 @@ impl Port for AfXdp {
 }
 
 impl Device for AfXdp {
-    fn each_fd(&self, tell: &mut dyn FnMut(BorrowedFd<'_>)) {
+    fn each_fd(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         for socket in self.open.iter().flat_map(|open| &open.sockets) {
-            tell(socket.fd());
+            visit(socket.fd());
         }
     }
 

@@ -146,7 +146,7 @@ fn two_threads_pass_everything_on_in_order() {
 }
 
 #[test]
-fn the_kernel_asks_for_a_wakeup_by_its_flag() {
+fn the_kernel_requests_a_wakeup_by_its_flag() {
     let ring = plain(2, 0);
     let producer = Producer::new(Arc::clone(&ring));
     assert!(!producer.needs_wakeup());

@@ -146,7 +146,7 @@ pub(super) fn kick_tx(socket: BorrowedFd<'_>) {
 /// Makes the kernel process the fill ring.
 pub(super) fn kick_fill(socket: BorrowedFd<'_>) {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
-    // SAFETY: no bytes are received and no address is asked for.
+    // SAFETY: no bytes are received and no address is requested.
     let _ = unsafe { libc::recvfrom(fd, null_mut(), 0, flags, null_mut(), null_mut()) };
 }
 

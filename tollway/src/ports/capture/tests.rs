@@ -140,7 +140,7 @@ fn simple_and_old_packet_blocks_are_read_without_their_padding() {
 }
 
 #[test]
-fn a_check_sequence_is_taken_off_where_the_file_says_so() {
+fn a_check_sequence_is_removed_where_the_file_has_one() {
     let link_type = 1 | 0x0400_0000 | 2 << 28;
     let packets: [(u32, u32, u32, &[u8]); 3] =
         [(0, 0, 9, b"frame!FCS"), (0, 0, 9, b"frame!F"), (0, 0, 9, b"fra")];
@@ -184,7 +184,7 @@ fn empty_files_have_no_frames_and_no_error() {
 }
 
 #[test]
-fn what_is_no_capture_is_said_to_be_none() {
+fn files_of_other_formats_are_refused() {
     for bytes in [&b"\x1f\x8b\x08\x00gzip"[..], b"abc", b"#!/bin/sh\n"] {
         let (_dir, path) = file("a", bytes);
         let error = read_all(&path).1.unwrap();
@@ -220,7 +220,7 @@ fn a_cut_file_gives_the_frames_before_the_cut() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(
+    fn written_frames_are_read_again(
         frames in proptest::collection::vec(
             (0..4_000_000_000_u64, 0..1_000_000_000_u64, proptest::collection::vec(any::<u8>(), 0..200)),
             0..20,

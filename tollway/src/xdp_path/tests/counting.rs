@@ -100,7 +100,7 @@ fn counts_begin_where_a_predecessor_ended_and_survive_a_new_program() {
 }
 
 #[test]
-fn what_a_device_refuses_is_dropped() {
+fn packets_that_a_device_refuses_are_dropped() {
     let mut program = Program::new(2);
     // A predecessor's packets.
     program.forward(0, 1, 10);
@@ -124,7 +124,7 @@ fn what_a_device_refuses_is_dropped() {
 }
 
 #[test]
-fn what_can_not_be_asked_is_an_error() {
+fn unreadable_counters_are_an_error() {
     let failed = Reading::by(2, |_| 0, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
     assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
 }

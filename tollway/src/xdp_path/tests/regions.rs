@@ -82,7 +82,7 @@ fn a_route_concerns_the_flows_to_where_it_leads() {
 
 /// With a reverse path filter, the verdict also depends on the route to the source.
 #[test]
-fn a_route_to_the_source_concerns_flows_whose_source_is_asked_for() {
+fn a_route_to_the_source_concerns_flows_whose_source_is_checked() {
     for rpf in [Rpf::Off, Rpf::Loose] {
         let mut bench = bench();
         let check = SourceCheck { own: false, rpf, martians_to_kernel: false };

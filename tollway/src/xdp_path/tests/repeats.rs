@@ -182,7 +182,7 @@ fn few(dice: &mut Dice) -> (u8, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn the_xdp_path_never_does_what_the_path_does_not(seed in any::<u64>()) {
+    fn the_xdp_path_never_differs_from_the_user_path(seed in any::<u64>()) {
         let (mut bench, mut dice) = (Bench::new(), Dice(seed));
         let mut hits = 0;
         for _ in 0..400 {

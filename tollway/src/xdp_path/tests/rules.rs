@@ -8,8 +8,8 @@ use tollway_dataplane::stages::filter::Count;
 use super::{Bench, Flows as _};
 use crate::filter::carry::carried;
 use crate::filter::eval::Link;
-use crate::filter::flatten::flatten;
 use crate::filter::ir::*;
+use crate::filter::program;
 use crate::testkit::wires::LinkVariant;
 
 const UDP: u8 = 17;
@@ -32,7 +32,7 @@ fn ruleset(rules: &[Vec<Step>], counters: usize) -> Ruleset {
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
     let links = vec![Link::default(); bench.net.router.tables.links.len()];
-    let filter = flatten(rules, &links, &bench.net.router.tables.epochs).unwrap();
+    let filter = program::compile(rules, &links, &bench.net.router.tables.epochs).unwrap();
     let carried = carried(before, Some(rules));
     bench.net.router.set_filter(Some(Arc::new(filter)), &carried);
 }

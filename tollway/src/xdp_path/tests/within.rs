@@ -48,7 +48,7 @@ fn a_flow_enters_with_its_second_packet_and_once() {
 }
 
 #[test]
-fn what_a_device_takes_no_packets_of_for_their_length_stays_out() {
+fn packets_too_long_for_a_device_stay_out() {
     // Port 1 and its links have an MTU of 9000, port 2 has one of 1280.
     let (plain, vlan, qinq) = (LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Qinq);
     for (mtu, takes_pieces, to, port, enters) in [
@@ -110,7 +110,7 @@ fn four_protocols_enter_and_no_others() {
 }
 
 #[test]
-fn what_the_steering_program_can_not_tell_apart_stays_out() {
+fn packets_that_the_xdp_program_cannot_distinguish_stay_out() {
     let two_tags = [(DOT1Q, 0), (DOT1Q, 10)];
     let stays: [(&str, Packet); 10] = [
         ("a first fragment", plain4().fragment(0, true)),
@@ -242,7 +242,7 @@ fn a_change_empties_the_xdp_path_and_the_next_packet_enters_again() {
 }
 
 #[test]
-fn what_was_looked_up_before_a_change_is_void() {
+fn lookups_before_a_change_are_void() {
     // Another worker notices the change, or this one in its next turn. Whichever comes first, the
     // entry carries the old generation, or there is no entry.
     let (mut umem, tables) = (Umem::new(4, 2048).unwrap(), tables());
@@ -279,7 +279,7 @@ fn what_was_looked_up_before_a_change_is_void() {
 }
 
 #[test]
-fn what_a_predecessor_entered_is_void() {
+fn entries_of_a_predecessor_are_void() {
     let maps = Maps::default();
     let mut bench = Bench::with(maps.clone());
     bench.twice(0, &plain4().build());

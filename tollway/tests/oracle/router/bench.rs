@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::case::Case;
 use super::draw::Able;
-use super::mirror::{Counts, Mirror};
-use super::paths::{self, Judged};
+use super::kernel_router::{Counts, KernelRouter};
+use super::paths::{self, PathCounts};
 use super::side::{Nobody, Side};
 use super::traffic::Packet;
 use crate::kernel::{Sent, on_one_processor};
@@ -35,7 +35,7 @@ pub enum Start {
 pub enum Second {
     /// The kernel as well, with a fault that this script injects.
     Kernel(String),
-    Tollway(Option<Mirror>),
+    Tollway(Option<KernelRouter>),
 }
 
 /// The two routers.
@@ -78,8 +78,8 @@ impl Bench {
 
     /// Creates new namespaces, in which the kernel has no record of the errors that it has sent.
     fn renew(&mut self) {
-        if let Second::Tollway(mirror) = &mut self.second {
-            *mirror = None;
+        if let Second::Tollway(router) = &mut self.second {
+            *router = None;
         }
         self.sides = two();
     }
@@ -114,15 +114,15 @@ impl Bench {
                 self.sides[1].reset(able);
             }
         }
-        let told = [0, 1].map(|side| self.sides[side].apply(&case.config));
+        let complaints = [0, 1].map(|side| self.sides[side].apply(&case.config));
         assert_eq!(
-            told[0], told[1],
+            complaints[0], complaints[1],
             "the kernel takes a configuration in one namespace as in the other"
         );
         self.rest();
         self.start(case.config.ports)?;
         self.sync()?;
-        Ok(told[0].matches("Command failed").count())
+        Ok(complaints[0].matches("Command failed").count())
     }
 
     /// Waits until both routers have the same configuration active, and nothing else. The kernel
@@ -154,7 +154,8 @@ impl Bench {
     fn start(&mut self, ports: usize) -> Result<(), Vec<String>> {
         match &mut self.second {
             Second::Tollway(none @ None) => {
-                *none = Some(Mirror::start(&self.sides[1], ports).map_err(|told| vec![told])?);
+                *none =
+                    Some(KernelRouter::start(&self.sides[1], ports).map_err(|error| vec![error])?);
             }
             Second::Tollway(_) => {}
             Second::Kernel(script) => {
@@ -166,51 +167,51 @@ impl Bench {
 
     fn sync(&mut self) -> Result<(), Vec<String>> {
         match &mut self.second {
-            Second::Tollway(Some(mirror)) => mirror.sync().map_err(|told| vec![told]),
+            Second::Tollway(Some(router)) => router.sync().map_err(|error| vec![error]),
             _ => Ok(()),
         }
     }
 
     /// Sends a case's packets to Tollway, one link and family at a time. Returns sentences where
     /// Tollway contradicts its report.
-    pub fn paths(&mut self, case: &Case) -> Result<(Vec<String>, Judged), String> {
-        let mut judged = Judged::default();
-        let Second::Tollway(Some(mirror)) = &mut self.second else {
-            return Ok((Vec::new(), judged));
+    pub fn paths(&mut self, case: &Case) -> Result<(Vec<String>, PathCounts), String> {
+        let mut by_path = PathCounts::default();
+        let Second::Tollway(Some(router)) = &mut self.second else {
+            return Ok((Vec::new(), by_path));
         };
         let checked = check(&self.sides[1], case.config.ports)?;
         let start = Instant::now();
-        let (said, mut wrong) = loop {
-            let said = mirror.offload()?;
-            let wrong = paths::agree(&checked, &said);
+        let (report, mut wrong) = loop {
+            let report = router.offload()?;
+            let wrong = paths::agree(&checked, &report);
             if wrong.is_empty() || start.elapsed() > AGREED {
-                break (said, wrong);
+                break (report, wrong);
             }
             std::thread::sleep(Duration::from_millis(50));
         };
         for (class, packets) in paths::classes(&case.config, &case.packets) {
-            let before = mirror.everything()?;
-            self.sides[1].send(&packets, mirror);
-            let counts = (&before, &mirror.everything()?);
-            wrong.extend(paths::judge(&said, &class, counts, &mut judged));
+            let before = router.everything()?;
+            self.sides[1].send(&packets, router);
+            let counts = (&before, &router.everything()?);
+            wrong.extend(paths::contradictions(&report, &class, counts, &mut by_path));
         }
-        Ok((wrong, judged))
+        Ok((wrong, by_path))
     }
 
     /// Sends packets to both routers at the same time, as silent neighbours take long.
     pub fn send(&mut self, packets: &[Packet]) -> Both {
         let [first, second] = &mut self.sides;
-        let mirror = match &mut self.second {
-            Second::Tollway(mirror) => mirror.as_mut(),
+        let router = match &mut self.second {
+            Second::Tollway(router) => router.as_mut(),
             Second::Kernel(_) => None,
         };
         let (by_first, (by_second, counts, complaints)) = std::thread::scope(|scope| {
             let by_first = scope.spawn(|| first.exchange(packets, &mut Nobody));
-            let by_second = match mirror {
-                Some(mirror) => {
-                    let before = mirror.counts();
-                    let sent = second.exchange(packets, mirror);
-                    (sent, mirror.counts().since(before), mirror.complaints())
+            let by_second = match router {
+                Some(router) => {
+                    let before = router.counts();
+                    let sent = second.exchange(packets, router);
+                    (sent, router.counts().since(before), router.complaints())
                 }
                 None => (second.exchange(packets, &mut Nobody), Counts::default(), Vec::new()),
             };
@@ -225,9 +226,9 @@ impl Bench {
 fn check(side: &Side, ports: usize) -> Result<Value, String> {
     let mut command = side.command(env!("CARGO_BIN_EXE_tollway"));
     let output = command.args(["check", "--json"]).args(&DEVICES[..ports]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&told)
-        .map_err(|_| format!("tollway check: {told}{}", String::from_utf8_lossy(&output.stderr)))
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .map_err(|_| format!("tollway check: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn two() -> [Side; 2] {

@@ -6,7 +6,7 @@ use super::bench::{Bench, Start};
 use super::config::Config;
 use super::draw::{self, Able};
 use super::excluded::differences;
-use super::paths::Judged;
+use super::paths::PathCounts;
 use super::traffic::{self, Packet};
 use crate::dice::Dice;
 
@@ -38,7 +38,7 @@ pub struct Tally {
     /// Packets that the XDP path forwarded.
     pub xdp_path: u64,
     /// Packets for which Tollway's report about its paths held.
-    pub judged: Judged,
+    pub by_path: PathCounts,
 }
 
 /// How a case ended.
@@ -82,13 +82,13 @@ impl Case {
         };
         let sent = bench.send(&self.packets);
         let words = ["the kernel", bench.second_name()];
-        let mut told = differences(self, words, [&sent.first, &sent.second]);
-        told.extend(sent.complaints);
-        if !told.is_empty() {
-            return (Outcome::Differs(told), sent.late);
+        let mut found = differences(self, words, [&sent.first, &sent.second]);
+        found.extend(sent.complaints);
+        if !found.is_empty() {
+            return (Outcome::Differs(found), sent.late);
         }
-        let judged = match bench.paths(self) {
-            Ok((wrong, judged)) if wrong.is_empty() => judged,
+        let by_path = match bench.paths(self) {
+            Ok((wrong, by_path)) if wrong.is_empty() => by_path,
             Ok((wrong, _)) => return (Outcome::Strays(wrong), sent.late),
             Err(error) => return (Outcome::Differs(vec![error]), sent.late),
         };
@@ -100,7 +100,7 @@ impl Case {
             received: sent.counts.received,
             punted: sent.counts.punted,
             xdp_path: sent.counts.xdp_path,
-            judged,
+            by_path,
         };
         (Outcome::Same(tally), sent.late)
     }

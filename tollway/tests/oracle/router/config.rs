@@ -117,19 +117,19 @@ impl Config {
     /// Next hops of the routes that a destination may match.
     pub fn groups(&self, to: IpAddr) -> Vec<Group> {
         let groups = self.lines.iter().filter_map(|line| line.group.as_ref());
-        let mut met: Vec<Group> = Vec::new();
+        let mut merged: Vec<Group> = Vec::new();
         for group in groups.filter(|group| group.to.contains(&to)) {
             let joins = to.is_ipv6() || group.to.prefix_len() == 0;
             let is_one = |one: &&mut Group| joins && (one.to, &one.key) == (group.to, &group.key);
-            match met.iter_mut().find(is_one) {
+            match merged.iter_mut().find(is_one) {
                 Some(one) => {
                     one.hops.extend(&group.hops);
                     one.tries = true;
                 }
-                None => met.push(group.clone()),
+                None => merged.push(group.clone()),
             }
         }
-        met
+        merged
     }
 
     /// Whether a group of several next hops for a destination has one that never answers.
@@ -154,7 +154,7 @@ impl Config {
         all.filter(|next| net::is_silent(*next) && !self.is_neighbour(*next)).collect()
     }
 
-    /// Whether the configuration has a neighbour entry for an address, so that nobody needs to ask.
+    /// Whether the configuration has a neighbour entry for an address, so that nobody sends requests.
     fn is_neighbour(&self, address: IpAddr) -> bool {
         self.lines.iter().any(|line| {
             let words: Vec<_> = line.text.split(' ').collect();

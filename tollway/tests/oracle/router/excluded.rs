@@ -18,8 +18,8 @@
 //!   about their gateways (`fib_select_default`).
 //! - The IPv4 identification (and so the checksum) of packets that the router itself sends, and the
 //!   time of day in its ICMP timestamps.
-//! - ARP, ND and MLD of the router: what the kernel asks its neighbours depends on when it last
-//!   asked. The test compares the effects of the answers.
+//! - ARP, ND and MLD of the router: what the kernel requests depends on the time of its last
+//!   request. The test compares the effects of the answers.
 //! - How often the router sends a redirect (the kernel limits that by time: `ip_rt_send_redirect`,
 //!   `ndisc_send_redirect`), and for which packet. Also, whether an IPv6 redirect has the
 //!   neighbour's Ethernet address, which may still be unknown. The test compares whether there is a
@@ -74,7 +74,7 @@ pub fn differences(
     for tally in [&mut first, &mut second] {
         tally.retain(|(_, frame), _| !is_unreachable_by(config, &blocked, frame));
     }
-    let tell = |tally: &Tally, word: &str| {
+    let describe = |tally: &Tally, word: &str| {
         let one = |((device, frame), count): (&Sent, &usize)| {
             let times = if *count == 1 { String::new() } else { format!(" ({count} times)") };
             let number = tag(frame).unwrap_or(0);
@@ -86,7 +86,7 @@ pub fn differences(
         };
         tally.iter().map(one).collect::<Vec<_>>()
     };
-    [tell(&first, words[0]), tell(&second, words[1])].concat()
+    [describe(&first, words[0]), describe(&second, words[1])].concat()
 }
 
 /// Counts the sent frames that the test compares.

@@ -7,7 +7,7 @@ mod case;
 mod config;
 mod draw;
 mod excluded;
-mod mirror;
+mod kernel_router;
 mod net;
 mod paths;
 mod routes;
@@ -40,9 +40,9 @@ const APART: u64 = 1 << 20;
 
 /// Runs all cases, or those that the environment selects, and fails if Tollway differs from the
 /// kernel.
-pub fn judged() {
-    let asked = ["FROM", "CASES", "REPLAY"].map(|word| format!("TOLLWAY_ORACLE_{word}"));
-    if asked.iter().all(|name| std::env::var_os(name).is_none_or(|text| text.is_empty())) {
+pub fn like_the_kernel() {
+    let settings = ["FROM", "CASES", "REPLAY"].map(|word| format!("TOLLWAY_ORACLE_{word}"));
+    if settings.iter().all(|name| std::env::var_os(name).is_none_or(|text| text.is_empty())) {
         let failed: Vec<_> = in_shares().into_iter().filter(|status| !status.success()).collect();
         assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
         return;
@@ -62,7 +62,7 @@ pub fn judged() {
 fn in_shares() -> Vec<ExitStatus> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let most = CASES.div_ceil(SHARES).next_multiple_of(RUNNING);
-    let inside = namespaces::inside("-nm", "the_kernel_is_the_judge_of_the_router");
+    let inside = namespaces::inside("-nm", "the_router_forwards_like_the_kernel");
     let share = |share: u64| {
         let from = share * most;
         let mut command = Command::new("taskset");
@@ -152,17 +152,17 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
         let case =
             Case::draw(seed.wrapping_mul(APART).wrapping_add(number), bench.able, ports, how);
         let config = case.config.clone();
-        let (told, strays) = match case.run(bench) {
+        let (found, strays) = match case.run(bench) {
             Outcome::Same(tally) => {
                 add(&mut all, tally);
                 (Vec::new(), false)
             }
-            Outcome::Differs(told) => (told, false),
-            Outcome::Strays(told) => (told, true),
+            Outcome::Differs(found) => (found, false),
+            Outcome::Strays(found) => (found, true),
         };
-        if !told.is_empty() {
+        if !found.is_empty() {
             let before = before.clone().filter(|_| how == Start::Running);
-            failed.push(report(Case { before, ..case }, (told, strays), bench));
+            failed.push(report(Case { before, ..case }, (found, strays), bench));
         }
         before = Some(config);
         if failed.len() == ENOUGH {
@@ -170,7 +170,7 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
             break;
         }
     }
-    let Tally { lines, refused, packets, sent, received, punted, xdp_path, judged } = all;
+    let Tally { lines, refused, packets, sent, received, punted, xdp_path, by_path } = all;
     println!(
         "{lines} lines, {refused} refused; {packets} packets, {sent} frames of the kernel; Tollway had {received} \
          packets, left {punted} of them to the kernel, and the XDP path forwarded {xdp_path}; {:.0} s",
@@ -178,13 +178,16 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     );
     println!(
         "of what is called fast Tollway forwarded {} packets, and of what is called the kernel's it left {}",
-        judged.fast, judged.kernel
+        by_path.fast, by_path.kernel
     );
     let has_tollway = matches!(bench.second, Second::Tollway(_));
-    let is_judged = judged.fast > cases && judged.kernel > cases / 4;
-    assert!(!has_tollway || cases < 10 || is_judged, "too little was said of paths to tell much");
+    let is_enough = by_path.fast > cases && by_path.kernel > cases / 4;
+    assert!(
+        !has_tollway || cases < 10 || is_enough,
+        "too few packets took the reported paths for a verdict"
+    );
     assert!(refused * 5 < lines.max(1), "too many lines were none");
-    assert!(sent * 4 > packets, "too few packets were forwarded to tell much");
+    assert!(sent * 4 > packets, "too few packets were forwarded for a verdict");
     failed
 }
 
@@ -196,18 +199,18 @@ fn add(all: &mut Tally, one: Tally) {
     all.received += one.received;
     all.punted += one.punted;
     all.xdp_path += one.xdp_path;
-    all.judged.fast += one.judged.fast;
-    all.judged.kernel += one.judged.kernel;
+    all.by_path.fast += one.by_path.fast;
+    all.by_path.kernel += one.by_path.kernel;
 }
 
 /// Shrinks a case, keeps it in a file, and describes it.
-fn report(case: Case, (told, strays): (Vec<String>, bool), bench: &mut Bench) -> String {
+fn report(case: Case, (found, strays): (Vec<String>, bool), bench: &mut Bench) -> String {
     let seed = case.seed;
     println!("router {seed} {}", if strays { "strays" } else { "differs" });
-    tell(&case, &told);
+    print(&case, &found);
     let original = case.clone();
     // Keep the original, in case this run is cut short.
-    shrink::keep(&original, told.clone());
+    shrink::keep(&original, found.clone());
     let mut small = shrink::shrink(case, strays, bench);
     let mut outcome = small.run(bench);
     if matches!(outcome, Outcome::Same(_)) {
@@ -215,16 +218,16 @@ fn report(case: Case, (told, strays): (Vec<String>, bool), bench: &mut Bench) ->
         outcome = small.run(bench);
     }
     let differences = match outcome {
-        Outcome::Differs(told) | Outcome::Strays(told) => told,
-        Outcome::Same(_) => [vec!["it differed once and no more".to_owned()], told].concat(),
+        Outcome::Differs(found) | Outcome::Strays(found) => found,
+        Outcome::Same(_) => [vec!["it differed once and no more".to_owned()], found].concat(),
     };
     println!("made small:\n{}", small.config.text().join("\n"));
-    tell(&small, &differences);
+    print(&small, &differences);
     let path = shrink::keep(&small, differences);
     format!("router {seed}, kept in {}", path.display())
 }
 
-fn tell(case: &Case, differences: &[String]) {
+fn print(case: &Case, differences: &[String]) {
     println!("{} lines, {} packets", case.config.lines.len(), case.packets.len());
     if let [packet] = &case.packets[..] {
         println!("by {}: {}", crate::net::DEVICES[packet.device], net::words_of(&packet.frame));
@@ -240,9 +243,9 @@ fn replay(bench: &mut Bench, path: &str) {
         Outcome::Same(_) => println!("no difference"),
         Outcome::Differs(differences) | Outcome::Strays(differences) => {
             println!("{}", case.config.text().join("\n"));
-            tell(&case, &differences);
-            if let Second::Tollway(Some(mirror)) = &mut bench.second {
-                println!("{:#}", mirror.everything().unwrap_or_default());
+            print(&case, &differences);
+            if let Second::Tollway(Some(router)) = &mut bench.second {
+                println!("{:#}", router.everything().unwrap_or_default());
             }
             panic!("Tollway differs from the kernel");
         }

@@ -1,7 +1,7 @@
 //! The network around the oracle's routers: the hosts at the far ends of their wires, and what
 //! these answer.
 //!
-//! Whatever address a router asks for by ARP or ND, a host there has it, except addresses whose
+//! Whatever address a router requests by ARP or ND, a host there has it, except addresses whose
 //! last byte is [`SILENT`] or more. Ethernet addresses are made of the device and the IP address,
 //! so a frame shows which next hop it took.
 
@@ -104,7 +104,7 @@ pub fn is_silent(address: IpAddr) -> bool {
 
 /// How the far end answers an ARP or ND request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Reply {
     /// The frame is not a request.
     Nothing,
     /// Nobody has the address.
@@ -114,16 +114,16 @@ pub enum Asked {
 }
 
 /// How the far end of a device answers a frame.
-pub fn ask(device: usize, frame: &[u8]) -> Asked {
+pub fn reply(device: usize, frame: &[u8]) -> Reply {
     let answer = match ethertype(frame) {
         Some(ARP) => arp(device, frame),
         Some(IPV6) => neighbour(device, frame),
         _ => None,
     };
-    answer.unwrap_or(Asked::Nothing)
+    answer.unwrap_or(Reply::Nothing)
 }
 
-fn arp(device: usize, frame: &[u8]) -> Option<Asked> {
+fn arp(device: usize, frame: &[u8]) -> Option<Reply> {
     let at = packet_at(frame);
     let packet = frame.get(at..at + 28)?;
     let target: [u8; 4] = *packet[24..].first_chunk()?;
@@ -132,16 +132,16 @@ fn arp(device: usize, frame: &[u8]) -> Option<Asked> {
         return None;
     }
     if is_silent(target.into()) {
-        return Some(Asked::Silent);
+        return Some(Reply::Silent);
     }
     let own = far_mac(device, target.into());
     let mut answer = [&packet[8..14], &own, &frame[12..at], &packet[..7], &[2], &own].concat();
     answer.extend(target);
     answer.extend(&packet[8..18]);
-    Some(Asked::Answer(answer))
+    Some(Reply::Answer(answer))
 }
 
-fn neighbour(device: usize, frame: &[u8]) -> Option<Asked> {
+fn neighbour(device: usize, frame: &[u8]) -> Option<Reply> {
     let at = packet_at(frame);
     let packet = frame.get(at..)?;
     let target: [u8; 16] = *packet.get(48..)?.first_chunk()?;
@@ -150,7 +150,7 @@ fn neighbour(device: usize, frame: &[u8]) -> Option<Asked> {
         return None;
     }
     if is_silent(target.into()) {
-        return Some(Asked::Silent);
+        return Some(Reply::Silent);
     }
     let own = far_mac(device, target.into());
     let mut message = [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target, &[2, 1], &own].concat();
@@ -162,5 +162,5 @@ fn neighbour(device: usize, frame: &[u8]) -> Option<Asked> {
     answer.extend(target);
     answer.extend(&packet[8..24]);
     answer.extend(message);
-    Some(Asked::Answer(answer))
+    Some(Reply::Answer(answer))
 }

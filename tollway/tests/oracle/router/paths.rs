@@ -81,7 +81,7 @@ fn links(config: &Config) -> Vec<(String, usize, Vec<u8>)> {
 /// Packets that took the reported path: `fast` ones Tollway forwarded, `kernel` ones it left to the
 /// kernel.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Judged {
+pub struct PathCounts {
     pub fast: u64,
     pub kernel: u64,
 }
@@ -95,22 +95,22 @@ pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
     for link in now["links"].as_array_mut().into_iter().flatten() {
         for way in ["arrives", "leaves"] {
             for family in ["ipv4", "ipv6"] {
-                if let Some(whys) = link[way][family].as_array_mut() {
-                    whys.retain(|why| why["reason"] != "large_mtu");
+                if let Some(reasons) = link[way][family].as_array_mut() {
+                    reasons.retain(|why| why["reason"] != "large_mtu");
                 }
             }
         }
     }
-    let paths = |said: &Value| {
-        let mut said = said.clone();
+    let paths = |report: &Value| {
+        let mut report = report.clone();
         for link in
-            said["links"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
+            report["links"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
         {
             // They follow from the other fields.
             link.remove("ipv4_fast");
             link.remove("ipv6_fast");
         }
-        said
+        report
     };
     let (checked, now) = (paths(checked), paths(&now));
     let differ = ["general", "links", "groups", "parts"].into_iter().filter(|of| {
@@ -118,7 +118,7 @@ pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
         checked[*of] != now[*of] && !(*of == "parts" && has_grown(live))
     });
     differ
-        .map(|of| format!("check says of {of}: {}; the router: {}", checked[of], now[of]))
+        .map(|of| format!("check reports of {of}: {}; the router: {}", checked[of], now[of]))
         .collect()
 }
 
@@ -126,13 +126,13 @@ fn has_grown(live: &Value) -> bool {
     live.to_string().contains("\"large_mtu\"")
 }
 
-/// Returns where the treatment of a class's packets contradicts the report `said`. `before` and
+/// Returns where the treatment of a class's packets contradicts the report. `before` and
 /// `after` are all of Tollway's counts.
-pub fn judge(
-    said: &Value,
+pub fn contradictions(
+    report: &Value,
     class: &Class,
     (before, after): (&Value, &Value),
-    judged: &mut Judged,
+    by_path: &mut PathCounts,
 ) -> Vec<String> {
     let (link, is_four) = class;
     let family = if *is_four { "ipv4" } else { "ipv6" };
@@ -140,10 +140,10 @@ pub fn judge(
         let of = |all: &Value| all.pointer(path).and_then(Value::as_u64).unwrap_or(0);
         of(after).saturating_sub(of(before))
     };
-    let is_any = |value: &Value| value.as_array().is_some_and(|whys| !whys.is_empty());
+    let is_any = |value: &Value| value.as_array().is_some_and(|reasons| !reasons.is_empty());
     let has = |value: &Value| is_any(&value[family]);
-    let all: Vec<&Value> = said["links"].as_array().into_iter().flatten().collect();
-    let general = has(&said["general"]);
+    let all: Vec<&Value> = report["links"].as_array().into_iter().flatten().collect();
+    let general = has(&report["general"]);
     let Some(own) = all.iter().find(|one| one["link"] == link.as_str()) else {
         return vec![format!("Tollway does not know of the link {link}")];
     };
@@ -153,9 +153,9 @@ pub fn judge(
     let left = count(&format!("/counts/ports/{port}/kernel/{LEFT}"));
     let is_kernels = general || has(&own["arrives"]);
     if is_kernels {
-        judged.kernel += left + count("/punts/kernel_link");
+        by_path.kernel += left + count("/punts/kernel_link");
     } else {
-        judged.fast += forwarded;
+        by_path.fast += forwarded;
     }
     if is_kernels && forwarded > 0 {
         wrong.push(format!(
@@ -176,18 +176,18 @@ pub fn judge(
     if is_kernels {
         return wrong;
     }
-    let is_said = |of: &str| {
-        let parts = said["parts"].as_array().into_iter().flatten();
+    let is_reported = |of: &str| {
+        let parts = report["parts"].as_array().into_iter().flatten();
         parts.filter_map(|part| part["what"].as_str()).any(|what| what.contains(of))
     };
     let leaves = all.len() < DEVICES.len() || all.iter().any(|one| has(&one["leaves"]));
     let reasons = [
         ("kernel_link", false),
-        ("kernel_route", leaves || has(&said["groups"]) || is_said("route")),
-        ("kernel_rule", is_said("ip rule") || is_said("ip -6 rule")),
-        ("filter_unsupported", is_said("nft rule")),
+        ("kernel_route", leaves || has(&report["groups"]) || is_reported("route")),
+        ("kernel_rule", is_reported("ip rule") || is_reported("ip -6 rule")),
+        ("filter_unsupported", is_reported("nft rule")),
     ];
-    for (reason, _) in reasons.into_iter().filter(|(_, is_said)| !is_said) {
+    for (reason, _) in reasons.into_iter().filter(|(_, is_reported)| !is_reported) {
         let left = count(&format!("/punts/{reason}"));
         if left > 0 {
             wrong.push(format!(
@@ -199,9 +199,9 @@ pub fn judge(
     let of_port = all.iter().filter(|one| one["port"] == own["port"]);
     let mut ways = of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
     let only_fast =
-        !ways.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&said["general"][*of]));
+        !ways.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&report["general"][*of]));
     let fragments = if *is_four { "IPv4 fragments" } else { "IPv6 packets with extension headers" };
-    if left > 0 && only_fast && !is_said(fragments) {
+    if left > 0 && only_fast && !is_reported(fragments) {
         wrong.push(format!(
             "{family} of {link} is called fast, and {left} packets are left to the kernel"
         ));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::config::{self, Config};
 use super::draw::Able;
-use super::net::{Asked, ask};
+use super::net::{Reply, reply};
 use super::sysctl;
 use super::traffic::{Packet, WAVES, did_not_fit};
 use crate::kernel::{Sent, namespace, run};
@@ -54,7 +54,7 @@ pub struct Side {
     /// Both ends of the marker's wire: here, and in the router's namespace.
     marker: [Wire; 2],
     markers: u32,
-    /// When the router last asked for a silent neighbour.
+    /// When the router last sent a request for a silent neighbour.
     silence: Option<Instant>,
     /// When the test last read the wires, and whether that was too late for an answer.
     looked: Instant,
@@ -96,8 +96,8 @@ impl Side {
         let wires = DEVICES.iter().map(|device| wire(device)).collect();
         let here = wire(MARKER);
         let own = format!("ip link set {MARKER} up && ip -oneline link show dev {MARKER}");
-        let told = run(&namespace, &own, "").unwrap();
-        let marker = [here, Wire::open_in(namespace.0.id(), number(&told)).unwrap()];
+        let output = run(&namespace, &own, "").unwrap();
+        let marker = [here, Wire::open_in(namespace.0.id(), number(&output)).unwrap()];
         Self {
             namespace,
             wires,
@@ -117,14 +117,14 @@ impl Side {
 
     /// Applies a configuration. Returns the complaints about it.
     pub fn apply(&mut self, config: &Config) -> String {
-        let mut told = self.run(&config.script(), "").unwrap();
+        let mut complaints = self.run(&config.script(), "").unwrap();
         if let Some(rules) = &config.rules
             && let Err(error) = self.run("nft -f -", &rules.text())
         {
-            told += &error;
+            complaints += &error;
         }
         self.had = Some(config.clone());
-        told
+        complaints
     }
 
     /// Removes all configuration, and discards the frames that arrive meanwhile.
@@ -140,12 +140,12 @@ impl Side {
         let all = "route show table all\nrule\naddress show\n";
         let script =
             ["-4", "-6"].map(|family| format!("ip -o {family} -batch - <<'END'\n{all}END\n"));
-        let told = self.run(&script.concat(), "").unwrap();
+        let output = self.run(&script.concat(), "").unwrap();
         // The devices have other numbers in the other namespace.
         let plain = |line: &str| line.split_once(": ").map_or(line, |(_, line)| line).to_owned();
         // Tollway's own devices, through which it punts packets.
         let is_theirs = |line: &&str| line.contains(" dev toll") || line.contains(": toll");
-        let mut lines: Vec<_> = told.lines().filter(|line| !is_theirs(line)).map(plain).collect();
+        let mut lines: Vec<_> = output.lines().filter(|line| !is_theirs(line)).map(plain).collect();
         lines.sort_unstable();
         lines
     }
@@ -166,9 +166,9 @@ impl Side {
             let of_wave = packets.iter().filter(|packet| packet.wave == wave);
             // A path MTU applies to the packets after it: those before it may still be on a longer
             // path.
-            let (told, others): (Vec<_>, Vec<_>) =
+            let (errors, others): (Vec<_>, Vec<_>) =
                 of_wave.partition(|packet| did_not_fit(&packet.frame).is_some());
-            for packets in [&others, &told].into_iter().filter(|packets| !packets.is_empty()) {
+            for packets in [&others, &errors].into_iter().filter(|packets| !packets.is_empty()) {
                 for packet in packets {
                     // A device that is down takes no frames.
                     let _ = self.wires[packet.device].send(&packet.frame);
@@ -176,7 +176,7 @@ impl Side {
                 }
                 self.settle(idle, &mut sent);
             }
-            if !told.is_empty() {
+            if !errors.is_empty() {
                 std::thread::sleep(LEARNT);
             }
         }
@@ -187,9 +187,9 @@ impl Side {
     fn give_up(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
         let start = Instant::now();
         // An error that results from this may itself wait for a silent neighbour.
-        while let Some(asked) = self.silence.take() {
+        while let Some(since) = self.silence.take() {
             // A machine under load runs the kernel's timers late.
-            while asked.elapsed() < GIVEN_UP || self.is_waiting() {
+            while since.elapsed() < GIVEN_UP || self.is_waiting() {
                 assert!(start.elapsed() < PATIENCE, "the kernel waits for a neighbour for ever");
                 std::thread::sleep(Duration::from_millis(5));
                 // Other neighbours need answers meanwhile.
@@ -201,8 +201,8 @@ impl Side {
 
     /// Whether the kernel still waits for an answer of a neighbour.
     fn is_waiting(&self) -> bool {
-        let told = self.run("ip neigh show nud incomplete", "").unwrap();
-        told.lines().any(|line| !line.contains(" dev toll"))
+        let output = self.run("ip neigh show nud incomplete", "").unwrap();
+        output.lines().any(|line| !line.contains(" dev toll"))
     }
 
     /// Waits until no more frames arrive and nothing is in progress.
@@ -241,10 +241,10 @@ impl Side {
         for (device, wire) in self.wires.iter_mut().enumerate() {
             // A read fails once for a device that went down.
             while let Ok(Some(frame)) = wire.receive() {
-                match ask(device, &frame) {
-                    Asked::Nothing => {}
-                    Asked::Silent => self.silence = Some(Instant::now()),
-                    Asked::Answer(answer) => {
+                match reply(device, &frame) {
+                    Reply::Nothing => {}
+                    Reply::Silent => self.silence = Some(Instant::now()),
+                    Reply::Answer(answer) => {
                         self.late |= since > LATE;
                         let _ = wire.send(&answer);
                     }
@@ -266,6 +266,6 @@ impl Side {
 }
 
 /// The number of a device, from the output of `ip -oneline link`.
-fn number(told: &str) -> i32 {
-    told.split(':').next().unwrap().parse().unwrap()
+fn number(output: &str) -> i32 {
+    output.split(':').next().unwrap().parse().unwrap()
 }

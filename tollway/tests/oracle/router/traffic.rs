@@ -12,7 +12,7 @@ use crate::icmp::{self, checksum};
 use crate::net;
 use crate::packets;
 
-/// One in this many cases tells the router that packets did not fit (RFC 1191).
+/// One in this many cases reports to the router that packets did not fit (RFC 1191).
 const TOO_BIG_CASES: usize = 4;
 /// Waves in each case.
 pub const WAVES: usize = 4;

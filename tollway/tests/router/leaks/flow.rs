@@ -37,10 +37,10 @@ pub fn hurry() {
     crate::namespaces::sh(&format!("chrt -f -p 10 {thread}"));
 }
 
-/// Runs as sender or receiver, as the command line says.
+/// Runs as sender or receiver, as the command line selects.
 pub fn role(words: &[&str]) -> ExitCode {
     match words {
-        ["--ask", addresses] => send(addresses),
+        ["--client", addresses] => send(addresses),
         ["--serve", _] => receive(),
         _ => return ExitCode::FAILURE,
     }
@@ -111,7 +111,7 @@ impl Flow {
                 of_reader.packets.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let sender = start(from, "--ask", &format!("{source}>{destination}"));
+        let sender = start(from, "--client", &format!("{source}>{destination}"));
         Self { arrived, _sender: sender, receiver, reader: Some(reader) }
     }
 

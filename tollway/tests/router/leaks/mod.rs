@@ -9,17 +9,17 @@ mod tcx;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollway::control::Ask;
+use tollway::control::ShowRequest;
 
 use super::namespaces::{Process, sh, until};
-use super::running::{Mirror, Net};
+use super::running::{KernelRouter, Net};
 use flow::Flow;
 pub use flow::role;
 
 /// Limit for changes that the kernel reports by an event.
-const TOLD: Duration = Duration::from_millis(10);
+const REPORTED: Duration = Duration::from_millis(10);
 /// Limit for the median of these changes.
-const TOLD_MEDIAN: Duration = Duration::from_millis(1);
+const REPORTED_MEDIAN: Duration = Duration::from_millis(1);
 /// Limit for changes without an event, which the controller polls.
 const POLLED: Duration = Duration::from_millis(100);
 /// Number of tries, since a busy machine may be slow once.
@@ -42,45 +42,49 @@ enum How {
     Tcx,
 }
 
-const fn told(name: &'static str, stop: &'static str, go: &'static str) -> Change {
-    Change { name, stop: How::Commands(stop, go), limit: TOLD }
+const fn reported(name: &'static str, stop: &'static str, go: &'static str) -> Change {
+    Change { name, stop: How::Commands(stop, go), limit: REPORTED }
 }
 
 const CHANGES: [Change; 13] = [
-    told("a rule of nft", "nft add rule inet f fw udp dport 9 drop", "nft flush chain inet f fw"),
-    told(
+    reported(
+        "a rule of nft",
+        "nft add rule inet f fw udp dport 9 drop",
+        "nft flush chain inet f fw",
+    ),
+    reported(
         "a rule of nft while others are read",
         "nft add rule inet o others udp dport 99 accept; sleep 0.005; nft add rule inet f fw udp dport 9 drop",
         "nft flush chain inet f fw; nft flush chain inet o others",
     ),
-    told(
+    reported(
         "an element of a set",
         "nft add element inet f s { 172.16.5.5 }",
         "nft delete element inet f s { 172.16.5.5 }",
     ),
-    told(
+    reported(
         "a blackhole",
         "ip route add blackhole 172.16.5.5/32",
         "ip route del blackhole 172.16.5.5/32",
     ),
-    told(
+    reported(
         "a route withdrawn",
         "ip route del 172.16.0.0/16",
         "ip route add 172.16.0.0/16 via 10.0.2.2",
     ),
-    told("ip rule", "ip rule add pref 100 iif ra blackhole", "ip rule del pref 100"),
-    told(
+    reported("ip rule", "ip rule add pref 100 iif ra blackhole", "ip rule del pref 100"),
+    reported(
         "rp_filter",
         "sysctl -qw net.ipv4.conf.ra.rp_filter=1",
         "sysctl -qw net.ipv4.conf.ra.rp_filter=0",
     ),
-    told(
+    reported(
         "an address of its own",
         "ip address add 172.16.5.5/32 dev lo",
         "ip address del 172.16.5.5/32 dev lo",
     ),
-    told("ip_forward", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1"),
-    told(
+    reported("ip_forward", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1"),
+    reported(
         "a neighbour",
         "ip neigh replace 10.0.2.2 lladdr 02:00:00:00:77:77 dev rb nud permanent",
         "ip neigh del 10.0.2.2 dev rb",
@@ -126,9 +130,9 @@ fn run(commands: &str) {
     commands.split("; ").for_each(|command| drop(sh(command)));
 }
 
-/// A router and a flow, which the kernel and Tollway forward alike until something changes.
+/// A router and a flow, which the kernel and Tollway forward alike until a change.
 struct Bench {
-    mirror: Mirror,
+    router: KernelRouter,
     flow: Flow,
     _net: Net,
 }
@@ -151,22 +155,26 @@ impl Bench {
         sh("nft add chain inet o others { type filter hook input priority 0 ; }");
         sh("ipset create listed hash:ip");
         sh("iptables-nft -A FORWARD -m set --match-set listed dst -j DROP");
-        let mirror = Mirror::start("ra rb");
+        let router = KernelRouter::start("ra rb");
         flow::hurry();
         let flow = Flow::start((&net.a, "198.51.100.7"), (&net.b, "172.16.5.5"));
-        Self { mirror, flow, _net: net }
+        Self { router, flow, _net: net }
     }
 
     /// Waits until the flow is on the XDP path.
     fn flows(&self) {
         let mut tried = Vec::new();
         until("the flow to be on the XDP path", || {
-            let before = (self.mirror.by_xdp_path(), self.flow.packets());
+            let before = (self.router.by_xdp_path(), self.flow.packets());
             std::thread::sleep(Duration::from_millis(50));
-            let now = (self.mirror.by_xdp_path(), self.flow.packets());
+            let now = (self.router.by_xdp_path(), self.flow.packets());
             let goes = now.0 > before.0 + 200 && now.1 > before.1 + 200;
             tried.push((now.0 - before.0, now.1 - before.1));
-            assert!(tried.len() < 200 || goes, "{tried:?}\n{}", self.mirror.ask(&Ask::All));
+            assert!(
+                tried.len() < 200 || goes,
+                "{tried:?}\n{}",
+                self.router.show(&ShowRequest::All)
+            );
             goes
         });
     }
@@ -200,12 +208,12 @@ fn repeats() -> Option<usize> {
 }
 
 /// Makes a change `repeats` times and prints the results. Says whether they are within the limit.
-fn judge(bench: &Bench, change: &Change, repeats: usize, load: &str) -> bool {
+fn is_within(bench: &Bench, change: &Change, repeats: usize, load: &str) -> bool {
     let mut leaks: Vec<_> = (0..repeats).map(|_| bench.leak(change)).collect();
     leaks.sort_unstable();
     let (median, worst) = (leaks[repeats / 2], leaks[repeats - 1]);
     println!("{}, {load}: packets for {median:?} (median), {worst:?} (at most)", change.name);
-    let is_median_good = change.limit == POLLED || load == BUSY_LOAD || median <= TOLD_MEDIAN;
+    let is_median_good = change.limit == POLLED || load == BUSY_LOAD || median <= REPORTED_MEDIAN;
     worst <= change.limit && is_median_good
 }
 
@@ -215,24 +223,24 @@ fn is_wanted(change: &Change) -> bool {
 
 /// Measures on an idle machine.
 pub fn idle() {
-    judge_all(&Bench::new(), 3, "idle");
+    test_all(&Bench::new(), 3, "idle");
 }
 
 /// Measures while four busy loops use the processors.
 pub fn loaded() {
     let bench = Bench::new();
     // This test measures how late a change is, not how late packets are.
-    sh(&format!("chrt -f -p 5 {}", bench.mirror.process.0.id()));
+    sh(&format!("chrt -f -p 5 {}", bench.router.process.0.id()));
     let _busy = busy();
-    judge_all(&bench, 1, BUSY_LOAD);
+    test_all(&bench, 1, BUSY_LOAD);
 }
 
-fn judge_all(bench: &Bench, usual: usize, load: &str) {
+fn test_all(bench: &Bench, usual: usize, load: &str) {
     let late: Vec<_> = CHANGES
         .iter()
         .filter(|change| {
             let (repeats, tries) = repeats().map_or((usual, TRIES), |repeats| (repeats, 1));
-            is_wanted(change) && !(0..tries).any(|_| judge(bench, change, repeats, load))
+            is_wanted(change) && !(0..tries).any(|_| is_within(bench, change, repeats, load))
         })
         .map(|change| change.name)
         .collect();

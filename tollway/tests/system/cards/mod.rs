@@ -31,16 +31,16 @@ struct Kind {
     suite: &'static str,
     model: &'static str,
     mode: &'static str,
-    told: &'static str,
+    method: &'static str,
 }
 
 const fn kind(
     suite: &'static str,
     model: &'static str,
     mode: &'static str,
-    told: &'static str,
+    method: &'static str,
 ) -> Kind {
-    Kind { suite, model, mode, told }
+    Kind { suite, model, mode, method }
 }
 
 /// Zero-copy with igb and virtio-net needs Linux 6.14.
@@ -70,20 +70,21 @@ pub fn missing() -> Option<&'static str> {
     (!is_there || !is_root()).then_some("no emulator with igb, or no kernel (scripts/setup.sh)")
 }
 
-/// Returns the kinds to test, and whether the environment asks for them.
+/// Returns the kinds to test, and whether the environment selects them.
 fn wanted() -> (Vec<Kind>, bool) {
-    let asked = ["TOLLWAY_CARDS", "TOLLWAY_CARDS_SUITES"]
+    let settings = ["TOLLWAY_CARDS", "TOLLWAY_CARDS_SUITES"]
         .map(|name| std::env::var(name).unwrap_or_default());
-    if asked.iter().all(String::is_empty) {
+    if settings.iter().all(String::is_empty) {
         return (USUAL.into(), false);
     }
     let is_in = |words: &str, word| words.is_empty() || words.split(' ').any(|one| one == word);
-    let is_wanted = |kind: &Kind| is_in(&asked[0], kind.model) && is_in(&asked[1], kind.suite);
+    let is_wanted =
+        |kind: &Kind| is_in(&settings[0], kind.model) && is_in(&settings[1], kind.suite);
     (KINDS.into_iter().filter(is_wanted).collect(), true)
 }
 
 /// Tests two pairs of cards of each kind, in a machine for each.
-pub fn judged() {
+pub fn in_machine() {
     let (kinds, is_thorough) = wanted();
     assert!(!kinds.is_empty(), "there is no such card: {KINDS:?}");
     let faults: Vec<Kind> = if is_thorough {
@@ -108,7 +109,7 @@ fn started(kind: Kind, extent: &str) -> Child {
     let Kind { suite, model, .. } = kind;
     println!("{model} of {suite}:");
     let mut command = Command::new(RUN);
-    command.arg(std::env::current_exe().unwrap()).args(["--ask", "cards", model, suite, extent]);
+    command.arg(std::env::current_exe().unwrap()).args(["--role", "cards", model, suite, extent]);
     command.env("TOLLWAY_QEMU_SUITE", suite).env("CI", "1");
     command.env("TOLLWAY_QEMU_CARDS", [model; 4].join(" "));
     command.spawn().unwrap()
@@ -129,12 +130,13 @@ pub fn inside(model: &str, suite: &str, is_thorough: bool) -> ExitCode {
     if is_thorough && kind.mode == ZERO_COPY {
         machine.routers("copy", "AF_XDP copy mode, native XDP");
     }
-    machine.routers(kind.mode, kind.told);
+    machine.routers(kind.mode, kind.method);
     ExitCode::from(u8::from(machine.faults > 0))
 }
 
 fn is_answered(net: &Net, target: &str) -> bool {
-    variants::told(&net.a, &format!("ping -n -q -c 1 -W 2 {target}")).contains(" 0% packet loss")
+    variants::output_of(&net.a, &format!("ping -n -q -c 1 -W 2 {target}"))
+        .contains(" 0% packet loss")
 }
 
 /// Two hosts and the router between them.
@@ -153,14 +155,14 @@ impl Machine<'_> {
         self.faults += 1;
     }
 
-    /// Runs all tests with routers that get their frames in this mode, and that log `told`.
-    fn routers(&mut self, mode: &str, told: &str) {
+    /// Runs all tests with routers that get their frames in this mode, and that log `method`.
+    fn routers(&mut self, mode: &str, method: &str) {
         for variant in variants::TOLLWAY {
             let router = variant.start(&config(mode, 1500, true));
             let what = format!("{}: {mode}, {variant:?}", self.model);
             let log = router.read("stderr");
-            if log.matches(told).count() != 2 {
-                self.fault(format!("{what}: not by {told}: {log}"));
+            if log.matches(method).count() != 2 {
+                self.fault(format!("{what}: not by {method}: {log}"));
             }
             self.forwards(&what);
             self.transfers(&what);
@@ -172,10 +174,10 @@ impl Machine<'_> {
     fn forwards(&mut self, what: &str) {
         for size in [0, 1, 56, 500, 1000, 1472, 4000] {
             for target in ["10.0.2.2", "fd00:2::2"] {
-                let told =
-                    variants::told(&self.net.a, &ping(PINGS, &format!("-s {size} {target}")));
-                if !unanswered(&told, PINGS).is_empty() {
-                    self.fault(format!("{what}, {size} bytes to {target}: {told}"));
+                let output =
+                    variants::output_of(&self.net.a, &ping(PINGS, &format!("-s {size} {target}")));
+                if !unanswered(&output, PINGS).is_empty() {
+                    self.fault(format!("{what}, {size} bytes to {target}: {output}"));
                 }
             }
         }
@@ -216,14 +218,14 @@ impl Machine<'_> {
         }
         for event in Event::all(variant, self.is_thorough) {
             let what = format!("{what}: {event:?}");
-            let mut told = String::new();
+            let mut error = String::new();
             // A busy host may cause additional losses in a machine.
             let is_borne = (0..event.tries()).any(|_| {
                 match self.event(event, &mut router, &mut numbered, is_zero_copy) {
                     Ok(borne) => println!("{what}: {borne}"),
                     Err(not) => {
                         println!("{what}: too much: {not}");
-                        told = not;
+                        error = not;
                         return false;
                     }
                 }
@@ -231,7 +233,7 @@ impl Machine<'_> {
             });
             if !is_borne {
                 let log = router.as_ref().map(|router| router.read("stderr"));
-                self.fault(format!("{what}: {told}: {}", log.unwrap_or_default()));
+                self.fault(format!("{what}: {error}: {}", log.unwrap_or_default()));
             }
         }
     }

@@ -68,7 +68,7 @@ fn distinct(hashes: impl IntoIterator<Item = u32>) -> usize {
 
 /// The expected results are the hashes by which Linux 6.18 selected members.
 #[test]
-fn hashes_are_the_kernels() {
+fn hashes_equal_the_kernels() {
     let (four, six) = (Packet::udp(A4, B4), Packet::udp(A6, B6));
     let protocol = |number| four.clone().v4(|header| header.protocol = IpNumber(number));
     let mut tcp6 = six.clone().ports(1000, 53);
@@ -102,7 +102,7 @@ fn which_way_a_packet_goes_makes_no_difference() {
 }
 
 #[test]
-fn by_layer_3_addresses_tell_flows_apart_and_ports_do_not() {
+fn by_layer_3_addresses_distinguish_flows_and_ports_do_not() {
     for (a, b) in [(A4, B4), (A6, B6)] {
         let hash = |packet: Packet| hash(Hash::L3, &packet);
         let flow = || Packet::udp(a, b);

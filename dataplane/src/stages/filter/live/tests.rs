@@ -162,7 +162,7 @@ fn crowded_tables_find_what_is_there() {
 }
 
 #[test]
-fn what_is_refused_leaves_the_rest() {
+fn refused_changes_leave_the_set_unchanged() {
     let epochs = Epochs::new();
     let set = set(4, &epochs);
     assert_eq!(set.add(&[(1, 1), (5, 2), (3, 3)]), Err(LiveSetError::Astray(1)));

@@ -31,7 +31,7 @@ proptest! {
     })]
 
     #[test]
-    fn tables_are_asked_one_behind_the_other(seed: u64) {
+    fn tables_are_queried_one_after_the_other(seed: u64) {
         let mut dice = Dice(seed);
         let count = 1 + dice.below(5) as u16;
         let linux = Linux::random(&mut dice, count);
@@ -76,7 +76,7 @@ fn a_vrf_never_falls_back_to_itself() {
 }
 
 #[test]
-fn without_any_fallback_there_is_nothing_to_ask() {
+fn without_any_fallback_there_is_nothing_to_query() {
     let mut tables = Tables::new();
     let vrfs = [tables.add_vrf().unwrap(), tables.add_vrf().unwrap()];
     let before = tables.version();

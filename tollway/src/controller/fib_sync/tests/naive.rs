@@ -244,15 +244,16 @@ impl Naive {
     }
 
     /// A route as the kernel notifies of it, with the state of its next hops (`fib_nexthop_info`).
-    pub(super) fn told(&self, kept: &Kept) -> Route {
+    pub(super) fn reported(&self, kept: &Kept) -> Route {
         let ignoring = if kept.is_v4() { &self.ignoring.v4 } else { &self.ignoring.v6 };
-        let tell = |(hop, dead): (&Hop, &bool)| {
+        let reported_hop = |(hop, dead): (&Hop, &bool)| {
             let down = *dead || !self.device(hop.ifindex).1;
             let ignored = down && ignoring.contains(&hop.ifindex);
             let flags = if down { LINK_DOWN } else { 0 } | if *dead || ignored { DEAD } else { 0 };
             Hop { flags, ..*hop }
         };
-        let hops: Vec<_> = kept.route.hops.list().iter().zip(&kept.dead).map(tell).collect();
+        let hops: Vec<_> =
+            kept.route.hops.list().iter().zip(&kept.dead).map(reported_hop).collect();
         let hops = match &kept.route.hops {
             Hops::One(_) => Hops::One(hops[0]),
             Hops::Many(_) => Hops::Many(hops.into()),
@@ -340,13 +341,13 @@ impl Naive {
         }
         let at = at % hops.len();
         let gone = hops.remove(at);
-        let told = Route { hops: Hops::One(Hop { weight: 1, ..gone }), ..kept.route.clone() };
+        let reported = Route { hops: Hops::One(Hop { weight: 1, ..gone }), ..kept.route.clone() };
         kept.dead.remove(at);
         kept.route.hops =
             if let [hop] = hops[..] { Hops::One(hop) } else { Hops::Many(hops.into()) };
-        // What the next one has of its own, only a list tells.
+        // What the next one has of its own, only a list contains.
         kept.route.odd |= at == 0;
-        Some(told)
+        Some(reported)
     }
 
     /// `NETDEV_DOWN`, or with `all` the loss of the last address (IPv4 only).

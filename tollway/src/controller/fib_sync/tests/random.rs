@@ -196,7 +196,8 @@ impl KernelState {
             let routes = self.naive.routes.values().flatten();
             let routes = routes.filter(|kept| kept.key.family() == family);
             events.extend(
-                routes.map(|kept| Event::Route(kept.key, self.naive.told(kept), Change::Listed)),
+                routes
+                    .map(|kept| Event::Route(kept.key, self.naive.reported(kept), Change::Listed)),
             );
             events.push(Event::Listed { family, lists: 1 });
         }
@@ -212,8 +213,8 @@ impl KernelState {
         let key = RouteKey { table, dst, tos, priority };
         let how = self.dice.below(4);
         let Some(place) = self.naive.place(&key, &route, how) else { return Vec::new() };
-        let told = self.naive.add(key, route, place);
-        vec![Event::Route(key, told, Change::Add(place))]
+        let reported = self.naive.add(key, route, place);
+        vec![Event::Route(key, reported, Change::Add(place))]
     }
 
     fn delete(&mut self) -> Vec<Event> {

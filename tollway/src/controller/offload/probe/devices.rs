@@ -5,7 +5,7 @@ use std::io;
 
 use crate::controller::kernel::Ifindex;
 use crate::controller::netlink::{link_body, xdp_program};
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::netlink::{Attribute, find};
 
 const RTM_NEWLINK: u16 = 16;
@@ -40,7 +40,7 @@ pub(super) struct Nature {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn natures(route: &mut Asker) -> io::Result<BTreeMap<Ifindex, Nature>> {
+pub(super) fn natures(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifindex, Nature>> {
     let all = route.list(RTM_GETLINK, &link_body(0), |kind, body| {
         (kind == RTM_NEWLINK).then(|| nature(body)).flatten()
     })?;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is() {
+    fn natures_of_devices_are_read() {
         let plain = Nature {
             ethernet: true,
             keeps_tags: false,

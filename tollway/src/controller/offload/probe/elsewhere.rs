@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 
 use crate::controller::kernel::Ifindex;
 use crate::controller::netlink::link_body;
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::netlink::{find, push};
 
 const RTM_NEWLINK: u16 = 16;
@@ -59,16 +59,16 @@ struct DeviceReport {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn elsewhere(route: &mut Asker) -> io::Result<BTreeSet<Elsewhere>> {
+pub(super) fn elsewhere(route: &mut QuerySocket) -> io::Result<BTreeSet<Elsewhere>> {
     let namespaces = route.list(RTM_GETNSID, &[0; RTGEN], |kind, body| {
         (kind == RTM_NEWNSID).then(|| number(body)).flatten()
     })?;
     let mut found = Vec::new();
     for namespace in namespaces {
-        match route.list(RTM_GETLINK, &question(namespace), |kind, body| {
-            (kind == RTM_NEWLINK).then(|| told(body)).flatten()
+        match route.list(RTM_GETLINK, &request(namespace), |kind, body| {
+            (kind == RTM_NEWLINK).then(|| device_report(body)).flatten()
         }) {
-            Ok(told) => found.extend(uppers(namespace, told)),
+            Ok(devices) => found.extend(uppers(namespace, devices)),
             Err(error) if is_closed(&error) => {}
             Err(error) => return Err(error),
         }
@@ -98,21 +98,21 @@ fn number(body: &[u8]) -> Option<i32> {
 }
 
 /// This namespace's own number, if it has one.
-fn own_number(route: &mut Asker) -> io::Result<Option<i32>> {
+fn own_number(route: &mut QuerySocket) -> io::Result<Option<i32>> {
     let own = File::open("/proc/thread-self/ns/net")?;
     let mut body = vec![0; RTGEN];
     push(&mut body, NETNSA_FD, &own.as_raw_fd().to_ne_bytes());
-    Ok(number(&route.ask(RTM_GETNSID, &body)?))
+    Ok(number(&route.query(RTM_GETNSID, &body)?))
 }
 
 /// The query for all devices of a namespace.
-fn question(namespace: i32) -> Vec<u8> {
+fn request(namespace: i32) -> Vec<u8> {
     let mut body = link_body(0);
     push(&mut body, IFLA_TARGET_NETNSID, &namespace.to_ne_bytes());
     body
 }
 
-fn told(body: &[u8]) -> Option<DeviceReport> {
+fn device_report(body: &[u8]) -> Option<DeviceReport> {
     let ifindex = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
     // The message is truncated otherwise.
     body.get(..IFINFO)?;
@@ -132,8 +132,8 @@ fn told(body: &[u8]) -> Option<DeviceReport> {
 /// Devices of a namespace on top of those of others, with the namespace of the lower device. `None` if the
 /// kernel does not report it, as for an ipvtap. The caller then assumes this namespace, unless the device's
 /// own namespace has a device of that number.
-fn uppers(namespace: i32, told: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewhere)> {
-    let own: BTreeSet<Ifindex> = told.iter().map(|device| device.ifindex).collect();
+fn uppers(namespace: i32, devices: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewhere)> {
+    let own: BTreeSet<Ifindex> = devices.iter().map(|device| device.ifindex).collect();
     let upper = |device: DeviceReport| {
         let lower = device.lower?;
         let is_upper = device.lower_in.is_some() || !own.contains(&lower);
@@ -141,7 +141,7 @@ fn uppers(namespace: i32, told: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewher
         let upper = Elsewhere { lower, kind, name: device.name, namespace };
         is_upper.then_some((device.lower_in, upper))
     };
-    told.into_iter().filter_map(upper).collect()
+    devices.into_iter().filter_map(upper).collect()
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
             message(4, "ipvtap", 9, None),
             message(5, "dummy", 0, None),
         ];
-        let all = uppers(8, all.iter().filter_map(|body| told(body)).collect());
+        let all = uppers(8, all.iter().filter_map(|body| device_report(body)).collect());
         let upper = |kind: &str, name: &str, lower| Elsewhere {
             lower,
             kind: kind.to_owned(),
@@ -180,7 +180,7 @@ mod tests {
         };
         assert_eq!(all, [(Some(7), upper("macvlan", "c1", 2)), (None, upper("ipvtap", "c4", 9))]);
         let whole = message(1, "macvlan", 2, Some(7));
-        (0..IFINFO).for_each(|end| assert_eq!(told(&whole[..end]), None, "{end}"));
+        (0..IFINFO).for_each(|end| assert_eq!(device_report(&whole[..end]), None, "{end}"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::hooks::{self, Hook};
-use super::{Asked, Legacy, PerFamily, Probes, count, known, tables, taps, text};
+use super::{Legacy, PerFamily, Probes, QueryResult, count, known, tables, taps, text};
 use crate::controller::kernel::Ifindex;
 use crate::xdp;
 
@@ -13,9 +13,9 @@ use crate::xdp;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
     /// Whether devices have BPF programs on ingress and on egress.
-    tcx: BTreeMap<Ifindex, Asked<(bool, bool)>>,
-    legacy: Asked<PerFamily<Legacy>>,
-    hooks: Asked<Option<PerFamily<BTreeSet<Hook>>>>,
+    tcx: BTreeMap<Ifindex, QueryResult<(bool, bool)>>,
+    legacy: QueryResult<PerFamily<Legacy>>,
+    hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
     tracked: bool,
     ipvs: bool,
     taps: BTreeSet<Option<Ifindex>>,

@@ -11,7 +11,7 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::controller::offload::PerFamily;
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::netlink::{find, push};
 use crate::xdp;
 
@@ -73,14 +73,14 @@ impl Hook {
 /// # Errors
 /// The kernel refused.
 pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
-    let mut asker = match Asker::open(NETLINK_NETFILTER) {
+    let mut socket = match QuerySocket::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(None),
         opened => opened?,
     };
     let mut both = PerFamily::<BTreeSet<Hook>>::default();
     for (protocol, into) in PROTOCOLS.into_iter().zip([&mut both.v4, &mut both.v6]) {
         for number in FORWARD_HOOKS {
-            match asker.list(HOOK_GET, &request(protocol, number), |_, body| hook(body)) {
+            match socket.list(HOOK_GET, &request(protocol, number), |_, body| hook(body)) {
                 Ok(hooks) => into.extend(hooks),
                 // The kernel lacks the module for it.
                 Err(error)
@@ -100,10 +100,10 @@ fn bpf() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
     let Some(hooks) = xdp::netfilter_hooks()? else { return Ok(None) };
     let mut both = PerFamily::<BTreeSet<Hook>>::default();
     for (protocol, into) in PROTOCOLS.into_iter().zip([&mut both.v4, &mut both.v6]) {
-        let is_met = |(family, hook): &&(u32, u32)| {
+        let forwards = |(family, hook): &&(u32, u32)| {
             *family == u32::from(protocol) && FORWARD_HOOKS.contains(hook)
         };
-        if hooks.iter().any(|hook| is_met(&hook)) {
+        if hooks.iter().any(|hook| forwards(&hook)) {
             into.insert(Hook::Other(BPF.to_owned()));
         }
     }

@@ -27,7 +27,7 @@ pub use xfrm::Xfrm;
 
 use super::PerFamily;
 use crate::controller::kernel::{Ifindex, Netdev};
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::ports::why;
 use crate::xdp;
 use devices::Nature;
@@ -41,7 +41,7 @@ const TRIES: usize = 2;
 pub struct Unknown(pub String);
 
 /// The result of a query, or why it is unknown.
-pub type Asked<T> = Result<T, Unknown>;
+pub type QueryResult<T> = Result<T, Unknown>;
 
 /// The results of all queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,13 +49,13 @@ pub struct Probes {
     /// The queried devices, by number.
     pub devices: BTreeMap<Ifindex, Device>,
     /// Devices in other namespaces on top of the queried ones.
-    pub elsewhere: Asked<BTreeSet<Elsewhere>>,
+    pub elsewhere: QueryResult<BTreeSet<Elsewhere>>,
     /// IPsec.
-    pub xfrm: Asked<Xfrm>,
+    pub xfrm: QueryResult<Xfrm>,
     /// Rules of iptables-legacy.
-    pub legacy: Asked<PerFamily<Legacy>>,
+    pub legacy: QueryResult<PerFamily<Legacy>>,
     /// Netfilter's functions for forwarded packets; none if the kernel does not list them.
-    pub hooks: Asked<Option<PerFamily<BTreeSet<Hook>>>>,
+    pub hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
     /// Whether connections are being tracked at the moment.
     pub tracked: bool,
     /// The listener for all connections, if there is one.
@@ -78,16 +78,16 @@ pub struct Device {
     /// For a VLAN device: some packets leave with a priority in their tag.
     pub egress_qos: bool,
     /// The queueing discipline that has been configured for egress.
-    pub qdisc: Asked<Option<String>>,
+    pub qdisc: QueryResult<Option<String>>,
     /// There are filters or BPF programs of tc(8) on ingress.
-    pub filters_in: Asked<bool>,
+    pub filters_in: QueryResult<bool>,
     /// The same on egress.
-    pub filters_out: Asked<bool>,
+    pub filters_out: QueryResult<bool>,
     /// The number of the attached XDP program. Its owner may have replaced another without a notification
     /// of the kernel.
     pub xdp: Option<u32>,
     /// The number of Tollway's program, if that is attached.
-    pub own_xdp: Asked<Option<u32>>,
+    pub own_xdp: QueryResult<Option<u32>>,
     /// Whether XDP sees the VLAN tags of its frames.
     pub tags: Tags,
     /// Whether its frames have complete checksums.
@@ -169,18 +169,18 @@ impl Probes {
     /// The kernel cannot be queried at all.
     pub fn read(
         netdevs: &BTreeMap<Ifindex, Netdev>,
-        asked: impl IntoIterator<Item = Ifindex>,
-        elsewhere: Option<Asked<BTreeSet<Elsewhere>>>,
+        queried: impl IntoIterator<Item = Ifindex>,
+        elsewhere: Option<QueryResult<BTreeSet<Elsewhere>>>,
     ) -> io::Result<Self> {
-        let mut route = Asker::open(NETLINK_ROUTE)?;
-        let asked: Vec<Ifindex> = asked.into_iter().collect();
-        let mut devices = read_devices(&mut route, netdevs, &asked)?;
+        let mut route = QuerySocket::open(NETLINK_ROUTE)?;
+        let queried: Vec<Ifindex> = queried.into_iter().collect();
+        let mut devices = read_devices(&mut route, netdevs, &queried)?;
         for _ in 0..TRIES {
             // A program may have been attached between its device's message and the query for its owner.
             if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
                 break;
             }
-            devices = read_devices(&mut route, netdevs, &asked)?;
+            devices = read_devices(&mut route, netdevs, &queried)?;
         }
         let mut elsewhere = elsewhere.unwrap_or_else(|| known(elsewhere::elsewhere(&mut route)));
         if let Ok(all) = &mut elsewhere {
@@ -202,18 +202,18 @@ impl Probes {
     }
 }
 
-fn known<T>(asked: io::Result<T>) -> Asked<T> {
-    asked.map_err(|error| Unknown(why(&error)))
+fn known<T>(result: io::Result<T>) -> QueryResult<T> {
+    result.map_err(|error| Unknown(why(&error)))
 }
 
 fn read_devices(
-    route: &mut Asker,
+    route: &mut QuerySocket,
     netdevs: &BTreeMap<Ifindex, Netdev>,
-    asked: &[Ifindex],
+    queried: &[Ifindex],
 ) -> io::Result<BTreeMap<Ifindex, Device>> {
     let natures = devices::natures(route)?;
     let hung = known(tc::hung(route));
-    let devices = asked.iter().filter_map(|ifindex| {
+    let devices = queried.iter().filter_map(|ifindex| {
         let device =
             device((*ifindex, netdevs.get(ifindex)?), netdevs, natures.get(ifindex)?, &hung);
         Some((*ifindex, device))
@@ -225,13 +225,13 @@ fn device(
     (ifindex, netdev): (Ifindex, &Netdev),
     netdevs: &BTreeMap<Ifindex, Netdev>,
     nature: &Nature,
-    hung: &Asked<BTreeMap<Ifindex, Hung>>,
+    hung: &QueryResult<BTreeMap<Ifindex, Hung>>,
 ) -> Device {
     let hung = hung.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
     let tcx = known(xdp::tcx(ifindex));
     // One match of either kind is enough; otherwise both results have to be known.
     let filters = |of_tc: fn(&Hung) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
-        let has = |asked: Result<bool, &Unknown>| asked.map_err(Clone::clone);
+        let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
         match (has(hung.as_ref().map(of_tc).map_err(|why| *why)), has(tcx.as_ref().map(of_bpf))) {
             (Ok(true), _) | (_, Ok(true)) => Ok(true),
             (Err(why), _) | (_, Err(why)) => Err(why),
@@ -287,7 +287,7 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
 }
 
 /// The number of Tollway's program, if that is attached. Without the privilege for BPF this is unknown.
-fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> Asked<Option<u32>> {
+fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> QueryResult<Option<u32>> {
     use caps::{CapSet, Capability, has_cap};
     let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     match (xdp, xdp::program_of(ifindex)) {

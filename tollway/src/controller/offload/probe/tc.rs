@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use crate::controller::kernel::Ifindex;
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::netlink::find;
 
 const RTM_NEWQDISC: u16 = 36;
@@ -50,7 +50,7 @@ struct Qdisc {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn hung(route: &mut Asker) -> io::Result<BTreeMap<Ifindex, Hung>> {
+pub(super) fn hung(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifindex, Hung>> {
     let qdiscs = route.list(RTM_GETQDISC, &[0; TCMSG], |kind, body| {
         (kind == RTM_NEWQDISC).then(|| qdisc(body)).flatten()
     })?;
@@ -92,7 +92,7 @@ fn qdisc(body: &[u8]) -> Option<Qdisc> {
     })
 }
 
-fn has_filters(route: &mut Asker, ifindex: Ifindex, parent: u32) -> io::Result<bool> {
+fn has_filters(route: &mut QuerySocket, ifindex: Ifindex, parent: u32) -> io::Result<bool> {
     let mut body = [0; TCMSG];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     body[12..16].copy_from_slice(&parent.to_ne_bytes());
@@ -114,7 +114,7 @@ mod tests {
     use crate::netlink::push;
 
     #[test]
-    fn a_discipline_is_read_and_the_kernels_own_told_apart() {
+    fn a_discipline_is_read_and_the_default_is_recognized() {
         let mut body = vec![0; TCMSG];
         body[4] = 5;
         body[8..12].copy_from_slice(&0x8001_0000_u32.to_ne_bytes());

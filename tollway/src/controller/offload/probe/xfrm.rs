@@ -8,7 +8,7 @@ use std::io;
 use netlink_sys::protocols::NETLINK_XFRM;
 
 use crate::controller::offload::PerFamily;
-use crate::netlink::Asker;
+use crate::netlink::QuerySocket;
 use crate::netlink::find;
 
 const XFRM_MSG_NEWPOLICY: u16 = 0x13;
@@ -40,13 +40,13 @@ pub struct Xfrm {
 /// # Errors
 /// The kernel refused; without IPsec it has none.
 pub(super) fn xfrm() -> io::Result<Xfrm> {
-    let mut asker = match Asker::open(NETLINK_XFRM) {
+    let mut socket = match QuerySocket::open(NETLINK_XFRM) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
             return Ok(Xfrm::default());
         }
         opened => opened?,
     };
-    let policies = asker.list(XFRM_MSG_GETPOLICY, &[0; POLICY_ID], |kind, body| {
+    let policies = socket.list(XFRM_MSG_GETPOLICY, &[0; POLICY_ID], |kind, body| {
         (kind == XFRM_MSG_NEWPOLICY).then(|| policy(body)).flatten()
     })?;
     let mut xfrm = Xfrm::default();
@@ -55,7 +55,7 @@ pub(super) fn xfrm() -> io::Result<Xfrm> {
         xfrm.policies.v6 += u64::from(v6);
     }
     // Linux 5.14 has no such message, and then no such default.
-    let default = asker.ask(XFRM_MSG_GETDEFAULT, &[0; 4]).unwrap_or_default();
+    let default = socket.query(XFRM_MSG_GETDEFAULT, &[0; 4]).unwrap_or_default();
     // In, forward, out: the last two apply to forwarded packets.
     xfrm.blocks = default.get(1..3).is_some_and(|egress_links| egress_links.contains(&BLOCK));
     Ok(xfrm)
@@ -65,8 +65,8 @@ pub(super) fn xfrm() -> io::Result<Xfrm> {
 fn policy(body: &[u8]) -> Option<PerFamily<bool>> {
     let family = u16::from_ne_bytes(body.get(FAMILY..FAMILY + 2)?.try_into().ok()?);
     let id = find(body, POLICY, XFRMA_IF_ID).and_then(|id| id.u32());
-    let is_met = *body.get(DIRECTION)? <= FORWARD && id.unwrap_or(0) == 0;
-    let is_for = |own| is_met && (family == 0 || i32::from(family) == own);
+    let applies = *body.get(DIRECTION)? <= FORWARD && id.unwrap_or(0) == 0;
+    let is_for = |own| applies && (family == 0 || i32::from(family) == own);
     Some(PerFamily { v4: is_for(libc::AF_INET), v6: is_for(libc::AF_INET6) })
 }
 
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_forwarded_packets_meet() {
+    fn policies_that_apply_to_forwarded_packets() {
         let (v4, v6) = (libc::AF_INET, libc::AF_INET6);
-        let met = |v4, v6| Some(PerFamily { v4, v6 });
-        assert_eq!(policy(&of(v4, 2, None)), met(true, false));
-        assert_eq!(policy(&of(v6, 1, Some(0))), met(false, true));
-        assert_eq!(policy(&of(0, 0, None)), met(true, true), "of any family");
-        assert_eq!(policy(&of(v4, 3, None)), met(false, false), "a socket's");
-        assert_eq!(policy(&of(v4, 2, Some(9))), met(false, false), "an interface's");
+        let applies = |v4, v6| Some(PerFamily { v4, v6 });
+        assert_eq!(policy(&of(v4, 2, None)), applies(true, false));
+        assert_eq!(policy(&of(v6, 1, Some(0))), applies(false, true));
+        assert_eq!(policy(&of(0, 0, None)), applies(true, true), "of any family");
+        assert_eq!(policy(&of(v4, 3, None)), applies(false, false), "a socket's");
+        assert_eq!(policy(&of(v4, 2, Some(9))), applies(false, false), "an interface's");
         let whole = of(v4, 2, None);
         (0..=DIRECTION).for_each(|end| assert_eq!(policy(&whole[..end]), None, "{end}"));
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn unknown<T>() -> Asked<T> {
+fn unknown<T>() -> QueryResult<T> {
     Err(Unknown("Operation not permitted".to_owned()))
 }
 
@@ -185,6 +185,6 @@ fn rules_of_nftables() {
 }
 
 #[test]
-fn devices_whose_frames_can_not_be_told() {
+fn devices_that_take_unknown_frames() {
     expect(|router| router.add(9, netdev("hsr0", Some("hsr"))), &["all *: hidden"]);
 }

@@ -54,8 +54,8 @@ fn members_of_bridges_and_the_like() {
     );
     let mut router = Router::new();
     member("bond")(&mut router);
-    let told = router.offload().links[2].arrives.v4[0].to_string();
-    assert_eq!(told, "eth1 belongs to the bond up0");
+    let reason = router.offload().links[2].arrives.v4[0].to_string();
+    assert_eq!(reason, "eth1 belongs to the bond up0");
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn a_vrf_is_no_reason_and_its_sysctls_do_not_count() {
     of("eth1")(&mut router);
     let offload = router.offload();
     assert_eq!(offload.links[2].vrf.as_deref(), Some("red"));
-    let told = offload.links[2].arrives.v4[0].to_string();
-    assert_eq!(told, "the kernel does not forward it: net.ipv4.conf.eth1.forwarding = 0");
+    let reason = offload.links[2].arrives.v4[0].to_string();
+    assert_eq!(reason, "the kernel does not forward it: net.ipv4.conf.eth1.forwarding = 0");
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn devices_that_take_frames_first() {
     expect(elsewhere("veth", 3), &[]);
     let mut router = Router::new();
     elsewhere("ipvlan", 3)(&mut router);
-    let told = router.offload().links[2].arrives.v4[0].to_string();
+    let reason = router.offload().links[2].arrives.v4[0].to_string();
     let words = "another network namespace (number 1: ip netns list-id), takes frames first";
-    assert_eq!(told, format!("eth0, a ipvlan on eth1 that is in {words}"));
+    assert_eq!(reason, format!("eth0, a ipvlan on eth1 that is in {words}"));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn kinds_that_are_no_ports() {
 }
 
 #[test]
-fn what_is_on_a_port_is_on_its_vlans() {
+fn reasons_about_a_port_hold_for_its_vlans() {
     expect(
         |router| router.found(2).filters_in = Ok(true),
         &["into eth0 *: filters_in", "into eth0.10 *: filters_in"],
@@ -149,7 +149,7 @@ fn what_is_on_a_port_is_on_its_vlans() {
 }
 
 #[test]
-fn what_may_not_be_asked_is_the_kernels() {
+fn links_with_failed_queries_take_the_kernel_path() {
     let unknown = || Unknown("Operation not permitted".to_owned());
     expect(|router| router.found(3).filters_in = Err(unknown()), &["into eth1 *: unknown"]);
     expect(|router| router.found(3).filters_out = Err(unknown()), &["out of eth1 *: unknown"]);

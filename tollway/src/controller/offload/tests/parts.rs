@@ -2,20 +2,20 @@
 
 use super::*;
 
-fn told(router: &Router) -> Vec<String> {
+fn lines(router: &Router) -> Vec<String> {
     let parts = router.offload().parts;
     parts.iter().map(|part| format!("{}: {}", part.what, part.why)).collect()
 }
 
 #[test]
-fn routes_that_are_the_kernels() {
+fn routes_on_the_kernel_path_are_reported() {
     let mut router = Router::new();
     router.add(9, netdev("wg0", Some("wireguard")));
     router.routes.total = PerFamily { v4: 9, v6: 2 };
     router.routes.by_device.extend([(2, 5), (9, 1), (70, 2)]);
     router.routes.several = PerFamily { v4: 2, v6: 1 };
     assert_eq!(
-        told(&router),
+        lines(&router),
         [
             "1 route by wg0: wg0 is a wireguard that is no port",
             "2 routes by device 70: there is no such device any more",
@@ -26,20 +26,20 @@ fn routes_that_are_the_kernels() {
     router.routes.in_turn = 4;
     router.set("ipv6/fib_multipath_hash_policy", "2");
     assert_eq!(
-        told(&router),
+        lines(&router),
         [
             "1 IPv6 route with several next hops: next hops are chosen by more than flows \
              (net.ipv6.fib_multipath_hash_policy = 2)",
             "1 route: their packets are wrapped on the way (encap)",
             "2 routes: they are for one type of service alone (tos)",
             "4 routes: others differ from them in the next hop alone, and the kernel tries them in turn",
-            "3 routes: they say something that the router does not do",
+            "3 routes: they have attributes that the router does not support",
         ]
     );
 }
 
 #[test]
-fn rules_that_are_the_kernels() {
+fn rules_on_the_kernel_path_are_reported() {
     let mut router = Router::new();
     let rule = |family, priority, odd: Option<&str>| Rule {
         family,
@@ -65,7 +65,7 @@ fn rules_that_are_the_kernels() {
     let kernel = vec![("ct state new drop".to_owned(), "connection tracking".to_owned())];
     router.firewall = Firewall::Read(Rules { compiled: 4, kernel, ..Rules::default() });
     assert_eq!(
-        told(&router),
+        lines(&router),
         [
             "packets that ip rule 8 may be for: for some packets another rule is next (goto)",
             "packets that ip rule 6 may be for: selects by ports",
@@ -78,7 +78,7 @@ fn rules_that_are_the_kernels() {
 }
 
 #[test]
-fn who_captures_and_what_is_down_is_told() {
+fn captures_and_devices_that_are_down_are_reported() {
     let notes = |router: &Router| -> Vec<String> {
         router.offload().notes.into_iter().map(|note| note.0).collect()
     };

@@ -31,7 +31,9 @@ const IP: u16 = 1;
 const LAST_IP: u16 = 2;
 const PREFIX_LEN: u16 = 3;
 const SET_FLAGS: u16 = 8;
+const TIMEOUT: u16 = 6;
 const BIT_MASK: u16 = 12;
+const PLACES: u16 = 18;
 const NET_MASK: u16 = 20;
 const COUNT: u16 = 24;
 
@@ -77,6 +79,10 @@ pub(super) struct Head {
     /// The length of its elements if they are prefixes of one length; otherwise each has its own.
     prefix_len: Option<u8>,
     pub(super) count: u32,
+    /// The most bytes that an element takes in a list.
+    pub(super) element_bytes: u32,
+    /// The places in its hash table.
+    pub(super) places: u32,
 }
 
 impl Head {
@@ -89,33 +95,47 @@ impl Head {
     }
 
     fn known(body: &[u8]) -> Option<Result<Self, String>> {
-        /// `IPSET_FLAG_WITH_COUNTERS`.
+        /// `IPSET_FLAG_WITH_COUNTERS`, `IPSET_FLAG_WITH_COMMENT`, `IPSET_FLAG_WITH_SKBINFO`.
         const COUNTERS: u32 = 8;
+        const COMMENTS: u32 = 16;
+        const MARKS: u32 = 64;
         let kind = attribute(body, TYPE_NAME).and_then(text)?;
+        if !["hash:ip", "hash:net", "bitmap:ip"].contains(&kind.as_str()) {
+            return Some(Err(format!("is of type {kind}")));
+        }
         let (version, bits) = match attribute(body, FAMILY)?.first()? {
             2 => (4, 32),
             10 => (6, 128),
             _ => return None,
         };
         let data = attribute(body, DATA)?;
+        let word = |kind| attribute(data, kind).map_or(Some(0), be_word);
         let count = attribute(data, COUNT).and_then(be_word)?;
-        let flags = attribute(data, SET_FLAGS).map_or(Some(0), be_word)?;
-        let own_len = match attribute(data, NET_MASK) {
-            Some(len) => *len.first()?,
-            None => bits,
-        };
-        let prefix_len = match kind.as_str() {
-            "hash:ip" | "bitmap:ip" => Some(own_len).filter(|len| *len <= bits),
-            "hash:net" => None,
-            _ => return Some(Err(format!("is of type {kind}"))),
-        };
+        let flags = word(SET_FLAGS)?;
         if attribute(data, BIT_MASK).is_some() {
             return Some(Err("has a bit mask".to_owned()));
         }
         if flags & COUNTERS != 0 {
             return Some(Err("counts packets".to_owned()));
         }
-        Some(Ok(Self { version, prefix_len, count }))
+        let own_len = match attribute(data, NET_MASK) {
+            Some(len) => *len.first()?,
+            None => bits,
+        };
+        let prefix_len = match kind.as_str() {
+            "hash:net" => None,
+            _ => Some(own_len).filter(|len| *len <= bits),
+        };
+        let element_bytes = [
+            (true, 12 + u32::from(bits) / 8),
+            (prefix_len.is_none(), 16),
+            (attribute(data, TIMEOUT).is_some(), 8),
+            (flags & COMMENTS != 0, 264),
+            (flags & MARKS != 0, 40),
+        ];
+        let element_bytes =
+            element_bytes.iter().filter(|(has, _)| *has).map(|(_, bytes)| bytes).sum();
+        Some(Ok(Self { version, prefix_len, count, element_bytes, places: word(PLACES)? }))
     }
 
     /// Parses the elements of the same message.
@@ -164,6 +184,7 @@ impl Head {
             128 => u128::MAX,
             free => (1 << free) - 1,
         };
-        Some((address & !below, address | below))
+        // The kernel compares whole numbers, and this one would match nothing.
+        (address & below == 0).then_some((address, address | below))
     }
 }

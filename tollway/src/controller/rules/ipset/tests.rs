@@ -1,5 +1,9 @@
+use std::collections::{HashMap, HashSet};
+
 use super::message::Head;
+use super::watch::Watched;
 use super::*;
+use crate::controller::rules::read::Use;
 use crate::netlink::push;
 
 fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
@@ -35,10 +39,8 @@ fn a_list_is_read_as_the_kernel_sends_it() {
         of("hash:ip", &[]),
         ranges(&[(0x0a00_0000, 0x0a00_0000), (0xc000_0209, 0xc000_0209)])
     );
-    assert_eq!(
-        of("bitmap:ip", &[(20, &[24])]),
-        ranges(&[(0x0a00_0000, 0x0a00_00ff), (0xc000_0200, 0xc000_02ff)])
-    );
+    let short = listed("bitmap:ip", 2, &[(20, &[24])], &[&[(1, &two)]]);
+    assert_eq!(contents(&short), ranges(&[(0x0a00_0000, 0x0a00_00ff)]));
     let nets = [&[(1, &two[..]), (3, &[8])][..], &[(1, &one), (3, &[32])]];
     let list = listed("hash:net", 2, &[], &nets);
     let found = ranges(&[(0x0a00_0000, 0x0aff_ffff), (0xc000_0209, 0xc000_0209)]);
@@ -52,7 +54,7 @@ fn a_list_is_read_as_the_kernel_sends_it() {
 }
 
 #[test]
-fn what_is_not_known_of_a_set_is_the_kernels() {
+fn unknown_sets_take_the_kernel_path() {
     let address = nested(&[(1, &[192, 0, 2, 9])]);
     let (no_match, counters) = (4_u32.to_be_bytes(), 8_u32.to_be_bytes());
     let plain: &[(u16, &[u8])] = &[(1, &address)];
@@ -66,6 +68,7 @@ fn what_is_not_known_of_a_set_is_the_kernels() {
         (&[(1, &address[..]), (2, &address)][..], "two ends"),
         (&[(1, &address), (3, &[33])], "too long a prefix"),
         (&[(3, &[32])], "no address"),
+        (&[(1, &address), (3, &[24])], "bits behind the prefix"),
     ] {
         assert_eq!(
             why(&listed("hash:net", 2, &[], &[element])),
@@ -74,33 +77,56 @@ fn what_is_not_known_of_a_set_is_the_kernels() {
         );
     }
     assert_eq!(why(&listed("hash:ip", 7, &[], &[])), "is listed in an unknown format");
+    assert_eq!(why(&listed("bitmap:port", 0, &[], &[])), "is of type bitmap:port");
 }
 
 #[test]
-fn what_came_and_went_is_told_of_each_live_set() {
+fn lists_of_several_datagrams_are_foreseen() {
+    let head =
+        |kind, family, more: &[(u16, &[u8])]| Head::read(&listed(kind, family, more, &[])).unwrap();
+    let flags = |flags: u32| flags.to_be_bytes();
+    let timeout = 0_u32.to_be_bytes();
+    assert_eq!(head("hash:ip", 2, &[]).element_bytes, 16);
+    assert_eq!(head("hash:ip", 10, &[(6, &timeout)]).element_bytes, 36);
+    assert_eq!(head("hash:net", 2, &[]).element_bytes, 32);
+    assert_eq!(head("hash:ip", 2, &[(8, &flags(16))]).element_bytes, 280);
+    let places = 4096_u32.to_be_bytes();
+    let head = head("hash:ip", 2, &[(18, &places)]);
+    let mut budget = Budget::new();
+    assert_eq!((0..100).take_while(|_| budget.take(&head).is_some()).count(), 16);
+}
+
+#[test]
+fn changes_are_reported_for_each_live_set() {
+    let contents = |elements: &[u128]| {
+        let elements = elements.iter().map(|one| (*one, *one)).collect();
+        Ok(Contents { version: 4, elements })
+    };
     let set = |elements: &[u128]| IpSet {
         name: "bad".to_owned(),
-        contents: Ok(Contents {
-            version: 4,
-            elements: elements.iter().map(|one| (*one, *one)).collect(),
-        }),
+        tables: ["ip filter", "ip raw"].map(str::to_owned).into(),
+        contents: contents(elements),
     };
-    let uses =
-        |all: &[(&str, Use)]| all.iter().map(|(name, of)| ((*name).to_owned(), *of)).collect();
+    let uses = |all: &[(&str, Use)]| -> HashMap<_, _> {
+        all.iter().map(|(name, of)| ((*name).to_owned(), *of)).collect()
+    };
+    let lookups = |name: &str| HashSet::from([name.to_owned()]);
     let live = Use::Live { version: 4, is_interval: true };
-    let now = Instant::now();
-    assert!(Watch::new(vec![set(&[])], now, &uses(&[("ip filter ipset other", live)])).is_none());
     let both = uses(&[("ip filter ipset bad", live), ("ip raw ipset bad", live)]);
-    let mut watched = Watched::new(set(&[1, 2]), &both).unwrap();
-    assert_eq!(watched.replace(set(&[1, 2])), Some(Vec::new()));
-    let changes = watched.replace(set(&[2, 3])).unwrap();
+    // Another set, whose name ends alike.
+    let other = uses(&[("ip filter ipset x ipset bad", live)]);
+    assert!(Watched::new(set(&[]), &lookups("ip filter ipset x ipset bad"), &other).is_none());
+    assert!(Watched::new(set(&[]), &lookups("ip filter ipset other"), &both).is_none());
+    let filter = lookups("ip filter ipset bad");
+    let mut watched = Watched::new(set(&[1, 2]), &filter, &both).unwrap();
+    assert_eq!(watched.replace(contents(&[1, 2])), Some(Vec::new()));
+    let changes = watched.replace(contents(&[2, 3])).unwrap();
     assert_eq!(changes.len(), 2, "in both tables");
     assert_eq!((&changes[0].add[..], &changes[0].remove[..]), (&[(3, 3)][..], &[(1, 1)][..]));
-    assert_eq!(watched.replace(set(&[2, 3])), Some(Vec::new()), "told once");
-    let other = IpSet { contents: Err("is too large".to_owned()), ..set(&[]) };
-    assert_eq!(watched.replace(other), None);
+    assert_eq!(watched.replace(contents(&[2, 3])), Some(Vec::new()), "reported once");
+    assert_eq!(watched.replace(Err("is too large".to_owned())), None);
     let fixed = uses(&[("ip filter ipset bad", Use::Fixed), ("ip raw ipset bad", live)]);
-    let mut watched = Watched::new(set(&[1]), &fixed).unwrap();
-    assert_eq!(watched.replace(set(&[1])), Some(Vec::new()));
-    assert_eq!(watched.replace(set(&[2])), None, "a part of the rules");
+    let mut watched = Watched::new(set(&[1]), &filter, &fixed).unwrap();
+    assert_eq!(watched.replace(contents(&[1])), Some(Vec::new()));
+    assert_eq!(watched.replace(contents(&[2])), None, "a part of the rules");
 }

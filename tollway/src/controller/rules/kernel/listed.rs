@@ -5,7 +5,7 @@ use super::field::{
     all,
 };
 use crate::filter::ir::{
-    Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as Asked,
+    Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as ListedTest,
 };
 
 /// The context of a condition.
@@ -26,9 +26,9 @@ impl Site<'_> {
     /// Says whether a condition of the kernel is this one.
     pub(super) fn is(&self, one: &Match, test: &Test) -> bool {
         match (&one.test, &one.keys[..]) {
-            (Asked::Link(patterns), [key]) => self.is_link(key, patterns, one.negate, test),
-            (Asked::Ranges(ranges), [key]) => self.is_ranges(key, ranges, one.negate, test),
-            (Asked::Set(set), keys) => {
+            (ListedTest::Link(patterns), [key]) => self.is_link(key, patterns, one.negate, test),
+            (ListedTest::Ranges(ranges), [key]) => self.is_ranges(key, ranges, one.negate, test),
+            (ListedTest::Set(set), keys) => {
                 let Test::Set { keys: fields, set: name, negate } = test else { return false };
                 let Some(set) = self.sets.get(set.0) else { return false };
                 *negate == one.negate && self.is_set(set, name, keys, fields)
@@ -97,7 +97,7 @@ impl Site<'_> {
     /// The conditions that the kernel may have for one on a range of one field.
     pub(super) fn forms(&self, one: &Match) -> Vec<Test> {
         match (&one.test, &one.keys[..]) {
-            (Asked::Ranges(ranges), [key]) => match ranges[..] {
+            (ListedTest::Ranges(ranges), [key]) => match ranges[..] {
                 [range] => self.forms_of(key, range, one.negate),
                 _ => Vec::new(),
             },
@@ -296,7 +296,7 @@ pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
 
 /// Says whether `test` is the presence of a fragment header, on any IPv6 packet.
 pub(super) fn is_presence(one: &Match, test: &Test) -> bool {
-    let asks = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
+    let presence = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
     let there = Field::whole(Base::Presence(44), 0, 1);
-    *one == asks && test.number() == Some((there, 1))
+    *one == presence && test.number() == Some((there, 1))
 }

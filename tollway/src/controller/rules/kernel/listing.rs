@@ -38,10 +38,10 @@ impl Kernel {
         let Some(objects) = value.get_mut("nftables").and_then(Value::as_array_mut) else { return };
         let mut added = HashSet::new();
         for rule in &self.rules {
-            for asked in rule.expressions.iter().filter_map(match_set::Asked::of) {
-                let found = self.ipset(asked.index, version(rule.family));
+            for lookup in rule.expressions.iter().filter_map(match_set::SetLookup::of) {
+                let found = self.ipset(lookup.index, version(rule.family));
                 if let Ok((set, contents)) = found
-                    && added.insert((asked.index, rule.family, &rule.table))
+                    && added.insert((lookup.index, rule.family, &rule.table))
                 {
                     let elements = contents.elements.iter();
                     let elements = elements.map(|range| element(*range, contents.version));
@@ -259,12 +259,12 @@ fn modules(value: &mut Value, rule: &Rule, kernel: &Kernel) {
             *statement = Value::Null;
         } else if let Some(ports) = multiport::read(name, revision, info) {
             *statement = condition(&ports);
-        } else if let Some(asked) = match_set::read(name, revision, info) {
-            match kernel.ipset(asked.index, version(rule.family)) {
+        } else if let Some(lookup) = match_set::read(name, revision, info) {
+            match kernel.ipset(lookup.index, version(rule.family)) {
                 Ok((set, _)) => {
                     *statement = json!({ "match": {
-                        "op": if asked.negate { "!=" } else { "==" },
-                        "left": { "payload": { "protocol": rule.family, "field": asked.field() } },
+                        "op": if lookup.negate { "!=" } else { "==" },
+                        "left": { "payload": { "protocol": rule.family, "field": lookup.field() } },
                         "right": format!("@{}", set.name_in_rules()),
                     } });
                 }

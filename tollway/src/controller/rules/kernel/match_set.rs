@@ -5,7 +5,7 @@ use super::field::{Base, Field, Lookup, Test};
 
 /// A lookup of one address of a packet in a set of ipset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct SetLookup {
     /// The kernel's number of the set.
     pub(super) index: u16,
     is_source: bool,
@@ -13,30 +13,34 @@ pub(super) struct Asked {
 }
 
 /// Parses the match; `None` if it is another one, or looks up more than an address.
-pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<Asked> {
-    /// `IPSET_INV_MATCH`, `IPSET_DIM_ONE_SRC`, `IPSET_RETURN_NOMATCH`, as bits.
+pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<SetLookup> {
+    /// `IPSET_INV_MATCH`, `IPSET_DIM_ONE_SRC`, as bits.
     const NEGATE: u8 = 1;
     const SOURCE: u8 = 2;
-    const NO_MATCH: u8 = 0x80;
+    /// `IPSET_FLAG_SKIP_COUNTER_UPDATE`, `IPSET_FLAG_SKIP_SUBCOUNTER_UPDATE`.
+    const SKIPS: u32 = 8 | 16;
     // struct xt_set_info: index, dim, flags.
     let ([i0, i1, dimensions, flags], _) = info.split_first_chunk::<4>()?;
-    let asks_counters = match (name, revision) {
-        ("set", 1 | 2) => false,
-        // struct xt_set_info_match_v4: packets.op, bytes.op.
-        ("set", 4) => [16, 32].iter().any(|at| info.get(*at) != Some(&0)),
+    let is_plain = match (name, revision) {
+        ("set", 1 | 2) => true,
+        // struct xt_set_info_match_v4: packets.op, bytes.op, flags.
+        ("set", 4) => {
+            let more = u32::from_ne_bytes(*info.get(40..)?.first_chunk()?);
+            info.get(16) == Some(&0) && info.get(32) == Some(&0) && more & !SKIPS == 0
+        }
         _ => return None,
     };
-    if asks_counters || *dimensions != 1 || flags & !(NEGATE | SOURCE | NO_MATCH) != 0 {
+    if !is_plain || *dimensions != 1 || flags & !(NEGATE | SOURCE) != 0 {
         return None;
     }
-    Some(Asked {
+    Some(SetLookup {
         index: u16::from_ne_bytes([*i0, *i1]),
         is_source: flags & SOURCE != 0,
         negate: flags & NEGATE != 0,
     })
 }
 
-impl Asked {
+impl SetLookup {
     /// The lookup of an expression, if it is one.
     pub(super) fn of(expression: &Expression) -> Option<Self> {
         match expression {

@@ -24,12 +24,12 @@ mod program;
 mod tests;
 mod verify;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
-use super::ipset::{Contents, IpSet};
+use super::ipset::{Budget, Contents, IpSet};
 use super::message::{List, Table, attribute, be_word, family_number, name};
-use super::socket::Asker;
+use super::socket::NetfilterSocket;
 use crate::netlink::attributes;
 use elements::{Item, items};
 use expression::{Expression, expressions};
@@ -95,13 +95,13 @@ struct Set {
 
 impl Kernel {
     /// Queries the kernel for all its lists.
-    pub(super) fn read(tables: &[Table], asker: &mut Asker) -> io::Result<Self> {
+    pub(super) fn read(tables: &[Table], socket: &mut NetfilterSocket) -> io::Result<Self> {
         let mut kernel = Self::default();
         for table in tables {
             kernel.tables.extend(table.place().map(|(family, name)| (family, name, table.flags())));
         }
         let [chains, rules, sets] =
-            [List::Chains, List::Rules, List::Sets].map(|what| asker.list(what));
+            [List::Chains, List::Rules, List::Sets].map(|what| socket.list(what));
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         for (family, body) in chains? {
             kernel.chains.push(Chain::read(family, &body).ok_or_else(broken)?);
@@ -109,13 +109,14 @@ impl Kernel {
         for (family, body) in rules? {
             kernel.add(Rule::read(family, &body).ok_or_else(broken)?);
         }
-        for index in kernel.ipsets_in_rules() {
-            kernel.ipsets.insert(index, IpSet::read(index, asker)?);
+        let mut budget = Budget::new();
+        for (index, tables) in kernel.ipsets_in_rules() {
+            kernel.ipsets.insert(index, IpSet::read(index, tables, &mut budget, socket));
         }
         for (family, body) in sets? {
             let (table, name, mut set) = Set::read(family, &body).ok_or_else(broken)?;
             if set.is_nameless() {
-                set.items = contents(asker, &table, &name)?;
+                set.items = contents(socket, &table, &name)?;
             }
             kernel.sets.entry(table).or_default().insert(name, set);
         }
@@ -127,15 +128,22 @@ impl Kernel {
         self.ipsets.values().cloned().collect()
     }
 
-    /// The indices of the sets of ipset that rules look up; none if a rule changes such sets, because then
-    /// packets of the fast path may be the next ones after a change.
-    fn ipsets_in_rules(&self) -> HashSet<u16> {
-        let expressions = || self.rules.iter().flat_map(|rule| &rule.expressions);
-        if expressions().any(|one| matches!(one, Expression::Target(name) if name == "SET")) {
-            return HashSet::new();
+    /// The indices of the sets of ipset that rules look up, and the tables of these rules; none if a rule
+    /// changes such sets, because then packets of the fast path may be the next ones after a change.
+    fn ipsets_in_rules(&self) -> BTreeMap<u16, BTreeSet<String>> {
+        let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for rule in &self.rules {
+            for expression in &rule.expressions {
+                if matches!(expression, Expression::Target(name) if name == "SET") {
+                    return BTreeMap::new();
+                }
+                if let Some(lookup) = match_set::SetLookup::of(expression) {
+                    let table = format!("{} {}", rule.family, rule.table);
+                    found.entry(lookup.index).or_default().insert(table);
+                }
+            }
         }
-        let asked = expressions().filter_map(match_set::Asked::of);
-        asked.map(|asked| asked.index).collect()
+        found
     }
 
     fn add(&mut self, rule: Rule) {
@@ -164,6 +172,12 @@ impl Kernel {
         let changed = || "a rule of iptables changes sets of ipset".to_owned();
         let set = self.ipsets.get(&index).ok_or_else(changed)?;
         let contents = set.contents.as_ref().map_err(Clone::clone)?;
+        let name = set.name_in_rules();
+        let has_set =
+            |table: &String| self.sets.get(table).is_some_and(|sets| sets.contains_key(&name));
+        if set.tables.iter().any(has_set) {
+            return Err(format!("a set of nftables is called {name}"));
+        }
         match Some(contents.version) == version {
             true => Ok((set, contents)),
             false => Err(format!("the ipset {} is of another family", set.name)),
@@ -275,10 +289,14 @@ impl Set {
 }
 
 /// The elements of a set; `table` includes the family.
-fn contents(asker: &mut Asker, table: &str, name: &str) -> io::Result<Option<Vec<Item>>> {
+fn contents(
+    socket: &mut NetfilterSocket,
+    table: &str,
+    name: &str,
+) -> io::Result<Option<Vec<Item>>> {
     let Some((family, table)) = table.split_once(' ') else { return Ok(None) };
     let Some(family) = family_number(family) else { return Ok(None) };
-    let lists = asker.element_lists(family, table, name)?;
+    let lists = socket.element_lists(family, table, name)?;
     let items: Option<Vec<_>> = lists.iter().map(|list| items(list)).collect();
     Ok(items.map(|items| items.concat()))
 }

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_devices_is_compared() {
+    fn entries_are_compared_apart_from_their_devices() {
         let fields = [Field::meta(IIF), Field::whole(Base::Transport, 2, 2)];
         let ports = |ports: &[u128]| -> Vec<Entry> {
             let entry = |(at, port): (usize, &u128)| (vec![(at as u128, 0), (*port, *port)], None);

@@ -180,9 +180,9 @@ impl Run<'_> {
                 let test = match multiport::read(name, *revision, info) {
                     Some(ports) => ports.test()?,
                     None => {
-                        let asked = match_set::read(name, *revision, info)?;
-                        let (set, version) = self.sets.ipset(asked.index)?;
-                        asked.test(set, version)
+                        let lookup = match_set::read(name, *revision, info)?;
+                        let (set, version) = self.sets.ipset(lookup.index)?;
+                        lookup.test(set, version)
                     }
                 };
                 self.tests.push(test);

@@ -1,7 +1,7 @@
 use super::expression::{Expression, expressions};
 use super::field::{Base, Field, LEN, Test};
-use super::multiport;
 use super::program::{Act, SetContents, Sets, parts};
+use super::{match_set, multiport};
 use crate::netlink::push;
 
 struct NoSets;
@@ -72,6 +72,30 @@ fn ports_of_a_module() {
     (0..some.len()).for_each(|end| assert!(read(&some[..end]).is_none(), "{end}"));
 }
 
+#[test]
+fn lookups_of_one_address_in_a_set_are_read() {
+    let info = |dimensions: u8, flags: u8, more: u32| {
+        let mut info = vec![0; 48];
+        info[..2].copy_from_slice(&7_u16.to_ne_bytes());
+        (info[2], info[3]) = (dimensions, flags);
+        info[40..44].copy_from_slice(&more.to_ne_bytes());
+        info
+    };
+    let read = |info: &[u8]| match_set::read("set", 4, info);
+    let lookup = read(&info(1, 2, 8)).unwrap();
+    assert_eq!((lookup.index, lookup.field(), lookup.negate), (7, "saddr", false));
+    let lookup = match_set::read("set", 1, &info(1, 1, 0)[..8]).unwrap();
+    assert_eq!((lookup.field(), lookup.negate), ("daddr", true));
+    assert!(read(&info(2, 2, 0)).is_none(), "two fields");
+    assert!(read(&info(1, 2, 0x80)).is_none(), "--return-nomatch");
+    assert!(match_set::read("set", 2, &info(1, 0x82, 0)[..8]).is_none(), "--return-nomatch");
+    let mut counted = info(1, 2, 0);
+    counted[16] = 1;
+    assert!(read(&counted).is_none(), "--packets-eq");
+    assert!(match_set::read("set", 3, &info(1, 2, 0)).is_none());
+    (0..44).for_each(|end| assert!(read(&info(1, 2, 0)[..end]).is_none(), "{end}"));
+}
+
 fn expression(name: &str, data: &[(u16, &[u8])]) -> Vec<u8> {
     let (mut inner, mut element, mut all) = (Vec::new(), Vec::new(), Vec::new());
     data.iter().for_each(|(kind, value)| push(&mut inner, *kind, value));
@@ -82,13 +106,13 @@ fn expression(name: &str, data: &[(u16, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_not_known_of_an_expression_is_not_passed_over() {
+fn unknown_parts_of_an_expression_make_it_unknown() {
     let (one, two) = (1_u32.to_be_bytes(), 2_u32.to_be_bytes());
     let load: [(u16, &[u8]); 4] = [(1, &one), (2, &two), (3, &one), (4, &two)];
     let known = expressions(&expression("payload", &load));
     assert_eq!(known, [Expression::Payload { to: 0, base: 2, offset: 1, len: 2 }]);
     let more = [&load[..], &[(77, &one)]].concat();
-    for (name, data) in [("payload", &more[..]), ("payload", &load[..3]), ("unheard_of", &load)] {
+    for (name, data) in [("payload", &more[..]), ("payload", &load[..3]), ("no_such", &load)] {
         let other = expressions(&expression(name, data));
         assert_eq!(other, [Expression::Other(name.to_owned())]);
         let parts = parts(&other, &NoSets);

@@ -72,7 +72,7 @@ fn intervals_are_made_of_their_ends() {
 }
 
 #[test]
-fn what_is_not_clear_is_read_again() {
+fn unclear_changes_cause_a_new_reading() {
     for words in
         ["+16e", "+16 +17", "+16 +20 +32e", "+16 +16 +32e +48e", "+32e +48", "+16 +32e -16 -32e"]
     {
@@ -87,7 +87,7 @@ fn what_is_not_clear_is_read_again() {
 }
 
 #[test]
-fn sets_that_no_rule_looks_at_are_nobodys() {
+fn changes_of_unused_sets_are_ignored() {
     assert_eq!(outcome(&of("ip t other", "+7 -7 +9e"), &uses()), Outcome::Applies(Vec::new()));
     let fixed = of("ip t fixed", "+7");
     assert_eq!(outcome(&fixed, &uses()), Outcome::Reread(vec!["ip t fixed".to_owned()]));

@@ -26,7 +26,7 @@ fn unsupported(rules: &Ruleset) -> Option<&str> {
 }
 
 #[test]
-fn what_nft_lists_otherwise_is_not_believed() {
+fn differences_from_the_kernel_are_unsupported() {
     for (rule, listed, otherwise) in [
         ("tcp dport 22 drop", "22", "23"),
         ("tcp dport 22-30 drop", "30", "31"),

@@ -36,18 +36,18 @@ fn forward(sets: &str, rules: &[&str]) -> String {
 }
 
 /// For each rule in order, why it is unsupported, or nothing.
-fn told(reading: &Reading) -> Vec<String> {
+fn unsupported(reading: &Reading) -> Vec<String> {
     let covered = offload(&reading.rules).into_iter().filter(|one| !one.rule.is_added());
-    let told = covered.map(|covered| match covered.offload {
+    let reasons = covered.map(|covered| match covered.offload {
         Offload::Kernel(why) => why,
         Offload::Compiled => String::new(),
         Offload::Elsewhere(why) => format!("elsewhere: {why}"),
     });
-    told.collect()
+    reasons.collect()
 }
 
 #[test]
-fn what_the_kernel_shares_is_left_to_it_where_it_stands() {
+fn steps_with_shared_state_take_the_kernel_path() {
     let sets = "set slow { type ipv4_addr; flags timeout; elements = { 192.0.2.1 timeout 1h } }\n\
         set old { type ipv4_addr; timeout 1m; }\n\
         set still { type ipv4_addr; flags timeout; elements = { 192.0.2.1 } }\n\
@@ -69,10 +69,10 @@ fn what_the_kernel_shares_is_left_to_it_where_it_stands() {
         ("tcp dport 8 numgen random mod 2 0 drop", "numgen"),
     ];
     let reading = reading(&forward(sets, &rules.map(|(rule, _)| rule)));
-    let told = told(&reading);
-    assert_eq!(told.len(), rules.len());
-    for (told, (rule, why)) in told.iter().zip(rules) {
-        assert!(told.contains(why) && told.is_empty() == why.is_empty(), "{rule}: {told}");
+    let reasons = unsupported(&reading);
+    assert_eq!(reasons.len(), rules.len());
+    for (reason, (rule, why)) in reasons.iter().zip(rules) {
+        assert!(reason.contains(why) && reason.is_empty() == why.is_empty(), "{rule}: {reason}");
     }
     assert!(reading.needs.tracking.is_empty() && reading.has_rules());
     // Earlier conditions stay: other packets do not get there.
@@ -85,15 +85,15 @@ fn what_the_kernel_shares_is_left_to_it_where_it_stands() {
 }
 
 #[test]
-fn a_dscp_that_rules_look_at_is_the_kernels_to_write() {
+fn writes_of_a_tested_dscp_take_the_kernel_path() {
     for look in ["ip dscp cs1 drop", "ip6 dscp cs1 drop", "@nh,8,8 7 drop", "ip checksum 7 drop"] {
         let rules = ["tcp dport 6 ip dscp set cs1", look];
         // Behind routing the checksum differs.
         let text = forward("", &rules).replace("forward", "prerouting");
-        assert!(told(&reading(&text))[0].contains("DSCP"), "{look}");
+        assert!(unsupported(&reading(&text))[0].contains("DSCP"), "{look}");
     }
     let rules = ["tcp dport 6 ip dscp set cs1", "ip ttl 7 drop"];
-    assert_eq!(told(&reading(&forward("", &rules)))[0], "");
+    assert_eq!(unsupported(&reading(&forward("", &rules)))[0], "");
 }
 
 /// The rules for which the kernel has to see all packets, or at least fragments, by version.
@@ -159,7 +159,7 @@ fn modules_of_iptables_for_the_host_alone() {
 }
 
 #[test]
-fn what_tracks_concerns_all_packets() {
+fn tracking_rules_concern_all_packets() {
     let (both, four, six) = ([true; 2], [true, false], [false, true]);
     for (text, wanted) in [
         (forward("", &["ct state established,related accept", "drop"]), both),
@@ -204,14 +204,14 @@ fn listed_module(kind: &str, name: &str) -> String {
 }
 
 #[test]
-fn modules_of_iptables_are_the_kernels() {
+fn modules_of_iptables_take_the_kernel_path() {
     for (kind, name, tracks) in [
         ("match", "conntrack", true),
         ("match", "state", true),
         ("target", "CT", true),
         ("target", "MASQUERADE", true),
         ("match", "socket", true),
-        ("match", "unheard_of", true),
+        ("match", "no_such", true),
         ("match", "recent", false),
         ("target", "LOG", false),
         ("match", "hashlimit", false),
@@ -219,12 +219,12 @@ fn modules_of_iptables_are_the_kernels() {
         let reading = read(&listed_module(kind, name), 7, &HashSet::new()).unwrap().reading;
         assert_eq!(reading.needs.tracking(true).is_some(), tracks, "{name}");
         assert!(reading.needs.tracking(false).is_none());
-        assert!(told(&reading)[0].contains("module of iptables"));
+        assert!(unsupported(&reading)[0].contains("module of iptables"));
     }
 }
 
 #[test]
-fn packets_that_kernels_see_in_different_ways_are_the_kernels() {
+fn packets_that_kernels_treat_differently_take_the_kernel_path() {
     let words = |text: &str| {
         let rules = reading(text).rules;
         let rules = rules.chains[0].rules.iter();
@@ -248,7 +248,7 @@ fn packets_that_kernels_see_in_different_ways_are_the_kernels() {
 }
 
 #[test]
-fn counts_are_the_kernels() {
+fn counters_start_at_zero() {
     let text = "table inet t { counter n { packets 5 bytes 500 }; chain c { \
         type filter hook forward priority 0; \
         counter packets 7 bytes 700 accept; counter name n drop; tcp dport 1 counter jump d; }; \
@@ -264,7 +264,7 @@ fn counts_are_the_kernels() {
 }
 
 #[test]
-fn sets_of_addresses_are_told_from_those_that_are_written_out() {
+fn large_and_moving_sets_of_addresses_are_live() {
     let many: Vec<_> = (0..80).map(|number| format!("192.0.2.{number}")).collect();
     let many = many.join(", ");
     let sets = format!(
@@ -301,7 +301,7 @@ fn sets_of_addresses_are_told_from_those_that_are_written_out() {
 }
 
 #[test]
-fn what_no_packet_meets_that_is_forwarded_are_no_rules() {
+fn rules_that_no_forwarded_packet_reaches_do_not_count() {
     for (text, has) in [
         (String::from("table inet t { }"), false),
         ("table inet t { chain c { drop } }".into(), false),
@@ -325,7 +325,7 @@ fn a_program_that_is_not_there_is_missed() {
 }
 
 #[test]
-fn what_is_no_listing_is_said_in_a_sentence() {
+fn malformed_listings_are_reported_in_a_sentence() {
     for (json, part) in [
         ("", "no JSON"),
         ("{}", "no list"),

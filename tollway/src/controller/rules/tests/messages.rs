@@ -48,11 +48,11 @@ fn set_elements(kind: u8, elements: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn one(bytes: &[u8]) -> Message {
-    let mut told = messages(bytes);
-    assert_eq!(told.len(), 1);
-    let told = told.remove(0);
-    assert_eq!((told.sequence, told.generation), (7, 0x1234));
-    told.message
+    let mut all = messages(bytes);
+    assert_eq!(all.len(), 1);
+    let received = all.remove(0);
+    assert_eq!((received.sequence, received.generation), (7, 0x1234));
+    received.message
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn elements_have_a_key_and_an_end() {
 }
 
 #[test]
-fn elements_that_are_more_than_keys_are_told_so() {
+fn elements_that_are_more_than_keys_have_no_keys() {
     let key = || data(1, &[192, 0, 2, 1]);
     for more in [
         attribute(4, &[0; 8]),
@@ -114,7 +114,7 @@ fn elements_that_are_more_than_keys_are_told_so() {
 }
 
 #[test]
-fn tables_are_told_apart() {
+fn tables_with_equal_names_differ() {
     let table = |name: &[u8], handle: u64, flags: u32| {
         let parts = [
             attribute(1, name),

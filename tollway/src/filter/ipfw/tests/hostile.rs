@@ -94,12 +94,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn no_text_is_too_odd(text in "(?s).{0,300}") {
+    fn any_text_is_read_without_a_panic(text in "(?s).{0,300}") {
         let _ = super::read(&text, "odd");
     }
 
     #[test]
-    fn no_order_of_words_is_too_odd(
+    fn any_order_of_words_is_read_without_a_panic(
         lines in prop::collection::vec(prop::collection::vec(word(), 0..14), 0..12)
     ) {
         let lines: Vec<_> = lines.iter().map(|line| line.join(" ")).collect();
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn no_rule_is_too_odd(words in prop::collection::vec(word(), 0..10)) {
+    fn any_rule_is_read_without_a_panic(words in prop::collection::vec(word(), 0..10)) {
         let text = format!("add allow {}", words.join(" "));
         if let Ok(rules) = super::read(&text, "odd") {
             prop_assert_eq!(rules.check(), Ok(()));
@@ -119,10 +119,10 @@ proptest! {
 }
 
 #[test]
-fn a_rule_says_which_packets_it_is_for() {
+fn a_rule_without_a_body_is_a_mistake() {
     for body in ["allow", "add", "deny log", "count log logamount 5", "return", "skipto 9"] {
-        let told = super::super::read(&format!("add {body}\n"), "t").unwrap_err();
-        assert_eq!(told.len(), 1, "{body}");
+        let mistakes = super::super::read(&format!("add {body}\n"), "t").unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{body}");
     }
     // To ipfw a comment is a body, like an option.
     for body in ["allow // all", "count // a heading", "deny in", "allow ip from any to any"] {

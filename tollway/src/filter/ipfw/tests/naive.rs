@@ -136,12 +136,12 @@ impl<'a> Naive<'a> {
                 }
                 Fate::Accept
             }
-            Action::Reject(told) => self.reject(*told, seen, &packet.frame),
+            Action::Reject(kind) => self.reject(*kind, seen, &packet.frame),
             _ => Fate::Drop,
         }
     }
 
-    fn reject(&self, told: RejectKind, seen: &Seen, frame: &[u8]) -> Fate {
+    fn reject(&self, kind: RejectKind, seen: &Seen, frame: &[u8]) -> Fate {
         let upper = |at: usize| frame[L3 + seen.upper + at];
         if seen.version == 0 || seen.offset != 0 {
             return Fate::Drop;
@@ -160,7 +160,7 @@ impl<'a> Naive<'a> {
             true => Fate::Reject(Reject::TcpReset),
             false => Fate::Drop,
         };
-        match (told, four) {
+        match (kind, four) {
             (RejectKind::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
             (RejectKind::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
                 3 => 4,

@@ -4,10 +4,10 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::naive::{Naive, Passing};
 use crate::filter::eval::{self, Fate, Packet};
-use crate::filter::flatten::tests::{Dice, compare_one, links, plain};
 use crate::filter::ipfw::list::List;
 use crate::filter::ir::{Hook, Ruleset};
-use crate::filter::{flatten, ipfw};
+use crate::filter::program::tests::{Dice, compare_one, links, plain};
+use crate::filter::{ipfw, program};
 use crate::mistake::{Ledger, report};
 
 const ADDRESSES: &[&str] = &[
@@ -306,7 +306,7 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
 }
 
 fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, beyond: bool) {
-    let (mut all, mut met) = (0, 0);
+    let (mut all, mut matched) = (0, 0);
     for number in 0..files {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
@@ -318,14 +318,14 @@ fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, beyond: bool) {
         all += list.rules.len() + 1;
         if beyond {
             packets.iter_mut().for_each(|frame| spoil(frame, true, &mut dice));
-            met += compare(&list, &rules, &packets, &what);
+            matched += compare(&list, &rules, &packets, &what);
             continue;
         }
-        met += compare(&list, &rules, &packets, &what);
-        assert!(flatten::flatten(&rules, &links(), &Epochs::new()).is_ok(), "{what}");
+        matched += compare(&list, &rules, &packets, &what);
+        assert!(program::compile(&rules, &links(), &Epochs::new()).is_ok(), "{what}");
         compare_one(&rules, seed, &mut dice, 600);
     }
-    assert!(met * 10 > all, "packets met {met} of {all} rules");
+    assert!(matched * 10 > all, "packets matched {matched} of {all} rules");
 }
 
 #[test]

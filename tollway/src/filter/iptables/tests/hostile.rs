@@ -77,14 +77,14 @@ fn mistakes_of_lines_say_where_they_are() {
         ("*filter\n:FORWARD DROP\n[1:2]\nCOMMIT\n", (3, 1), "is no line of a save"),
         ("*filter\n:a -\n:b -\n-A a -j b\n-A b -g a\nCOMMIT\n", (5, 9), "leads to itself"),
     ] {
-        let (line, column, told) = first(text);
-        assert!(told.contains(what), "{text}: {told}");
-        assert_eq!((line, column), place, "{text}: {told}");
+        let (line, column, message) = first(text);
+        assert!(message.contains(what), "{text}: {message}");
+        assert_eq!((line, column), place, "{text}: {message}");
     }
 }
 
 #[test]
-fn all_mistakes_are_told() {
+fn all_mistakes_are_reported() {
     let text = forward(&["-s x -j DROP", "-j ACCEPT", "-d y -j DROP"]);
     let lines: Vec<_> =
         read(&text, "x", Family::Ip).unwrap_err().iter().map(|mistake| mistake.line).collect();
@@ -103,13 +103,13 @@ fn word() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn rubbish_is_read_or_told(text in "(\\PC|\n){0,200}", six: bool) {
+    fn rubbish_is_read_or_reported(text in "(\\PC|\n){0,200}", six: bool) {
         let family = if six { Family::Ip6 } else { Family::Ip };
         let _ = read(&text, "x", family);
     }
 
     #[test]
-    fn words_in_any_order_are_read_or_told(
+    fn words_in_any_order_are_read_or_reported(
         rules in proptest::collection::vec(proptest::collection::vec(word(), 0..12), 1..6),
         six: bool,
     ) {

@@ -1,9 +1,9 @@
 //! Tests the front end by the evaluator.
 
 mod hostile;
-mod judge;
 mod kernel;
 pub(in crate::filter) mod random;
+mod restore;
 mod saves;
 mod verdicts;
 

@@ -4,8 +4,8 @@
 use super::kernel::{Chain, Match, Numbers, Rule, Skb, Target, Verdict, do_table};
 use super::{link, sound};
 use crate::filter::eval::{self, Fate, Packet, State};
-use crate::filter::flatten::tests::{Dice, Frames, compare_one};
 use crate::filter::ir::{Action, CounterId, Family, Hook, Ruleset, Step};
+use crate::filter::program::tests::{Dice, Frames, compare_one};
 
 /// Tables with their built-in chains, in the order in which packets meet them.
 const TABLES: [(&str, &[&str]); 2] =

@@ -4,8 +4,8 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::{fate, sound};
 use crate::filter::eval::{Fate, State};
-use crate::filter::flatten::flatten;
 use crate::filter::ir::{Action, Family, Hook, Ruleset, Step};
+use crate::filter::program;
 
 const V4: [&str; 2] = [include_str!("saves/v4-legacy.save"), include_str!("saves/v4-nft.save")];
 const V6: [&str; 2] = [include_str!("saves/v6-legacy.save"), include_str!("saves/v6-nft.save")];
@@ -31,7 +31,7 @@ fn all_saves_are_read_and_compiled() {
     for (save, family) in [of(V4, Family::Ip), of(V6, Family::Ip6), of(ROUTER, Family::Ip)].concat()
     {
         let rules = sound(save, family);
-        flatten(&rules, &links, &Epochs::new()).expect("it compiles");
+        program::compile(&rules, &links, &Epochs::new()).expect("it compiles");
         // Every line became a rule, with its place and its text.
         for (index, line) in save.lines().enumerate() {
             let Some((_, text)) = line.split_once("] -A ") else { continue };
@@ -48,7 +48,7 @@ fn all_saves_are_read_and_compiled() {
 }
 
 #[test]
-fn what_is_the_kernels_is_known_by_name() {
+fn unsupported_parts_are_reported_by_name() {
     let rules = sound(V4[0], Family::Ip);
     let reasons = reasons(&rules);
     for (part, why) in [

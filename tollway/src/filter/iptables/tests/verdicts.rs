@@ -171,7 +171,7 @@ fn icmp_is_taken_by_type_and_code() {
 }
 
 #[test]
-fn headers_cut_short_are_dropped_by_who_wants_to_see_them() {
+fn truncated_headers_are_dropped_by_matches_that_read_them() {
     let accepts = "-p tcp -m tcp --dport 80 -j ACCEPT";
     assert_eq!(of4(accepts, &four(6, 0, &header(22))), ACCEPT);
     assert_eq!(of4(accepts, &four(6, 0, &header(22)[..19])), DROP);
@@ -181,9 +181,9 @@ fn headers_cut_short_are_dropped_by_who_wants_to_see_them() {
     assert_eq!(of4(accepts, &four(17, 0, &header(22)[..4])), ACCEPT, "another protocol");
     assert_eq!(of4("-p tcp -j ACCEPT", &four(6, 0, &[])), ACCEPT, "nobody looks");
     let aside = "-s 10.9.0.0/16 -p tcp --dport 80 -j ACCEPT";
-    assert_eq!(of4(aside, &four(6, 0, &[])), ACCEPT, "addresses are asked first");
+    assert_eq!(of4(aside, &four(6, 0, &[])), ACCEPT, "addresses are checked first");
     let behind = "-p tcp -m length --length 1000: -m tcp --dport 80";
-    assert_eq!(of4(behind, &four(6, 0, &[])), ACCEPT, "matches are asked in order");
+    assert_eq!(of4(behind, &four(6, 0, &[])), ACCEPT, "matches are checked in order");
     let before = "-p tcp -m tcp --dport 80 -m length --length 1000:";
     assert_eq!(of4(before, &four(6, 0, &[])), DROP);
     assert_eq!(of4("-p udp --dport 5", &four(17, 0, &[0; 7])), DROP);
@@ -249,7 +249,7 @@ fn ipv6_protocols_are_behind_extension_headers() {
 }
 
 #[test]
-fn what_can_not_be_done_is_the_kernels_where_the_rest_holds() {
+fn unsupported_rules_take_the_kernel_path_where_the_rest_matches() {
     let http = four(6, 0, &header(80));
     for (rule, is_kernels) in [
         ("-p tcp -m addrtype --dst-type LOCAL -m tcp --dport 80 -j DROP", true),
@@ -424,7 +424,7 @@ fn before_the_route_no_packet_leaves_by_a_link() {
 }
 
 #[test]
-fn a_mark_that_has_changed_is_asked_again() {
+fn a_changed_mark_is_checked_again() {
     let rule = |port: u16| format!("-p tcp -m mark --mark 0x1 -m tcp --dport {port} -j ACCEPT");
     let rules = [&rule(80), "-j MARK --set-xmark 0x1/0xffffffff", &rule(81)];
     assert_eq!(of(&rules, Family::Ip, &four(6, 0, &header(80)[..9])), DROP);

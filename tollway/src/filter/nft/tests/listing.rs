@@ -34,7 +34,7 @@ fn port(right: Value) -> Value {
 }
 
 #[test]
-fn what_is_not_known_is_so_where_it_stands() {
+fn unknown_statements_are_unsupported_in_their_place() {
     let steps = steps(json!([port(json!(22)), {"from_the_future": {"a": 1}}, {"drop": null}]));
     let [Step::Match(_), Step::Match(_), Step::Unsupported(why)] = &steps[..] else {
         panic!("{steps:?}")
@@ -169,7 +169,7 @@ fn a_rate_of_bytes_is_in_bytes() {
 }
 
 #[test]
-fn what_a_version_leaves_out_is_in_its_text() {
+fn parts_that_a_version_omits_are_in_its_text() {
     let listing = json!({"nftables": [
         {"table": {"family": "netdev", "name": "t", "handle": 1}},
         {"chain": {"family": "netdev", "table": "t", "name": "c", "type": "filter",
@@ -202,7 +202,7 @@ fn what_a_version_leaves_out_is_in_its_text() {
 }
 
 #[test]
-fn sets_that_change_are_told_by_the_text() {
+fn sets_that_change_are_recognized_by_the_text() {
     let listing = json!({"nftables": [
         {"table": {"family": "ip", "name": "t", "handle": 1}},
         {"set": {"family": "ip", "table": "t", "name": "c", "type": "ipv4_addr"}},

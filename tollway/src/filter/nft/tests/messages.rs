@@ -2,7 +2,7 @@
 
 use super::super::{read, script};
 
-fn told(text: &str) -> Vec<String> {
+fn reported(text: &str) -> Vec<String> {
     read(text, "rules.json").unwrap_err().iter().map(ToString::to_string).collect()
 }
 
@@ -11,27 +11,27 @@ fn json_that_is_none() {
     let mistakes = read("{\"nftables\": [\n  {\"table\" }\n]}", "rules.json").unwrap_err();
     assert_eq!((mistakes[0].line, mistakes[0].column), (2, 12));
     assert!(mistakes[0].to_string().starts_with("rules.json:2: this is no JSON: expected `:`"));
-    assert!(told("")[0].contains("no JSON"));
-    assert!(told("[]")[0].contains("no list \"nftables\""));
+    assert!(reported("")[0].contains("no JSON"));
+    assert!(reported("[]")[0].contains("no list \"nftables\""));
 }
 
 #[test]
 fn listings_that_cannot_be() {
     let rule = r#"{"nftables":[{"rule":{"family":"ip","table":"t","chain":"c","expr":[]}}]}"#;
-    assert!(told(rule)[0].contains("a rule is in chain ip t \"c\", which is not listed"));
+    assert!(reported(rule)[0].contains("a rule is in chain ip t \"c\", which is not listed"));
     let hook = r#"{"nftables":[{"chain":{"family":"ip","table":"t","name":"c","type":"filter",
         "hook":"elsewhere","prio":0,"policy":"accept"}},
         {"chain":{"family":"can","table":"t","name":"d"}}]}"#;
-    let told = told(hook);
-    assert!(told.iter().any(|one| one.contains("hook \"elsewhere\"")), "{told:?}");
-    assert!(told.iter().any(|one| one.contains("family \"can\"")), "{told:?}");
+    let mistakes = reported(hook);
+    assert!(mistakes.iter().any(|one| one.contains("hook \"elsewhere\"")), "{mistakes:?}");
+    assert!(mistakes.iter().any(|one| one.contains("family \"can\"")), "{mistakes:?}");
 }
 
 #[test]
 fn circles_of_jumps() {
     let text = r#"{"nftables":[{"chain":{"family":"ip","table":"t","name":"c"}},
         {"rule":{"family":"ip","table":"t","chain":"c","expr":[{"jump":{"target":"c"}}]}}]}"#;
-    assert!(told(text)[0].contains("circle"));
+    assert!(reported(text)[0].contains("circle"));
 }
 
 fn scripted(text: &str) -> Vec<crate::mistake::Mistake> {
@@ -42,7 +42,7 @@ fn scripted(text: &str) -> Vec<crate::mistake::Mistake> {
 }
 
 #[test]
-fn nft_says_where_its_text_is_wrong() {
+fn mistakes_of_nft_have_their_place() {
     let mistakes = scripted("table ip t {\n  chain c {\n    tcp dport 70000 drop\n  }\n}\n");
     assert_eq!((mistakes[0].line, mistakes[0].column), (3, 15), "{mistakes:?}");
     assert!(mistakes[0].what.contains("out of range"), "{mistakes:?}");

@@ -30,7 +30,7 @@ fn rules(listed: &Value) -> Vec<&Value> {
 fn same(path: &std::path::Path, bytes: usize) {
     let script = Script::new(path).unwrap();
     let whole = script.whole().unwrap().0;
-    let whole = script.judge(&whole, None).unwrap();
+    let whole = script.evaluate(&whole, None).unwrap();
     let pieces = script.in_pieces(Apart::Net, bytes).unwrap();
     assert_eq!(listed(&pieces), listed(&whole), "{}", path.display());
     let name = path.display().to_string();
@@ -80,13 +80,17 @@ fn large(folder: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_user_loads_what_one_message_has_no_room_for() {
+fn a_user_loads_rules_too_large_for_one_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = large(folder.path());
     let script = Script::new(&path).unwrap();
     // As an ordinary user, even if root runs the test.
     let whole = script.run(Apart::User, None).unwrap();
-    assert!(super::said(&whole.output).contains(super::TOO_LONG), "{}", super::said(&whole.output));
+    assert!(
+        super::stderr_of(&whole.output).contains(super::TOO_LONG),
+        "{}",
+        super::stderr_of(&whole.output)
+    );
     let loaded = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap();
     let listed = listed(&loaded);
     let in_chain = rules(&listed).into_iter().filter(|rule| text(rule, "chain") == "c");
@@ -114,16 +118,20 @@ fn mistakes_in_pieces_are_at_their_place() {
     let path = folder.path().join("rules.nft");
     std::fs::write(&path, &text).unwrap();
     let script = Script::new(&path).unwrap();
-    let told = script.in_pieces(Apart::Net, 1).unwrap_err();
-    assert_eq!((told[0].line, told[0].column), (4, 13), "{told:?}");
-    assert_eq!(told[0].excerpt, "  tcp dport 70000 drop");
+    let mistakes = script.in_pieces(Apart::Net, 1).unwrap_err();
+    assert_eq!((mistakes[0].line, mistakes[0].column), (4, 13), "{mistakes:?}");
+    assert_eq!(mistakes[0].excerpt, "  tcp dport 70000 drop");
     std::fs::write(&path, text.replace("70000", "7000")).unwrap();
-    let told = Script::new(&path).unwrap().in_pieces(Apart::Net, 1).unwrap_err();
-    assert_eq!((told[0].file.as_str(), told[0].line), (more.to_str().unwrap(), 2), "{told:?}");
+    let mistakes = Script::new(&path).unwrap().in_pieces(Apart::Net, 1).unwrap_err();
+    assert_eq!(
+        (mistakes[0].file.as_str(), mistakes[0].line),
+        (more.to_str().unwrap(), 2),
+        "{mistakes:?}"
+    );
 }
 
 #[test]
-fn a_rule_that_is_too_long_alone_is_told() {
+fn a_rule_that_is_too_long_alone_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.nft");
     let elements: Vec<_> =
@@ -134,8 +142,8 @@ fn a_rule_that_is_too_long_alone_is_told() {
     );
     std::fs::write(&path, text).unwrap();
     let script = Script::new(&path).unwrap();
-    let told = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap_err();
-    assert_eq!(told[0].line, 4, "{told:?}");
-    assert!(told[0].to_string().contains("start as root"), "{told:?}");
+    let mistakes = script.in_pieces(Apart::User, super::BATCH_BYTES).unwrap_err();
+    assert_eq!(mistakes[0].line, 4, "{mistakes:?}");
+    assert!(mistakes[0].to_string().contains("start as root"), "{mistakes:?}");
     super::load(&path).unwrap();
 }

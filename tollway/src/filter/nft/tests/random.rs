@@ -1,8 +1,8 @@
 //! Random rules in nft's language.
 
 use super::super::load;
-use crate::filter::flatten::tests::Dice;
 use crate::filter::ir::Ruleset;
+use crate::filter::program::tests::Dice;
 
 /// What all rulesets contain beside their rules. Each chain leads only to later ones.
 const OBJECTS: &str = "

@@ -23,7 +23,7 @@ fn rules(listing: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_is_written_reads_as_what_was_read() {
+fn written_rules_are_read_as_the_same() {
     for file in files() {
         let first = script(&file).unwrap();
         let name = file.file_name().unwrap().to_string_lossy().into_owned();

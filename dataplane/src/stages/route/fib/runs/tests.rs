@@ -27,14 +27,14 @@ fn change(
     range: Range<usize>,
     with: impl Fn(u32) -> u32,
 ) {
-    let mut asked = Vec::new();
+    let mut visited = Vec::new();
     runs.map(range.clone(), |entry| {
-        asked.push(entry.0);
+        visited.push(entry.0);
         Entry(with(entry.0))
     });
     let mut expected = slots[range.clone()].to_vec();
     expected.dedup();
-    assert_eq!(asked, expected, "each run is asked for once");
+    assert_eq!(visited, expected, "each run is visited once");
     for slot in &mut slots[range] {
         *slot = with(*slot);
     }
@@ -79,7 +79,7 @@ fn as_many_runs_as_slots() {
 }
 
 #[test]
-fn those_of_a_node_are_its_own() {
+fn runs_of_a_node_equal_those_that_filled_it() {
     let capacity = Capacity { roots: 0, nodes: 1, values: 300 };
     let (fib, base) = (Fib::new(Epochs::new(), capacity), 20);
     let mut runs = Runs::all(Entry(7));

@@ -45,7 +45,7 @@ fn seen(layout: &Layout, table: &Table) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn chains_that_do_something_are_told() {
+fn chains_that_do_something_are_reported() {
     for layout in [&V4, &V6] {
         let rule = || vec![entry(layout, &["tcp"], "", -1)];
         let none = || (vec![], ACCEPT);
@@ -70,7 +70,7 @@ fn rules_that_track_connections_are_found_anywhere() {
 }
 
 #[test]
-fn what_is_broken_is_taken_for_a_chain_that_does_something() {
+fn broken_tables_count_as_chains_that_do_something() {
     let none = || (vec![], ACCEPT);
     let whole = table(&V4, [none(), none(), none()]);
     for end in 0..whole.entries.len() {

@@ -1,12 +1,12 @@
-//! `tollway lab mirror`: how Tollway follows the kernel.
+//! `tollway lab controller`: how Tollway follows the kernel.
 
 use std::path::PathBuf;
 
-use tollway_lab::live::mirror::{Options, render, run as measure};
+use tollway_lab::live::controller::{Options, render, run as measure};
 
 use super::{CliError, show};
 
-/// Arguments of `tollway lab mirror`.
+/// Arguments of `tollway lab controller`.
 #[derive(clap::Args)]
 #[command(after_help = "Parts: begin changes losses audit.")]
 pub(super) struct Args {
@@ -47,6 +47,6 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         data: args.data.clone(),
     };
     let report = measure(&options)
-        .map_err(|error| CliError::failed(error, "See `tollway lab mirror --help`"))?;
+        .map_err(|error| CliError::failed(error, "See `tollway lab controller --help`"))?;
     show(&report, args.json, render)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::super::generator::{Generator, Stream};
 use super::super::sink::{Expect, Place, Sink};
 use super::super::sys;
-use super::router::{Mirror, Router};
+use super::router::{KernelRouter, Router};
 use super::{Bench, Row};
 use crate::stats::{Summary, paired_percent};
 
@@ -32,7 +32,7 @@ const BAR: f64 = 2.0;
 
 /// A setup that forwards packets.
 struct XdpTraffic<'a> {
-    mirror: Mirror<'a>,
+    tollway: KernelRouter<'a>,
     sink: Sink,
     router: &'a Router,
 }
@@ -50,20 +50,20 @@ impl<'a> XdpTraffic<'a> {
         let expect = Expect { vid: None, follow: false, place: Place::Tc };
         let sink = Sink::start(&router.topology.b, expect)?;
         // Tollway and its audit have a separate processor.
-        let mirror = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
-        mirror.talk()?.sync()?;
-        Ok(Self { mirror, sink, router })
+        let tollway = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
+        tollway.talk()?.sync()?;
+        Ok(Self { tollway, sink, router })
     }
 
     /// Measures one window.
     fn window(&self, auditor: i32) -> Result<Window, String> {
         std::thread::sleep(SETTLE);
         let kernel = self.router.topology.kernel_forwarded()?;
-        let spent = self.mirror.spent(auditor)?;
+        let spent = self.tollway.spent(auditor)?;
         let (start, before) = (Instant::now(), self.sink.seen()?);
         std::thread::sleep(WINDOW);
         let (taken, after) = (start.elapsed(), self.sink.seen()?);
-        let spent = self.mirror.spent(auditor)? - spent;
+        let spent = self.tollway.spent(auditor)? - spent;
         let kernel = self.router.topology.kernel_forwarded()? - kernel;
         after.check()?;
         let frames = after.frames - before.frames;
@@ -80,7 +80,7 @@ impl<'a> XdpTraffic<'a> {
 /// Measures windows with and without an audit in turn.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let traffic = XdpTraffic::new(bench.router)?;
-    let auditor = traffic.mirror.thread(AUDITOR)?;
+    let auditor = traffic.tollway.thread(AUDITOR)?;
     let stream = Stream { flows: FLOWS, vid: None, rate: None };
     let generator = Generator::start(&bench.router.topology.a, stream)?;
     std::thread::sleep(WARM_UP);
@@ -101,7 +101,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         bench.bar.inc(1);
     }
     generator.stop()?;
-    traffic.mirror.stop()?;
+    traffic.tollway.stop()?;
     let title = format!("{} routes audited, forwarding slower", bench.table.len());
     let slower = audited.iter().zip(&quiet).map(|(audited, quiet)| (1.0 - audited / quiet) * 100.0);
     let slower: Vec<_> = slower.collect();

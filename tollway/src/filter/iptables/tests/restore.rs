@@ -71,7 +71,7 @@ fn refused(cases: &[&Case]) -> Vec<(usize, String)> {
         std::fs::write(folder.path().join(number.to_string()), case.text()).unwrap();
         writeln!(
             script,
-            "said=$({program}-legacy-restore --test {number} 2>&1) || echo {number} $said"
+            "output=$({program}-legacy-restore --test {number} 2>&1) || echo {number} $output"
         )
         .unwrap();
     }
@@ -80,13 +80,13 @@ fn refused(cases: &[&Case]) -> Vec<(usize, String)> {
         .current_dir(folder.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines = said.lines().filter_map(|line| line.split_once(' '));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.map(|(number, why)| (number.parse().unwrap(), why.to_owned())).collect()
 }
 
 #[test]
-fn what_iptables_refuses_is_not_compiled() {
+fn rules_that_iptables_refuses_are_not_compiled() {
     let one_in = std::env::var("TOLLWAY_PAIRS").map_or(ONE_IN, |text| text.parse().unwrap());
     let cases = cases(one_in);
     let compiled: Vec<_> = cases.iter().filter(|case| case.is_compiled()).collect();

@@ -6,8 +6,8 @@ use super::Dice;
 use super::frames::Frames;
 use super::path_bench::{Done, PathBench};
 use crate::filter::eval::Link;
-use crate::filter::flatten::levels::Level;
 use crate::filter::ir::*;
+use crate::filter::program::levels::Level;
 
 /// A chain at a hook with one rule for each list of steps.
 fn chain(hook: Hook, device: Option<&str>, rules: Vec<Vec<Step>>) -> Chain {
@@ -41,7 +41,7 @@ fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
         let frame = frames.draw(&mut dice);
         if kind(&frame) {
             assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
-            if !path_bench.left_early(0) {
+            if !path_bench.exited_early(0) {
                 done.push(path_bench.fate(0));
             }
         }
@@ -212,10 +212,10 @@ fn the_device_below_at_hook_egress_is_the_kernels() {
     let mut links = super::path_bench::links();
     links[1].on = Some("lan0".to_owned());
     let rules = ruleset(vec![chain(Hook::Egress, Some("lan0"), vec![vec![DROP]])]);
-    let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();
+    let filter = crate::filter::program::compile(&rules, &links, &Epochs::new()).unwrap();
     assert!(filter.leaves_to_kernel());
     links[1].on = None;
-    let filter = crate::filter::flatten::flatten(&rules, &links, &Epochs::new()).unwrap();
+    let filter = crate::filter::program::compile(&rules, &links, &Epochs::new()).unwrap();
     assert!(!filter.leaves_to_kernel());
 }
 

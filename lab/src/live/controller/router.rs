@@ -60,13 +60,13 @@ impl Router {
 
     /// Starts a Tollway that follows the kernel, on separate processors if `apart`, and waits until
     /// it forwards.
-    pub(super) fn start(&self, more: &[&str], apart: bool) -> Result<Mirror<'_>, String> {
+    pub(super) fn start(&self, more: &[&str], apart: bool) -> Result<KernelRouter<'_>, String> {
         let mut arguments = vec!["run", "r0", "r1", "--socket", SOCKET];
         arguments.extend(more);
         let start = Instant::now();
         let mut tollway = Tollway::launch(&self.topology, &arguments, apart)?;
         tollway.until_forwarding()?;
-        Ok(Mirror { router: self, tollway: Some(tollway), took: start.elapsed() })
+        Ok(KernelRouter { router: self, tollway: Some(tollway), took: start.elapsed() })
     }
 
     /// An ip(8) on the router that reads line after line.
@@ -80,14 +80,14 @@ impl Router {
 }
 
 /// A Tollway that follows the kernel. Dropping this ends it.
-pub(super) struct Mirror<'a> {
+pub(super) struct KernelRouter<'a> {
     router: &'a Router,
     tollway: Option<Tollway>,
     /// Time from its start until it forwarded.
     pub(super) took: Duration,
 }
 
-impl Mirror<'_> {
+impl KernelRouter<'_> {
     /// Sends a signal to its process.
     pub(super) fn signal(&self, signal: i32) -> Result<(), String> {
         self.tollway.as_ref().map_or(Ok(()), |tollway| tollway.signal(signal))
@@ -134,7 +134,7 @@ impl Mirror<'_> {
         let text = self.read(&format!("task/{thread}/schedstat"))?;
         let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
         ns.map(Duration::from_nanos)
-            .ok_or_else(|| format!("schedstat of thread {thread} says no time: {text}"))
+            .ok_or_else(|| format!("schedstat of thread {thread} has no time: {text}"))
     }
 
     /// Connects to its control socket.
@@ -156,7 +156,7 @@ impl Mirror<'_> {
     }
 }
 
-impl Drop for Mirror<'_> {
+impl Drop for KernelRouter<'_> {
     fn drop(&mut self) {
         self.tollway = None;
         // If this fails, the next Tollway finds the remains and reports them.
@@ -169,18 +169,18 @@ pub(super) struct Talk(BufReader<UnixStream>);
 
 impl Talk {
     /// Sends a request and waits for the answer.
-    pub(super) fn ask(&mut self, request: &str) -> Result<Value, String> {
-        self.say(request)?;
-        self.hear()
+    pub(super) fn request(&mut self, request: &str) -> Result<Value, String> {
+        self.send(request)?;
+        self.receive()
     }
 
-    fn say(&mut self, request: &str) -> Result<(), String> {
+    fn send(&mut self, request: &str) -> Result<(), String> {
         let line = format!("{{\"v\":2,{request}}}\n");
         let sent = self.0.get_mut().write_all(line.as_bytes());
-        sent.map_err(|error| format!("Tollway cannot be asked: {error}"))
+        sent.map_err(|error| format!("the request cannot be sent to Tollway: {error}"))
     }
 
-    fn hear(&mut self) -> Result<Value, String> {
+    fn receive(&mut self) -> Result<Value, String> {
         let mut line = String::new();
         let failed = |why: &dyn std::fmt::Display| format!("Tollway does not answer: {why}");
         self.0.read_line(&mut line).map_err(|error| failed(&error))?;
@@ -193,7 +193,7 @@ impl Talk {
 
     /// Waits until everything that the kernel has notified of is active.
     pub(super) fn sync(&mut self) -> Result<(), String> {
-        let answer = self.ask(r#""do":"sync""#)?;
+        let answer = self.request(r#""do":"sync""#)?;
         match answer["bypassed"].as_str() {
             Some(held) => Err(format!("the kernel forwards everything: {held}")),
             None => Ok(()),
@@ -202,22 +202,22 @@ impl Talk {
 
     /// A counter of the controller.
     pub(super) fn count(&mut self, name: &str) -> Result<u64, String> {
-        let answer = self.ask(r#""show":"controller""#)?;
+        let answer = self.request(r#""show":"controller""#)?;
         answer[name].as_u64().ok_or_else(|| format!("Tollway does not say how many {name}"))
     }
 
     /// The route of packets to an address; null if there is none.
     pub(super) fn route(&mut self, address: &str) -> Result<Value, String> {
-        let mut answer = self.ask(&format!(r#""show":"route","address":"{address}""#))?;
+        let mut answer = self.request(&format!(r#""show":"route","address":"{address}""#))?;
         Ok(answer["route"].take())
     }
 
     /// The active routes with a gateway.
     pub(super) fn routes(&mut self) -> Result<Routes, String> {
         let mut routes = Routes::new();
-        self.say(r#""show":"routes","vrf":"main""#)?;
+        self.send(r#""show":"routes","vrf":"main""#)?;
         loop {
-            let page = self.hear()?;
+            let page = self.receive()?;
             for route in page["routes"].as_array().into_iter().flatten() {
                 let via = route["nexthops"][0]["via"].as_str();
                 if let (Some("unicast"), Some(dst), Some(via)) =
@@ -238,10 +238,10 @@ pub(super) struct Ip(Child);
 
 impl Ip {
     /// Passes a command to ip(8); the kernel has the change a moment later.
-    pub(super) fn say(&mut self, line: &str) -> Result<(), String> {
-        let told =
+    pub(super) fn send(&mut self, line: &str) -> Result<(), String> {
+        let written =
             self.0.stdin.as_mut().map(|stdin| stdin.write_all(format!("{line}\n").as_bytes()));
-        match told {
+        match written {
             Some(Ok(())) => Ok(()),
             _ => Err(format!("ip takes no more lines: {line}")),
         }

@@ -4,7 +4,7 @@ use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::FlowKey;
 
-use super::super::flatten;
+use super::super::compile;
 use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
@@ -69,21 +69,21 @@ fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
-    let (mut flows, mut told) = (0, 0);
+fn the_result_for_a_flow_holds_for_each_of_its_packets() {
+    let (mut flows, mut known) = (0, 0);
     let links = path_bench::links();
     for number in 0..400 {
         let seed = 4 << 32 | number;
         let mut dice = Dice(seed);
         let count = dice.pick(&[1, 2, 5, 12, 80, 300]);
         let rules = Draw::new(&mut dice).ruleset(count);
-        let Ok(filter) = flatten(&rules, &links, &Epochs::new()) else { continue };
+        let Ok(filter) = compile(&rules, &links, &Epochs::new()) else { continue };
         let frames = Frames::new(&rules, &mut dice);
         for _ in 0..50 {
             let flow = draw(&frames, &mut dice);
             flows += 1;
             let Some(touched) = filter.of_flow(&flow) else { continue };
-            told += 1;
+            known += 1;
             for _ in 0..8 {
                 let frame = packet(&flow, &mut dice);
                 let own = &links[usize::from(flow.input.0)];
@@ -115,6 +115,6 @@ fn what_is_said_of_a_flow_holds_for_each_of_its_packets() {
             }
         }
     }
-    assert!(told * 10 > flows, "{told} of {flows} flows");
-    assert!(told * 10 < flows * 9, "{told} of {flows} flows");
+    assert!(known * 10 > flows, "{known} of {flows} flows");
+    assert!(known * 10 < flows * 9, "{known} of {flows} flows");
 }

@@ -19,14 +19,14 @@ fn attempt(lines: &[String], v6: bool) {
     ip.wait().unwrap();
 }
 
-/// Asks the kernel what it does with a packet.
-fn ask(packet: &Packet) -> Answer {
+/// Queries the kernel for what it does with a packet.
+fn query(packet: &Packet) -> Answer {
     let Packet { iif, src, dst, mark } = packet;
     let line = format!("route get fibmatch {dst} from {src} iif {iif} mark {mark}");
-    let asked = Command::new("ip").args(line.split(' ')).output().unwrap();
-    let told = String::from_utf8_lossy(&asked.stdout).into_owned();
-    let error = String::from_utf8_lossy(&asked.stderr).into_owned();
-    if !asked.status.success() {
+    let output = Command::new("ip").args(line.split(' ')).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
         return match error.as_str() {
             error if error.contains("Network is unreachable") => Answer::NoRoute,
             error if error.contains("Invalid argument") => Answer::Blackhole,
@@ -35,20 +35,20 @@ fn ask(packet: &Packet) -> Answer {
             error => panic!("{line}: {error}"),
         };
     }
-    read(&told).unwrap_or_else(|| panic!("{line}: {told}"))
+    read(&text).unwrap_or_else(|| panic!("{line}: {text}"))
 }
 
 /// Reads the answer from a route as `ip` prints it.
-fn read(told: &str) -> Option<Answer> {
-    match told.split_whitespace().next()? {
+fn read(text: &str) -> Option<Answer> {
+    match text.split_whitespace().next()? {
         "local" | "anycast" | "broadcast" | "multicast" => return Some(Answer::Local),
         "blackhole" => return Some(Answer::Blackhole),
         "unreachable" => return Some(Answer::Unreachable),
         "prohibit" => return Some(Answer::Prohibit),
         _ => {}
     }
-    let has_hops = told.contains("nexthop ");
-    let parts: Vec<_> = told.split("nexthop ").skip(usize::from(has_hops)).collect();
+    let has_hops = text.contains("nexthop ");
+    let parts: Vec<_> = text.split("nexthop ").skip(usize::from(has_hops)).collect();
     let alive = parts.iter().filter(|part| !part.contains(" dead"));
     let hop = |part: &&str| {
         let words: Vec<_> = part.split_whitespace().collect();
@@ -100,7 +100,7 @@ pub fn at_random() {
     println!("SEED={seed}");
     let mut dice = Dice(seed);
     let mut router = Router::new(&["a1"]);
-    let (mut asked, mut fast, mut history) = (0, 0, Vec::new());
+    let (mut queries, mut fast, mut history) = (0, 0, Vec::new());
     for round in 0..60 {
         let (lines, v6): (Vec<_>, Vec<_>) = (0..24).map(|_| chance::line(&mut dice)).unzip();
         for (line, v6) in lines.iter().zip(v6) {
@@ -115,14 +115,14 @@ pub fn at_random() {
             if !up {
                 continue;
             }
-            let (mut expected, mut found) = (ask(&packet), router.ask(&packet));
-            asked += 1;
+            let (mut expected, mut found) = (query(&packet), router.query(&packet));
+            queries += 1;
             fast += usize::from(matches!(found, Answer::By(_) | Answer::Blackhole));
             // The kernel makes some changes later, in a thread of its own.
             let start = Instant::now();
             while !agree(&found, &expected) && start.elapsed() < Duration::from_secs(3) {
                 router.settle(round % 2 == 1);
-                (expected, found) = (ask(&packet), router.ask(&packet));
+                (expected, found) = (query(&packet), router.query(&packet));
             }
             if !agree(&found, &expected) {
                 let last = history.last().unwrap().join("\n");
@@ -138,8 +138,8 @@ pub fn at_random() {
             }
         }
     }
-    println!("{fast} of {asked} without the kernel, tables filled {} times", router.filled);
-    assert!(fast * 12 > asked, "nearly all answers leave it to the kernel");
+    println!("{fast} of {queries} without the kernel, tables filled {} times", router.filled);
+    assert!(fast * 12 > queries, "nearly all answers leave it to the kernel");
 }
 
 fn by(device: &str, via: &str) -> Answer {
@@ -168,24 +168,24 @@ pub fn in_place() {
         (Answer::By(one), Answer::By(other)) => Answer::By(one.union(&other).cloned().collect()),
         _ => unreachable!("both are routers"),
     };
-    assert_eq!(router.ask(&single), by("a0", "10.0.0.5"));
-    assert_eq!(router.ask(&grouped), both(by("a0", "10.0.0.5"), by("a1", "10.0.1.5")));
+    assert_eq!(router.query(&single), by("a0", "10.0.0.5"));
+    assert_eq!(router.query(&grouped), both(by("a0", "10.0.0.5"), by("a1", "10.0.1.5")));
     batch("nexthop replace id 1 via 10.0.2.6 dev a2\n");
     router.settle(false);
-    assert_eq!(router.ask(&single), by("a2", "10.0.2.6"));
-    assert_eq!(router.ask(&grouped), both(by("a2", "10.0.2.6"), by("a1", "10.0.1.5")));
+    assert_eq!(router.query(&single), by("a2", "10.0.2.6"));
+    assert_eq!(router.query(&grouped), both(by("a2", "10.0.2.6"), by("a1", "10.0.1.5")));
     assert_eq!((router.followed.direct, router.followed.between), (0, 0));
     batch("nexthop replace id 9 group 1\n");
     router.settle(false);
-    assert_eq!(router.ask(&grouped), by("a2", "10.0.2.6"));
+    assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));
     assert_eq!((router.followed.direct, router.followed.between), (0, 0));
     batch("nexthop replace id 9 group 1/2\nlink set a1 down\n");
     router.settle(false);
-    assert_eq!(router.ask(&grouped), by("a2", "10.0.2.6"));
+    assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));
     batch("link set a2 down\n");
     router.settle(false);
     for packet in [single, grouped] {
-        assert_eq!((router.ask(&packet), ask(&packet)), (Answer::NoRoute, Answer::NoRoute));
+        assert_eq!((router.query(&packet), query(&packet)), (Answer::NoRoute, Answer::NoRoute));
     }
     assert!(router.rib.len() < 100, "{} destinations are left", router.rib.len());
     assert_eq!(router.filled, 1);
@@ -224,7 +224,11 @@ pub fn without_carrier() {
     ] {
         batch(&format!("{line}\n"));
         router.settle(listed);
-        assert_eq!((&router.ask(&packet), &ask(&packet)), (expected, expected), "after {line:?}");
+        assert_eq!(
+            (&router.query(&packet), &query(&packet)),
+            (expected, expected),
+            "after {line:?}"
+        );
     }
 }
 
@@ -246,7 +250,7 @@ pub fn latency() {
             dst: "10.100.0.1".parse().unwrap(),
             mark: 0,
         };
-        while router.ask(&packet) != by("a0", &format!("10.0.0.{via}")) {
+        while router.query(&packet) != by("a0", &format!("10.0.0.{via}")) {
             router.turn();
             assert!(start.elapsed() < Duration::from_secs(5), "it never came");
         }

@@ -8,15 +8,15 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let (mut seconds, mut peak, mut resident) = (Vec::new(), Vec::new(), Vec::new());
     let kernel = bench.router.routes()?;
     for _ in 0..bench.options.repeat {
-        let mirror = bench.router.start(&[], false)?;
-        let mut talk = mirror.talk()?;
+        let tollway = bench.router.start(&[], false)?;
+        let mut talk = tollway.talk()?;
         talk.sync()?;
-        seconds.push(mirror.took.as_secs_f64());
-        peak.push(mirror.memory_mb("VmHWM")?);
-        resident.push(mirror.memory_mb("VmRSS")?);
+        seconds.push(tollway.took.as_secs_f64());
+        peak.push(tollway.memory_mb("VmHWM")?);
+        resident.push(tollway.memory_mb("VmRSS")?);
         compare(&kernel, &talk.routes()?)?;
         drop(talk);
-        mirror.stop()?;
+        tollway.stop()?;
         bench.bar.inc(1);
     }
     let count = bench.table.len();

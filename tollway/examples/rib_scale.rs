@@ -1,7 +1,7 @@
-//! What a million routes cost the mirror: memory, the time until tables have them, and the time for
+//! What a million routes cost the controller: memory, the time until tables have them, and the time for
 //! changes.
 //!
-//!     cargo run --release -p tollway --example mirror_scale -- [ROUTES]
+//!     cargo run --release -p tollway --example rib_scale -- [ROUTES]
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};

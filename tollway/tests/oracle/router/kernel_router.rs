@@ -35,13 +35,13 @@ impl Counts {
 }
 
 /// A running Tollway.
-pub struct Mirror {
+pub struct KernelRouter {
     process: Process,
     ports: usize,
     dir: TempDir,
 }
 
-impl Mirror {
+impl KernelRouter {
     /// Starts Tollway on the first `ports` devices. Returns its output if it does not start.
     pub fn start(side: &Side, ports: usize) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
@@ -52,12 +52,12 @@ impl Mirror {
         let mut process = Process(command.spawn().unwrap());
         let start = std::time::Instant::now();
         loop {
-            let told = std::fs::read_to_string(dir.path().join("stderr")).unwrap();
-            if told.contains("forwarding") {
+            let log = std::fs::read_to_string(dir.path().join("stderr")).unwrap();
+            if log.contains("forwarding") {
                 break;
             }
             if process.0.try_wait().unwrap().is_some() || start.elapsed() > PATIENCE {
-                return Err(format!("tollway run does not start: {told}"));
+                return Err(format!("tollway run does not start: {log}"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -68,7 +68,7 @@ impl Mirror {
         self.ports
     }
 
-    fn ask(&mut self, request: &str) -> Result<Value, String> {
+    fn request(&mut self, request: &str) -> Result<Value, String> {
         let answer = self.answer(request).map_err(|error| {
             let status = self.process.0.try_wait();
             format!("Tollway does not answer ({error}; {status:?}): {}", self.log())
@@ -94,7 +94,7 @@ impl Mirror {
 
     /// Waits until Tollway has applied the kernel's current configuration.
     pub fn sync(&mut self) -> Result<(), String> {
-        self.ask(r#""do":"sync""#).map(|_| ())
+        self.request(r#""do":"sync""#).map(|_| ())
     }
 
     fn log(&self) -> String {
@@ -103,7 +103,7 @@ impl Mirror {
 
     /// Tollway's counts.
     pub fn counts(&mut self) -> Counts {
-        let all = self.ask(r#""show":"all""#).unwrap_or_default();
+        let all = self.request(r#""show":"all""#).unwrap_or_default();
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         let totals = &all["totals"];
         let xdp_path: u64 = all["xdp"]["counts"]["packets"].as_u64().unwrap_or(0);
@@ -120,21 +120,21 @@ impl Mirror {
 
     /// Tollway's report on which traffic takes which path.
     pub fn offload(&mut self) -> Result<Value, String> {
-        self.ask(r#""show":"offload""#)
+        self.request(r#""show":"offload""#)
     }
 
     /// Everything that Tollway has counted.
     pub fn everything(&mut self) -> Result<Value, String> {
-        let mut all = self.ask(r#""show":"all""#)?;
+        let mut all = self.request(r#""show":"all""#)?;
         all["counts"] = self.offload()?["counts"].take();
         Ok(all)
     }
 
     /// Statements of Tollway about itself that cannot be true.
     pub fn complaints(&mut self) -> Vec<String> {
-        let all = match self.ask(r#""show":"all""#) {
+        let all = match self.request(r#""show":"all""#) {
             Ok(all) => all,
-            Err(told) => return vec![told],
+            Err(error) => return vec![error],
         };
         let defect = all["totals"]["defect"].as_str();
         defect
@@ -144,7 +144,7 @@ impl Mirror {
     }
 }
 
-impl Idle for Mirror {
+impl Idle for KernelRouter {
     fn progress(&mut self) -> u64 {
         self.counts().moved
     }

@@ -1,4 +1,4 @@
-//! The mirror bench's report as text.
+//! The controller bench's report as text.
 
 use super::Row;
 use crate::report::Report;

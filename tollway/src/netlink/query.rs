@@ -14,7 +14,7 @@ const DATAGRAM: usize = 1 << 16;
 const TRIES: usize = 4;
 
 /// A socket for queries.
-pub(crate) struct Asker {
+pub(crate) struct QuerySocket {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -27,7 +27,7 @@ enum End {
     Torn,
 }
 
-impl Asker {
+impl QuerySocket {
     /// Opens a socket of a protocol (`NETLINK_ROUTE`, ...).
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Asker {
     }
 
     /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
-    pub(crate) fn ask_strictly(&self) {
+    pub(crate) fn set_strict_check(&self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
     }
 
@@ -71,7 +71,7 @@ impl Asker {
     ///
     /// # Errors
     /// The kernel refused, or the query could not be made.
-    pub(crate) fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+    pub(crate) fn query(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
         self.answer(kind, body)?
     }
 

@@ -16,7 +16,7 @@ use tollway_dataplane::stages::filter::Filter;
 use super::levels::Level;
 use super::live::Live;
 use super::place::Layout;
-use super::{FlattenError, flatten};
+use super::{ProgramError, compile};
 use crate::filter::eval::Link;
 use crate::filter::ir::{Hook, Ruleset};
 pub(in crate::filter) use frames::Frames;
@@ -73,7 +73,7 @@ fn compare_links(
         let count = dice.pick(rules);
         let ruleset = Draw::new(&mut dice).ruleset(count);
         // Alternatives with negated sets of several keys may be too many to multiply out.
-        if let Err(FlattenError::TooMany(_)) = flatten(&ruleset, links, &Epochs::new()) {
+        if let Err(ProgramError::TooMany(_)) = compile(&ruleset, links, &Epochs::new()) {
             refused += 1;
             continue;
         }
@@ -94,7 +94,7 @@ pub(in crate::filter) fn compare_one(
 }
 
 /// Statistics of a comparison.
-struct Met {
+struct ComparisonStats {
     /// Elements added to and removed from live sets.
     changes: usize,
     /// Counters that have counted, and all counters.
@@ -109,7 +109,7 @@ fn compare_drawn(
     dice: &mut Dice,
     packets: usize,
     drawn: Drawn,
-) -> Met {
+) -> ComparisonStats {
     let mut path_bench = PathBench::with(ruleset, links.to_vec());
     // In half of the cases, elements of sets change between bursts.
     let (changes, mut changed) = (dice.one_in(2), 0);
@@ -123,11 +123,11 @@ fn compare_drawn(
         }
         if let Err((lane, how)) = path_bench.send(&burst) {
             let rules = shrink(path_bench.rules(), links, &burst[lane]);
-            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], tell(&rules, links));
+            panic!("seed {seed:#x}: {how}\n{:02x?}\n{}", burst[lane], described(&rules, links));
         }
     }
     path_bench.same_counts(seed);
-    Met { changes: changed, counters: path_bench.met() }
+    ComparisonStats { changes: changed, counters: path_bench.used_counters() }
 }
 
 /// The ruleset reduced to what the packet's different fate requires.
@@ -158,7 +158,7 @@ fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
 }
 
 /// A ruleset, one rule per line, and the compiled rules.
-fn tell(rules: &Ruleset, links: &[Link]) -> String {
+fn described(rules: &Ruleset, links: &[Link]) -> String {
     let mut text = String::new();
     let live = Live::choose(rules, &mut Filter::default(), &Epochs::new()).expect("room");
     for chain in &rules.chains {

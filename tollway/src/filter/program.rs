@@ -14,7 +14,7 @@
 //! same way.
 //!
 //! Large named sets of addresses are not part of the program: rules query a set that changes while packets
-//! flow (`flatten/live.rs` says which). Small sets, and those of other keys, become conditions.
+//! flow (`program/live.rs` says which). Small sets, and those of other keys, become conditions.
 //!
 //! Links are numbers here. A pattern becomes the links that exist at compile time, so rules are compiled
 //! again when links come or go.
@@ -42,7 +42,7 @@ use place::Layout;
 
 /// Why a ruleset could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FlattenError {
+pub enum ProgramError {
     /// The intermediate form is invalid.
     #[error(transparent)]
     Form(#[from] ir::IrError),
@@ -65,12 +65,12 @@ pub enum FlattenError {
 /// name.
 ///
 /// # Errors
-/// See [`FlattenError`].
-pub fn flatten(
+/// See [`ProgramError`].
+pub fn compile(
     rules: &Ruleset,
     links: &[Link],
     epochs: &Arc<Epochs>,
-) -> Result<Filter, FlattenError> {
+) -> Result<Filter, ProgramError> {
     rules.check()?;
     let own = rules.limits.iter().map(limit);
     let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
@@ -79,7 +79,7 @@ pub fn flatten(
     if rules.past_auth {
         filter.look_past_auth();
     }
-    let live = Live::choose(rules, &mut filter, epochs).map_err(FlattenError::Sets)?;
+    let live = Live::choose(rules, &mut filter, epochs).map_err(ProgramError::Sets)?;
     for (point, hooks) in
         [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::LINES)
     {
@@ -93,10 +93,10 @@ pub fn flatten(
             let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks) else {
                 continue;
             };
-            let line = line.map_err(|_| FlattenError::TooMany(point))?;
+            let line = line.map_err(|_| ProgramError::TooMany(point))?;
             filter
                 .set(point, version, &line)
-                .map_err(|error| FlattenError::Classifier(point, error))?;
+                .map_err(|error| ProgramError::Classifier(point, error))?;
         }
     }
     Ok(filter)

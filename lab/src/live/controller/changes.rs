@@ -73,8 +73,8 @@ impl Change {
         let mut times = [0.0; 2];
         for ((line, time), wanted) in self.lines.iter().zip(&mut times).zip([true, false]) {
             let start = Instant::now();
-            ip.say(line)?;
-            while says(&talk.route(&self.address)?, &self.word) != wanted {
+            ip.send(line)?;
+            while contains(&talk.route(&self.address)?, &self.word) != wanted {
                 if start.elapsed() > PATIENCE {
                     return Err(format!(
                         "`ip {line}` is not active after {} s",
@@ -88,14 +88,14 @@ impl Change {
     }
 }
 
-fn says(answer: &Value, word: &str) -> bool {
+fn contains(answer: &Value, word: &str) -> bool {
     answer.to_string().contains(word)
 }
 
 /// Measures the 99th percentile of each kind over several rounds.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
-    let mirror = bench.router.start(&[], false)?;
-    let (mut ip, mut talk) = (bench.router.ip()?, mirror.talk()?);
+    let tollway = bench.router.start(&[], false)?;
+    let (mut ip, mut talk) = (bench.router.ip()?, tollway.talk()?);
     talk.sync()?;
     let rebuilds = talk.count("rebuilds")?;
     for (name, title) in KINDS {
@@ -118,5 +118,5 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let rebuilt = talk.count("rebuilds")? - rebuilds;
     bench.report.figures.insert("changes_rebuilds".to_owned(), rebuilt as f64);
     drop(talk);
-    mirror.stop()
+    tollway.stop()
 }

@@ -16,7 +16,7 @@ use tollway_dataplane::tolls::Tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 use tollway_dataplane::wire::checksum;
 
-use super::super::flatten;
+use super::super::compile;
 use super::Dice;
 use crate::filter::eval::{self, Fate, Link, Packet};
 use crate::filter::ir::{self, Hook, Ruleset, Selector};
@@ -71,7 +71,7 @@ impl PathBench {
     pub(super) fn with(rules: &Ruleset, links: Vec<Link>) -> Self {
         let mut tables = tables();
         let next = hops::resolve(rules, &mut tables, &links).expect("next hops");
-        let filter = flatten(rules, &links, &tables.epochs).expect("it compiles");
+        let filter = compile(rules, &links, &tables.epochs).expect("it compiles");
         let filter = filter.with_hops(next.clone());
         let vias = hops::hops(rules).into_iter().map(|(via, _)| via);
         let hops = vias.zip(next).collect();
@@ -130,7 +130,7 @@ impl PathBench {
                 (Packet::new(frame, l3, link), Fate::Accept)
             })
             .collect();
-        let ours = Vec::from_iter((0..frames.len()).filter(|lane| !self.left_at_once(*lane)));
+        let ours = Vec::from_iter((0..frames.len()).filter(|lane| !self.exited_at_once(*lane)));
         let (host, path_bench): (Vec<_>, _) =
             ours.into_iter().partition(|lane| is_host(&frames[*lane]));
         for lanes in [&path_bench, &host] {
@@ -175,7 +175,7 @@ impl PathBench {
             if !alike(&done, fate, packet.version()) {
                 return Err((lane, format!("{done:?}, not {fate:?}")));
             }
-            if *fate == Fate::Accept && !self.left_early(lane) {
+            if *fate == Fate::Accept && !self.exited_early(lane) {
                 self.same_marks(lane, packet, routed_by[lane]).map_err(|how| (lane, how))?;
             }
         }
@@ -187,15 +187,18 @@ impl PathBench {
         let logs: Vec<_> = log::logs(&self.rules).collect();
         let logged = std::iter::from_fn(|| self.state.log.pop());
         let logged: Vec<_> = logged.map(|logged| logs[logged.log as usize]).collect();
-        let told = std::mem::take(&mut self.expected.logged);
+        let expected = std::mem::take(&mut self.expected.logged);
         let in_group = |log: &&ir::Log| log.group.is_some();
         let (grouped, lines): (Vec<_>, Vec<_>) = logged.into_iter().partition(in_group);
-        let (told_grouped, told_lines): (Vec<_>, Vec<_>) = told.iter().partition(in_group);
-        if grouped != told_grouped {
-            return Err(format!("{grouped:?} are logged, not {told_grouped:?}"));
+        let (expected_grouped, expected_lines): (Vec<_>, Vec<_>) =
+            expected.iter().partition(in_group);
+        if grouped != expected_grouped {
+            return Err(format!("{grouped:?} are logged, not {expected_grouped:?}"));
         }
-        if lines.iter().any(|line| !told_lines.contains(line)) || lines.len() > told_lines.len() {
-            return Err(format!("{lines:?} are logged, of {told_lines:?}"));
+        if lines.iter().any(|line| !expected_lines.contains(line))
+            || lines.len() > expected_lines.len()
+        {
+            return Err(format!("{lines:?} are logged, of {expected_lines:?}"));
         }
         assert_eq!(self.state.log.lost, 0);
         Ok(())
@@ -226,7 +229,7 @@ impl PathBench {
         let is_left = self.burst.exited.has(lane);
         let l3 = if is_left { usize::from(self.burst.l3[lane]) } else { 14 };
         let frame = self.umem.frame(self.burst.addr[lane], usize::from(self.burst.len[lane]));
-        let told = |header: &[u8]| match (packet.version(), header) {
+        let parts = |header: &[u8]| match (packet.version(), header) {
             (4, [first, class, ..]) => {
                 let header = header.get(..usize::from(first & 15) * 4)?;
                 Some((u16::from(*class), checksum::sum(header) == 0xffff))
@@ -234,7 +237,7 @@ impl PathBench {
             (6, [first, second, ..]) => Some((u16::from_be_bytes([*first, *second]), true)),
             _ => None,
         };
-        let (sent, expected) = (told(frame.get(l3..).unwrap_or_default()), told(packet.layer3()));
+        let (sent, expected) = (parts(frame.get(l3..).unwrap_or_default()), parts(packet.layer3()));
         if sent != expected {
             return Err(format!("class and checksum are {sent:02x?}, not {expected:02x?}"));
         }
@@ -303,7 +306,7 @@ impl PathBench {
     }
 
     /// Whether the packet exited before any rule.
-    fn left_at_once(&self, lane: usize) -> bool {
+    fn exited_at_once(&self, lane: usize) -> bool {
         self.burst.exited.has(lane)
             && matches!(
                 self.burst.verdict[lane],
@@ -321,8 +324,8 @@ impl PathBench {
     }
 
     /// Whether the packet did not reach the rules of all hooks.
-    pub(super) fn left_early(&self, lane: usize) -> bool {
-        self.left_at_once(lane) || self.is_broken(lane)
+    pub(super) fn exited_early(&self, lane: usize) -> bool {
+        self.exited_at_once(lane) || self.is_broken(lane)
     }
 
     /// Whether a rule dropped the packet.
@@ -369,7 +372,7 @@ impl PathBench {
     }
 
     /// Counters that have counted, and all counters.
-    pub(super) fn met(&self) -> (usize, usize) {
+    pub(super) fn used_counters(&self) -> (usize, usize) {
         let counts = &self.expected.counts;
         (counts.iter().filter(|(packets, _)| *packets > 0).count(), counts.len())
     }
@@ -392,7 +395,7 @@ pub(super) enum Done {
 }
 
 fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
-    let told = |reject: &ir::Reject| match (reject, version) {
+    let sent = |reject: &ir::Reject| match (reject, version) {
         (ir::Reject::TcpReset, _) => Reject::TcpReset,
         (ir::Reject::Icmp(code) | ir::Reject::Icmp6(code), _) => Reject::Unreachable(*code),
         (ir::Reject::Icmpx(code), 4) => Reject::Unreachable([0, 3, 1, 13][usize::from(*code)]),
@@ -402,7 +405,7 @@ fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
         == match fate {
             Fate::Accept => Done::GoesOn,
             Fate::Drop => Done::Drop,
-            Fate::Reject(reject) => Done::Reject(told(reject)),
+            Fate::Reject(reject) => Done::Reject(sent(reject)),
             Fate::Unsupported(_) => Done::Unsupported,
         }
 }

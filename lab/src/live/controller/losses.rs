@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::router::Mirror;
+use super::router::KernelRouter;
 use super::table::compare;
 use super::{Bench, Row};
 
@@ -18,19 +18,19 @@ const BAR: f64 = 3.0;
 /// Measures the time until Tollway's routes equal the kernel's again.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let (mut stopped, mut overrun, mut turn) = (Vec::new(), Vec::new(), 0);
-    let mirror = bench.router.start(&[], false)?;
+    let tollway = bench.router.start(&[], false)?;
     for _ in 0..bench.options.repeat {
-        let lost = mirror.talk()?.count("lost")?;
-        mirror.signal(libc::SIGSTOP)?;
+        let lost = tollway.talk()?.count("lost")?;
+        tollway.signal(libc::SIGSTOP)?;
         let start = Instant::now();
         change(bench, &mut turn)?;
         std::thread::sleep(STOP.saturating_sub(start.elapsed()));
-        stopped.push(recover(bench, &mirror)?);
+        stopped.push(recover(bench, &tollway)?);
         bench.bar.inc(1);
-        let more = mirror.talk()?.count("lost")? - lost;
+        let more = tollway.talk()?.count("lost")? - lost;
         note(bench, "stopped_lost", more);
 
-        mirror.signal(libc::SIGSTOP)?;
+        tollway.signal(libc::SIGSTOP)?;
         let mut batches = 0;
         let before = dropped(bench)?;
         while dropped(bench)? == before {
@@ -40,9 +40,9 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
             change(bench, &mut turn)?;
             batches += 1;
         }
-        overrun.push(recover(bench, &mirror)?);
+        overrun.push(recover(bench, &tollway)?);
         bench.bar.inc(1);
-        let overruns = mirror.talk()?.count("lost")? - lost - more;
+        let overruns = tollway.talk()?.count("lost")? - lost - more;
         note(bench, "overrun_lost", overruns);
         if overruns == 0 {
             return Err("no message was lost, so this measures nothing".to_owned());
@@ -59,7 +59,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         ),
         Row::new("overrun", title("stopped until messages are lost"), "s", &overrun, BAR),
     ]);
-    mirror.stop()
+    tollway.stop()
 }
 
 /// Changes the gateways of [`CHANGES`] routes back and forth.
@@ -72,11 +72,11 @@ fn change(bench: &Bench<'_>, turn: &mut usize) -> Result<(), String> {
 }
 
 /// Lets Tollway continue. Returns the time until its routes equal the kernel's.
-fn recover(bench: &Bench<'_>, mirror: &Mirror<'_>) -> Result<f64, String> {
+fn recover(bench: &Bench<'_>, tollway: &KernelRouter<'_>) -> Result<f64, String> {
     let kernel = bench.router.routes()?;
     let start = Instant::now();
-    mirror.signal(libc::SIGCONT)?;
-    let mut talk = mirror.talk()?;
+    tollway.signal(libc::SIGCONT)?;
+    let mut talk = tollway.talk()?;
     talk.sync()?;
     let took = start.elapsed().as_secs_f64();
     compare(&kernel, &talk.routes()?).map(|()| took)

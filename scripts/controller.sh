@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Takes over a Linux router between two hosts, with the kernel's own configuration. Run it in a network and a
 # mount namespace of its own.
-# usage: mirror.sh TOLLWAY
+# usage: controller.sh TOLLWAY
 set -euo pipefail
 tollway=$1
 
@@ -65,7 +65,7 @@ tollway sync
 show tollway show routes get 203.0.113.1
 
 echo
-echo "Tollway is told to stop; the kernel goes on:"
+echo "Tollway stops; the kernel goes on:"
 kill -TERM "$router"
 wait "$router"
 in_host "${pids[0]}" ping -q -c 5 -i 0.01 192.0.2.140 | sed -n '/transmitted/p'

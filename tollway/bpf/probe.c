@@ -33,17 +33,17 @@ static __always_inline struct loopback *loopback(struct xdp_md *ctx)
 
 /* As in bpf/dispatcher.c: a map of devices serves programs of one kind. */
 SEC("xdp.frags")
-int ask(struct xdp_md *ctx)
+int probe(struct xdp_md *ctx)
 {
 	struct loopback *frame = loopback(ctx);
-	struct loopback asked;
+	struct loopback probe_frame;
 	int step, moved = 0;
 
 	if (!frame)
 		return XDP_DROP;
-	asked = *frame;
+	probe_frame = *frame;
 	/* Frames from zero-copy sockets have no headroom. */
-	for (step = 0; asked.bare && step < HEADROOM / STEP; step++) {
+	for (step = 0; probe_frame.bare && step < HEADROOM / STEP; step++) {
 		if (bpf_xdp_adjust_head(ctx, -STEP))
 			break;
 		moved += STEP;
@@ -54,8 +54,8 @@ int ask(struct xdp_md *ctx)
 	frame = loopback(ctx);
 	if (!frame)
 		return XDP_DROP;
-	*frame = asked;
-	return bpf_redirect_map(&egress, bpf_ntohs(asked.receipt), XDP_DROP);
+	*frame = probe_frame;
+	return bpf_redirect_map(&egress, bpf_ntohs(probe_frame.receipt), XDP_DROP);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

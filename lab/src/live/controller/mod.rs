@@ -1,4 +1,4 @@
-//! The mirror bench: speed, memory and correctness of a Tollway that follows the kernel's
+//! The controller bench: speed, memory and correctness of a Tollway that follows the kernel's
 //! configuration.
 //!
 //! The router's kernel has a whole Internet table. ip(8) makes the changes, so every time includes

@@ -28,7 +28,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Compares rulesets of one language.
-#[allow(clippy::print_stdout, reason = "who asks for a long run sees how far it is")]
+#[allow(clippy::print_stdout, reason = "a long run shows its progress")]
 fn compare(language: &str, draw: Draw) {
     let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
     let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
@@ -38,11 +38,11 @@ fn compare(language: &str, draw: Draw) {
         let rules = drawn(seed, &mut dice, draw, SIZES[number as usize % SIZES.len()]);
         let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
         let start = Instant::now();
-        let (met, counters) =
+        let (used, counters) =
             compare_drawn(&rules, &path_bench::links(), seed, &mut dice, PACKETS, Frames::at_edges)
                 .counters;
         println!(
-            "{language}, seed {seed:#x}: {count} rules, {met} of {counters} counters met, {:.1} s",
+            "{language}, seed {seed:#x}: {count} rules, {used} of {counters} counters used, {:.1} s",
             start.elapsed().as_secs_f64()
         );
     }
@@ -53,10 +53,10 @@ fn compare(language: &str, draw: Draw) {
 fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
     for _ in 0..100 {
         let rules = draw(dice, size);
-        let (met, counters) =
+        let (used, counters) =
             compare_drawn(&rules, &path_bench::links(), seed, dice, PROBES, Frames::at_edges)
                 .counters;
-        if met * 4 >= counters {
+        if used * 4 >= counters {
             return rules;
         }
     }

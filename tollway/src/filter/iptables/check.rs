@@ -4,7 +4,7 @@ use crate::filter::ir::{Limit, LinkPattern, Match, Range, Selector, Step};
 
 /// One check of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Check {
     /// A condition.
     Holds(Step),
     /// The egress link is another one; holds before the route is known.
@@ -25,7 +25,7 @@ pub(super) enum Ask {
     Unless(Match, String),
 }
 
-impl Ask {
+impl Check {
     pub(super) fn one(one: Match, negate: bool) -> Self {
         Self::Holds(Step::Match(if negate { one.negated() } else { one }))
     }
