@@ -21,10 +21,10 @@ use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Router;
 
 use crate::compile::{CompileError, Compiled, rule_hops, rules};
-use crate::control::{NameTable, Names};
 use crate::filter::carry::carried;
 use crate::filter::log::{Journal, Logger};
 use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
+use crate::names::{NameTable, Names};
 use crate::neighbours::{Follower, Watch};
 use crate::ports::dispatcher::{Dispatcher, ruled};
 use crate::worker::Mailbox;

@@ -7,6 +7,7 @@
 // These macros panic on a closed pipe; `cli` has functions that print without panicking.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod capture;
 pub mod cli;
 pub mod compile;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod filter;
 pub mod installer;
 pub mod mistake;
 pub mod model;
+pub mod names;
 pub mod neighbours;
 mod netlink;
 pub mod ports;
@@ -26,6 +28,7 @@ pub mod reload;
 pub mod replay;
 pub mod service;
 mod sync;
+mod sys;
 #[cfg(test)]
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::ports::sys::{self, Schedule};
+use crate::sys::{self, Schedule};
 
 /// How often a thread's use of its processor is checked, at most.
 const LOOK: Duration = Duration::from_millis(50);

@@ -13,7 +13,7 @@
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-use crate::ports::sys;
+use crate::sys;
 use crate::xdp;
 
 /// The capabilities that a router needs.

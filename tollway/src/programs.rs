@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::ports::sys;
+use crate::sys;
 
 /// Where programs usually are. Not every user's `PATH` has all of these, and a bare `init` sets
 /// none.

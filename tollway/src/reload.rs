@@ -14,6 +14,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use tollway_dataplane::stages::filter::Filter;
 
+use crate::capture::CaptureError;
 use crate::compile::{CompileError, compile, rule_links};
 use crate::config::{self, Mistake, Running};
 use crate::filter::ir::Ruleset;
@@ -21,7 +22,6 @@ use crate::filter::log::Logger;
 use crate::installer::{InstallError, Installer, Next, PATIENCE, Parts};
 use crate::model::{Model, PortIndex};
 use crate::neighbours::Follower;
-use crate::ports::capture::CaptureError;
 use crate::ports::{self, Facts};
 
 /// The result of a successful reload.

@@ -18,9 +18,10 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
 use crate::filter::log::Journal;
-use crate::ports::{Devices, sys};
+use crate::ports::Devices;
 use crate::service::Watchdog;
 use crate::sync::lock;
+use crate::sys;
 use crate::xdp::{CountMap, State};
 use guard::Guard;
 use losses::Losses;

@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tollway::ports::capture::CaptureReader;
+use tollway::capture::CaptureReader;
 use tollway::replay::{Files, Replay};
 
 /// Files that are open at once; some systems allow no more than 1,024.

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::{Cli, CliError};
-use crate::ports::why;
+use crate::sys::why;
 
 /// Arguments of `tollway completions`.
 #[derive(clap::Args)]

@@ -144,7 +144,7 @@ fn print(text: impl Display) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::failed(
-            format!("the result cannot be written to stdout: {}", ports::why(&error)),
+            format!("the result cannot be written to stdout: {}", crate::sys::why(&error)),
             "Send it to where there is room",
         )),
         _ => Ok(()),

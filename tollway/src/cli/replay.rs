@@ -82,8 +82,11 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
         inputs.push((*index, file.clone()));
     }
     std::fs::create_dir_all(&args.out).map_err(|error| {
-        let what =
-            format!("the directory {} cannot be made: {}", args.out.display(), ports::why(&error));
+        let what = format!(
+            "the directory {} cannot be made: {}",
+            args.out.display(),
+            crate::sys::why(&error)
+        );
         CliError::failed(what, "Name a directory that this user can write to")
     })?;
     let extension = match args.format {

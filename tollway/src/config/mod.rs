@@ -36,7 +36,7 @@ pub use changes::Running;
 
 use crate::mistake::{Fault, Ledger};
 use crate::model::{FailMode, Model, XdpPathMode};
-use crate::ports::why;
+use crate::sys::why;
 use raw::Section;
 use values::choice;
 pub(crate) use values::octets;

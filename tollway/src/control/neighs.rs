@@ -7,9 +7,9 @@ use tollway_dataplane::id::{LinkId, NextHopId};
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::{Action, HEADER_ROOM, NextHop, NextHops};
 
-use super::Names;
 use super::message::Neigh;
 use crate::model::Mac;
+use crate::names::Names;
 
 /// The copied neighbours: each with its next hop, and its state if the host resolves it.
 pub(super) struct Noted {

@@ -12,9 +12,9 @@ use tollway_dataplane::stages::route::{Fib, Prefix, Root};
 use tollway_dataplane::tables::{Action, NextHops, RoutePrefix, VrfRecord};
 use tollway_dataplane::verdict::DropReason;
 
-use super::Names;
 use super::message::{NextHop, Route};
 use super::neighs::{link_name, mac_of};
+use crate::names::Names;
 
 /// The router's routes, in memory that it shares with the worker.
 pub(super) struct Reader {

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::SocketError;
 use super::message::refusal;
 use super::request::{Command, Request};
 use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
-use super::{NameTable, SocketError};
-use crate::ports::{sys, why};
+use crate::names::NameTable;
+use crate::sys::{self, why};
 use crate::worker::Mailbox;
 
 /// The most clients at once.

@@ -22,12 +22,13 @@ use tollway_dataplane::tables::RoutePrefix;
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Client, ClientError, NameTable, Names, NextHop, Ports, Powers, Request, RouteLookup,
-    RoutesPage, Server, ShowRequest, Socket, SocketError,
+    Client, ClientError, NextHop, Ports, Powers, Request, RouteLookup, RoutesPage, Server,
+    ShowRequest, Socket, SocketError,
 };
 use crate::compile::compile;
 use crate::config;
 use crate::model::Model;
+use crate::names::{NameTable, Names};
 use crate::ports;
 use crate::ports::dispatcher::Dispatcher;
 use crate::worker::{Mailbox, mailbox};

@@ -21,8 +21,8 @@ use super::run::Controller;
 use crate::compile::{CompileError, Compiled, Problem, compile};
 use crate::installer::Installer;
 use crate::model::{Model, XdpPathMode};
-use crate::ports::sys;
 use crate::service::Beat;
+use crate::sys;
 use tollway_dataplane::tables::TablesError;
 
 /// The limit for reading the kernel's configuration; a million routes take two seconds.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use netlink_sys::protocols::NETLINK_XFRM;
 
 use crate::netlink::{Received, Socket};
-use crate::ports::why;
+use crate::sys::why;
 
 /// `XFRMNLGRP_POLICY`: policies, and the default for packets without one.
 const POLICY: u32 = 4;

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::ir::{Family, Ruleset};
 use super::{ipfw, iptables, nft};
 use crate::mistake::{Mistake, quoted};
-use crate::ports::why;
+use crate::sys::why;
 
 /// The largest accepted file: 64 MiB hold some half a million rules.
 const MOST_BYTES: u64 = 64 << 20;

@@ -20,9 +20,9 @@ use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Settings, Waiter};
-use crate::ports::sys;
 use crate::priority::Hurry;
 use crate::sync::lock;
+use crate::sys;
 use crate::worker::{Mailbox, Overdue};
 
 /// Datagrams read before the worker is notified.

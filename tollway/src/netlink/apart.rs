@@ -19,7 +19,7 @@ use libc::{c_int, c_void};
 use netlink_sys::Socket as Raw;
 
 use super::Socket;
-use crate::ports::sys::{self, check};
+use crate::sys::{self, check};
 
 /// The namespaces of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

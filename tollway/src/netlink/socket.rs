@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket as Raw, SocketAddr};
 
 use super::bytes::Message;
-use crate::ports::sys;
+use crate::sys;
 
 /// The kernel fills no larger datagram.
 const DATAGRAM: usize = 1 << 16;

@@ -23,9 +23,10 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
 use super::interface::{self, Facts, is_absent};
-use super::sys::{self, Ring};
 use super::{Device, PortError, State, checksum};
 use crate::model::Mac;
+use crate::sys;
+use crate::sys::netdevice::{self, Ring};
 
 /// Approximate size of a receive ring in bytes: 8 ms of 10 Gbit/s.
 const RING_BYTES: usize = 8 << 20;
@@ -76,7 +77,7 @@ impl AfPacket {
     /// No such interface, no Ethernet, no privilege.
     pub fn open(port: &str, device: &str, room: usize) -> Result<Self, PortError> {
         let explain = |(action, error)| explain(port, device, action, error);
-        let rx = sys::packet_socket(0).map_err(|error| explain(("packet socket", error)))?;
+        let rx = netdevice::packet_socket(0).map_err(|error| explain(("packet socket", error)))?;
         let facts = interface::query(rx.as_fd(), device).map_err(explain)?;
         let mut this = Self {
             port: port.to_owned(),
@@ -128,7 +129,7 @@ impl AfPacket {
     fn look(&mut self) {
         let known = match &self.open {
             Some(open) => interface::query(open.tx.as_fd(), &self.device),
-            None => sys::packet_socket(0)
+            None => netdevice::packet_socket(0)
                 .map_err(|error| ("packet socket", error))
                 .and_then(|socket| interface::query(socket.as_fd(), &self.device)),
         };
@@ -189,7 +190,7 @@ impl Open {
     fn new(facts: &Facts, room: usize) -> Result<Self, (&'static str, io::Error)> {
         let what = |what| move |error| (what, error);
         // Receive nothing before the socket has its options and its interface.
-        let rx = sys::packet_socket(0).map_err(what("packet socket"))?;
+        let rx = netdevice::packet_socket(0).map_err(what("packet socket"))?;
         let set = |option, value: libc::c_int| {
             sys::set_option(rx.as_fd(), libc::SOL_PACKET, option, &value)
         };
@@ -216,8 +217,8 @@ impl Open {
         };
         sys::set_option(rx.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)
             .map_err(what("PACKET_ADD_MEMBERSHIP"))?;
-        let tx = sys::packet_socket(0).map_err(what("packet socket"))?;
-        sys::bind(tx.as_fd(), facts.index, 0).map_err(what("bind"))?;
+        let tx = netdevice::packet_socket(0).map_err(what("packet socket"))?;
+        netdevice::bind(tx.as_fd(), facts.index, 0).map_err(what("bind"))?;
         // Not every device works without its queueing discipline; one that does not is only slower.
         let on: libc::c_int = 1;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
@@ -226,7 +227,7 @@ impl Open {
         let room: libc::c_int = SEND_BYTES;
         let _ = sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &room)
             .or_else(|_| sys::set_option(tx.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &room));
-        sys::bind(rx.as_fd(), facts.index, libc::ETH_P_ALL).map_err(what("bind"))?;
+        netdevice::bind(rx.as_fd(), facts.index, libc::ETH_P_ALL).map_err(what("bind"))?;
         Ok(Self { ring, next: 0, rx, tx })
     }
 
@@ -332,15 +333,15 @@ impl Port for AfPacket {
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
         let Some(open) = &self.open else { return 0 };
         let mut taken = 0;
-        for batch in frames.chunks(sys::BATCH) {
-            let whole: [Cow<'_, [u8]>; sys::BATCH] =
+        for batch in frames.chunks(netdevice::BATCH) {
+            let whole: [Cow<'_, [u8]>; netdevice::BATCH] =
                 std::array::from_fn(|i| batch.get(i).map(|f| umem.whole(*f)).unwrap_or_default());
-            let mut bytes: [&[u8]; sys::BATCH] = [&[]; sys::BATCH];
+            let mut bytes: [&[u8]; netdevice::BATCH] = [&[]; netdevice::BATCH];
             for (slot, frame) in bytes.iter_mut().zip(&whole) {
                 *slot = frame;
             }
             // An error means that the first frame was refused; `maintain` notices a dead device.
-            let sent = sys::send(open.tx.as_fd(), &bytes[..batch.len()]).unwrap_or(0);
+            let sent = netdevice::send(open.tx.as_fd(), &bytes[..batch.len()]).unwrap_or(0);
             for frame in &batch[..sent] {
                 umem.free(frame.addr);
             }

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::sys::{self, Call};
 use crate::model::Mac;
+use crate::sys;
+use crate::sys::netdevice::{self, Call};
 
 /// The properties of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +24,13 @@ pub(super) fn query(
 ) -> Result<Facts, (&'static str, io::Error)> {
     let mut request = sys::request(device).map_err(|error| ("name", error))?;
     let mut call = |call, what| {
-        let done = sys::interface_call(socket, call, &mut request);
+        let done = netdevice::interface_call(socket, call, &mut request);
         done.map(|()| request).map_err(|error| (what, error))
     };
-    let index = sys::index(&call(Call::Index, "index")?);
-    let (kind, mac) = sys::address(&call(Call::Address, "address")?);
-    let mtu = sys::mtu(&call(Call::Mtu, "MTU")?);
-    let flags = sys::flags(&call(Call::Flags, "flags")?);
+    let index = netdevice::index(&call(Call::Index, "index")?);
+    let (kind, mac) = netdevice::address(&call(Call::Address, "address")?);
+    let mtu = netdevice::mtu(&call(Call::Mtu, "MTU")?);
+    let flags = netdevice::flags(&call(Call::Flags, "flags")?);
     if kind != libc::ARPHRD_ETHER {
         return Err(("kind", io::ErrorKind::Unsupported.into()));
     }
@@ -39,14 +40,14 @@ pub(super) fn query(
 
 /// The current name of an interface, by ifindex.
 pub(super) fn name(socket: BorrowedFd<'_>, index: i32) -> io::Result<String> {
-    let mut request = sys::numbered(index);
-    sys::interface_call(socket, Call::Name, &mut request)?;
-    Ok(sys::name(&request))
+    let mut request = netdevice::numbered(index);
+    netdevice::interface_call(socket, Call::Name, &mut request)?;
+    Ok(netdevice::name(&request))
 }
 
 /// The number of its receive queues, as in `ethtool --show-channels`; 1 if unknown.
 pub(super) fn queues(socket: BorrowedFd<'_>, device: &str) -> u32 {
-    sys::receive_queues(socket, device).unwrap_or(1).max(1)
+    netdevice::receive_queues(socket, device).unwrap_or(1).max(1)
 }
 
 /// Whether the kernel forwards what arrives there, IPv4 or IPv6 (`forwarding` in ip-sysctl).

@@ -7,7 +7,6 @@ mod checksum;
 pub mod dispatcher;
 mod interface;
 pub(crate) mod redirect;
-pub(crate) mod sys;
 pub mod tap;
 
 use std::os::fd::BorrowedFd;
@@ -16,10 +15,12 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
+use crate::capture::CaptureError;
 use crate::model::{AfXdpMode, LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
+use crate::sys::why;
 use af_packet::AfPacket;
 use af_xdp::{AfXdp, Failure, Kept, Refusal, SharedUmem};
-use capture::{CaptureError, CapturePort};
+use capture::CapturePort;
 use tap::Tap;
 
 /// Whether a port works.
@@ -351,15 +352,6 @@ pub(crate) fn ethernet_of(device: &str) -> std::io::Result<Option<Ethernet>> {
         Ok(facts) => Ok(Some(Ethernet { mac: facts.mac, mtu: facts.mtu, up: facts.up })),
         Err((_, error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(None),
         Err((_, error)) => Err(error),
-    }
-}
-
-/// An error in words, without its number.
-pub(crate) fn why(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_lowercase(),
-        None => text,
     }
 }
 

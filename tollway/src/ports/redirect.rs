@@ -28,9 +28,10 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
+use super::interface;
 use super::interface::Facts;
-use super::{interface, sys};
 use crate::netlink::{self, Attribute, Message, find, push};
+use crate::sys;
 use crate::xdp::ProbeTarget;
 use crate::xdp::refusals::{Cause, Refusals};
 use crate::xdp_path::{Exit, Ports};

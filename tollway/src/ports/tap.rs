@@ -14,11 +14,11 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
-use super::sys::{self, Call};
 use super::{Device, PortError, State, push_copy, send_each};
+use crate::sys;
+use crate::sys::netdevice::{self, Call};
+use crate::sys::tap::{TUN, attach};
 
-/// The TAP driver.
-const TUN: &str = "/dev/net/tun";
 /// The interval between attempts to rebuild a lost device.
 const RETRY_NS: u64 = 1_000_000_000;
 /// Room for the end of a frame that fits in no chunk: as large as a frame can be.
@@ -63,66 +63,6 @@ impl Tap {
             next_look_ns: 0,
         })
     }
-}
-
-/// Creates a TAP device or attaches to it, sets its MTU and brings it up; the error comes with the
-/// failed action.
-pub(crate) fn attach(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
-    attach_after(device, mtu, || ())
-}
-
-/// As [`attach`], for a device on which the kernel sends nothing by itself.
-pub(crate) fn attach_mute(device: &str, mtu: u16) -> Result<File, (&'static str, io::Error)> {
-    attach_after(device, mtu, || {
-        // Before the device is up, as it has an address from then on. Without IPv6 there is nothing
-        // to disable.
-        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1");
-    })
-}
-
-fn attach_after(
-    device: &str,
-    mtu: u16,
-    prepare: impl FnOnce(),
-) -> Result<File, (&'static str, io::Error)> {
-    let what = |what| move |error| (what, error);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(TUN)
-        .map_err(what(TUN))?;
-    let mut request = sys::request(device).map_err(what("name"))?;
-    sys::set_flags(&mut request, libc::IFF_TAP | libc::IFF_NO_PI);
-    sys::interface_call(file.as_fd(), Call::MakeTap, &mut request).map_err(what("TUNSETIFF"))?;
-    // Any kind of socket accepts interface requests.
-    let socket = UnixDatagram::unbound().map_err(what("socket"))?;
-    let socket = socket.as_fd();
-    set_mtu(socket, device, mtu)?;
-    prepare();
-    let mut request = sys::request(device).map_err(what("name"))?;
-    sys::interface_call(socket, Call::Flags, &mut request).map_err(what("flags"))?;
-    let flags = sys::flags(&request);
-    if flags & libc::IFF_UP == 0 {
-        sys::set_flags(&mut request, flags | libc::IFF_UP);
-        sys::interface_call(socket, Call::SetFlags, &mut request).map_err(what("setting it up"))?;
-    }
-    Ok(file)
-}
-
-fn set_mtu(
-    socket: BorrowedFd<'_>,
-    device: &str,
-    mtu: u16,
-) -> Result<(), (&'static str, io::Error)> {
-    let what = |what| move |error| (what, error);
-    let mut request = sys::request(device).map_err(what("name"))?;
-    sys::interface_call(socket, Call::Mtu, &mut request).map_err(what("MTU"))?;
-    if sys::mtu(&request) != i32::from(mtu) {
-        sys::set_mtu(&mut request, i32::from(mtu));
-        sys::interface_call(socket, Call::SetMtu, &mut request).map_err(what("setting the MTU"))?;
-    }
-    Ok(())
 }
 
 /// Whether this error means that the TAP device no longer exists.
@@ -222,7 +162,7 @@ impl Device for Tap {
             self.next_look_ns = now_ns + RETRY_NS;
             let request = sys::request(device);
             let queried = request.and_then(|mut request| {
-                sys::interface_call(file.as_fd(), Call::TapName, &mut request)
+                netdevice::interface_call(file.as_fd(), Call::TapName, &mut request)
             });
             self.failed = false;
             if queried.is_ok() {

@@ -17,10 +17,11 @@ use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
+use crate::capture::{CaptureError, CaptureReader, Captured};
 use crate::compile::{CompileError, compile, rule_links};
 use crate::filter::log::{Journal, Logger};
 use crate::model::Model;
-use crate::ports::capture::{CaptureError, CapturePort, CaptureReader, Captured};
+use crate::ports::capture::CapturePort;
 use crate::ports::{Device, chunk_bytes};
 
 /// The interval of the router's tick in virtual time.

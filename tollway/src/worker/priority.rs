@@ -13,7 +13,7 @@
 
 use std::io;
 
-use crate::ports::sys::{self, Schedule};
+use crate::sys::{self, Schedule};
 
 /// How soon the worker is to get a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

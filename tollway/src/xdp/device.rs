@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use super::{XdpError, XdpPort, sys};
-use crate::ports::tap;
+use crate::sys::tap;
 
 /// Whether BPF programs are attached to a device's ingress and egress, before and behind the rest
 /// of traffic control (tcx, Linux 6.6).

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use crate::ports::why;
+use crate::sys::why;
 
 /// Why the dispatcher cannot serve a port: what failed, why, and the remedy.
 #[derive(Debug, thiserror::Error)]

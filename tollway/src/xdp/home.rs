@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::error::XdpError;
 use super::sys;
-use crate::ports::sys::effective_user;
+use crate::sys::effective_user;
 
 /// The conventional mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";

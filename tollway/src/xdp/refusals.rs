@@ -220,7 +220,7 @@ impl std::fmt::Display for Cause {
         match self {
             Self::Unprobed => out.write_str("it has not been probed yet"),
             Self::Silent => out.write_str("it takes none of them"),
-            Self::Error(error) => crate::ports::why(&io::Error::from_raw_os_error(*error)).fmt(out),
+            Self::Error(error) => crate::sys::why(&io::Error::from_raw_os_error(*error)).fmt(out),
         }
     }
 }

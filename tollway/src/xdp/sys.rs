@@ -443,7 +443,7 @@ const fn split(number: u64) -> [u32; 2] {
 fn ethtool(device: &str, value: &mut [u32]) -> io::Result<()> {
     // Any kind of socket accepts interface requests.
     let socket = std::os::unix::net::UnixDatagram::unbound()?;
-    let mut request = crate::ports::sys::request(device)?;
+    let mut request = crate::sys::request(device)?;
     request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let pointer: *mut libc::ifreq = &raw mut request;
     // SAFETY: `value` is as long as its command requires, or as the kernel announced its answer to

@@ -8,8 +8,8 @@ use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
 
+use crate::capture::{CaptureError, CaptureReader};
 use crate::config::octets;
-use crate::ports::capture::{CaptureError, CaptureReader};
 use crate::ports::{self, Ethernet};
 
 /// The contents of frames.

@@ -14,7 +14,7 @@ use super::log::Log;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
 use crate::model::XdpPathMode;
-use crate::ports::sys;
+use crate::sys;
 use crate::worker::priority::Priority;
 use crate::worker::{self, Mailbox, MailboxReceiver, Stop};
 use machine::Machine;

@@ -25,7 +25,7 @@ pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     let who = format!("the tollway at {}", client.path().display());
     let unwatched = |error: io::Error| {
         CliError::failed(
-            format!("{who} cannot be waited for: {}", ports::why(&error)),
+            format!("{who} cannot be waited for: {}", crate::sys::why(&error)),
             "Start again",
         )
     };

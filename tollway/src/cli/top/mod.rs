@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::CliError;
 use crate::control::{All, Client, ClientError, ShowRequest};
-use crate::ports::why;
+use crate::sys::why;
 use rates::Rates;
 use view::Screen;
 

@@ -11,8 +11,8 @@ use super::message::Table;
 use super::read::{self, Read};
 use super::socket::{Listener, NetfilterSocket};
 use super::{contents, program};
-use crate::ports::{sys, why};
 use crate::priority::be_nice;
+use crate::sys::{self, why};
 
 /// How often to check whether the sets of ipset are listed in time while the rules are read, in ms.
 const LOOKS_MS: i32 = 10;

@@ -11,7 +11,7 @@ use crate::filter::nft;
 use crate::filter::nft::json::{only, several};
 use crate::mistake::Fault;
 use crate::netlink::Socket;
-use crate::ports::why;
+use crate::sys::why;
 
 /// Size of the receive buffer for the kernel's answers, in bytes.
 pub(crate) use super::socket::ROOM;

@@ -15,8 +15,8 @@ use super::message::{Elements, Message, RulesMessage, Table};
 use super::read::{Use, lookups, reached_chains, uses};
 use super::socket::{Listener, NetfilterSocket, RulesReceived};
 use super::{Event, Report, Requests, is_reached};
-use crate::ports::{sys, why};
 use crate::priority::Hurry;
+use crate::sys::{self, why};
 
 /// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);

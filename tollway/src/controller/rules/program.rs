@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::mistake::quoted;
-use crate::ports::why;
 use crate::programs::{file_of, search_path};
+use crate::sys::why;
 
 /// How long nft may run.
 const PATIENCE: Duration = Duration::from_secs(20);

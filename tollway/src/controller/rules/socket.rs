@@ -9,7 +9,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::ipset;
 use super::message::{self, Elements, Key, List, Message, RulesMessage, Table};
 use crate::netlink::{self, Received, Socket};
-use crate::ports::sys;
+use crate::sys;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;

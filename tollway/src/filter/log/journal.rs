@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollway_dataplane::stages::filter::State;
 
 use super::Logger;
+use crate::capture::CaptureError;
 use crate::filter::eval::Link;
 use crate::filter::ir::Ruleset;
-use crate::ports::capture::CaptureError;
 
 /// The active logger; cheap to clone. Only the worker's thread drains and replaces it.
 #[derive(Clone)]

@@ -23,7 +23,7 @@ pub use journal::Journal;
 
 use super::eval::Link;
 use super::ir::{Action, Log, Ruleset, Step};
-use crate::ports::capture::{CaptureError, CaptureWriter};
+use crate::capture::{CaptureError, CaptureWriter};
 
 /// Lines per second of one log statement. A line costs as much as a thousand packets, so without this limit
 /// anyone who can send logged packets could stop the router.

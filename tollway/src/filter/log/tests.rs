@@ -11,9 +11,9 @@ use tollway_dataplane::tables::{RoutePrefix, Tables};
 use tollway_dataplane::tolls::Tolls;
 
 use super::*;
+use crate::capture::CaptureReader;
 use crate::filter::ir::{Base, Chain, Family, Hook, Place, Policy, Rule};
 use crate::filter::program;
-use crate::ports::capture::CaptureReader;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 7, 9];

@@ -12,8 +12,8 @@ use crate::controller::rules::file::{Loaded, ROOM};
 use crate::filter::ir::Ruleset;
 use crate::mistake::{Fault, Ledger, Mistake};
 use crate::netlink::{Apart, SocketHandover};
-use crate::ports::why as reason;
 use crate::programs::search_path;
+use crate::sys::why as reason;
 
 /// How long nft may take, in s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";

@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 
 use super::interface::{self, Facts, is_absent};
-use super::{AfXdp, State, socket, why};
+use super::{AfXdp, State, socket};
+use crate::sys::why;
 
 impl AfXdp {
     /// Checks whether the interface still exists, is up, and has the same properties.

@@ -48,8 +48,9 @@ pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 
 use super::interface::{self, Facts, is_absent};
-use super::{Device, PortError, State, why};
+use super::{Device, PortError, State};
 use crate::model::{AfXdpMode, Mac};
+use crate::sys::why;
 use crate::xdp;
 use climb::{Lent, ModeClimber, Outcome};
 use custody::Custody;
@@ -515,7 +516,7 @@ impl Device for AfXdp {
         self.missed + sockets.map(socket::Socket::missed).sum::<u64>()
     }
 
-    fn finish(&mut self) -> Result<(), super::capture::CaptureError> {
+    fn finish(&mut self) -> Result<(), crate::capture::CaptureError> {
         self.program.detach();
         Ok(())
     }

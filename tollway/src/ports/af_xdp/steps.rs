@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::frame::FrameAddr;
 
+use super::DEVICE_STOPS;
 use super::socket::{self, Socket};
 use super::umem::{Binding, SharedUmem};
-use super::{DEVICE_STOPS, why};
 use crate::model::{AfXdpMode, Mac};
+use crate::sys::why;
 
 /// The pause before a busy queue is tried again.
 const AGAIN: Duration = Duration::from_millis(5);

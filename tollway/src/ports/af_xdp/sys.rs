@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU32;
 use libc::{c_int, c_void};
 use tollway_dataplane::frame::{Area, HEADROOM};
 
-use super::super::sys::{Plain, check, get_option, set_option};
 use super::ring::Memory;
+use crate::sys::{Plain, check, get_option, set_option};
 
 /// The kernel's headroom before a received frame (XDP_PACKET_HEADROOM).
 const KERNEL_HEADROOM: u32 = 256;

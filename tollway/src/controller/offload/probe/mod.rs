@@ -28,7 +28,7 @@ pub use xfrm::Xfrm;
 use super::PerFamily;
 use crate::controller::kernel::{Ifindex, Netdev};
 use crate::netlink::QuerySocket;
-use crate::ports::why;
+use crate::sys::why;
 use crate::xdp;
 use devices::Nature;
 use tc::Hung;

@@ -19,7 +19,7 @@ use std::io;
 use tollway_dataplane::stages::filter::Element;
 
 use super::socket::NetfilterSocket;
-use crate::ports::why;
+use crate::sys::why;
 pub(super) use message::body;
 pub(super) use watch::{Look, Watch};
 

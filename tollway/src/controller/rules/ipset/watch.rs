@@ -17,8 +17,8 @@ use super::{Budget, Contents, IpSet, list};
 use crate::controller::rules::ElementChange;
 use crate::controller::rules::read::Use;
 use crate::controller::rules::socket::NetfilterSocket;
-use crate::ports::sys;
 use crate::priority::Hurry;
+use crate::sys;
 
 /// How often the sets are listed.
 const PERIOD: Duration = Duration::from_millis(60);
