@@ -30,7 +30,6 @@ use crate::config::{self, report};
 use crate::control;
 use crate::mistake::Mistake;
 use crate::model::Model;
-use crate::ports;
 use log::Log;
 
 /// A software router for Linux that posts what each feature costs, in ns per packet

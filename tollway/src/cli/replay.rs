@@ -11,7 +11,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::CliError;
 use super::summary::Summary;
 use crate::model::{Model, PortKind};
-use crate::ports;
 use crate::replay::{Files, Replay};
 
 /// The number of frames between two updates of the progress bar.

@@ -120,6 +120,10 @@ impl Controller {
             Rules::Read(reading, _) => reading.generation,
             Rules::Unread(_) => 0,
         };
+        let mut mode = ModeTracker::new();
+        if matches!(kernel_state.rules(), Rules::Read(reading, _) if reading.watches_ipsets) {
+            mode.on(ModeEvent::RulesBehind);
+        }
         Self {
             source,
             policies,
@@ -132,7 +136,7 @@ impl Controller {
             rules,
             rule_events,
             mailbox,
-            mode: ModeTracker::new(),
+            mode,
             live,
             ports_at: Instant::now(),
             ports_answer: None,
@@ -362,15 +366,21 @@ impl Controller {
         self.on(ModeEvent::RulesRead);
     }
 
-    /// Answers waiting requesters, if everything is active.
+    /// Answers waiting requesters for whom everything is active.
     fn answer(&mut self) {
-        let is_read = |generation| match self.kernel_state.rules() {
-            Rules::Read(..) => rules::is_reached(generation, self.rules_generation),
+        if !self.mode.is_current() {
+            return;
+        }
+        let is_due = |one: &Requester| match self.kernel_state.rules() {
+            Rules::Read(..) => {
+                rules::is_reached(one.generation, self.rules_generation) && one.look <= self.looked
+            }
             Rules::Unread(_) => true,
         };
-        let is_due = |one: &Requester| is_read(one.generation) && one.look <= self.looked;
-        let due = self.waiting.iter().all(is_due);
-        if self.waiting.is_empty() || !due || !self.mode.is_current() {
+        let (due, waiting): (Vec<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(is_due);
+        self.waiting = waiting;
+        if due.is_empty() {
             return;
         }
         if let Some(follower) = self.installer.follower() {
@@ -384,7 +394,7 @@ impl Controller {
         }
         let bypassed = self.mode.why().map(str::to_owned);
         let synced = Synced { changes: self.kernel_state.changes, bypassed };
-        for requester in self.waiting.drain(..) {
+        for requester in due {
             match requester.waiting {
                 // The requester may have gone.
                 Waiting::Sync(answer) => drop(answer.try_send(synced.clone())),

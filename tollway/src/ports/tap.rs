@@ -3,10 +3,9 @@
 //! The two ends are two stations, so the router has an Ethernet address of its own (the one in the
 //! model), and the kernel's interface has another.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 
 use tollway_dataplane::burst::{BURST, Burst};
@@ -17,7 +16,7 @@ use tollway_dataplane::port::Port;
 use super::{Device, PortError, State, push_copy, send_each};
 use crate::sys;
 use crate::sys::netdevice::{self, Call};
-use crate::sys::tap::{TUN, attach};
+use crate::sys::tap::{TUN, attach, set_mtu};
 
 /// The interval between attempts to rebuild a lost device.
 const RETRY_NS: u64 = 1_000_000_000;

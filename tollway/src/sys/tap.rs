@@ -58,7 +58,8 @@ fn attach_after(
     Ok(file)
 }
 
-fn set_mtu(
+/// Sets the MTU of a device.
+pub(crate) fn set_mtu(
     socket: BorrowedFd<'_>,
     device: &str,
     mtu: u16,

@@ -253,7 +253,7 @@ fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
         parts: Parts {
             model: configured.clone(),
             kernel: vec![true],
-            name_table: tollway::control::NameTable::default(),
+            name_table: tollway::names::NameTable::default(),
             dispatcher: std::sync::Arc::new(Dispatcher::load(configured)),
             journal: Default::default(),
             mailbox: worker.mailbox.clone(),

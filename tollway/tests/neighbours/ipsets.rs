@@ -48,6 +48,7 @@ pub fn follow() {
     sh("ip6tables-nft -A FORWARD -m set --match-set six src -j DROP");
     let mut consumer = Consumer::new();
     consumer.sync();
+    assert_eq!(consumer.counts.behind, 1, "until the sets are listed again");
     assert_eq!(kernels(consumer.rules()), [], "all are decided here");
     let lookups = consumer.rules().sets.iter().filter(|set| set.name.contains(" ipset "));
     assert_eq!(lookups.count(), 7);
@@ -68,6 +69,11 @@ pub fn follow() {
     ] {
         sh(change);
         settle(&mut consumer, change);
+    }
+    for number in 1..50 {
+        sh(&format!("ipset add bad 192.0.2.{number}"));
+        assert!(consumer.list_ipsets());
+        assert!(consumer.is_like_another(), "a list after the request has it");
     }
     sh("ipset add spare 203.0.113.9");
     sh("ipset swap spare bad");
@@ -130,6 +136,7 @@ pub fn left() {
     ] {
         assert_eq!(why(&mut consumer, options), [expected], "{options}");
     }
+    assert!(!consumer.list_ipsets(), "no rule of the fast path looks up a set");
     assert_eq!(why(&mut consumer, "--match-set plain src"), [""; 0]);
     sh("iptables-nft -A INPUT -j SET --add-set plain src");
     assert_eq!(

@@ -33,6 +33,8 @@ pub struct Consumer {
     needs_tracking: bool,
     pub counts: Counts,
     pub is_behind: bool,
+    /// The last request to list sets of ipset that was answered.
+    looked: u64,
 }
 
 /// Number of events of each kind.
@@ -61,6 +63,7 @@ impl Consumer {
             needs_tracking: false,
             counts: Counts::default(),
             is_behind: false,
+            looked: 0,
         }
     }
 
@@ -101,7 +104,7 @@ impl Consumer {
                 self.installed = Some(generation);
                 self.counts.elements += 1;
             }
-            Event::Looked(_) => {}
+            Event::Looked(number) => self.looked = number,
             Event::Unreadable(why) => {
                 self.installed = None;
                 self.unreadable = Some(why);
@@ -118,6 +121,17 @@ impl Consumer {
             self.take(Duration::from_millis(100));
         }
         since.elapsed()
+    }
+
+    /// Has the sets of ipset listed, and waits until changes are active. Says whether there are any sets.
+    pub fn list_ipsets(&mut self) -> bool {
+        let number = self.follower.look();
+        let since = Instant::now();
+        while self.looked < number {
+            assert!(since.elapsed() < PATIENCE, "never listed: {:?}", self.counts);
+            self.take(Duration::from_millis(100));
+        }
+        number > 0
     }
 
     /// The rules that the follower read last.

@@ -272,8 +272,8 @@ pub fn nobody() {
     // A worker sleeps for at most this time, unless the machine makes it sleep longer.
     let mut rounds = 0;
     for _ in 0..50 {
-        state.beat();
         let start = Instant::now();
+        state.beat();
         std::thread::sleep(Duration::from_millis(8));
         let (_, _, reason) = bench.run_as_it_is(&frame);
         if start.elapsed() < Duration::from_millis(14) {

@@ -8,7 +8,6 @@ use crate::cli::CliError;
 use crate::control::{
     self, Client, ClientError, Command, HandedOver, Request, Socket, SocketError,
 };
-use crate::ports;
 
 /// How long a predecessor may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);

@@ -92,8 +92,13 @@ mod tests {
             ..need.clone()
         };
         let needs = Needs { tracking: vec![own, need] };
-        let reading =
-            Reading { rules: Arc::new(rules), needs, generation: 7, knows_numbers: false };
+        let reading = Reading {
+            rules: Arc::new(rules),
+            needs,
+            generation: 7,
+            knows_numbers: false,
+            watches_ipsets: false,
+        };
         let expected = Rules {
             compiled: 1,
             kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],

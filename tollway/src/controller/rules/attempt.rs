@@ -125,6 +125,7 @@ pub(super) fn attempt_beside(
                 && (ipsets.receive() || ipsets.is_late())
             {
                 report_behind();
+                fds[2] = sys::readable(-1);
             }
         }
         reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::{Duration, Instant};
 
 use super::attempt::{Attempt, Whole, attempt, attempt_beside};
@@ -66,6 +66,8 @@ pub(super) struct Follow {
     requests: Arc<Requests>,
     /// A request to list the sets of ipset that is not answered: its number, and when it was seen.
     look_due: Option<(u64, Instant)>,
+    /// The last request after that one.
+    look_next: Option<(u64, Instant)>,
     /// The number of the last request answered.
     answered: u64,
 }
@@ -115,6 +117,7 @@ impl Follow {
             is_behind: false,
             requests,
             look_due: None,
+            look_next: None,
             answered: 0,
         })
     }
@@ -197,8 +200,12 @@ impl Follow {
 
     fn take_requests(&mut self) {
         let number = self.requests.look.load(Acquire);
-        if number > self.look_due.map_or(self.answered, |(number, _)| number) {
-            self.look_due = Some((number, Instant::now()));
+        let known = self.look_next.or(self.look_due).map_or(self.answered, |(number, _)| number);
+        if number > known {
+            let request = Some((number, Instant::now()));
+            // A later request must not delay the answer to an earlier one.
+            *(if self.look_due.is_none() { &mut self.look_due } else { &mut self.look_next }) =
+                request;
             self.ipsets().into_iter().for_each(Watch::look);
         }
         if self.requests.read.swap(false, AcqRel) {
@@ -210,7 +217,7 @@ impl Follow {
     fn answer_look(&mut self) {
         let Some((number, since)) = self.look_due else { return };
         if self.ipsets().is_none_or(|ipsets| ipsets.looked_at().is_some_and(|at| at >= since)) {
-            (self.look_due, self.answered) = (None, number);
+            (self.look_due, self.answered) = (self.look_next.take(), number);
             (self.report)(Event::Looked(number));
         }
     }
@@ -327,6 +334,7 @@ impl Follow {
         if self.held.take().is_some() {
             self.change = Change::default();
             self.pause = MOVING[0];
+            self.requests.has_watch.store(false, Release);
             (self.report)(Event::Changed);
         }
         self.read_soon();
@@ -401,11 +409,14 @@ impl Follow {
         self.pause = MOVING[0];
         self.broken = None;
         self.audit_at = Instant::now() + AUDIT;
-        if self.ipsets().is_some() {
+        let mut reading = read.reading;
+        reading.watches_ipsets = self.ipsets().is_some();
+        self.requests.has_watch.store(reading.watches_ipsets, Release);
+        if reading.watches_ipsets {
             // The sets may have changed since they were listed.
             self.set_behind(true);
         }
-        (self.report)(Event::Read(Arc::new(read.reading)));
+        (self.report)(Event::Read(Arc::new(reading)));
     }
 
     /// Reports that the rules cannot be read.
@@ -417,6 +428,7 @@ impl Follow {
         self.pause = (pause * 2).clamp(BROKEN[0], BROKEN[1]);
         self.wait(pause);
         self.held = None;
+        self.requests.has_watch.store(false, Release);
         if self.broken.as_ref() != Some(&reason) {
             self.broken = Some(reason.clone());
             (self.report)(Event::Unreadable(reason));

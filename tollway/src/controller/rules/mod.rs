@@ -57,7 +57,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -106,6 +106,9 @@ pub struct Reading {
     pub generation: u32,
     /// Whether rules refer to devices by number (`iif`, `oif`, chains of devices), although nft lists names.
     pub knows_numbers: bool,
+    /// Whether rules look up sets of ipset, which may have changed since they were listed. The kernel forwards
+    /// until `Event::Behind(false)`.
+    pub watches_ipsets: bool,
 }
 
 impl Reading {
@@ -279,8 +282,11 @@ impl Follower {
     }
 
     /// Makes the follower list the sets of ipset that rules look up. Returns the number of the request, which
-    /// [`Event::Looked`] answers.
+    /// [`Event::Looked`] answers; 0 if there is nothing to list.
     pub fn look(&self) -> u64 {
+        if !self.requests.has_watch.load(Acquire) {
+            return 0;
+        }
         let number = self.requests.look.fetch_add(1, AcqRel) + 1;
         self.wake();
         number
@@ -301,6 +307,8 @@ struct Requests {
     read: AtomicBool,
     /// The number of the last request to list the sets of ipset.
     look: AtomicU64,
+    /// Whether the rules last reported look up sets of ipset.
+    has_watch: AtomicBool,
 }
 
 impl Drop for Follower {

@@ -60,7 +60,8 @@ pub(super) fn read(
     leave::leave(&mut rules, &sets.expiring);
     guard::guard(&mut rules);
     rules.check().map_err(|error| format!("the rules contradict themselves: {error}"))?;
-    let reading = Reading { rules: Arc::new(rules), needs, generation, knows_numbers };
+    let reading =
+        Reading { rules: Arc::new(rules), needs, generation, knows_numbers, watches_ipsets: false };
     Ok(Read { reading, intervals: sets.intervals })
 }
 
@@ -68,7 +69,7 @@ pub(super) fn read(
 pub(super) fn empty(generation: u32) -> Read {
     let rules = Arc::new(Ruleset::default());
     let needs = super::Needs::default();
-    let reading = Reading { rules, needs, generation, knows_numbers: false };
+    let reading = Reading { rules, needs, generation, knows_numbers: false, watches_ipsets: false };
     Read { reading, intervals: HashSet::new() }
 }
 
@@ -191,10 +192,15 @@ pub(super) fn reached_chains(rules: &Ruleset) -> HashSet<String> {
 pub(super) fn lookups(rules: &Ruleset, chains: &HashSet<String>) -> HashSet<String> {
     let chains = rules.chains.iter().filter(|chain| chains.contains(&chain.name));
     let steps = chains.flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
-    let sets = steps.filter_map(|step| match step {
-        Step::Match(Match { test: Test::Set(set), .. }) => Some(*set),
-        Step::Map { map, .. } | Step::VerdictMap { map, .. } => Some(*map),
+    let in_set = |one: &Match| match one.test {
+        Test::Set(set) => Some(set),
         _ => None,
+    };
+    let sets = steps.flat_map(|step| match step {
+        Step::Match(one) => in_set(one).into_iter().collect(),
+        Step::Any(any) => any.iter().flatten().filter_map(in_set).collect(),
+        Step::Map { map, .. } | Step::VerdictMap { map, .. } => vec![*map],
+        _ => Vec::new(),
     });
     sets.filter_map(|set| rules.sets.get(set.0)).map(|set| set.name.clone()).collect()
 }

@@ -43,7 +43,7 @@ enum Reason {
     RulesChanged,
     /// More notifications arrive than can be installed at once.
     Late,
-    /// More notifications of rules arrive than can be read at once.
+    /// More notifications of rules arrive than can be read at once, or sets of ipset were not listed in time.
     RulesLate,
     /// Something has changed, and a query about its consequences has failed.
     QueryFailed,
@@ -86,9 +86,9 @@ pub(super) enum ModeEvent {
     RulesUnreadable,
     /// The rules cannot be installed. The tables will send the packets that they concern to the kernel path.
     RulesRefused,
-    /// More notifications of rules arrive than can be read at once.
+    /// More notifications of rules arrive than can be read at once, or sets of ipset were not listed in time.
     RulesBehind,
-    /// All notifications of rules have been read.
+    /// All notifications of rules have been read, and sets of ipset were listed.
     RulesCaughtUp,
     /// Something has changed whose consequences this turn queries, or tables are about to be replaced.
     Changing,
@@ -245,7 +245,8 @@ impl Reason {
                 "messages of the kernel were lost, and everything is listed again"
             }
             Self::RulesChanged => "rules of nftables have changed and are being read",
-            Self::Late | Self::RulesLate => "more changes come than can be installed at once",
+            Self::Late => "more changes come than can be installed at once",
+            Self::RulesLate => "changes of the firewall's rules or sets are being read",
             Self::QueryFailed => "the kernel does not answer what has changed",
             Self::Changing => CHANGING,
         }

@@ -1,14 +1,14 @@
 //! The thread that lists the sets again and again.
 //!
 //! It is a thread of its own because the kernel may make it wait: other programs hold the lock of ipset while
-//! they add many elements (`nfnl_lock`). Changes of rules must not wait with it.
+//! they add many elements (`nfnl_lock`). Meanwhile the follower still receives notifications of rules.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Element;
@@ -105,11 +105,21 @@ impl Watch {
     /// Receives results. Says whether something has changed that was not taken yet.
     pub(in super::super) fn receive(&mut self) -> bool {
         while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
-        for Looked { began, look } in self.results.try_iter() {
-            self.looked_at = Some(began);
-            if !matches!(&look, Look::Elements(changes) if changes.is_empty()) {
-                self.pending.push(look);
+        let is_ended = loop {
+            match self.results.try_recv() {
+                Ok(Looked { began, look }) => {
+                    self.looked_at = Some(began);
+                    if !matches!(&look, Look::Elements(changes) if changes.is_empty()) {
+                        self.pending.push(look);
+                    }
+                }
+                Err(TryRecvError::Empty) => break false,
+                // The thread has failed.
+                Err(TryRecvError::Disconnected) => break true,
             }
+        };
+        if is_ended && !matches!(self.pending.last(), Some(Look::Reread)) {
+            self.pending.push(Look::Reread);
         }
         !self.pending.is_empty()
     }
