@@ -1,7 +1,7 @@
 #![no_main]
 
 use tollway::filter::ir::Family;
-use tollway::filter::source::Language;
+use tollway::rule_files::Language;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     for family in [Family::Ip, Family::Ip6] {

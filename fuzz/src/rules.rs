@@ -3,8 +3,8 @@
 use tollway::filter::eval::Link;
 use tollway::filter::offload::offload;
 use tollway::filter::program::{self, ProgramError};
-use tollway::filter::source::{Language, parse};
 use tollway::mistake::report;
+use tollway::rule_files::{Language, parse};
 use tollway_dataplane::epoch::Epochs;
 
 /// Parses a text, and asserts what must hold for every text.

@@ -26,6 +26,7 @@ pub mod privileges;
 mod programs;
 pub mod reload;
 pub mod replay;
+pub mod rule_files;
 pub mod service;
 mod sync;
 mod sys;

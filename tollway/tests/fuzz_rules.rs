@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use changes::Changes;
 use dice::Dice;
 use tollway::filter::ir::Family;
-use tollway::filter::source::Language;
+use tollway::rule_files::Language;
 
 const SECONDS: u64 = 3;
 

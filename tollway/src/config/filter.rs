@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::raw::Section;
 use crate::filter::ir::Ruleset;
 use crate::filter::offload::refusals;
-use crate::filter::source;
 use crate::mistake::{Fault, Ledger, Mistake};
+use crate::rule_files;
 
 /// Reads the rules file that the configuration names; none if it names none.
 ///
@@ -24,7 +24,7 @@ pub(super) fn read(
         Ok(base.join(text))
     });
     let Some(path) = path.given().map(|at| at.value) else { return Ok(None) };
-    let rules = source::load(&path)?;
+    let rules = rule_files::load(&path)?;
     let refusals = refusals(&rules, &path.display().to_string());
     if refusals.is_empty() { Ok(Some(Arc::new(rules))) } else { Err(refusals) }
 }

@@ -2,8 +2,8 @@
 //!
 //! A front end reads one language (nftables, iptables, ipfw) and produces the intermediate form ([`ir`]).
 //! [`eval`] defines the meaning of that form: it takes one packet through the rules one by one, plainly and
-//! slowly. Tests compare everything else with it. [`source`] reads files of rules. [`offload`] reports which
-//! rules the fast path executes. [`carry`] carries counters over when rules change.
+//! slowly. Tests compare everything else with it. [`offload`] reports which rules the fast path executes.
+//! [`carry`] carries counters over when rules change.
 
 pub mod carry;
 pub mod element;
@@ -18,5 +18,4 @@ mod names;
 pub mod nft;
 pub mod offload;
 pub mod program;
-pub mod source;
 mod undone;

@@ -25,7 +25,7 @@ mod live;
 mod parts;
 mod place;
 #[cfg(test)]
-pub(in crate::filter) mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use super::CliError;
 use super::text::{plural, thousands};
 use crate::compile::compile;
 use crate::filter::ir::Ruleset;
-use crate::filter::source::{self, Language};
 use crate::model::{LinkKind, Model};
+use crate::rule_files::{self, Language};
 
 /// Arguments of `tollway check`.
 #[derive(clap::Args)]
@@ -58,7 +58,7 @@ fn rules_of(path: &Path) -> Option<(String, Language)> {
     if path.extension().is_some_and(|end| end == "toml") {
         return None;
     }
-    let text = source::read(path).ok()?;
+    let text = rule_files::read(path).ok()?;
     let language = Language::of(&text)?;
     Some((text, language))
 }

@@ -12,7 +12,7 @@ use crate::filter::ir::{Place, Ruleset};
 use crate::filter::listing::listed;
 use crate::filter::offload::{Covered, Offload};
 use crate::filter::program;
-use crate::filter::source::{self, Language};
+use crate::rule_files::{self, Language};
 
 /// The most columns for a place, so that room remains for the rule.
 const MOST_PLACE: usize = 28;
@@ -25,7 +25,8 @@ pub(super) fn check(
     json: bool,
 ) -> Result<(), CliError> {
     let file = path.display().to_string();
-    let rules = source::parse(text, &file, language).map_err(|mistakes| refuse(path, &mistakes))?;
+    let rules =
+        rule_files::parse(text, &file, language).map_err(|mistakes| refuse(path, &mistakes))?;
     program::compile(&rules, &[], &Epochs::new()).map_err(|error| {
         CliError::failed(format!("{file} does not fit: {error}"), "Write fewer rules")
     })?;

@@ -13,7 +13,7 @@
 //! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do.
 //!   [`complete`] adds them from the text listing; without that, packets of such chains take the kernel path.
 //! - nft omits conditions from its JSON that it considers implied. In a file of JSON, they stay omitted. For
-//!   rules in nft's own text ([`load`]), the kernel's expressions show them.
+//!   rules in nft's own text, which nft loads itself, the kernel's expressions show them.
 //! - A fragment header of IPv6 behind an authentication header is not seen.
 //! - Counters of set elements do not count.
 
@@ -21,26 +21,19 @@ mod chains;
 mod complete;
 mod expression;
 mod fields;
-mod include;
 pub(crate) mod json;
 mod mangle;
 mod names;
-mod pieces;
 mod rule;
-mod script;
 mod sets;
 mod statement;
 mod text;
-mod tokens;
 mod value;
 
 #[cfg(test)]
-pub(in crate::filter) mod tests;
+mod tests;
 
 pub use complete::complete;
-pub use script::load;
-#[cfg(test)]
-pub(crate) use script::{loaded, script};
 
 use serde_json::Value;
 

@@ -1,7 +1,4 @@
 mod broken;
-mod corpus;
-mod frames;
 mod listing;
 mod messages;
-pub(in crate::filter) mod random;
 mod words;

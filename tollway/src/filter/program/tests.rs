@@ -6,7 +6,7 @@ mod frames;
 mod hooks;
 mod hostile;
 mod known;
-mod million;
+pub(crate) mod million;
 mod path_bench;
 mod rulesets;
 
@@ -25,10 +25,10 @@ use rulesets::Draw;
 
 /// Reproducible random numbers (splitmix64).
 #[derive(Clone, Debug)]
-pub(in crate::filter) struct Dice(pub(in crate::filter) u64);
+pub(crate) struct Dice(pub(in crate::filter) u64);
 
 impl Dice {
-    pub(in crate::filter) fn roll(&mut self) -> u64 {
+    pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,15 +36,15 @@ impl Dice {
         word ^ word >> 31
     }
 
-    pub(in crate::filter) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.roll() % end as u64) as usize
     }
 
-    pub(in crate::filter) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())].clone()
     }
 
-    pub(in crate::filter) fn one_in(&mut self, times: usize) -> bool {
+    pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::file::Loaded;
 use crate::filter::ir::{Ruleset, Step};
-use crate::filter::nft::loaded;
+use crate::rule_files::loaded;
 
 /// One rule, as the kernel has it.
 fn load(rule: &str) -> Loaded {

@@ -6,8 +6,8 @@ use super::super::program::list_by;
 use super::super::read::{Read, Use, parse, uses};
 use super::super::{Need, Reading};
 use crate::filter::ir::{Action, Step};
-use crate::filter::nft::script;
 use crate::filter::offload::{Offload, offload};
+use crate::rule_files;
 
 /// Rules in nft's listing.
 fn listed(text: &str) -> String {
@@ -15,7 +15,8 @@ fn listed(text: &str) -> String {
     let file = dir.path().join("rules.nft");
     // nft requires line breaks around the end of a block.
     std::fs::write(&file, text.replace("} }", "\n}\n}\n")).unwrap();
-    script(&file).unwrap_or_else(|mistakes| panic!("{}", crate::mistake::report(&mistakes)))
+    rule_files::listing(&file)
+        .unwrap_or_else(|mistakes| panic!("{}", crate::mistake::report(&mistakes)))
 }
 
 fn read(listing: &str, generation: u32, moving: &HashSet<String>) -> Result<Read, String> {

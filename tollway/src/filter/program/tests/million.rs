@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::{Dice, Frames, compare_drawn, path_bench};
 use crate::filter::ir::Ruleset;
-use crate::filter::{ipfw, iptables, nft};
+use crate::filter::{ipfw, iptables};
 
 /// Packets per ruleset.
 const PACKETS: usize = 1_000_000;
@@ -20,7 +20,7 @@ const SIZES: [usize; 3] = [6, 40, 160];
 const CASES: u64 = 6;
 
 /// Draws rules of a language.
-type Draw = fn(&mut Dice, usize) -> Ruleset;
+pub(crate) type Draw = fn(&mut Dice, usize) -> Ruleset;
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
@@ -29,7 +29,7 @@ fn setting(name: &str) -> Option<u64> {
 
 /// Compares rulesets of one language.
 #[allow(clippy::print_stdout, reason = "a long run shows its progress")]
-fn compare(language: &str, draw: Draw) {
+pub(crate) fn compare(language: &str, draw: Draw) {
     let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
     let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
     for number in 0..cases {
@@ -61,11 +61,6 @@ fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
         }
     }
     panic!("seed {seed:#x}: no packets meet what is drawn");
-}
-
-#[test]
-fn a_million_packets_meet_nft_rules_as_they_are_evaluated() {
-    compare("nft", nft::tests::random::drawn);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn same(path: &std::path::Path, bytes: usize) {
 
 #[test]
 fn pieces_are_the_whole() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/src/filter/nft/corpus");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rule_files/corpus");
     for file in std::fs::read_dir(corpus).unwrap() {
         same(&file.unwrap().path(), 1);
     }

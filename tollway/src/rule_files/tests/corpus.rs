@@ -5,14 +5,14 @@
 
 use std::path::PathBuf;
 
-use super::super::load;
+use super::super::script::load;
 use super::frames::{self, Given};
 use crate::filter::eval::{self, Fate, Packet, State};
 use crate::filter::ir::{Hook, Reject, Ruleset};
 
 /// Every file of the corpus.
 pub(super) fn files() -> Vec<PathBuf> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/filter/nft/corpus");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rule_files/corpus");
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> = files.filter(|file| file.extension().is_some()).collect();
     files.sort();

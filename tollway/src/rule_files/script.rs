@@ -62,7 +62,7 @@ const LEAST_BYTES: usize = BATCH_BYTES / 256;
 ///
 /// # Errors
 /// nft's own mistakes, each at its place; or why nft could not run.
-pub fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
+pub(super) fn load(path: &Path) -> Result<Ruleset, Vec<Mistake>> {
     let file = path.display().to_string();
     let rules = loaded(path)?.rules(&file);
     rules.map_err(|faults| {
@@ -78,7 +78,7 @@ pub(crate) fn loaded(path: &Path) -> Result<Loaded, Vec<Mistake>> {
 
 /// nft's listing of a file, with the parts added that the listing omits.
 #[cfg(test)]
-pub(crate) fn script(path: &Path) -> Result<String, Vec<Mistake>> {
+pub(crate) fn listing(path: &Path) -> Result<String, Vec<Mistake>> {
     Ok(loaded(path)?.listing())
 }
 

@@ -1,8 +1,8 @@
 //! Random rules in nft's language.
 
-use super::super::load;
+use super::super::script::load;
 use crate::filter::ir::Ruleset;
-use crate::filter::program::tests::Dice;
+use crate::filter::program::tests::{Dice, million};
 
 /// What all rulesets contain beside their rules. Each chain leads only to later ones.
 const OBJECTS: &str = "
@@ -228,7 +228,7 @@ impl Draw<'_> {
 }
 
 /// A random ruleset as the front end reads it from nft's listing, without what nft rejects.
-pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
+fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let mut text = Draw { dice, many: count > 20 }.text(count);
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("drawn.nft");
@@ -248,4 +248,9 @@ pub(in crate::filter) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
         let lines = text.lines().enumerate().filter(|(at, _)| !wrong.contains(&(at + 1)));
         text = lines.map(|(_, line)| line.to_owned() + "\n").collect();
     }
+}
+
+#[test]
+fn a_million_packets_meet_nft_rules_as_they_are_evaluated() {
+    million::compare("nft", drawn);
 }
