@@ -6,15 +6,13 @@
 //! `include/linux/bpf.h`), which slows the XDP path. The router gives up all other capabilities for
 //! good, also for the programs that it starts (nft).
 //!
-//! It does first what takes more privileges: it mounts the BPF file system if necessary, and lifts
-//! the limit on locked memory for sockets. If it cannot lift that limit, it keeps `CAP_IPC_LOCK`
-//! too. Likewise it raises the limits for the worker's priorities (`worker/priority.rs`), or keeps
-//! `CAP_SYS_NICE`.
+//! It does first what takes more privileges: it lifts the limit on locked memory for sockets. If it
+//! cannot lift that limit, it keeps `CAP_IPC_LOCK` too. Likewise it raises the limits for the worker's
+//! priorities (`worker/priority.rs`), or keeps `CAP_SYS_NICE`.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
 use crate::sys;
-use crate::xdp;
 
 /// The capabilities that a router needs.
 const NEEDED: [Capability; 4] = [
@@ -47,7 +45,6 @@ impl From<std::io::Error> for PrivilegeError {
 /// # Errors
 /// The system refuses.
 pub fn give_up() -> Result<(), PrivilegeError> {
-    xdp::prepare();
     // If the limit stays, only this capability exceeds it.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
     // Likewise for the worker's scheduling.

@@ -20,6 +20,7 @@ use crate::ports;
 use crate::privileges;
 use crate::service::{Beat, Service, Watchdog};
 use crate::sync::lock;
+use crate::xdp;
 
 pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let audit_every = Duration::from_secs(args.audit.into());
@@ -28,6 +29,8 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
         xdp_path: (args.xdp.into(), args.xdp_flows),
     };
     let mut stage = Stage::set(args, None)?;
+    // Takes more privileges than a router needs.
+    xdp::prepare();
     // A thread inherits the privileges of the thread that starts it, so this comes first.
     privileges::give_up()
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
