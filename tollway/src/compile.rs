@@ -25,7 +25,8 @@ use tollway_dataplane::tables::{Tables, TablesError};
 use crate::filter::eval;
 use crate::filter::hops::{self, HopError};
 use crate::filter::program::{self, ProgramError};
-use crate::model::{Link, LinkIndex, LinkKind, Model, VlanProtocol, VrfIndex};
+use crate::model::{Link, LinkIndex, LinkKind, Model, VrfIndex};
+use crate::net::VlanProtocol;
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
 

@@ -19,6 +19,7 @@ pub mod mistake;
 pub mod model;
 pub mod names;
 pub mod neighbours;
+pub mod net;
 mod netlink;
 pub mod ports;
 mod priority;

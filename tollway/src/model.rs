@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::filter::ir::Ruleset;
+use crate::net::{Left, Mac, VlanProtocol};
 
 /// A position in [`Model::ports`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,17 +33,6 @@ impl VrfIndex {
 /// A position in [`Model::groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupIndex(pub usize);
-
-/// An Ethernet address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Mac(pub [u8; 6]);
-
-impl std::fmt::Display for Mac {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [a, b, c, d, e, f] = self.0;
-        write!(formatter, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
-    }
-}
 
 /// The complete configuration of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -249,20 +239,6 @@ pub struct Link {
     pub left: Left,
 }
 
-/// Packets that take the kernel path behind a port, although the router could forward them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Left {
-    /// IPv4.
-    pub v4: bool,
-    /// IPv6.
-    pub v6: bool,
-    /// Fragments of IPv4, which the kernel reassembles; the XDP program of an `af_xdp` port passes
-    /// them.
-    pub fragments4: bool,
-    /// Fragments of IPv6 likewise, and all packets with an extension header.
-    pub fragments6: bool,
-}
-
 /// What a link is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
@@ -277,16 +253,6 @@ pub enum LinkKind {
         /// Tag protocol.
         protocol: VlanProtocol,
     },
-}
-
-/// The ethertype in front of a VLAN tag.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum VlanProtocol {
-    /// 802.1Q, 0x8100.
-    #[default]
-    Dot1q,
-    /// 802.1ad, 0x88a8.
-    Dot1ad,
 }
 
 /// A separate routing table; links belong to it.

@@ -10,6 +10,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 use super::*;
 use crate::filter::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
 use crate::model::*;
+use crate::net::{Left, Mac, VlanProtocol};
 
 /// What happens to a packet, in the model's terms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,8 @@ use super::raw::{At, Field, Section};
 use super::values;
 use super::vrfs::Vrfs;
 use crate::mistake::{Fault, Ledger, Span};
-use crate::model::{Mac, PortIndex, VlanProtocol, VrfIndex};
+use crate::model::{PortIndex, VrfIndex};
+use crate::net::{Mac, VlanProtocol};
 
 /// The keys that every link may have.
 pub(super) const COMMON_KEYS: [&str; 4] = ["mac", "mtu", "vrf", "addresses"];

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::nearest::nearest;
 use crate::mistake::{Fault, quoted};
-use crate::model::Mac;
+use crate::net::Mac;
 
 /// The kernel's IFNAMSIZ without the final zero.
 const NAME_LIMIT: usize = 15;

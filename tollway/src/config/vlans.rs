@@ -10,7 +10,7 @@ use super::topology::Arranged;
 use super::values::choice;
 use super::vrfs::Vrfs;
 use crate::mistake::{Fault, Ledger, quoted};
-use crate::model::VlanProtocol;
+use crate::net::VlanProtocol;
 
 const PROTOCOLS: [(&str, VlanProtocol); 2] =
     [("802.1Q", VlanProtocol::Dot1q), ("802.1ad", VlanProtocol::Dot1ad)];

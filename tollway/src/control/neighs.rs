@@ -8,8 +8,8 @@ use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::{Action, HEADER_ROOM, NextHop, NextHops};
 
 use super::message::Neigh;
-use crate::model::Mac;
 use crate::names::Names;
+use crate::net::Mac;
 
 /// The copied neighbours: each with its next hop, and its state if the host resolves it.
 pub(super) struct Noted {

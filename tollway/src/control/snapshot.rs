@@ -9,8 +9,8 @@ use tollway_dataplane::tolls::{self, Stage};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
-use crate::model::Mac;
 use crate::names::Names;
+use crate::net::Mac;
 use crate::ports::{Devices, State};
 
 /// The counters and states, copied from the worker.

@@ -21,9 +21,10 @@ use super::ports::Port;
 use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use crate::model::{
-    self, AfXdpMode, KernelRules, Left, Link, LinkIndex, LinkKind, Mac, Model, PortIndex, PortKind,
-    VlanProtocol, VrfIndex, XdpPathMode,
+    self, AfXdpMode, KernelRules, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind, VrfIndex,
+    XdpPathMode,
 };
+use crate::net::{Left, Mac, VlanProtocol};
 
 /// The EtherType of 802.1ad, as a VLAN device reports it.
 const DOT1AD: u16 = 0x88a8;

@@ -10,7 +10,8 @@ use tollway_dataplane::tables::Tables;
 
 use super::event::{Event, Ifindex, Key, NeighEntry, Netdev};
 use super::watch::{Bound, Watch};
-use crate::model::{Mac, PortIndex};
+use crate::model::PortIndex;
+use crate::net::Mac;
 use crate::ports::Facts;
 
 /// A change for the worker: a neighbour's address; none removes it.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use tollway_dataplane::id::LinkId;
 
 use super::event::{Ifindex, Netdev};
-use crate::model::{LinkKind, Model, PortIndex, VlanProtocol};
+use crate::model::{LinkKind, Model, PortIndex};
+use crate::net::VlanProtocol;
 
 /// Links whose neighbours the kernel resolves; each comes after the link that carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use tollway_dataplane::port::Port;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, checksum};
-use crate::model::Mac;
+use crate::net::Mac;
 use crate::sys;
 use crate::sys::netdevice::{self, Ring};
 

@@ -251,7 +251,7 @@ fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::VlanProtocol::{Dot1ad, Dot1q};
+    use crate::net::VlanProtocol::{Dot1ad, Dot1q};
 
     const TEXT: &str = r#"
         [ports.p]

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::model::Mac;
+use crate::net::Mac;
 use crate::sys;
 use crate::sys::netdevice::{self, Call};
 

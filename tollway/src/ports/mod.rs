@@ -16,7 +16,8 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
 use crate::capture::CaptureError;
-use crate::model::{AfXdpMode, LinkKind, Mac, Model, PortIndex, PortKind, VlanProtocol};
+use crate::model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
+use crate::net::{Mac, VlanProtocol};
 use crate::sys::why;
 use af_packet::AfPacket;
 use af_xdp::{AfXdp, Failure, Kept, Refusal, SharedUmem};

@@ -3,7 +3,7 @@
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::{XdpError, strips_tags};
-use crate::model::{Left, Mac, VlanProtocol};
+use crate::net::{Left, Mac, VlanProtocol};
 
 /// Flags of bpf/maps.h.
 const LINK_EXISTS: u32 = 1 << 31;

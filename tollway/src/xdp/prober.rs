@@ -17,7 +17,7 @@ use tollway_dataplane::wire::eth;
 use super::error::XdpError;
 use super::pin::Names;
 use super::sys;
-use crate::model::Mac;
+use crate::net::Mac;
 
 static PROBE: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.o"));
 

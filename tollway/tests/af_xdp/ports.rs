@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
-use tollway::model::{AfXdpMode, Left, XdpPathMode};
+use tollway::model::{AfXdpMode, XdpPathMode};
+use tollway::net::Left;
 use tollway::ports::af_xdp::{AfXdp, Failure, LoadedPort, Plan, SharedUmem, XdpPathOfPort};
 use tollway::ports::{Device, State};
 use tollway::xdp::maps::PassReason;

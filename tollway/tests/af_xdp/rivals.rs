@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tollway::model::Mac;
+use tollway::net::Mac;
 use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
 use tollway_dataplane::id::PortId;
 

@@ -7,7 +7,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
 use tollway::controller::offload::Sight;
-use tollway::model::{Left, Mac};
+use tollway::net::{Left, Mac};
 use tollway::ports::MOST_MTU;
 use tollway::xdp::{Mode, Options, XdpLink, XdpPort, XdpPrograms};
 use tollway_dataplane::id::{LinkId, PortId};

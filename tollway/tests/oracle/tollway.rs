@@ -9,9 +9,10 @@ use tollway::compile::{compile, rule_links};
 use tollway::filter::ir::Ruleset;
 use tollway::filter::program;
 use tollway::model::{
-    Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
+    Link, LinkIndex, LinkKind, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
     RouteTarget, Vrf, VrfIndex,
 };
+use tollway::net::{Left, Mac};
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;

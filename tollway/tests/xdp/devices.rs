@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
-use tollway::model::{Left, Mac, VlanProtocol};
+use tollway::net::{Left, Mac, VlanProtocol};
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
 use tollway::xdp::maps::PassReason;
 use tollway::xdp::refusals::Cause;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tollway::model::{Left, Mac, VlanProtocol};
+use tollway::net::{Left, Mac, VlanProtocol};
 use tollway::xdp::maps::{PASS_REASONS, PassReason};
 use tollway::xdp::{Action, Mode, Options, PortCounts, Program, XdpLink, XdpPort, XdpPrograms};
 use tollway_dataplane::id::{LinkId, PortId, Vid};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tollway::model::Left;
+use tollway::net::Left;
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
 use tollway::xdp::maps::PassReason;
 use tollway::xdp::{Action, FlowMaps, Mode, Ruled};

@@ -6,10 +6,10 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::model::{
-    FailMode, GroupIndex, Left, Link, LinkIndex, LinkKind, Mac, Model, Neigh, NextHop,
-    NextHopGroup, Port, PortIndex, PortKind, Route, RouteTarget, VlanProtocol, Vrf, VrfIndex,
-    XdpPathMode,
+    FailMode, GroupIndex, Link, LinkIndex, LinkKind, Model, Neigh, NextHop, NextHopGroup, Port,
+    PortIndex, PortKind, Route, RouteTarget, Vrf, VrfIndex, XdpPathMode,
 };
+use crate::net::{Left, Mac, VlanProtocol};
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
 

@@ -9,7 +9,8 @@ use tollway_dataplane::id::PortId;
 
 use super::Kept;
 use super::steps::{Program, Refusal, Target};
-use crate::model::{Mac, XdpPathMode};
+use crate::model::XdpPathMode;
+use crate::net::Mac;
 use crate::sync::lock;
 use crate::xdp::{Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
 use crate::xdp_path::Ports;

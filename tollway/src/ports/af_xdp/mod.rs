@@ -49,7 +49,8 @@ pub use umem::SharedUmem;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State};
-use crate::model::{AfXdpMode, Mac};
+use crate::model::AfXdpMode;
+use crate::net::Mac;
 use crate::sys::why;
 use crate::xdp;
 use climb::{Lent, ModeClimber, Outcome};

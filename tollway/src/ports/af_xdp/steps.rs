@@ -9,7 +9,8 @@ use tollway_dataplane::frame::FrameAddr;
 use super::DEVICE_STOPS;
 use super::socket::{self, Socket};
 use super::umem::{Binding, SharedUmem};
-use crate::model::{AfXdpMode, Mac};
+use crate::model::AfXdpMode;
+use crate::net::Mac;
 use crate::sys::why;
 
 /// The pause before a busy queue is tried again.
