@@ -7,7 +7,7 @@ use tollway_dataplane::id::PortId;
 
 use crate::controller::offload::{self, PerFamily};
 use crate::xdp::CountMap;
-use crate::xdp::maps::PassReason;
+use crate::xdp::counts::PassReason;
 
 /// The answer to [`ShowRequest::Offload`](super::ShowRequest::Offload) and to `tollway check DEVICE...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::xdp::maps::PassReason;
+use crate::xdp::counts::PassReason;
 use crate::xdp::{CountMap, PortCounts, Ruled, State};
 
 /// With a heartbeat older than this, the worker counts as absent: `STALE_NS` of bpf/maps.h.

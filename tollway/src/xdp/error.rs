@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use super::port::{MOST_PORTS, MOST_QUEUES, XdpPort, has_room};
 use crate::sys::why;
 
 /// Why the dispatcher cannot serve a port: what failed, why, and the remedy.
@@ -63,8 +64,8 @@ pub enum XdpError {
     /// The maps have no room for so many.
     #[error(
         "{device} does not fit: there may be {} ports with {} queues each",
-        super::MOST_PORTS,
-        super::MOST_QUEUES
+        MOST_PORTS,
+        MOST_QUEUES
     )]
     TooMany {
         /// The device.
@@ -129,6 +130,11 @@ impl XdpError {
             Self::NoPort(_) | Self::TooMany { .. } => "Correct the configuration".to_owned(),
             Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
         }
+    }
+
+    /// Refuses a port for which the maps have no room.
+    pub(super) fn check_room(port: &XdpPort) -> Result<(), Self> {
+        has_room(port).then_some(()).ok_or_else(|| Self::TooMany { device: port.device.clone() })
     }
 
     pub(super) fn system(

@@ -8,6 +8,7 @@ use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
+use super::object::program;
 use super::pin::Names;
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
@@ -236,19 +237,4 @@ impl Maps {
         constants.give(&mut loader);
         loader.load(code).map_err(|error| XdpError::load(&port.device, &error))
     }
-}
-
-/// A program of an object, by its name.
-///
-/// # Errors
-/// There is none, or it is of another kind.
-pub(super) fn program<'a, P>(
-    object: &'a mut Ebpf,
-    name: &str,
-) -> Result<&'a mut P, aya::programs::ProgramError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
-{
-    let missing = aya::programs::ProgramError::NotLoaded;
-    object.program_mut(name).ok_or(missing)?.try_into()
 }

@@ -4,7 +4,7 @@
 //! passes the rest to the kernel.
 //!
 //! The program (`bpf/dispatcher.c`) passes these to the kernel, by
-//! [`PassReason`](maps::PassReason):
+//! [`PassReason`](counts::PassReason):
 //!
 //! - everything, while no heartbeat arrives in [`State`] or its bypass is set
 //! - a family that takes the kernel path on its link
@@ -30,6 +30,7 @@
 
 mod attach;
 mod clock;
+pub mod counts;
 mod device;
 mod error;
 mod features;
@@ -38,6 +39,7 @@ mod home;
 mod links;
 mod load;
 pub mod maps;
+mod object;
 mod page;
 mod pin;
 mod port;
@@ -57,9 +59,10 @@ use tollway_dataplane::id::PortId;
 use attach::Attachment;
 use device::make_tap;
 use load::Maps;
-use port::{has_room, note, slot, socket_slot};
+use port::{note, slot, socket_slot};
 
 pub use attach::Attached;
+pub use counts::PortCounts;
 pub use device::tcx;
 pub use error::XdpError;
 pub use features::{
@@ -67,7 +70,7 @@ pub use features::{
 };
 pub use flows::FlowMaps;
 pub use links::netfilter_hooks;
-pub use maps::{CountMap, PortCounts, Ruled, State};
+pub use maps::{CountMap, Ruled, State};
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
@@ -209,7 +212,7 @@ impl XdpPrograms {
     /// # Errors
     /// There is no room for the port, or no such device.
     pub fn set_port(&mut self, port: XdpPort) -> Result<(), XdpError> {
-        has_room(&port)?;
+        XdpError::check_room(&port)?;
         let mut old = self.ports.remove(&port.port);
         if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
             self.forget(moved);
@@ -325,7 +328,7 @@ impl XdpPrograms {
             self.set_port(port)?;
             return self.attach(id, modes, xdp_path);
         }
-        has_room(&port)?;
+        XdpError::check_room(&port)?;
         // The program does not know any link yet, so it passes every frame.
         let (attachment, attached) = self.make(&port, None, (modes, xdp_path))?;
         let entered = self.set_port(port);

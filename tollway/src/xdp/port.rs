@@ -2,7 +2,7 @@
 
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
-use super::{XdpError, strips_tags};
+use super::features::strips_tags;
 use crate::net::{Left, Mac, VlanProtocol};
 
 /// Flags of bpf/maps.h.
@@ -56,12 +56,9 @@ pub const MOST_PORTS: usize = 64;
 /// The most receive queues of a port.
 pub const MOST_QUEUES: u32 = 128;
 
-/// Whether the maps have room for a port.
-pub(super) fn has_room(port: &XdpPort) -> Result<(), XdpError> {
-    if usize::from(port.port.0) >= MOST_PORTS || port.queues > MOST_QUEUES {
-        return Err(XdpError::TooMany { device: port.device.clone() });
-    }
-    Ok(())
+/// Says whether the maps have room for a port.
+pub(super) fn has_room(port: &XdpPort) -> bool {
+    usize::from(port.port.0) < MOST_PORTS && port.queues <= MOST_QUEUES
 }
 
 /// The slot of a link in the map `links`.

@@ -30,7 +30,7 @@ use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 use tollway_dataplane::id::PortId;
 
 use super::error::XdpError;
-use super::load::program;
+use super::object::program;
 use super::pin::{self, Names};
 use super::prober::{ProbeTarget, Prober};
 use super::shared::Shared;

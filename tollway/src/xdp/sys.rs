@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::maps::PortCounts;
+use super::counts::PortCounts;
 pub(super) use super::page::{Page, coarse_ns};
 
 /// Types of plain numbers and bytes without padding, for which any bit pattern is valid.

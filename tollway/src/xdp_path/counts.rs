@@ -6,7 +6,8 @@ use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::xdp::maps::{CountMap, PortCounts};
+use crate::xdp::counts::PortCounts;
+use crate::xdp::maps::CountMap;
 use crate::xdp::{MOST_PORTS, Refusals};
 
 /// What the XDP path had received and sent at one moment, by port.

@@ -10,7 +10,7 @@ use tollway::model::{AfXdpMode, XdpPathMode};
 use tollway::net::Left;
 use tollway::ports::af_xdp::{AfXdp, Failure, LoadedPort, Plan, SharedUmem, XdpPathOfPort};
 use tollway::ports::{Device, State};
-use tollway::xdp::maps::PassReason;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::{Options, XdpLink, XdpPrograms};
 use tollway::xdp_path::Ports;
 use tollway_dataplane::burst::Burst;

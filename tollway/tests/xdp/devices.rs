@@ -13,8 +13,8 @@ use std::time::Duration;
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, include_bytes_aligned};
 use tollway::net::{Left, Mac, VlanProtocol};
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
-use tollway::xdp::maps::PassReason;
 use tollway::xdp::refusals::Cause;
 use tollway::xdp::{
     self, Mode, Options, ProbeTarget, State, XdpError, XdpLink, XdpPort, XdpPrograms,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use tollway::net::Mac;
-use tollway::xdp::maps::PassReason;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::{Action, Mode, Ruled, XdpError};
 use tollway_dataplane::id::PortId;
 

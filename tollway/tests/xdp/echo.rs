@@ -1,6 +1,6 @@
 //! Echo requests between hosts, and how they change the counts of ports.
 
-use tollway::xdp::maps::PassReason;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::{PortCounts, XdpPrograms};
 use tollway_dataplane::id::PortId;
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway::net::{Left, Mac, VlanProtocol};
-use tollway::xdp::maps::{PASS_REASONS, PassReason};
+use tollway::xdp::counts::{PASS_REASONS, PassReason};
 use tollway::xdp::{Action, Mode, Options, PortCounts, Program, XdpLink, XdpPort, XdpPrograms};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 use tollway_dataplane::wire::checksum;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tollway::xdp::maps::PassReason;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::wire::checksum;

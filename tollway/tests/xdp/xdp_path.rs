@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use tollway::net::Left;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
-use tollway::xdp::maps::PassReason;
 use tollway::xdp::{Action, FlowMaps, Mode, Ruled};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::wire::{checksum, word32};

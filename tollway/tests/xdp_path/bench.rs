@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use tollway::net::{Left, Mac, VlanProtocol};
-use tollway::xdp::maps::PassReason;
+use tollway::xdp::counts::PassReason;
 use tollway::xdp::{
     Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms,
 };

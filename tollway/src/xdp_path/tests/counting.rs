@@ -5,7 +5,7 @@ use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::xdp::maps::PortCounts;
+use crate::xdp::counts::PortCounts;
 use crate::xdp_path::counts::{Reading, Tally};
 
 /// The counters of an XDP program that forwards packets of 64 bytes from port to port, adding a tag
