@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::touched::MOST;
+use super::object::{MOST, Object};
 use crate::controller::event::Event;
-use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, NexthopId, RouteKey, TableId};
+use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, TableId};
 
 /// How long an audit waits for a notification that explains a difference: a list may be ahead of it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -22,32 +21,6 @@ enum Thing {
     Small(Object),
     /// The routes to a destination of a table.
     Routes(TableId, IpNet),
-}
-
-/// An object that can change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Object {
-    Link(Ifindex),
-    Address(Ifindex, IpNet, Option<IpAddr>),
-    Nexthop(NexthopId),
-    Rules(Family),
-    Route(RouteKey),
-}
-
-impl Object {
-    /// The object of an event.
-    pub(super) const fn of(event: &Event) -> Option<Self> {
-        Some(match event {
-            Event::Link(index, _) => Self::Link(*index),
-            Event::Address(address, _) => {
-                Self::Address(address.ifindex, address.address, address.peer)
-            }
-            Event::Nexthop(id, _) => Self::Nexthop(*id),
-            Event::Rule(rule, _) => Self::Rules(rule.family),
-            Event::Route(key, ..) => Self::Route(*key),
-            _ => return None,
-        })
-    }
 }
 
 /// The findings of an audit so far.

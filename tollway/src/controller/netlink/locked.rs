@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::message::{self, is};
+use super::message::{family_first, is};
 use super::route;
-use crate::controller::kernel::Ifindex;
-use crate::netlink::QuerySocket;
+use crate::controller::kernel::{Family, Ifindex};
+use crate::netlink::{QuerySocket, push};
 
 /// Destinations, and the time until their exceptions expire.
 pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;
@@ -23,7 +23,7 @@ pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
     let mut socket = QuerySocket::open(NETLINK_ROUTE)?;
     // Without this the kernel would list the routes as well.
     socket.set_strict_check();
-    socket.list(is::GET_ROUTE, &message::exceptions_body(), |_, body| match route::locked(body) {
+    socket.list(is::GET_ROUTE, &exceptions_body(), |_, body| match route::locked(body) {
         Some((IpAddr::V4(to), left)) => Some((to, left)),
         _ => None,
     })
@@ -48,8 +48,32 @@ pub(in crate::controller) fn query_locked(
     flow: Flow,
     vrf: Option<Ifindex>,
 ) -> io::Result<Option<Duration>> {
-    let answer = socket.answer(is::GET_ROUTE, &message::route_body(flow, vrf))?;
+    let answer = socket.answer(is::GET_ROUTE, &route_body(flow, vrf))?;
     // The kernel answers with an error if there is no route.
     let left = answer.ok().and_then(|body| route::locked(&body));
     Ok(left.map(|(_, left)| left))
+}
+
+/// The body of the request for the exceptions of IPv4's routes.
+fn exceptions_body() -> [u8; 12] {
+    let mut body = family_first(Family::V4);
+    body[8..].copy_from_slice(&route::CLONED.to_ne_bytes());
+    body
+}
+
+/// The body of the request for the route of packets that the host itself sends.
+fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
+    use route::is::{DST, OIF, SRC};
+    const WHOLE: u8 = 32;
+    let mut body = family_first(Family::V4).to_vec();
+    (body[1], body[3]) = (WHOLE, flow.tos);
+    push(&mut body, DST, &flow.dst.octets());
+    if let Some(src) = flow.src {
+        body[2] = WHOLE;
+        push(&mut body, SRC, &src.octets());
+    }
+    if let Some(vrf) = vrf {
+        push(&mut body, OIF, &vrf.to_ne_bytes());
+    }
+    body
 }

@@ -1,6 +1,5 @@
 //! From messages to events, and the requests for lists.
 
-use super::locked::Flow;
 use super::{link, nexthop, route, rule};
 use crate::controller::event::{Change, Event, Presence};
 use crate::controller::kernel::{Family, Ifindex};
@@ -119,32 +118,8 @@ pub(super) fn link_request(index: Ifindex, sequence: u32) -> Vec<u8> {
     request(is::GET_LINK, 0, sequence, &link_body(index))
 }
 
-/// The body of the request for the exceptions of IPv4's routes.
-pub(super) fn exceptions_body() -> [u8; 12] {
-    let mut body = family_first(Family::V4);
-    body[8..].copy_from_slice(&route::CLONED.to_ne_bytes());
-    body
-}
-
-/// The body of the request for the route of packets that the host itself sends.
-pub(super) fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
-    use route::is::{DST, OIF, SRC};
-    const WHOLE: u8 = 32;
-    let mut body = family_first(Family::V4).to_vec();
-    (body[1], body[3]) = (WHOLE, flow.tos);
-    push(&mut body, DST, &flow.dst.octets());
-    if let Some(src) = flow.src {
-        body[2] = WHOLE;
-        push(&mut body, SRC, &src.octets());
-    }
-    if let Some(vrf) = vrf {
-        push(&mut body, OIF, &vrf.to_ne_bytes());
-    }
-    body
-}
-
 /// `struct rtmsg` and `struct fib_rule_hdr` begin with the family, and the rest may be zero.
-fn family_first(family: Family) -> [u8; 12] {
+pub(super) fn family_first(family: Family) -> [u8; 12] {
     let number = match family {
         Family::V4 => libc::AF_INET,
         Family::V6 => libc::AF_INET6,

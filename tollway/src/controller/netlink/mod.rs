@@ -26,6 +26,7 @@ mod link;
 mod locked;
 mod message;
 mod nexthop;
+mod object;
 mod pass;
 mod route;
 mod rule;

@@ -1,8 +1,8 @@
 //! A pass through all lists.
 
-use super::drift::Object;
 use super::implicit_deletes::implicit_deletes;
 use super::message::List;
+use super::object::Object;
 use super::touched::Touched;
 use crate::controller::event::Event;
 use crate::controller::kernel::{Family, Kernel};

@@ -6,12 +6,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::drift::Object;
+use super::object::{MOST, Object};
 use crate::controller::event::{Change, Event, Place};
 use crate::controller::kernel::{Family, Route, RouteKey};
-
-/// The most objects: more would take too much memory, so the list is abandoned.
-pub(super) const MOST: usize = 500_000;
 
 /// The last notification of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
