@@ -3,12 +3,9 @@
 //! nft takes more than a second of processor time to list 200,000 addresses, half of it in the kernel. So
 //! this module queries the kernel for the elements of sets of addresses, and nft for each of the other sets.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use serde_json::Value;
 
-use serde_json::{Value, json};
-use tollway_dataplane::stages::filter::Element;
-
-use super::elements::ranges;
+use super::elements::{element, ranges};
 use super::kernel::Kernel;
 use super::message::{Key, family_number};
 use super::read::parse;
@@ -136,16 +133,4 @@ fn addresses(place: &Place, version: u8, socket: &mut NetfilterSocket) -> Option
     // The kernel lists elements in the order of its own tables.
     ranges.sort_unstable();
     Some(ranges.into_iter().map(|range| element(range, version)).collect())
-}
-
-/// An element in nft's JSON.
-pub(super) fn element((first, last): Element, version: u8) -> Value {
-    let address = |number: u128| match version {
-        4 => Ipv4Addr::from_bits(number as u32).to_string(),
-        _ => Ipv6Addr::from_bits(number).to_string(),
-    };
-    if first == last {
-        return Value::String(address(first));
-    }
-    json!({ "range": [address(first), address(last)] })
 }

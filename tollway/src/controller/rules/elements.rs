@@ -1,12 +1,27 @@
-//! Turns changes of elements alone into changes of live sets.
+//! Elements of sets of addresses, and what changes of elements alone do to live sets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
+use serde_json::{Value, json};
 use tollway_dataplane::stages::filter::Element;
 
 use super::ElementChange;
 use super::message::{Elements, Key};
-use super::read::Use;
+
+/// How the rules of the fast path use a set whose elements may change alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// As a live set of addresses of this version of IP.
+    Live {
+        /// 4 or 6.
+        version: u8,
+        /// Whether the kernel stores the ends of intervals.
+        is_interval: bool,
+    },
+    /// As a part of the rules.
+    Fixed,
+}
 
 /// The effect of a change of elements alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +105,18 @@ pub(super) fn ranges(keys: &[&Key], version: u8, is_interval: bool) -> Option<Ve
         whole.push((*start, last));
     }
     ends.next().is_none().then_some(whole)
+}
+
+/// An element in nft's JSON.
+pub(super) fn element((first, last): Element, version: u8) -> Value {
+    let address = |number: u128| match version {
+        4 => Ipv4Addr::from_bits(number as u32).to_string(),
+        _ => Ipv6Addr::from_bits(number).to_string(),
+    };
+    if first == last {
+        return Value::String(address(first));
+    }
+    json!({ "range": [address(first), address(last)] })
 }
 
 fn number(bytes: &[u8], version: u8) -> Option<u128> {

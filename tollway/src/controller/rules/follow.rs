@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::{Duration, Instant};
 
 use super::attempt::{Attempt, Whole, attempt, attempt_beside};
-use super::elements::{Outcome, outcome};
+use super::elements::{Outcome, Use, outcome};
 use super::ipset::{Look, Watch};
 use super::message::{Elements, Message, RulesMessage, Table};
-use super::read::{Use, lookups, reached_chains, uses};
+use super::read::{lookups, reached_chains, uses};
 use super::socket::{Listener, NetfilterSocket, RulesReceived};
 use super::{Event, Report, Requests, is_reached};
 use crate::priority::Hurry;

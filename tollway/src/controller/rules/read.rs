@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::elements::Use;
 use super::kernel::{Kernel, verify};
 use super::{Reading, guard, leave, tracking};
 use crate::filter::ir::{Base, Hook, Match, Ruleset, Step, Test};
@@ -149,20 +150,6 @@ fn expires(element: &Value) -> bool {
     };
     let inner = key.and_then(|key| key.get("elem"));
     inner.is_some_and(|inner| inner.get("timeout").is_some() || inner.get("expires").is_some())
-}
-
-/// How the rules of the fast path use a set whose elements may change alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// As a live set of addresses of this version of IP.
-    Live {
-        /// 4 or 6.
-        version: u8,
-        /// Whether the kernel stores the ends of intervals.
-        is_interval: bool,
-    },
-    /// As a part of the rules.
-    Fixed,
 }
 
 /// The names of chains that forwarded packets reach. Chains behind a rule for the kernel path do not count:

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::ipset;
 use super::message::{self, Elements, Key, List, Message, RulesMessage, Table};
 use crate::netlink::{self, Received, Socket};
 use crate::sys;
@@ -134,19 +133,6 @@ impl NetfilterSocket {
         Ok(lists)
     }
 
-    /// Sends a request of ipset. Returns the attributes of each message that answers it.
-    pub(super) fn query_ipset(
-        &mut self,
-        request: impl Fn(u32) -> Vec<u8>,
-    ) -> io::Result<Vec<Vec<u8>>> {
-        let mut bodies = Vec::new();
-        self.answers(&request, &mut |message| {
-            bodies.extend(ipset::body(message).map(<[u8]>::to_vec));
-            false
-        })?;
-        Ok(bodies)
-    }
-
     /// All chains, rules or sets: each with its family and its attributes.
     pub(super) fn list(&mut self, what: List) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
         let mut all = Vec::new();
@@ -168,7 +154,8 @@ impl NetfilterSocket {
         })
     }
 
-    fn answers(
+    /// As [`Self::query`], for messages that are not of nf_tables.
+    pub(super) fn answers(
         &mut self,
         request: &dyn Fn(u32) -> Vec<u8>,
         take: &mut dyn FnMut(&netlink::Message<'_>) -> bool,

@@ -63,7 +63,7 @@ fn request(kind: u16, flags: u16, sequence: u32, attributes: &[(u16, &[u8])]) ->
 }
 
 /// The attributes of a message; `None` if it is not of ipset.
-pub(in super::super) fn body<'a>(message: &netlink::Message<'a>) -> Option<&'a [u8]> {
+pub(super) fn body<'a>(message: &netlink::Message<'a>) -> Option<&'a [u8]> {
     message.body.get(GENERAL..).filter(|_| message.kind >> 8 == SUBSYSTEM)
 }
 

@@ -20,7 +20,6 @@ use tollway_dataplane::stages::filter::Element;
 
 use super::socket::NetfilterSocket;
 use crate::sys::why;
-pub(super) use message::body;
 pub(super) use watch::{Look, Watch};
 
 /// What precedes the name of such a set in the rules.
@@ -101,7 +100,7 @@ impl IpSet {
 }
 
 fn name(index: u16, socket: &mut NetfilterSocket) -> io::Result<String> {
-    let answers = socket.query_ipset(|sequence| message::name_of(sequence, index))?;
+    let answers = query(socket, |sequence| message::name_of(sequence, index))?;
     let name = answers.first().and_then(|body| message::name(body));
     name.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -113,7 +112,7 @@ fn list(
     socket: &mut NetfilterSocket,
 ) -> io::Result<Result<Contents, String>> {
     let too_large = || Ok(Err("is too large to be listed again and again".to_owned()));
-    let head = socket.query_ipset(|sequence| message::list(sequence, name, true))?;
+    let head = query(socket, |sequence| message::list(sequence, name, true))?;
     let head = match head.first().map(|body| message::Head::read(body)) {
         Some(Ok(head)) => head,
         Some(Err(why)) => return Ok(Err(why)),
@@ -127,11 +126,24 @@ fn list(
             "would cost too much, with the other sets, to be listed again and again".to_owned()
         ));
     }
-    let lists = socket.query_ipset(|sequence| message::list(sequence, name, false))?;
+    let lists = query(socket, |sequence| message::list(sequence, name, false))?;
     match &lists[..] {
         // The set may have been swapped for another one since.
         [list] => Ok(message::Head::read(list).and_then(|head| head.contents(list))),
         [] => Err(io::ErrorKind::NotFound.into()),
         _ => too_large(),
     }
+}
+
+/// Sends a request. Returns the attributes of each message that answers it.
+fn query(
+    socket: &mut NetfilterSocket,
+    request: impl Fn(u32) -> Vec<u8>,
+) -> io::Result<Vec<Vec<u8>>> {
+    let mut bodies = Vec::new();
+    socket.answers(&request, &mut |message| {
+        bodies.extend(message::body(message).map(<[u8]>::to_vec));
+        false
+    })?;
+    Ok(bodies)
 }

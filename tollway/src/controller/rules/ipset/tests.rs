@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use super::message::Head;
 use super::watch::Watched;
 use super::*;
-use crate::controller::rules::read::Use;
+use crate::controller::rules::elements::Use;
 use crate::netlink::push;
 
 fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {

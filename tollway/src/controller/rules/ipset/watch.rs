@@ -15,7 +15,7 @@ use tollway_dataplane::stages::filter::Element;
 
 use super::{Budget, Contents, IpSet, list};
 use crate::controller::rules::ElementChange;
-use crate::controller::rules::read::Use;
+use crate::controller::rules::elements::Use;
 use crate::controller::rules::socket::NetfilterSocket;
 use crate::priority::Hurry;
 use crate::sys;

@@ -1,6 +1,6 @@
 //! Elements of anonymous sets, which nft lists where rules use them.
 
-use super::field::{Base, Field, IIF, LEN, OIF, all};
+use super::field::{Base, Datum, Entry, Field, IIF, LEN, OIF, all};
 use crate::controller::rules::message::{attribute, be_word, name};
 use crate::netlink::attributes;
 
@@ -16,15 +16,6 @@ pub(super) struct Item {
     datum: Option<Datum>,
 }
 
-/// A map's datum for an element.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Datum {
-    /// Bytes in host order.
-    Number(Vec<u8>),
-    /// A verdict with the chain that it leads to.
-    Verdict { code: i32, chain: Option<String> },
-}
-
 /// A part of a key: its content and its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
@@ -34,9 +25,6 @@ pub(super) struct Part {
     /// Bits that were shifted out.
     pub(super) shift: u32,
 }
-
-/// An element: the first and the last number for each part of the key, and a map's datum.
-pub(super) type Entry = (Vec<(u128, u128)>, Option<Datum>);
 
 /// The elements of a list (`NFTA_SET_ELEM_LIST_ELEMENTS`); `None` if one is more than a key and a datum.
 pub(super) fn items(list: &[u8]) -> Option<Vec<Item>> {

@@ -1,7 +1,5 @@
 //! Conditions of rules in canonical form, whether from the kernel's expressions or from nft's listing.
 
-use super::elements::Entry;
-
 /// The location of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
@@ -48,6 +46,18 @@ pub(super) enum Lookup {
     Named(String),
     /// The elements of an anonymous set; `None` if they are not clear.
     Nameless(Option<Vec<Entry>>),
+}
+
+/// An element: the first and the last number for each part of the key, and a map's datum.
+pub(super) type Entry = (Vec<(u128, u128)>, Option<Datum>);
+
+/// A map's datum for an element.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Datum {
+    /// Bytes in host order.
+    Number(Vec<u8>),
+    /// A verdict with the chain that it leads to.
+    Verdict { code: i32, chain: Option<String> },
 }
 
 /// `NFT_META_*`.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::elements::{Datum, Entry, in_one_form, is_number_of_device};
-use super::field::Field;
+use super::elements::{in_one_form, is_number_of_device};
+use super::field::{Datum, Entry, Field};
 use super::listed::{Site, name_range};
 use crate::filter::ir::{
     Datum as ListedDatum, Elements, Item, Key, LinkPattern, Range, Selector, Verdict,

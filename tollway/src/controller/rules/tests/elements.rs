@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use tollway_dataplane::stages::filter::Element;
 
 use super::super::ElementChange;
-use super::super::elements::{Outcome, outcome};
+use super::super::elements::{Outcome, Use, outcome};
 use super::super::message::{Elements, Key};
-use super::super::read::Use;
 
 const LAST: u32 = u32::MAX;
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use super::super::elements::Use;
 use super::super::program::list_by;
-use super::super::read::{Read, Use, parse, uses};
+use super::super::read::{Read, parse, uses};
 use super::super::{Need, Reading};
 use crate::filter::ir::{Action, Step};
 use crate::filter::offload::{Offload, offload};
