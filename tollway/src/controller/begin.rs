@@ -1,7 +1,6 @@
 //! Starts the controller: reads the kernel's whole configuration before the first frame is taken.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -12,17 +11,13 @@ use super::handle::{ControllerMailbox, Handle, handle};
 use super::kernel_state::{KernelState, Rules};
 use super::locals::Locals;
 use super::netlink::{self, Source};
-use super::offload::{Live, Offload};
+use super::offload::Offload;
 use super::plan::Plan;
 use super::policies::Policies;
 use super::ports::Port;
 use super::rules;
-use super::run::Controller;
 use crate::compile::{CompileError, Compiled, Problem, compile};
-use crate::installer::Installer;
 use crate::model::{Model, XdpPathMode};
-use crate::service::Beat;
-use crate::sys;
 use tollway_dataplane::tables::TablesError;
 
 /// The limit for reading the kernel's configuration; a million routes take two seconds.
@@ -66,7 +61,7 @@ pub struct Startup {
     pub(super) rule_events: Receiver<rules::Event>,
     pub(super) mailbox: ControllerMailbox,
     pub(super) settings: netlink::Settings,
-    handle: Handle,
+    pub(super) handle: Handle,
 }
 
 impl Startup {
@@ -160,45 +155,6 @@ impl Startup {
     pub const fn offload(&self) -> &Offload {
         &self.offload
     }
-
-    /// Starts the controller on a thread of its own. The kernel forwards until everything that it has
-    /// notified of since the start is active; then the thread calls `ready`. `most_mtu` is the largest packet
-    /// that a buffer has room for, in bytes. The controller publishes the offload in `live`.
-    ///
-    /// # Errors
-    /// The system refuses a thread.
-    pub fn start(
-        mut self,
-        mut installer: Installer,
-        most_mtu: u32,
-        (live, beat): (Live, Beat),
-        ready: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Keep> {
-        self.kernel_state.most_mtu = most_mtu;
-        self.kernel_state.doubt();
-        installer.bypass(true);
-        let handle = self.handle.clone();
-        let thread = std::thread::Builder::new().name("controller".to_owned());
-        let thread =
-            thread.spawn(move || Controller::new(self, installer, live, beat).run(ready))?;
-        Ok(Keep { handle, thread: Some(thread) })
-    }
-}
-
-/// A running controller; dropping it ends its thread.
-#[derive(Debug)]
-pub struct Keep {
-    handle: Handle,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Keep {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// The rules of nftables, or why they cannot be read.
@@ -240,20 +196,4 @@ pub(super) fn build(
 pub(super) fn at_all(error: TablesError) -> CompileError {
     let object = "the kernel's configuration".to_owned();
     CompileError { object, error: Problem::Tables(error) }
-}
-
-/// The descriptors that are readable when there is something to do.
-pub(super) fn entries(
-    source: &Source,
-    mailbox: &ControllerMailbox,
-    policies: &Policies,
-    kernel_state: &KernelState,
-) -> [libc::pollfd; 4] {
-    let (source, mailbox) = (source.fd().as_raw_fd(), mailbox.woken.as_fd().as_raw_fd());
-    [
-        sys::readable(source),
-        sys::readable(mailbox),
-        sys::readable(policies.fd()),
-        sys::readable(kernel_state.exceptions.fd()),
-    ]
 }

@@ -23,4 +23,5 @@ mod seed;
 pub mod sysctl;
 pub mod take;
 
-pub use begin::{Keep, Settings, Startup, StartupError};
+pub use begin::{Settings, Startup, StartupError};
+pub use run::Keep;

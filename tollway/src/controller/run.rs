@@ -8,13 +8,15 @@
 mod apply;
 mod attached;
 mod mode;
+mod start;
 
 use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::begin::{self, Startup};
+use super::begin::Startup;
 use super::event::Event;
 use super::fib_sync::FibSync;
 use super::handle::{ControllerMailbox, Request, Status, Synced};
@@ -33,6 +35,7 @@ use crate::sys::{self, why};
 use crate::xdp;
 use attached::AttachRequests;
 use mode::{ModeEvent, ModeTracker};
+pub use start::Keep;
 
 /// The longest time between two signs of life of the thread.
 const BEAT: Duration = Duration::from_millis(500);
@@ -179,8 +182,7 @@ impl Controller {
     /// Waits unless there is more to do, then does one turn of work. Returns whether there is more; none if
     /// the thread should end.
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
-        let mut fds =
-            begin::entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
+        let mut fds = entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
         sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
         self.turned_at = Instant::now();
         self.hurry.get_or_insert_with(Hurry::begin).look();
@@ -433,6 +435,22 @@ impl Controller {
             Err(_) => std::thread::sleep(BEAT),
         }
     }
+}
+
+/// The descriptors that are readable when there is something to do.
+fn entries(
+    source: &Source,
+    mailbox: &ControllerMailbox,
+    policies: &Policies,
+    kernel_state: &KernelState,
+) -> [libc::pollfd; 4] {
+    let (source, mailbox) = (source.fd().as_raw_fd(), mailbox.woken.as_fd().as_raw_fd());
+    [
+        sys::readable(source),
+        sys::readable(mailbox),
+        sys::readable(policies.fd()),
+        sys::readable(kernel_state.exceptions.fd()),
+    ]
 }
 
 impl Drop for Controller {
