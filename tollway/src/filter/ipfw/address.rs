@@ -19,6 +19,11 @@ pub(super) fn wrong<T>(
     Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
+/// FreeBSD treats it as `any`, which cannot be intended.
+pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
+    wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
+}
+
 /// Parses the word after `from` or `to`.
 pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();

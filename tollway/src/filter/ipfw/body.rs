@@ -1,6 +1,6 @@
 //! The body of a rule: protocol, addresses and ports.
 
-use super::address::{address, ports, wrong};
+use super::address::{address, not_any, ports, wrong};
 use super::names;
 use super::options;
 use super::rule::{Side, Term, Test};
@@ -92,11 +92,6 @@ fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term
         "any" => Ok(vec![Term::is(Test::Any)]),
         _ => Ok(vec![Term { not, test: Test::Ports(side, ports(word)?) }]),
     }
-}
-
-/// FreeBSD treats it as `any`, which cannot be intended.
-pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
-    wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
 }
 
 /// Says whether a word is a list of ports: anything here that is not the name of an option.

@@ -1,6 +1,6 @@
 //! The options of a rule.
 
-use super::address::{address, address6, bits, link, mac, ports, ranges, wrong};
+use super::address::{address, address6, bits, link, mac, not_any, ports, ranges, wrong};
 use super::names;
 use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
 use super::words::{SpannedFault, Word, Words, number};
@@ -155,7 +155,7 @@ pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Span
 fn on_link(words: &mut Words<'_>, which: LinkSelector, not: bool) -> Result<Test, SpannedFault> {
     let word = words.need("a link")?;
     match link(word)? {
-        Links::Any if not => super::body::not_any(word),
+        Links::Any if not => not_any(word),
         Links::Any => Ok(Test::Any),
         links => Ok(Test::Link(which, links)),
     }

@@ -8,6 +8,7 @@ use super::check::Check;
 use super::file::{self, Line, Table};
 use super::graph::{self, Reach};
 use super::header::has_extensions;
+use super::names::family_name;
 use super::target::{self, Effect};
 use super::tracking;
 use crate::filter::ir::{
@@ -45,19 +46,6 @@ pub(super) enum Saver {
     Legacy,
     /// nf_tables, some of whose matches do not drop truncated headers.
     Nft,
-}
-
-/// The family as in names of chains.
-pub(super) const fn family_name(family: Family) -> &'static str {
-    match family {
-        Family::Ip6 => "ip6",
-        _ => "ip",
-    }
-}
-
-/// The place of a line.
-pub(super) fn place(file: &str, line: usize) -> Place {
-    Place::line(file, line)
 }
 
 struct Emit<'e, 'l> {
@@ -137,7 +125,7 @@ impl Emit<'_, '_> {
             }
             if let Some((policy, Some(counter))) = policy {
                 let text = format!(":{} {}", chain.name, policy_name(policy));
-                let place = place(self.file, chain.line);
+                let place = Place::line(self.file, chain.line);
                 let steps = vec![Step::Do(Action::Count(counter)), decide(policy)];
                 self.rules.chains[id.0].rules.push(Rule { place, text, steps });
             }
@@ -220,7 +208,7 @@ impl Emit<'_, '_> {
     }
 
     fn push(&mut self, id: ChainId, line: &Line, steps: Vec<Step>) {
-        let place = place(self.file, line.number);
+        let place = Place::line(self.file, line.number);
         self.rules.chains[id.0].rules.push(Rule { place, text: line.text.clone(), steps });
     }
 
@@ -238,7 +226,7 @@ impl Emit<'_, '_> {
             here.guards.push((steps.clone(), then.clone()));
         }
         let text = format!("{} # headers cut short", line.text);
-        let place = place(self.file, line.number);
+        let place = Place::line(self.file, line.number);
         let steps = [steps, vec![then]].concat();
         self.rules.chains[here.id.0].rules.push(Rule { place, text, steps });
     }

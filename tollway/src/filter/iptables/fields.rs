@@ -3,8 +3,8 @@
 use super::Family;
 use super::check::Check;
 use super::names;
-use super::value::{self, SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
 use crate::filter::ir::{Key, Limit, LimitUnit, Match, Range, Selector};
 use crate::mistake::quoted;
 

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use super::Family;
 use super::rule::{self, Parsed};
-use super::value::{SpannedFault, wrong};
-use super::words::{self, Word};
+use super::words::{self, SpannedFault, Word, wrong};
 use crate::filter::ir::{Hook, Policy};
 use crate::mistake::{Fault, Ledger, Span, quoted};
 

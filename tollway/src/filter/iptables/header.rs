@@ -2,8 +2,8 @@
 
 use super::check::Check;
 use super::once::{Options, Used};
-use super::value::{self, SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
 use super::{Family, names};
 use crate::filter::ir::{Key, LinkPattern, Match, Range, Selector};
 use crate::mistake::quoted;

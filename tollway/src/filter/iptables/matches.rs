@@ -6,8 +6,8 @@ use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
 use super::once::{Options, Used, needs_option};
-use super::value::{self, SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
 use crate::filter::ir::{Match, PayloadBase, Range, Selector, Step};
 use crate::mistake::{Fault, Span, quoted};
 

@@ -1,4 +1,4 @@
-//! iptables' names of numbers.
+//! Names that iptables has for numbers and families.
 
 use crate::filter::ir::{Family, Reject};
 use crate::filter::names::{Names, PROTOCOLS};
@@ -12,6 +12,14 @@ const MORE_PROTOCOLS: Names = &[
     ("mh", 135),
     ("all", 0),
 ];
+
+/// The family as in names of chains.
+pub(super) const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ip6 => "ip6",
+        _ => "ip",
+    }
+}
 
 /// The number of a protocol's name; 0 for all.
 pub(super) fn protocol(name: &str) -> Option<u8> {

@@ -4,8 +4,7 @@
 //! it.
 
 use super::Family;
-use super::value::{SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::words::{Cursor, SpannedFault, Word, wrong};
 
 /// Options of a match or a target so far; options that exclude each other share a name.
 #[derive(Clone, Debug, Default)]

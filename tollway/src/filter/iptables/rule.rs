@@ -5,8 +5,7 @@ use super::header::Header;
 use super::matches::Loaded;
 use super::once::Options;
 use super::target::{Aim, Effect};
-use super::value::{SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::words::{Cursor, SpannedFault, Word, wrong};
 use super::{Family, names};
 use crate::mistake::{Span, quoted};
 

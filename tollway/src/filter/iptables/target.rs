@@ -5,8 +5,8 @@ use super::check::Check;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
-use super::value::{self, SpannedFault, wrong};
-use super::words::{Cursor, Word};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
 use crate::filter::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
 use crate::mistake::{Span, quoted};
 

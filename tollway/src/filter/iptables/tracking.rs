@@ -5,11 +5,11 @@
 //! only packets to or from the router meet one, the kernel tracks too, and it reassembles fragments before
 //! any rule (`nf_defrag_ipv4.c`, `nf_defrag_ipv6_hooks.c`). Then fragments take the kernel path.
 
-use super::emit::place;
 use super::file::{Line, Table};
 use super::graph::Reach;
+use super::names;
 use crate::filter::ir::{
-    Base, Chain, Family, Hook, Key, Match, Policy, Range, Rule, Ruleset, Selector, Step,
+    Base, Chain, Family, Hook, Key, Match, Place, Policy, Range, Rule, Ruleset, Selector, Step,
 };
 
 /// `NF_IP_PRI_CONNTRACK_DEFRAG`.
@@ -60,10 +60,14 @@ fn only(
     file: &str,
     steps: Vec<Step>,
 ) -> Chain {
-    let name = format!("{} {name}", super::emit::family_name(family));
+    let name = format!("{} {name}", names::family_name(family));
     let mut chain = Chain::new(name, family);
     chain.base = Some(Base::new(Hook::Prerouting, priority, Policy::Accept));
-    chain.rules.push(Rule { place: place(file, line.number), text: line.text.clone(), steps });
+    chain.rules.push(Rule {
+        place: Place::line(file, line.number),
+        text: line.text.clone(),
+        steps,
+    });
     chain
 }
 

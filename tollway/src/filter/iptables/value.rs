@@ -2,21 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::words::Word;
+use super::words::{SpannedFault, Word, wrong};
 use crate::filter::ir::{Family, Range};
-use crate::mistake::{Fault, Span, quoted};
-
-/// A mistake and its position.
-pub(super) type SpannedFault = (Span, Fault);
-
-/// A mistake at a word.
-pub(super) fn wrong<T>(
-    word: &Word,
-    what: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Result<T, SpannedFault> {
-    Err((word.span.clone(), Fault::new(what, remedy)))
-}
+use crate::mistake::quoted;
 
 /// A number in the notation of `strtoul`: decimal, 0x hexadecimal, 0 octal.
 pub(super) fn plain(text: &str) -> Option<u64> {

@@ -1,7 +1,9 @@
 //! Splits a line into words, as `iptables-restore` does.
 
-use crate::filter::iptables::value::SpannedFault;
 use crate::mistake::{Fault, Span};
+
+/// A mistake and its position.
+pub(super) type SpannedFault = (Span, Fault);
 
 /// A word, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,15 @@ impl Word {
     pub(super) fn is(&self, text: &str) -> bool {
         !self.quoted && self.text == text
     }
+}
+
+/// A mistake at a word.
+pub(super) fn wrong<T>(
+    word: &Word,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Result<T, SpannedFault> {
+    Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
 /// Splits a line that begins at this byte of the file.
