@@ -1,38 +1,17 @@
 //! The listing as a whole: tables, chains in the order in which packets meet them, and named objects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
 use super::json::{Mention, mentions, number, only, several, text};
-use super::rule::{Rule, Site};
-use super::sets::Reading;
+use super::listing::{Listing, Name, Site};
+use super::rule::Rule;
 use super::statement::limit;
 use crate::filter::ir::{
-    self, Base, ChainId, Counter, CounterId, Family, Hook, LimitId, LinkPattern, Place, Policy,
-    Ruleset, SetId, Step,
+    self, Base, ChainId, Counter, Family, Hook, LinkPattern, Place, Policy, Ruleset, Step,
 };
 use crate::mistake::{Fault, quoted};
-
-/// A table (`inet filter`) and the name of an object in it.
-type Name = (String, String);
-
-/// A listing being read.
-#[derive(Default)]
-pub(super) struct Listing<'v> {
-    pub(super) rules: Ruleset,
-    pub(super) sets: HashMap<Name, &'v Value>,
-    /// Sets that rules add to.
-    pub(super) filled: HashSet<Name>,
-    pub(super) read_sets: HashMap<Reading, Result<SetId, String>>,
-    chains: HashMap<Name, ChainId>,
-    counters: HashMap<Name, CounterId>,
-    limits: HashMap<Name, Result<(LimitId, bool), String>>,
-    dormant: HashSet<String>,
-    /// Tables that may be dormant.
-    doubtful: HashSet<String>,
-    faults: Vec<Fault>,
-}
 
 /// A chain as listed, with its rules.
 struct Listed<'v> {
@@ -263,25 +242,6 @@ impl<'v> Listing<'v> {
             }
         }
         rule.steps
-    }
-
-    /// A chain in the site's table.
-    pub(super) fn chain(&self, site: &Site, name: &str) -> Result<ChainId, String> {
-        let chain = self.chains.get(&(site.table.clone(), name.to_owned()));
-        chain.copied().ok_or_else(|| format!("chain {} is not in the table", quoted(name)))
-    }
-
-    /// A counter in the site's table.
-    pub(super) fn named_counter(&self, site: &Site, name: &str) -> Result<CounterId, String> {
-        let counter = self.counters.get(&(site.table.clone(), name.to_owned()));
-        counter.copied().ok_or_else(|| format!("counter {} is not in the table", quoted(name)))
-    }
-
-    /// A limit in the site's table, and whether packets beyond it go on.
-    pub(super) fn named_limit(&self, site: &Site, name: &str) -> Result<(LimitId, bool), String> {
-        let limit = self.limits.get(&(site.table.clone(), name.to_owned()));
-        let missing = || Err(format!("limit {} is not in the table", quoted(name)));
-        limit.cloned().unwrap_or_else(missing)
     }
 }
 

@@ -1,56 +1,8 @@
-//! A rule under construction, and its context.
+//! A rule under construction.
 
-use std::collections::BTreeSet;
-
-use super::chains::Listing;
 use super::fields::Field;
-use crate::filter::ir::{Family, Hook, Match, Selector, Step};
-
-/// The context of a rule: its chain's family, and the hooks whose packets reach it.
-#[derive(Clone, Debug)]
-pub(super) struct Site {
-    pub(super) family: Family,
-    /// The table, as the key of its sets and chains.
-    pub(super) table: String,
-    /// The hooks whose packets reach the chain.
-    pub(super) hooks: BTreeSet<Hook>,
-}
-
-/// Whether packets have a certain link in a rule's context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
-    Always,
-    Never,
-    Sometimes,
-}
-
-impl Site {
-    fn presence(&self, selector: Selector) -> Presence {
-        let has = |hook: &Hook| match selector {
-            Selector::Input => !matches!(hook, Hook::Output | Hook::Egress),
-            Selector::Output => !matches!(hook, Hook::Ingress | Hook::Prerouting | Hook::Input),
-            _ => true,
-        };
-        match (self.hooks.iter().all(has), self.hooks.iter().any(has)) {
-            (true, _) => Presence::Always,
-            (false, true) => Presence::Sometimes,
-            (false, false) => Presence::Never,
-        }
-    }
-
-    /// Whether the header's TTL and checksum may differ from those received.
-    pub(super) fn is_behind_routing(&self) -> bool {
-        let before = [Hook::Ingress, Hook::Prerouting, Hook::Input];
-        !self.hooks.iter().all(|hook| before.contains(hook))
-    }
-
-    /// Whether frames are as a device has received them, including tags.
-    pub(super) fn is_at_device(&self) -> bool {
-        matches!(self.family, Family::Netdev | Family::Bridge)
-            || self.hooks.contains(&Hook::Ingress)
-            || self.hooks.contains(&Hook::Egress)
-    }
-}
+use super::listing::{Listing, Presence, Site};
+use crate::filter::ir::{Family, Match, Selector, Step};
 
 /// A rule under construction.
 pub(super) struct Rule<'l, 'v> {

@@ -2,20 +2,13 @@
 
 use serde_json::Value;
 
-use super::chains::Listing;
 use super::fields::{Field, Kind};
 use super::json::{inner, pair, several};
-use super::rule::Site;
+use super::listing::{Data, Listing, Reading, Site};
 use super::value;
 use crate::filter::ir::{
     Datum, Element, Elements, Item, LinkPattern, Match, Range, Set, SetId, Test, Verdict,
 };
-
-/// The type of a map's data: verdicts, or numbers of a kind. `None` for a set.
-pub(super) type Data = Option<Option<Kind>>;
-
-/// A named set, as keys of these kinds read it.
-pub(super) type Reading = (String, String, Vec<(Kind, u32, u32)>, Data);
 
 impl Listing<'_> {
     /// A named set, for a lookup by these fields.

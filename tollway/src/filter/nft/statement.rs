@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::expression::refusal;
 use super::fields::{Field, Kind};
 use super::json::{inner, number, only, set_name, text};
 use super::rule::Rule;
@@ -190,26 +189,6 @@ impl Rule<'_, '_> {
                 Reject::TcpReset
             }
             kind => return Err(format!("reject with {kind} is not known here")),
-        })
-    }
-}
-
-impl super::chains::Listing<'_> {
-    /// The verdict of a statement or of a map's datum.
-    pub(super) fn verdict(
-        &self,
-        site: &super::rule::Site,
-        statement: &Value,
-    ) -> Result<Verdict, String> {
-        let (name, inner) = only(statement).ok_or_else(|| format!("{statement} is no verdict"))?;
-        Ok(match name {
-            "accept" => Verdict::Accept,
-            "drop" => Verdict::Drop,
-            "continue" => Verdict::Continue,
-            "return" => Verdict::Return,
-            "jump" => Verdict::Jump(self.chain(site, text(inner, "target"))?),
-            "goto" => Verdict::Goto(self.chain(site, text(inner, "target"))?),
-            _ => return Err(refusal(name, inner)),
         })
     }
 }

@@ -186,13 +186,28 @@ pub(super) fn literal(value: &Value, style: Words) -> String {
         }
         "elem" => inner.get("val").map(word).unwrap_or_default(),
         "accept" | "drop" | "continue" | "return" | "jump" | "goto" | "queue" => {
-            super::statement::statement(value)
+            verdict(name, inner)
         }
         "|" | "&" | "^" | "<<" | ">>" => operation(name, inner),
         "meta" | "payload" | "ct" | "rt" | "map" | "numgen" | "jhash" | "symhash" | "fib"
         | "exthdr" | "tcp option" | "ip option" | "socket" => expression(value),
         _ => plain(value),
     }
+}
+
+/// A verdict: a statement, or a map's datum.
+pub(super) fn verdict(name: &str, inner: &Value) -> String {
+    match name {
+        "jump" | "goto" => format!("{name} {}", text(inner, "target")),
+        "queue" => queue(inner),
+        _ => name.to_owned(),
+    }
+}
+
+fn queue(inner: &Value) -> String {
+    let flags = inner.get("flags").map(|flags| format!("flags {}", joined(flags, ",", plain)));
+    let number = inner.get("num").map(|number| format!("to {}", literal(number, Words::Bare)));
+    words(["queue", &flags.unwrap_or_default(), &number.unwrap_or_default()])
 }
 
 /// A value written as it is.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::phrase::{
-    Words, compared, expression, joined, literal, lookup, plain, quoted, style, words,
+    Words, compared, expression, joined, literal, lookup, plain, quoted, style, verdict, words,
 };
 use crate::filter::nft::json::{inner, number, only, text};
 
@@ -13,8 +13,10 @@ pub(super) fn statement(value: &Value) -> String {
     match name {
         "match" => relation(inner),
         "vmap" => lookup(name, inner),
-        "accept" | "drop" | "continue" | "return" | "notrack" => name.to_owned(),
-        "jump" | "goto" => format!("{name} {}", text(inner, "target")),
+        "accept" | "drop" | "continue" | "return" | "jump" | "goto" | "queue" => {
+            verdict(name, inner)
+        }
+        "notrack" => name.to_owned(),
         "counter" => counter(inner),
         "limit" => limit(inner),
         "quota" => quota(inner),
@@ -24,7 +26,6 @@ pub(super) fn statement(value: &Value) -> String {
         "reject" => reject(inner),
         "snat" | "dnat" | "masquerade" | "redirect" | "tproxy" => translation(name, inner),
         "dup" | "fwd" => hand_on(name, inner),
-        "queue" => queue(inner),
         "set" | "map" => fill(inner),
         "meter" => meter(inner),
         "flow" => format!("flow add {}", text(inner, "flowtable")),
@@ -181,12 +182,6 @@ fn hand_on(name: &str, inner: &Value) -> String {
             words([name, "to", &address.unwrap_or_default(), &device])
         }
     }
-}
-
-fn queue(inner: &Value) -> String {
-    let flags = inner.get("flags").map(|flags| format!("flags {}", joined(flags, ",", plain)));
-    let number = inner.get("num").map(|number| format!("to {}", literal(number, Words::Bare)));
-    words(["queue", &flags.unwrap_or_default(), &number.unwrap_or_default()])
 }
 
 fn fill(inner: &Value) -> String {
