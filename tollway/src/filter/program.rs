@@ -20,6 +20,7 @@
 //! again when links come or go.
 
 mod conditions;
+mod context;
 mod levels;
 mod live;
 mod parts;

@@ -4,7 +4,8 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::stages::filter::{Condition, Op};
 
 use super::conditions::{Holds, Resolver};
-use super::place::{EnclosingChain, Layout, TooMany};
+use super::context::{EnclosingChain, ProgramContext, TooMany};
+
 use crate::filter::ir::{
     Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict,
 };
@@ -44,7 +45,7 @@ impl Part {
 
 /// A rule being cut.
 struct Cut<'l, 'a> {
-    layout: &'l Layout<'a>,
+    context: &'l ProgramContext<'a>,
     within: EnclosingChain,
     parts: Vec<Part>,
     /// The number of the next log.
@@ -62,12 +63,12 @@ enum Then {
 /// # Errors
 /// The rule has too many alternatives.
 pub(super) fn cut(
-    layout: &Layout<'_>,
+    context: &ProgramContext<'_>,
     rule: &Rule,
     within: EnclosingChain,
     log: u32,
 ) -> Result<Vec<Part>, TooMany> {
-    let mut cut = Cut { layout, within, parts: vec![Part::new()], log };
+    let mut cut = Cut { context, within, parts: vec![Part::new()], log };
     for step in &rule.steps {
         if let Then::Nothing = cut.step(step)? {
             break;
@@ -83,7 +84,7 @@ pub(super) fn cut(
 
 impl<'a> Cut<'_, 'a> {
     fn resolver(&self) -> Resolver<'_> {
-        self.layout.resolver(self.within)
+        self.context.resolver(self.within)
     }
 
     fn step(&mut self, step: &Step) -> Result<Then, TooMany> {
@@ -113,9 +114,9 @@ impl<'a> Cut<'_, 'a> {
                 Then::More
             }
             Step::VerdictMap { keys, map } => {
-                let (layout, within) = (self.layout, self.within);
+                let (context, within) = (self.context, self.within);
                 self.map(keys, *map, |datum| match datum {
-                    Datum::Verdict(verdict) => layout.verdict(verdict, within),
+                    Datum::Verdict(verdict) => context.verdict(verdict, within),
                     Datum::Number(_) => None,
                 });
                 if !self.continues(*map) {
@@ -137,13 +138,13 @@ impl<'a> Cut<'_, 'a> {
     }
 
     fn verdict(&mut self, verdict: &Verdict) {
-        if let Some(op) = self.layout.verdict(verdict, self.within) {
+        if let Some(op) = self.context.verdict(verdict, self.within) {
             self.act(&op);
         }
     }
 
     fn action(&mut self, action: &Action) -> Then {
-        if self.layout.at().action(action).is_some() {
+        if self.context.at.action(action).is_some() {
             self.act(&Op::Unsupported);
             return Then::Nothing;
         }
@@ -155,10 +156,10 @@ impl<'a> Cut<'_, 'a> {
             Action::Log(log) => {
                 let number = self.log;
                 self.log += 1;
-                let limit = self.layout.limit_of_log(number);
+                let limit = self.context.limit_of_log(number);
                 Op::Log { log: number, limit: log.group.is_none().then_some(limit) }
             }
-            Action::Forward { via, link } => match self.layout.hop(*via, link.as_deref()) {
+            Action::Forward { via, link } => match self.context.hop(*via, link.as_deref()) {
                 Some(hop) => Op::Forward(hop),
                 None => return Then::More,
             },

@@ -1,58 +1,27 @@
 //! The program of rules: places every chain in it.
 
-use std::net::IpAddr;
+use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Rule, Rules};
 
-use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Reject, Rule, Rules};
-
-use super::conditions::{Holds, Resolver};
+use super::conditions::Holds;
+use super::context::{EnclosingChain, Label, ProgramContext, TooMany};
 use super::levels::Level;
 use super::live::Live;
-use super::parts::Part;
+use super::parts::{Part, cut};
 use crate::filter::eval::Link;
-use crate::filter::hops::{Hop, hops};
+use crate::filter::hops::hops;
 use crate::filter::ir::{
     self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
-    Verdict,
 };
 use crate::filter::undone::At;
 
-/// There is no room for more rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
-
-/// A label: a position in the program that rules can refer to before it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(u32);
-
 /// The program under construction; jumps refer to labels instead of rule numbers.
 pub(super) struct Layout<'a> {
-    ruleset: &'a Ruleset,
-    /// The live sets.
-    live: &'a Live,
-    /// The links that rules see, level by level; one level except at hooks ingress and prerouting.
-    levels: &'a [Level],
-    version: u8,
-    at: At,
+    context: ProgramContext<'a>,
     rules: Vec<Rule>,
     /// The rule number of each label.
     labels: Vec<u32>,
-    /// The start of each chain that is jumped to, by level.
-    starts: Vec<Vec<Label>>,
-    /// Next hops that rules name.
-    hops: Vec<Hop<'a>>,
     /// The number of each rule's first log, by chain.
     logs: Vec<Vec<u32>>,
-    /// The start of each base chain of these hooks, and the position of its policy.
-    bases: Vec<(Label, Label)>,
-}
-
-/// The chain that contains a rule.
-#[derive(Clone, Copy)]
-pub(super) struct EnclosingChain {
-    /// The number of the level.
-    level: usize,
-    /// The number of the base chain; `None` for a chain that is jumped to.
-    base: Option<usize>,
 }
 
 impl<'a> Layout<'a> {
@@ -62,52 +31,39 @@ impl<'a> Layout<'a> {
         levels: &'a [Level],
         version: u8,
     ) -> Self {
-        let mut layout = Self {
+        let context = ProgramContext {
             ruleset,
             live,
             levels,
             version,
             at: At::default(),
-            rules: Vec::new(),
-            labels: Vec::new(),
             starts: Vec::new(),
             hops: hops(ruleset),
-            logs: logs(ruleset),
             bases: Vec::new(),
         };
+        let mut layout =
+            Self { context, rules: Vec::new(), labels: Vec::new(), logs: logs(ruleset) };
         for _ in levels {
             let starts = ruleset.chains.iter().map(|_| layout.label()).collect();
-            layout.starts.push(starts);
+            layout.context.starts.push(starts);
         }
         layout
     }
 
-    /// The context for resolving matches in a chain.
-    pub(super) fn resolver(&self, within: EnclosingChain) -> Resolver<'a> {
-        let level = self.levels.get(within.level);
-        Resolver {
-            rules: self.ruleset,
-            live: self.live,
-            inputs: level.map_or(&[][..], |level| &level.inputs),
-            outputs: level.map_or(&[][..], |level| &level.outputs),
-            version: self.version,
-        }
-    }
-
     /// Compiles the program for consecutive hooks; `None` if no chain sees these packets.
     pub(super) fn line(mut self, hooks: &[Hook]) -> Option<Result<Rules, TooMany>> {
-        let rules = self.ruleset;
+        let rules = self.context.ruleset;
         let all = hooks.iter().flat_map(|hook| rules.base_chains(*hook));
         let bases: Vec<_> = all.filter(|(id, _)| self.sees(&rules.chains[id.0])).collect();
-        if bases.is_empty() || self.levels.is_empty() {
+        if bases.is_empty() || self.context.levels.is_empty() {
             return None;
         }
-        self.at = At::of(rules, hooks);
+        self.context.at = At::of(rules, hooks);
         Some(self.place(&bases).map(|()| self.finish()))
     }
 
     fn sees(&self, chain: &Chain) -> bool {
-        match (chain.family, self.version) {
+        match (chain.family, self.context.version) {
             (Family::Bridge, _) => false,
             (family, 0) => family == Family::Netdev,
             (family, 4) => family.has_ip4(),
@@ -116,20 +72,20 @@ impl<'a> Layout<'a> {
     }
 
     fn place(&mut self, bases: &[(ChainId, &Base)]) -> Result<(), TooMany> {
-        let count = bases.len() * self.levels.len();
-        self.bases = (0..count).map(|_| (self.label(), self.label())).collect();
-        let rules = self.ruleset;
+        let count = bases.len() * self.context.levels.len();
+        self.context.bases = (0..count).map(|_| (self.label(), self.label())).collect();
+        let rules = self.context.ruleset;
         for number in 0..count {
             let (level, (id, base)) = (number / bases.len(), bases[number % bases.len()]);
             let within = EnclosingChain { level, base: Some(number) };
-            let (start, end) = self.bases[number];
+            let (start, end) = self.context.bases[number];
             self.bind(start);
             self.only_devices(base, within)?;
             self.only_sound(&rules.chains[id.0], base)?;
             self.chain(id, within)?;
             // The policy, followed by where accepted packets go on.
             self.bind(end);
-            let accept = self.accept(within);
+            let accept = self.context.accept(within);
             let policy = match base.policy {
                 Policy::Accept => accept.clone(),
                 Policy::Drop => Op::Drop,
@@ -137,9 +93,9 @@ impl<'a> Layout<'a> {
             self.push(Vec::new(), vec![policy], None)?;
             self.push(Vec::new(), vec![accept], None)?;
         }
-        for level in 0..self.levels.len() {
+        for level in 0..self.context.levels.len() {
             for id in called(rules, bases) {
-                self.bind(self.starts[level][id.0]);
+                self.bind(self.context.starts[level][id.0]);
                 self.chain(id, EnclosingChain { level, base: None })?;
                 self.push(Vec::new(), vec![Op::Return], None)?;
             }
@@ -149,7 +105,7 @@ impl<'a> Layout<'a> {
 
     /// Lets packets of other devices go on to the next base chain.
     fn only_devices(&mut self, base: &Base, within: EnclosingChain) -> Result<(), TooMany> {
-        let levels = self.levels;
+        let levels = self.context.levels;
         let Some(level) = levels.get(within.level) else { return Ok(()) };
         let one_of = |field, links: Vec<usize>| {
             let ranges: Vec<_> = links.iter().map(|link| (*link as u128, *link as u128)).collect();
@@ -164,7 +120,7 @@ impl<'a> Layout<'a> {
         if matches!(base.hook, Hook::Ingress | Hook::Prerouting) {
             let others = input((0..level.inputs.len()).filter(|link| !is_mine(link)).collect());
             if !others.ranges.is_empty() {
-                self.push(vec![others], vec![self.accept(within)], None)?;
+                self.push(vec![others], vec![self.context.accept(within)], None)?;
             }
             // Rules there see nothing behind a second tag (`skb->protocol` is the tag's).
             let tagged = input(level.tagged.iter().copied().filter(is_mine).collect());
@@ -189,14 +145,14 @@ impl<'a> Layout<'a> {
             test: Test::Link(base.devices.clone()),
             negate: true,
         };
-        match self.resolver(within).resolve(&others) {
+        match self.context.resolver(within).resolve(&others) {
             Holds::Any(any) => {
                 for conditions in any {
-                    self.push(conditions, vec![self.accept(within)], None)?;
+                    self.push(conditions, vec![self.context.accept(within)], None)?;
                 }
                 Ok(())
             }
-            Holds::Always => self.push(Vec::new(), vec![self.accept(within)], None),
+            Holds::Always => self.push(Vec::new(), vec![self.context.accept(within)], None),
             Holds::Never | Holds::Unless(..) => Ok(()),
         }
     }
@@ -216,10 +172,10 @@ impl<'a> Layout<'a> {
     }
 
     fn chain(&mut self, id: ChainId, within: EnclosingChain) -> Result<(), TooMany> {
-        let ruleset = self.ruleset;
+        let ruleset = self.context.ruleset;
         for (number, rule) in ruleset.chains[id.0].rules.iter().enumerate() {
             let log = self.logs[id.0][number];
-            let parts = super::parts::cut(self, rule, within, log)?;
+            let parts = cut(&self.context, rule, within, log)?;
             self.rule(parts)?;
         }
         Ok(())
@@ -249,64 +205,6 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// The point at which the program is evaluated.
-    pub(super) const fn at(&self) -> At {
-        self.at
-    }
-
-    /// The number of a next hop; `None` if it is of the other version of IP.
-    pub(super) fn hop(&self, via: IpAddr, link: Option<&str>) -> Option<u32> {
-        let number = self.hops.iter().position(|hop| *hop == (via, link))?;
-        (via.is_ipv4() == (self.version == 4)).then_some(number as u32)
-    }
-
-    /// The number of the limit of a log.
-    pub(super) fn limit_of_log(&self, log: u32) -> u32 {
-        self.ruleset.limits.len() as u32 + log
-    }
-
-    /// The op for a verdict; `None` to go on with the next rule.
-    pub(super) fn verdict(&self, verdict: &Verdict, within: EnclosingChain) -> Option<Op> {
-        if self.at.verdict(verdict).is_some() {
-            return Some(Op::Unsupported);
-        }
-        Some(match verdict {
-            Verdict::Accept => self.accept(within),
-            Verdict::Drop => Op::Drop,
-            Verdict::Reject(reject) => Op::Reject(self.reject(*reject)),
-            Verdict::Unsupported(_) => Op::Unsupported,
-            Verdict::Continue => return None,
-            Verdict::Return => Op::Return,
-            Verdict::Jump(chain) => Op::Call(self.starts[within.level][chain.0].0),
-            Verdict::Goto(chain) => Op::Skip(self.starts[within.level][chain.0].0),
-        })
-    }
-
-    /// The error for the sender (`nft_reject_icmp_code`, `nft_reject_icmpv6_code`).
-    fn reject(&self, reject: ir::Reject) -> Reject {
-        let code = match reject {
-            ir::Reject::TcpReset => return Reject::TcpReset,
-            ir::Reject::Icmp(code) | ir::Reject::Icmp6(code) => code,
-            ir::Reject::Icmpx(code) => {
-                let codes = if self.version == 6 { [0, 4, 3, 1] } else { [0, 3, 1, 13] };
-                codes.get(usize::from(code)).copied().unwrap_or(codes[1])
-            }
-        };
-        Reject::Unreachable(code)
-    }
-
-    /// Where accepted packets go on.
-    fn accept(&self, within: EnclosingChain) -> Op {
-        match within.base {
-            _ if self.bases.len() == 1 => Op::Accept,
-            None => Op::Leave,
-            Some(base) => match self.bases.get(base + 1) {
-                Some((start, end)) => Op::Chain { at: start.0, end: end.0 },
-                None => Op::Accept,
-            },
-        }
-    }
-
     fn label(&mut self) -> Label {
         self.labels.push(0);
         Label(self.labels.len() as u32 - 1)
@@ -333,7 +231,7 @@ impl<'a> Layout<'a> {
 
     /// Replaces labels by rule numbers.
     fn finish(self) -> Rules {
-        let Self { mut rules, labels, bases, .. } = self;
+        let Self { context: ProgramContext { bases, .. }, mut rules, labels, .. } = self;
         let place = |label: &mut u32| *label = labels[*label as usize];
         for (number, rule) in rules.iter_mut().enumerate() {
             rule.next = match rule.next {
