@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::raw::Section;
 use crate::filter::ir::Ruleset;
-use crate::filter::offload::refusals;
+use crate::filter::listing::refusals;
 use crate::mistake::{Fault, Ledger, Mistake};
 use crate::rule_files;
 

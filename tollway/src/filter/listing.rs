@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::ir::{Action, CounterId, Rule, Ruleset, Step};
+use super::ir::{Action, Chain, CounterId, Rule, Ruleset, Step};
 use super::offload::{Covered, Offload, offload};
+use crate::mistake::{Mistake, quoted};
 
 /// Returns every rule as written, in order: at the first chain that contains it, with the worst result of any
 /// chain. A rule that a front end has added is included only if it takes the kernel path.
@@ -35,6 +36,29 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
         }
     }
     listed
+}
+
+/// Returns the rules that only a kernel could execute, as mistakes: for a router that reads its rules from a
+/// file and has no kernel behind it.
+#[must_use]
+pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
+    let kernels = listed(rules).into_iter().filter_map(|covered| match covered.offload {
+        Offload::Kernel(why) => Some(refusal(covered.chain, covered.rule, &why, file)),
+        Offload::Compiled | Offload::Elsewhere(_) => None,
+    });
+    kernels.collect()
+}
+
+fn refusal(chain: &Chain, rule: &Rule, why: &str, file: &str) -> Mistake {
+    let file = rule.place.file.clone().unwrap_or_else(|| file.to_owned());
+    let rule_of = match rule.place.handle {
+        Some(handle) if rule.place.line == 0 => format!("rule {handle} of {}", chain.name),
+        _ => format!("the rule of {}", chain.name),
+    };
+    let what = format!("{rule_of}, {}, cannot be done: {why}", quoted(&rule.text));
+    let remedy =
+        "take it out or write it in another way: behind this file there is no kernel to decide";
+    Mistake::placeless(file, rule.place.line, what, remedy)
 }
 
 /// What identifies a rule as written: its line, or else the counter that all its copies share.

@@ -2,9 +2,7 @@
 //! or another path, because the rule's packets never take the fast path.
 
 use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
-use super::listing::listed;
 use super::undone::{At, LINES};
-use crate::mistake::{Mistake, quoted};
 
 /// The path that executes a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,29 +45,6 @@ pub fn offload(rules: &Ruleset) -> Vec<Covered<'_>> {
         })
     });
     covered.collect()
-}
-
-/// Returns the rules that only a kernel could execute, as mistakes: for a router that reads its rules from a
-/// file and has no kernel behind it.
-#[must_use]
-pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
-    let kernels = listed(rules).into_iter().filter_map(|covered| match covered.offload {
-        Offload::Kernel(why) => Some(refusal(covered.chain, covered.rule, &why, file)),
-        Offload::Compiled | Offload::Elsewhere(_) => None,
-    });
-    kernels.collect()
-}
-
-fn refusal(chain: &Chain, rule: &Rule, why: &str, file: &str) -> Mistake {
-    let file = rule.place.file.clone().unwrap_or_else(|| file.to_owned());
-    let rule_of = match rule.place.handle {
-        Some(handle) if rule.place.line == 0 => format!("rule {handle} of {}", chain.name),
-        _ => format!("the rule of {}", chain.name),
-    };
-    let what = format!("{rule_of}, {}, cannot be done: {why}", quoted(&rule.text));
-    let remedy =
-        "take it out or write it in another way: behind this file there is no kernel to decide";
-    Mistake::placeless(file, rule.place.line, what, remedy)
 }
 
 /// Whether the packets of a chain take the fast path.
@@ -140,6 +115,7 @@ mod tests {
     use std::net::IpAddr;
 
     use crate::filter::ir::{Action, Base, ChainId, Log, Place, Policy, Reject, Verdict};
+    use crate::filter::listing::refusals;
 
     fn rule(line: usize, steps: Vec<Step>) -> Rule {
         Rule { place: Place::line("r.nft", line), text: format!("rule {line}"), steps }
