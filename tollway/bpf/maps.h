@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the XDP program shares with user space, byte for byte as in src/xdp/maps.rs, and the
+ * What the XDP program shares with user space, byte for byte as in src/xdp/counts.rs and maps.rs, and the
  * constants that are set when the program is loaded for a port.
  */
 #ifndef TOLLWAY_MAPS_H
