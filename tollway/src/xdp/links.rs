@@ -1,10 +1,14 @@
 //! Lists the BPF programs that netfilter calls, by an iterator over links (`bpf/links.c`).
+//!
+//! The iterator is loaded only if the kernel has a link to netfilter at all: loading it means to parse the types
+//! of the whole kernel, which takes longer than all else that `tollway check` does.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, PoisonError};
 
-use aya::programs::Iter;
+use aya::programs::links::{LinkError, LinkInfo, LinkType};
+use aya::programs::{Iter, loaded_links};
 use aya::{Btf, Ebpf, include_bytes_aligned};
 
 static LINKS: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/links.o"));
@@ -33,6 +37,9 @@ pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
     let own = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if loaded.is_none() {
+        if has_no_link() {
+            return Ok(Some(Vec::new()));
+        }
         let Ok(btf) = std::fs::read(BTF) else { return Ok(None) };
         // Kernels before 6.4 have no such links.
         let has_links = btf.windows(LINK.len()).any(|bytes| bytes == LINK);
@@ -46,6 +53,19 @@ pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
     };
     let here = all.chunks_exact(RECORD).filter(|record| u64::from(word(record, 8)) == own);
     Ok(Some(here.map(|record| (word(record, 0), word(record, 4))).collect()))
+}
+
+/// Links up to which [`has_no_link`] looks at each: some microseconds, less than what the iterator costs to load.
+const MOST_LINKS: usize = 256;
+
+/// Whether the kernel certainly has no link to netfilter, in no namespace.
+fn has_no_link() -> bool {
+    let mut links = loaded_links();
+    // A link that ended meanwhile is an error, too; then the iterator decides.
+    let is_other = |link: Result<LinkInfo, LinkError>| {
+        link.is_ok_and(|link| link.link_type().is_ok_and(|kind| kind != LinkType::Netfilter))
+    };
+    links.by_ref().take(MOST_LINKS).all(is_other) && links.next().is_none()
 }
 
 fn load() -> Result<Ebpf, Failure> {
