@@ -310,5 +310,3 @@ int dispatch(struct xdp_md *ctx)
 	/* The worker that evaluates the rules is not there, and the kernel does not know them. */
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
 }
-
-char _license[] SEC("license") = "Dual MIT/GPL";

@@ -19,5 +19,3 @@ int punt(struct __sk_buff *skb)
 	}
 	return bpf_redirect(IFINDEX, BPF_F_INGRESS);
 }
-
-char _license[] SEC("license") = "Dual MIT/GPL";

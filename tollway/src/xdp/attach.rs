@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use aya::Ebpf;
+
 use super::error::XdpError;
 use super::pin::{Claim, Pins};
 use super::{Mode, XdpPort, sys};
@@ -29,6 +31,8 @@ pub(super) struct Attachment {
     /// `None` if the device was taken from a process that still has the lock.
     claim: Option<Claim>,
     pub(super) mode: Mode,
+    /// The rest of the program's object, until somebody takes it.
+    pub(super) object: Option<Ebpf>,
     /// Whether the program has the XDP path.
     pub(super) xdp_path: bool,
 }
@@ -40,7 +44,7 @@ impl Attachment {
         modes: &[Mode],
         (before, state): (Option<&Self>, BorrowedFd<'_>),
         replace: bool,
-        program: &mut dyn FnMut(Mode) -> Result<OwnedFd, XdpError>,
+        program: &mut dyn FnMut(Mode) -> Result<(OwnedFd, Ebpf), XdpError>,
     ) -> Result<(Self, Attached), XdpError> {
         let device = port.device.as_str();
         let pins = Pins::of(port.ifindex)?;
@@ -58,36 +62,36 @@ impl Attachment {
                 XdpError::Silent { device }
             });
         }
-        let made = |link: OwnedFd, mode, pins| {
+        let made = |link: OwnedFd, mode, pins, object| {
             let program = sys::link_program(link.as_fd())
                 .map_err(XdpError::system(device, "looking at its link"))?
                 .0;
-            Ok(Self { link, program, pins, claim, mode, xdp_path: false })
+            Ok(Self { link, program, pins, claim, mode, object: Some(object), xdp_path: false })
         };
         if let Some((mode, link)) = predecessor(port, &pins)? {
             if !pins.are_of(state) && !replace && pins.are_alive() {
                 return Err(XdpError::Served { device: device.to_owned() });
             }
             if modes.first() == Some(&mode) {
-                let program = program(mode)?;
+                let (program, object) = program(mode)?;
                 sys::replace(link.as_fd(), program.as_fd())
                     .map_err(XdpError::system(device, "taking its program's place"))?;
                 pins.keep(None, state).map_err(XdpError::system(device, "pinning"))?;
                 let attached = Attached { mode, replaced: true, step_down: None, note: None };
-                return Ok((made(link, mode, pins)?, attached));
+                return Ok((made(link, mode, pins, object)?, attached));
             }
             sys::detach(link.as_fd()).map_err(XdpError::system(device, "detaching"))?;
             pins.empty();
         }
         let mut step_down = None;
         for mode in modes {
-            let program = program(*mode)?;
+            let (program, object) = program(*mode)?;
             match sys::attach(program.as_fd(), port.ifindex, mode.flag()) {
                 Ok(link) => {
                     let keep = pins.keep(Some((*mode, link.as_fd())), state);
                     keep.map_err(XdpError::system(device, "pinning"))?;
                     let attached = Attached { mode: *mode, replaced: false, step_down, note: None };
-                    return Ok((made(link, *mode, pins)?, attached));
+                    return Ok((made(link, *mode, pins, object)?, attached));
                 }
                 Err(error) => step_down = Some(refused(device, *mode, error)?),
             }

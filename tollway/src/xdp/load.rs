@@ -12,8 +12,7 @@ use super::object::program;
 use super::pin::Names;
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
-static DISPATCHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dispatcher.o"));
-static PUNT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/punt.o"));
+static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
 
 /// The maps of bpf/*.h that all ports share.
 pub(super) struct Maps {
@@ -121,19 +120,21 @@ impl Maps {
     /// Creates the maps.
     pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
         let names = Names::new()?;
+        let namespace = refusals::namespace()?;
+        // One for all objects: each loader parses the types of the whole kernel.
         let mut loader = EbpfLoader::new();
         let buckets = [options.flows4, options.flows6].map(flows::buckets);
         loader.map_max_entries("flows4", buckets[0]);
         loader.map_max_entries("flows6", buckets[1]);
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
-        let _made = loader.load(DISPATCHER).map_err(|error| XdpError::load("a map", &error))?;
+        let _made = loader.load(PORT).map_err(|error| XdpError::load("a map", &error))?;
         let map = |name: &'static str| {
             sys::pinned(&names.path(name)).map_err(XdpError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
         let [locals6, flows4, flows6, egress, regions, tallies] =
             [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
-        let refused = refusals::Program::load(&names).inspect_err(|error| {
+        let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "nobody notices what devices refuse of the XDP path's frames, so what leaves by devices with \
                  zero-copy keeps out of it: {error}"
@@ -184,43 +185,42 @@ impl Maps {
         ]
     }
 
-    /// Loads the XDP program for a port.
+    /// Loads the XDP program for a port. The object has the program for its TAP device, too.
     pub(super) fn xdp(
         &self,
         port: &XdpPort,
         mode: Mode,
         xdp_path: bool,
-    ) -> Result<OwnedFd, XdpError> {
+    ) -> Result<(OwnedFd, Ebpf), XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(DISPATCHER, port, mode, xdp_path)?;
+        let mut object = self.object(port, mode, xdp_path)?;
         let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
-        fd.map_err(XdpError::system(&port.device, "keeping the program"))
+        Ok((fd.map_err(XdpError::system(&port.device, "keeping the program"))?, object))
     }
 
-    /// Loads the program that hands a port's frames back to the kernel, and attaches it to the
-    /// output of a TAP device. It stays attached as long as the object lives.
-    pub(super) fn punt(&self, port: &XdpPort, mode: Mode, tap: &str) -> Result<Ebpf, XdpError> {
+    /// Loads the program of a port's object that hands frames back to the kernel, and attaches it
+    /// to the output of a TAP device. It stays attached as long as the object lives.
+    pub(super) fn punt(port: &XdpPort, object: &mut Ebpf, tap: &str) -> Result<(), XdpError> {
         use aya::programs::tc::{TcAttachType, qdisc_add_clsact};
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(PUNT, port, mode, false)?;
         let program: &mut SchedClassifier =
-            program(&mut object, "punt").map_err(|error| failed(&error))?;
+            program(object, "punt").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         if program.attach(tap, TcAttachType::Ingress).is_err() {
             // Before Linux 6.6, attaching needs a queueing discipline.
             let _ = qdisc_add_clsact(tap);
             program.attach(tap, TcAttachType::Ingress).map_err(|error| failed(&error))?;
         }
-        Ok(object)
+        Ok(())
     }
 
-    fn object(
+    /// The programs of a port, not yet loaded into the kernel.
+    pub(super) fn object(
         &self,
-        code: &[u8],
         port: &XdpPort,
         mode: Mode,
         xdp_path: bool,
@@ -235,6 +235,6 @@ impl Maps {
             loader.map_pin_path(name, path);
         }
         constants.give(&mut loader);
-        loader.load(code).map_err(|error| XdpError::load(&port.device, &error))
+        loader.load(PORT).map_err(|error| XdpError::load(&port.device, &error))
     }
 }

@@ -171,7 +171,7 @@ pub struct XdpPrograms {
 struct LoadedPort {
     port: XdpPort,
     attachment: Option<Attachment>,
-    /// Keeps the program of the TAP device attached.
+    /// Has the program of the TAP device, and keeps it attached.
     punt: Option<aya::Ebpf>,
 }
 
@@ -441,14 +441,17 @@ impl XdpPrograms {
     /// # Errors
     /// The device cannot be created.
     pub fn punt_tap(&mut self, port: PortId, mtu: u16) -> Result<OwnedFd, XdpError> {
-        let loaded_port = self.loaded_port(port)?;
+        let loaded_port = self.ports.get_mut(&port).ok_or(XdpError::NoPort(port.0))?;
         let (tap, file) = make_tap(&loaded_port.port, mtu)?;
+        let attachment = loaded_port.attachment.as_mut();
         // The overhead for generic XDP is small where it is not needed.
-        let mode = loaded_port.attachment.as_ref().map_or(Mode::Generic, |made| made.mode);
-        let object = self.maps.punt(&loaded_port.port, mode, &tap)?;
-        if let Some(loaded_port) = self.ports.get_mut(&port) {
-            loaded_port.punt = Some(object);
-        }
+        let mode = attachment.as_ref().map_or(Mode::Generic, |attachment| attachment.mode);
+        let mut object = match attachment.and_then(|attachment| attachment.object.take()) {
+            Some(object) => object,
+            None => self.maps.object(&loaded_port.port, mode, false)?,
+        };
+        Maps::punt(&loaded_port.port, &mut object, &tap)?;
+        loaded_port.punt = Some(object);
         Ok(file.into())
     }
 
@@ -457,7 +460,8 @@ impl XdpPrograms {
     /// # Errors
     /// There is no such port, or the system refused.
     pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
-        Ok(Program(self.maps.xdp(&self.loaded_port(port)?.port, mode, xdp_path)?))
+        let (program, _) = self.maps.xdp(&self.loaded_port(port)?.port, mode, xdp_path)?;
+        Ok(Program(program))
     }
 
     /// The heartbeat, the bypass and the generation; for the worker's thread too.

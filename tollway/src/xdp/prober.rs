@@ -15,7 +15,6 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::wire::eth;
 
 use super::error::XdpError;
-use super::pin::Names;
 use super::sys;
 use crate::net::Mac;
 
@@ -56,14 +55,12 @@ impl ProbeTarget {
 pub(super) struct Prober(OwnedFd);
 
 impl Prober {
-    /// Loads the program with the map `egress`, found by its name.
+    /// Loads the program with the map `egress`, which the loader knows by its name.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn load(names: &Names) -> Result<Self, XdpError> {
+    pub(super) fn load(loader: &mut EbpfLoader<'_>) -> Result<Self, XdpError> {
         const WHAT: &str = "the probe of devices";
-        let mut loader = EbpfLoader::new();
-        loader.map_pin_path("egress", names.path("egress"));
         let failed = |error: &(dyn std::error::Error + 'static)| XdpError::load(WHAT, error);
         let mut object = loader.load(PROBE).map_err(|error| failed(&error))?;
         let missing = aya::programs::ProgramError::NotLoaded;

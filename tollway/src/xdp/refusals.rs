@@ -40,6 +40,8 @@ static REFUSED: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refuse
 static REFUSED_EVENT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/refused_event.o"));
 
 const EVENT: &str = "xdp_devmap_xmit";
+/// The program's constant with the number of the network namespace.
+const NAMESPACE: &str = "NAMESPACE";
 /// Mount points of the tracing file system.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Fields of the tracepoint's record, and their offsets in `bpf/refused_event.c`.
@@ -231,13 +233,22 @@ fn failed<E: std::error::Error + 'static>(error: E) -> XdpError {
     XdpError::load(WHAT, &error)
 }
 
+/// The number of this network namespace as the program compares it.
+///
+/// # Errors
+/// There is no /proc.
+pub(super) fn namespace() -> Result<u32, XdpError> {
+    Ok(pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))? as u32)
+}
+
 /// The program that identifies devices by namespace, attached.
-fn by_btf(names: &Names) -> Result<Ebpf, XdpError> {
-    let namespace = pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))? as u32;
+fn by_btf<'a>(loader: &mut EbpfLoader<'a>, namespace: &'a u32) -> Result<Ebpf, XdpError> {
     let btf = Btf::from_sys_fs().map_err(failed)?;
-    let mut loader = loader(names);
-    loader.override_global("NAMESPACE", &namespace, true);
-    let mut object = loader.load(REFUSED).map_err(failed)?;
+    loader.override_global(NAMESPACE, namespace, true);
+    let object = loader.load(REFUSED).map_err(failed);
+    // Other objects of this loader have no such constant.
+    loader.override_global(NAMESPACE, namespace, false);
+    let mut object = object?;
     let program: &mut BtfTracePoint = program(&mut object, "refused").map_err(failed)?;
     program.load(EVENT, &btf).map_err(failed)?;
     program.attach().map_err(failed)?;
@@ -245,9 +256,9 @@ fn by_btf(names: &Names) -> Result<Ebpf, XdpError> {
 }
 
 /// The program that reads the tracepoint's record, attached.
-fn by_event(names: &Names) -> Result<Ebpf, XdpError> {
+fn by_event(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, XdpError> {
     is_as_known().map_err(XdpError::system(WHAT, "the tracepoint's record"))?;
-    let mut object = loader(names).load(REFUSED_EVENT).map_err(failed)?;
+    let mut object = loader.load(REFUSED_EVENT).map_err(failed)?;
     let program: &mut TracePoint = program(&mut object, "refused").map_err(failed)?;
     program.load().map_err(failed)?;
     program.attach("xdp", EVENT).map_err(failed)?;
@@ -277,12 +288,6 @@ fn has_fields(format: &str) -> bool {
     })
 }
 
-fn loader(names: &Names) -> EbpfLoader<'static> {
-    let mut loader = EbpfLoader::new();
-    MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
-    loader
-}
-
 /// The program, which runs as long as this lives.
 pub(super) struct Program {
     refusals: Refusals,
@@ -291,23 +296,28 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program with the map `state`, found by its name.
+    /// Loads the program with the maps that have names.
     ///
     /// # Errors
     /// The kernel has no BTF and no other access to its tracepoints, or it refuses.
-    pub(super) fn load(names: &Names) -> Result<Self, XdpError> {
-        let object = match by_btf(names) {
+    pub(super) fn load<'a>(
+        loader: &mut EbpfLoader<'a>,
+        namespace: &'a u32,
+        names: &Names,
+    ) -> Result<Self, XdpError> {
+        MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
+        let object = match by_btf(loader, namespace) {
             Ok(object) => object,
             Err(error) => {
                 tracing::info!(
                     "what devices refuse is counted by the tracepoint's record: {error}"
                 );
-                by_event(names)?
+                by_event(loader)?
             }
         };
         let map = |name| sys::pinned(&names.path(name));
         let map = |name| map(name).map_err(XdpError::system(name, "opening the map"));
-        let prober = Prober::load(names).inspect_err(|error| {
+        let prober = Prober::load(loader).inspect_err(|error| {
             tracing::debug!("devices cannot be probed: {error}");
         });
         let refusals = Refusals::map(map("refusals")?.as_fd(), prober.ok());

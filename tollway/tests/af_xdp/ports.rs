@@ -202,7 +202,7 @@ pub fn lateness() {
 /// A device comes back with another program's XDP program on it. The port is refused each second,
 /// while its worker does other work and the XDP path keeps its flows.
 pub fn refusals() {
-    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dispatcher.o"));
+    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
     let mut other = Ebpf::load(OTHER).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();

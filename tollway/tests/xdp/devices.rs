@@ -445,7 +445,7 @@ pub fn takeover() {
 }
 
 pub fn refusal() {
-    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dispatcher.o"));
+    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
     let _hosts = two_hosts();
     let mut other = Ebpf::load(OTHER).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
