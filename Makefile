@@ -115,7 +115,7 @@ miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
 	  cargo +nightly miri test -p tollway --lib -- ports::af_xdp::ring:: ports::af_xdp::custody::
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
-	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests:: --skip route::threads::
+	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests:: --skip fib::threads::
 	# Under stacked borrows, each lookup in a large shared slice takes too long.
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-tree-borrows" \
-	  cargo +nightly miri test -p tollway-dataplane --lib -- epoch:: route::threads::
+	  cargo +nightly miri test -p tollway-dataplane --lib -- epoch:: fib::threads::

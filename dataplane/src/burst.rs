@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use crate::frame::FrameAddr;
-use crate::id::{LinkId, PortId};
-use crate::tables::RecordId;
+use crate::id::{LinkId, PortId, RecordId};
 use crate::verdict::Verdict;
 
 /// The maximum number of packets in a burst: one bit each in [`Lanes`].

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
 
 use crate::memory::zeroed;
-use crate::stages::route::Prefix;
+use crate::prefix::Prefix;
 
 /// The number of prefixes in the ring: 160 ms of 100,000 changes per second.
 const REMEMBERED: u64 = 1 << 14;

@@ -10,6 +10,7 @@
 
 #[cfg(all(test, loom))]
 mod models;
+mod retired;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use std::sync::{Arc, PoisonError};
 use crate::changes::Changes;
 use crate::memory::Apart;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
+pub(crate) use retired::Retired;
 
 /// The epoch of a parked reader: it holds no reference, whatever the epoch is.
 const PARKED: u64 = u64::MAX;

@@ -49,3 +49,18 @@ impl NextHopId {
         self.0 & Self::GROUP != 0
     }
 }
+
+/// The number of a record of [`crate::tables::Record`], or (with [`NextHopId::GROUP`]) of a group.
+///
+/// It is valid until the next burst boundary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordId(pub u32);
+
+impl RecordId {
+    /// The number of the group, if it is one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn group(self) -> Option<NextHopId> {
+        if self.0 & NextHopId::GROUP != 0 { Some(NextHopId(self.0)) } else { None }
+    }
+}

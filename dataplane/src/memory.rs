@@ -21,30 +21,16 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
-/// Types that zeroed shared memory may be interpreted as.
-///
-/// # Safety
-/// The type consists of atomic integers and padding between them, and nothing else.
-#[allow(unsafe_code)]
-pub(crate) unsafe trait Atoms: Default {}
-
-#[allow(unsafe_code)]
-// SAFETY: three AtomicU64, then smaller atomics.
-unsafe impl Atoms for crate::tables::Record {}
-
-#[allow(unsafe_code)]
-// SAFETY: four AtomicU64, four AtomicU32, an AtomicU64 and an AtomicU32.
-unsafe impl Atoms for crate::stages::route::Node {}
-
 #[cfg(not(loom))]
 mod plain {
     use std::marker::PhantomData;
 
-    use super::Atoms;
+    use bytemuck::Zeroable;
+
     use crate::sync::AtomicU64;
 
     /// Allocates `count` zeroed items.
-    pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Box<[T]> {
+    pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
         bytemuck::allocation::zeroed_slice_box(count)
     }
 
@@ -60,7 +46,7 @@ mod plain {
         items: PhantomData<T>,
     }
 
-    impl<T: Atoms> Aligned<T> {
+    impl<T: Zeroable> Aligned<T> {
         /// Allocates `count` zeroed items.
         pub(crate) fn new(count: usize) -> Self {
             const { assert!(align_of::<T>() <= size_of::<T>()) };
@@ -80,7 +66,7 @@ mod plain {
             // SAFETY: there are more words than `start`, which `new` has checked.
             let first = unsafe { self.words.as_ptr().add(self.start) };
             // SAFETY: `start` aligns it; `count` items from there lie in the words, which live as long
-            // as self and are only ever used atomically; `T` consists of atomics (`Atoms`).
+            // as self and are only ever used as `T`; they began as zeros, which `T` allows (`Zeroable`).
             unsafe { std::slice::from_raw_parts(first.cast::<T>(), self.count) }
         }
     }
@@ -89,15 +75,13 @@ mod plain {
 /// Loom's atomics are not plain words.
 #[cfg(loom)]
 mod loom_kind {
-    use super::Atoms;
-
     pub(crate) fn zeroed<T: Default>(count: usize) -> Box<[T]> {
         std::iter::repeat_with(T::default).take(count).collect()
     }
 
     pub(crate) struct Aligned<T>(Box<[T]>);
 
-    impl<T: Atoms> Aligned<T> {
+    impl<T: Default> Aligned<T> {
         pub(crate) fn new(count: usize) -> Self {
             Self(zeroed(count))
         }

@@ -7,8 +7,8 @@ mod kernel_link;
 mod leads;
 mod neighs;
 mod next_hops;
-mod prefix;
 mod records;
+mod standing;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,12 +16,14 @@ use std::sync::Arc;
 
 use crate::changes::Version;
 use crate::epoch::Epochs;
+use crate::fib::{Capacity, Fib};
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use crate::prefix::RoutePrefix;
 use crate::stages::classify::{VlanEntry, VlanTable};
 use crate::stages::ecmp::{Groups, MOST_MEMBERS, Member, Multipath};
 use crate::stages::filter::Filter;
 use crate::stages::icmp_redirect::Redirects;
-use crate::stages::route::{Capacity, Fallbacks, Fib};
+use crate::stages::route::Fallbacks;
 use crate::stages::rule::Policies;
 use crate::stages::source_check::Sources;
 use crate::verdict::{DropReason, PuntReason};
@@ -31,10 +33,9 @@ pub(crate) use find::RouteQuery;
 use kernel_link::KernelRoots;
 pub use leads::Lead;
 use neighs::Neighs;
-pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, RecordId, View};
-pub use prefix::RoutePrefix;
-use prefix::standing_routes;
+pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, View};
 pub use records::{Action, LinkRecord, NextHop, PortRecord, TablesError, VrfRecord};
+use standing::standing_routes;
 
 /// Room for a prepared Ethernet header in bytes: 14 and two tags, rounded up for the copy.
 pub const HEADER_ROOM: usize = 24;

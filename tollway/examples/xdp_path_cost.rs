@@ -15,8 +15,9 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 
 const BURST: usize = 64;
 const ROUNDS: usize = 9;

@@ -16,10 +16,10 @@ pub(crate) mod tests;
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::FibError;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::stages::filter::Filter;
-use tollway_dataplane::stages::route::FibError;
 use tollway_dataplane::tables::{Tables, TablesError};
 
 use crate::filter::eval;

@@ -9,8 +9,7 @@ use loom::model::Builder;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-use super::{Epochs, Reader};
-use crate::retired::Retired;
+use super::{Epochs, Reader, Retired};
 
 /// The content of memory that is reused for something else.
 const REUSED: u64 = 99;

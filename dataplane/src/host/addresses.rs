@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::id::{LinkId, VrfId};
-use crate::tables::{RoutePrefix, Tables};
+use crate::prefix::RoutePrefix;
+use crate::tables::Tables;
 
 /// Addresses and prefix lengths of every link.
 #[derive(Debug, Default)]

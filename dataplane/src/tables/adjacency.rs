@@ -7,8 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Action, RoutePrefix, Tables, TablesError};
+use super::{Action, Tables, TablesError};
 use crate::id::{LinkId, NextHopId, VrfId};
+use crate::prefix::RoutePrefix;
 
 /// The host routes that were made for neighbours, and the neighbours that may need one.
 #[derive(Debug, Default)]

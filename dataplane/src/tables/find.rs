@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::Tables;
+use crate::fib::Root;
 use crate::id::{LinkId, NextHopId, VrfId};
-use crate::stages::route::Root;
 use crate::stages::rule::Decision;
 
 /// The query for a packet's route.

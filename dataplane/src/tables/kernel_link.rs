@@ -1,9 +1,10 @@
 //! Links whose packets take the kernel path, and MTUs that differ by family.
 
-use super::{Action, LinkRecord, RoutePrefix, Tables, TablesError};
+use super::{Action, LinkRecord, Tables, TablesError};
+use crate::fib::Root;
 use crate::id::LinkId;
+use crate::prefix::RoutePrefix;
 use crate::stages::classify::VlanEntry;
-use crate::stages::route::Root;
 use crate::verdict::PuntReason;
 
 /// FIBs that send every address to the kernel path, IPv4 and IPv6; created when needed.

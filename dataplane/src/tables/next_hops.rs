@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::records::NO_ROUTE;
 use super::{Action, HEADER_ROOM, NextHop};
-use crate::epoch::Epochs;
-use crate::id::{LinkId, NextHopId, PortId};
+use crate::epoch::{Epochs, Retired};
+use crate::id::{LinkId, NextHopId, PortId, RecordId};
 use crate::memory::{Aligned, Apart, zeroed};
-use crate::retired::Retired;
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::verdict::{DropReason, PuntReason};
 
@@ -42,6 +41,7 @@ pub struct NextHops {
 ///
 /// It is written only while no reader looks at it.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C, align(64))]
 pub struct Record {
     /// The Ethernet header, right-aligned in the array.
@@ -324,21 +324,6 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn record(self, id: RecordId) -> Option<&'a Record> {
         self.records.get(id.0 as usize)
-    }
-}
-
-/// The number of a [`Record`], or (with [`NextHopId::GROUP`]) of a group.
-///
-/// It is valid until the next burst boundary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecordId(pub u32);
-
-impl RecordId {
-    /// The number of the group, if it is one.
-    #[inline(always)]
-    #[must_use]
-    pub const fn group(self) -> Option<NextHopId> {
-        if self.0 & NextHopId::GROUP != 0 { Some(NextHopId(self.0)) } else { None }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::HEADER_ROOM;
+use crate::fib::{FibError, Root};
 use crate::id::{LinkId, PortId, Vid, VrfId};
 use crate::stages::classify::VlanTable;
-use crate::stages::route::{FibError, Root};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::dice::Dice;

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use tollway_dataplane::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::packet::{DOT1AD, DOT1Q, Mac, Packet, Tag, ip};

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::{Capacity, Fib};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{Capacity, Fib, Prefix};
+use tollway_dataplane::prefix::Prefix;
 
 use crate::support::{Family, Noise, Pair};
 

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::{Capacity, Fib};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{Capacity, Fib, Prefix};
+use tollway_dataplane::prefix::Prefix;
 
 use crate::support::{Bursts, Family, Noise, Pair};
 

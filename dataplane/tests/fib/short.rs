@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::{Capacity, Fib, FibError, Root};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{Capacity, Fib, FibError, Prefix, Root};
+use tollway_dataplane::prefix::Prefix;
 
 use crate::support::{Family, Noise, Pair};
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::epoch::{Epochs, Reader};
+use tollway_dataplane::fib::{Capacity, Fib, Root};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{Capacity, Fib, Prefix, Root};
+use tollway_dataplane::prefix::Prefix;
 
 use crate::support::{Bursts, Family, Noise, Oracle};
 

@@ -2,9 +2,11 @@
 
 use prefix_trie::PrefixMap;
 use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::fib::{Fib, FibError, Root};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{NextHopId, PortId};
-use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root, V4, V6, look_up};
+use tollway_dataplane::prefix::Prefix;
+use tollway_dataplane::stages::route::{V4, V6, look_up};
 
 /// A random number generator with the same sequence each time (Steele and others, "Fast splittable
 /// pseudorandom number generators", 2014).

@@ -9,10 +9,10 @@ use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::port::Port;
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
-use tollway_dataplane::tables::RoutePrefix;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::testkit::net::Net;

@@ -9,9 +9,9 @@ use tollway_dataplane::burst::{Burst, Lanes};
 use tollway_dataplane::changes::{Changes, Touched, Version};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::{Hash, Member};
-use tollway_dataplane::stages::route::Prefix;
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::xdp_path::XdpPath;
 
 use crate::testkit::net::Net;

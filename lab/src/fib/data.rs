@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 
 use crate::frames::Spread;
 

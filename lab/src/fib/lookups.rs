@@ -6,7 +6,7 @@ use std::hint::black_box;
 use indicatif::ProgressBar;
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::clock;
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 
 use super::data::random_v6;
 use super::level::{self, Job};

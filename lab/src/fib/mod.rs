@@ -26,7 +26,7 @@ use crate::text;
 use crate::tolls::{Bench, progress};
 pub use data::Internet;
 pub(crate) use scene::{Family, frames, tables};
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 
 /// Number of measurements of each row.
 const REPEATS: usize = 21;

@@ -2,9 +2,11 @@
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::{Capacity, Fib, Root};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::stages::route::{self, Capacity, Fib, Prefix, Root, V4, V6};
+use tollway_dataplane::prefix::Prefix;
+use tollway_dataplane::stages::route::{self, V4, V6};
 
 use super::rival::{Keys, Lookups, Rival};
 

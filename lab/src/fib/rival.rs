@@ -1,7 +1,7 @@
 //! Other structures for the same routes, to compare ours with.
 
 use tollway_dataplane::burst::{BURST, Lanes};
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 
 /// A burst of addresses, left-aligned.
 pub(super) type Keys = [u128; BURST];

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::id::{NextHopId, VrfId};
-use tollway_dataplane::stages::route::Prefix;
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
+use tollway_dataplane::tables::{Tables, TablesError};
 
 use super::Internet;
 use crate::frames::{self, Addresses, Source, Spread};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 use tollway_dataplane::tables::Tables;
 
 use super::scene::{self, shuffle};

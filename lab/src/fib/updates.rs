@@ -10,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use tollway_dataplane::fib::{Fib, FibError, Root};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::path::AllStages;
-use tollway_dataplane::stages::route::{Fib, FibError, Prefix, Root};
+use tollway_dataplane::prefix::Prefix;
 
 use super::scene::{self, Family};
 use super::{Figures, Internet};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::Vid;
 use tollway_dataplane::path::AllStages;
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
-use tollway_dataplane::stages::route::Prefix;
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::rules::{self, ANYTHING, Tuple};

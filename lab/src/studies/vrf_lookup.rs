@@ -5,11 +5,12 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::burst::BURST;
+use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::path::AllStages;
-use tollway_dataplane::stages::route::{Fib, Prefix, Root};
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::{checksum, word32};
 
 use super::experiment::{Experiment, Slice};

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::stages::route::Prefix;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::scenario::Stage;

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::{CompileError, at, link_id, vrf_id};

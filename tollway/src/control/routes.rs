@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::ecmp::Groups;
-use tollway_dataplane::stages::route::{Fib, Prefix, Root};
-use tollway_dataplane::tables::{Action, NextHops, RoutePrefix, VrfRecord};
+use tollway_dataplane::tables::{Action, NextHops, VrfRecord};
 use tollway_dataplane::verdict::DropReason;
 
 use super::message::{NextHop, Route};

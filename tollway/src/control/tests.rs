@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::Value;
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tables::RoutePrefix;
 
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};

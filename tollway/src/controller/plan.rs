@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use tollway_dataplane::id::{LinkId, VrfId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Hash;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck, SourceLookup};
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{Tables, TablesError};
 
 use super::fib_sync::{EgressLink, EgressLinks};
 use super::kernel::{Family, Ifindex, Kernel, Netdev};

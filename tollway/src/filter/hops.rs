@@ -118,7 +118,7 @@ fn find(
 mod tests {
     use super::*;
     use crate::filter::ir::{Chain, Family, Rule};
-    use tollway_dataplane::tables::RoutePrefix;
+    use tollway_dataplane::prefix::RoutePrefix;
 
     fn rules(actions: Vec<Action>) -> Ruleset {
         let mut rules = Ruleset::default();

@@ -40,9 +40,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::changes::{Changes, Version};
 use tollway_dataplane::frame::Umem;
-use tollway_dataplane::id::PortId;
+use tollway_dataplane::id::{PortId, RecordId};
 use tollway_dataplane::stages::filter::Count;
-use tollway_dataplane::tables::{Record, RecordId, Tables};
+use tollway_dataplane::tables::{Record, Tables};
 use tollway_dataplane::verdict::{PuntReason, Verdict};
 use tollway_dataplane::xdp_path::XdpPath;
 

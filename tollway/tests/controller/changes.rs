@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tollway::controller::kernel::{Hops, Nexthop, Route, RouteKey};
 use tollway::controller::netlink::{Settings, Source};
 use tollway::controller::rib::{Choice, Dest, Rib};
-use tollway_dataplane::tables::RoutePrefix;
+use tollway_dataplane::prefix::RoutePrefix;
 
 use crate::ip::cables;
 use crate::model::SyncedModel;

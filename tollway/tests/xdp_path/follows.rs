@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tollway_dataplane::id::{NextHopId, PortId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 
 use crate::bench::Bench;
 use crate::testkit::packet::ip;

@@ -23,9 +23,9 @@ use super::addresses::eui64;
 use super::*;
 use crate::id::Vid;
 use crate::port::MemoryPort;
+use crate::prefix::RoutePrefix;
 use crate::router::Router;
 use crate::stages::ecmp::Member;
-use crate::tables::RoutePrefix;
 
 pub(super) const S: u64 = 1_000_000_000;
 const CHUNKS: u32 = 1024;

@@ -7,8 +7,9 @@ use super::bits::{Collector, Sets, put, take};
 use super::build::FilterError;
 use super::cut::Cut;
 use crate::epoch::Epochs;
+use crate::fib::{Capacity, Fib, Root};
 use crate::id::NextHopId;
-use crate::stages::route::{Capacity, Fib, Prefix, Root};
+use crate::prefix::Prefix;
 
 /// The maximum number of bounds to compare one by one, for all packets at once; this takes less time
 /// than a lookup.

@@ -67,8 +67,8 @@ use std::sync::Arc;
 
 use crate::cpu::Level;
 use crate::epoch::Epochs;
+use crate::fib::Fib;
 use crate::id::NextHopId;
-use crate::stages::route::Fib;
 
 /// A point of the path at which rules run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

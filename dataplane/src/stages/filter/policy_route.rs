@@ -6,9 +6,9 @@
 use super::{Filter, State};
 use crate::burst::Burst;
 use crate::frame::Umem;
-use crate::id::{NextHopId, VrfId};
+use crate::id::{NextHopId, RecordId, VrfId};
 use crate::stages::ecmp;
-use crate::tables::{RecordId, Tables};
+use crate::tables::Tables;
 
 /// The target to which rules reroute a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,16 +14,9 @@
 //! Limits: none on prefixes; 4,194,303 next hops.
 
 mod fallback;
-mod fib;
-#[cfg(all(test, loom))]
-mod models;
 mod stage;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod threads;
 
 pub(crate) use fallback::{Fallbacks, fall_back};
-pub(crate) use fib::Node;
-pub use fib::{Capacity, Fib, FibError, Prefix, Root};
 pub use stage::{Family, V4, V6, look_up, run};

@@ -1,9 +1,8 @@
-use super::Fib;
-use super::fib::{Entry, Top, View};
 use crate::burst::{Burst, Lanes};
+use crate::fib::{Entry, Fib, Top, View};
 use crate::frame::Umem;
-use crate::id::NextHopId;
-use crate::tables::{RecordId, Tables};
+use crate::id::{NextHopId, RecordId};
+use crate::tables::Tables;
 use crate::wire::word64;
 
 /// Offset of the upper half of an IPv6 destination in the header, in bytes.

@@ -5,13 +5,14 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use proptest::prelude::*;
 
-use super::{Capacity, Fib, Prefix, Root};
 use crate::burst::BURST;
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
+use crate::fib::{Capacity, Fib, Root};
 use crate::id::{NextHopId, VrfId};
 use crate::path::AllStages;
-use crate::tables::{RoutePrefix, Tables};
+use crate::prefix::{Prefix, RoutePrefix};
+use crate::tables::Tables;
 use crate::testkit::packet::ip;
 use crate::testkit::path_bench::{Outcome, PathBench, paths};
 use crate::testkit::wires::{LinkVariant, tables};

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use crate::id::{LinkId, NextHopId, VrfId};
-use crate::stages::route::Prefix;
-use crate::tables::{RoutePrefix, RouteQuery, Tables, TablesError};
+use crate::prefix::{Prefix, RoutePrefix};
+use crate::tables::{RouteQuery, Tables, TablesError};
 use crate::verdict::{DropReason, PuntReason};
 
 /// One rule of a link's policy: a packet matches if it matches all given selectors.

@@ -1,10 +1,10 @@
 use super::table::Check;
 use super::{Rpf, Sources};
 use crate::burst::{BURST, Burst, Lanes};
+use crate::fib::Root;
 use crate::frame::Umem;
 use crate::id::{LinkId, NextHopId};
 use crate::stages::filter::State;
-use crate::stages::route::Root;
 use crate::stages::rule;
 use crate::tables::{Action, RouteQuery, Tables};
 use crate::verdict::{DropReason, PuntReason, Verdict};

@@ -8,10 +8,10 @@ use super::{Rpf, SourceCheck, SourceLookup};
 use crate::dispatch::Path;
 use crate::id::{LinkId, VrfId};
 use crate::path::AllStages;
+use crate::prefix::{Prefix, RoutePrefix};
 use crate::stages::filter::{Filter, Op, Point, Rule, Rules};
-use crate::stages::route::Prefix;
 use crate::stages::rule::{PolicyAction, PolicyRule};
-use crate::tables::{RoutePrefix, Tables, TablesError};
+use crate::tables::{Tables, TablesError};
 use crate::testkit::dice::Dice;
 use crate::testkit::linux::{
     Fate, LINKS, Linux, Route, Type, bits, fates, mac, random_address, random_prefix,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::path::AllStages;
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule as PathRule, Rules};
-use tollway_dataplane::stages::route::Prefix;
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::be16;
 
 use super::experiment::{Experiment, Slice};

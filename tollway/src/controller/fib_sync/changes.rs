@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use tollway_dataplane::id::{NextHopId, VrfId};
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError};
+use tollway_dataplane::prefix::RoutePrefix;
+use tollway_dataplane::tables::{Tables, TablesError};
 
 use super::hops::{HopTable, Shared, Wanted, used};
 use super::merge::{Content, content, content_of, family, is, is_within, len};

@@ -1,6 +1,6 @@
 //! The content of a lookup chain for a prefix, where one table shadows another.
 
-use tollway_dataplane::tables::RoutePrefix;
+use tollway_dataplane::prefix::RoutePrefix;
 
 use super::Use;
 use crate::controller::kernel::{Family, RouteKind};

@@ -20,9 +20,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::fib::Fib;
 use tollway_dataplane::id::{NextHopId, VrfId};
-use tollway_dataplane::stages::route::{Fib, Prefix};
-use tollway_dataplane::tables::{RoutePrefix, Tables, TablesError, VrfRecord};
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
+use tollway_dataplane::tables::{Tables, TablesError, VrfRecord};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::kernel::{Family, RouteKind, TableId};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::Prefix;
 
 /// The connected prefixes of one FIB; former ones stay.
 #[derive(Debug, Default)]

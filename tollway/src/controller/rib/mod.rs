@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use tollway_dataplane::tables::RoutePrefix;
+use tollway_dataplane::prefix::RoutePrefix;
 
 use super::event::{Change, Event, Presence};
 use super::kernel::{Family, Hops, Kernel, Route, RouteKey, RouteKind, TableId};

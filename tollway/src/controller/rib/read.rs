@@ -1,6 +1,6 @@
 //! Read access to the RIB.
 
-use tollway_dataplane::tables::RoutePrefix;
+use tollway_dataplane::prefix::RoutePrefix;
 
 use super::route_store::Alias;
 use super::{Choice, Dest, Rib, RouteAttrs, RouteAttrsId, Where, address, place};

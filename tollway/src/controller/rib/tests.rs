@@ -7,7 +7,7 @@ use crate::controller::event::{Change, Event, Place, Presence};
 use crate::controller::kernel::{
     Address, Family, Hop, Hops, Ifindex, Netdev, Nexthop, Route, RouteKey, RouteKind,
 };
-use tollway_dataplane::tables::RoutePrefix;
+use tollway_dataplane::prefix::RoutePrefix;
 
 fn hop(ifindex: Ifindex) -> Hop {
     Hop { via: Some([10, 0, 0, 9].into()), ifindex, weight: 1, flags: 0, encap: false }

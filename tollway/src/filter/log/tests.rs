@@ -5,9 +5,9 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::stages::route::Prefix;
+use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::transmit::Egress;
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Tolls;
 
 use super::*;

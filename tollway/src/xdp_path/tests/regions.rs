@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 use tollway_dataplane::id::{LinkId, NextHopId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
-use tollway_dataplane::tables::{RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 
 use super::Bench;
 use crate::testkit::dice::Dice;

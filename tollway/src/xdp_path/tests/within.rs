@@ -3,9 +3,10 @@
 use etherparse::IpNumber;
 use tollway_dataplane::burst::{Burst, Lanes};
 use tollway_dataplane::frame::Umem;
-use tollway_dataplane::id::PortId;
+use tollway_dataplane::id::{PortId, RecordId};
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::{RecordId, RoutePrefix, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::xdp_path::XdpPath;
 
 use super::{Bench, Exit, Flows, Maps, XdpFlows, ports};

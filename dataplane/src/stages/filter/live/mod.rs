@@ -29,8 +29,9 @@ use std::sync::{Arc, PoisonError};
 use super::dim::for_each_prefix;
 use crate::burst::BURST;
 use crate::epoch::Epochs;
+use crate::fib::{Capacity, Fib, Root};
 use crate::id::NextHopId;
-use crate::stages::route::{Capacity, Fib, Prefix, Root};
+use crate::prefix::Prefix;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use table::Table;
 

@@ -7,14 +7,12 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, OnceLock};
 
 use crate::cpu::prefetch;
-use crate::epoch::Epochs;
+use crate::epoch::{Epochs, Retired};
 use crate::memory::zeroed;
-use crate::retired::Retired;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Words of a bucket: one cache line. The first counts keys that lie behind it, then follow cells.

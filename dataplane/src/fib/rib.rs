@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::{Prefix, Root};
+use super::Root;
 use crate::id::NextHopId;
+use crate::prefix::Prefix;
 
 /// Every route of a family: exact match by FIB and prefix.
 ///

@@ -20,6 +20,7 @@ pub(super) const KEY_BITS: u32 = 64;
 /// A writer fills it while no reader can reach it; then it is only read. So its words need no memory
 /// order of their own: the order of the entry that points to it is enough.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C, align(64))]
 pub(crate) struct Node {
     changes: [AtomicU64; 4],
@@ -52,7 +53,7 @@ impl Location {
 impl Node {
     /// The place of the value for a key, which is the half of the address that the node is in.
     #[inline(always)]
-    pub(in crate::stages::route) fn place(&self, key: u64) -> u32 {
+    pub(crate) fn place(&self, key: u64) -> u32 {
         // `expected` has no bits from the node on, so the slot's bits are unchanged.
         let apart = key ^ self.expected.load(Relaxed);
         let bits = apart >> (self.shape.load(Relaxed) % KEY_BITS);
@@ -62,7 +63,7 @@ impl Node {
 
     /// The place of a slot's value.
     #[inline(always)]
-    pub(in crate::stages::route) fn place_of(&self, slot: u8) -> u32 {
+    pub(crate) fn place_of(&self, slot: u8) -> u32 {
         let word = usize::from(slot >> 6);
         // The changes up to the slot, shifted to the upper end.
         let changes = self.changes[word].load(Relaxed) << (!slot & 63);
@@ -71,7 +72,7 @@ impl Node {
 
     /// Says whether the node is in the lower half of the address.
     #[inline(always)]
-    pub(in crate::stages::route) fn is_low(&self) -> bool {
+    pub(crate) fn is_low(&self) -> bool {
         self.shape.load(Relaxed) & KEY_BITS << 8 != 0
     }
 

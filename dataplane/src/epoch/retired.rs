@@ -6,7 +6,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::epoch::Epochs;
+use super::Epochs;
 
 /// Items that readers may still look at, oldest first.
 ///

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use loom::model::Builder;
 use loom::thread;
 
-use super::{Capacity, Fib, Prefix, Root};
+use super::{Capacity, Fib, Root};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::prefix::Prefix;
 
 /// Nodes that must be free for an insertion.
 const INSERTION: usize = 12;

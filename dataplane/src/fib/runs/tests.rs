@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::Runs;
 use crate::epoch::Epochs;
-use crate::stages::route::Capacity;
-use crate::stages::route::fib::node::{Changes, Location, SLOTS};
-use crate::stages::route::fib::{Entry, Fib};
+use crate::fib::Capacity;
+use crate::fib::node::{Changes, Location, SLOTS};
+use crate::fib::{Entry, Fib};
 
 /// Compares every property of runs with a plain list of slots.
 fn assert_is(runs: &Runs, slots: &[u32; SLOTS]) {

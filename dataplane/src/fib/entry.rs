@@ -40,7 +40,7 @@ impl Entry {
 
     /// Says whether it points to a node that begins at the bit at which the pointer's slot ends.
     #[inline(always)]
-    pub(in crate::stages::route) const fn is_step(self) -> bool {
+    pub(crate) const fn is_step(self) -> bool {
         self.0 & (Self::NODE | Self::LEAPS) == Self::NODE
     }
 
@@ -57,7 +57,7 @@ impl Entry {
 
     /// The next hop, if it points to no node.
     #[inline(always)]
-    pub(in crate::stages::route) const fn next(self) -> NextHopId {
+    pub(crate) const fn next(self) -> NextHopId {
         NextHopId(self.0 & NextHopId::MASK)
     }
 

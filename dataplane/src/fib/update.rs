@@ -7,10 +7,10 @@ use super::node::{KEY_BITS, Location, NODE_BITS, SLOTS};
 use super::rib::Rib;
 use super::runs::Runs;
 use super::slots::{Change, Inherited, Replaces, Use, at_the_top, cover, replace, slot_of};
-use super::{Capacity, Entry, Fib, FibError, Prefix, Root, Top};
-use crate::epoch::Epochs;
+use super::{Capacity, Entry, Fib, FibError, Root, Top};
+use crate::epoch::{Epochs, Retired};
 use crate::id::NextHopId;
-use crate::retired::Retired;
+use crate::prefix::Prefix;
 
 /// The number of routes from which a FIB's top has 16 bits: below, its 256 KB would exceed the memory
 /// of the routes.

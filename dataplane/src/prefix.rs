@@ -1,3 +1,7 @@
+//! Prefixes of addresses.
+
+use std::net::IpAddr;
+
 /// A prefix of either family, left-aligned; host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
@@ -18,7 +22,7 @@ impl Prefix {
         Self::new(address, if len > 128 { 128 } else { len })
     }
 
-    pub(super) const fn new(bits: u128, len: u8) -> Self {
+    pub(crate) const fn new(bits: u128, len: u8) -> Self {
         Self { bits: bits & mask(len), len }
     }
 
@@ -55,4 +59,36 @@ impl Prefix {
 
 const fn mask(len: u8) -> u128 {
     if len == 0 { 0 } else { u128::MAX << (128 - len as u32) }
+}
+
+/// A prefix with its family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RoutePrefix {
+    /// IPv4.
+    V4(Prefix),
+    /// IPv6.
+    V6(Prefix),
+}
+
+impl RoutePrefix {
+    /// The prefix of `len` bits around an address; host bits are cleared.
+    #[must_use]
+    pub const fn new(address: IpAddr, len: u8) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self::V4(Prefix::v4(v4.to_bits(), len)),
+            IpAddr::V6(v6) => Self::V6(Prefix::v6(v6.to_bits(), len)),
+        }
+    }
+
+    /// The prefix that covers every address of a family.
+    #[must_use]
+    pub const fn all(is_ipv4: bool) -> Self {
+        if is_ipv4 { Self::V4(Prefix::v4(0, 0)) } else { Self::V6(Prefix::v6(0, 0)) }
+    }
+
+    /// The prefix that covers one address and no other.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        Self::new(address, 128)
+    }
 }

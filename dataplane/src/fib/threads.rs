@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-use super::{Capacity, Fib, Prefix};
+use super::{Capacity, Fib};
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
+use crate::prefix::Prefix;
 
 const CAPACITY: Capacity = Capacity { roots: 1, nodes: 18, values: 256 + 20 * 257 };
 

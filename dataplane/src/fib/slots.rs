@@ -2,8 +2,9 @@
 
 use super::node::{KEY_BITS, NODE_BITS, Node, SLOTS};
 use super::runs::Runs;
-use super::{Entry, Fib, Prefix, Top};
+use super::{Entry, Fib, Top};
 use crate::id::NextHopId;
+use crate::prefix::Prefix;
 
 /// A change of the final values under a prefix.
 #[derive(Clone, Copy)]

@@ -16,11 +16,14 @@
 
 mod arena;
 mod entry;
+#[cfg(all(test, loom))]
+mod models;
 mod node;
-mod prefix;
 mod rib;
 mod runs;
 mod slots;
+#[cfg(test)]
+mod threads;
 mod update;
 
 use std::ops::Range;
@@ -32,14 +35,13 @@ use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
 use crate::memory::{Aligned, Apart};
+use crate::prefix::Prefix;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
-pub use prefix::Prefix;
 
-pub(super) use entry::Entry;
+pub(crate) use entry::Entry;
 
 use arena::Arenas;
-use node::NODE_BITS;
-pub(crate) use node::Node;
+use node::{NODE_BITS, Node};
 use update::Writer;
 
 /// The number of a FIB: one VRF's routes of one family.
@@ -89,7 +91,7 @@ pub struct Fib {
 
 /// One word: where a FIB's top begins in the values, and how far to shift a key down for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Top(u64);
+pub(crate) struct Top(u64);
 
 impl Top {
     const NARROW_BITS: u32 = 8;
@@ -110,14 +112,14 @@ impl Top {
 
     /// The place of the entry for a key, which is left-aligned.
     #[inline(always)]
-    pub(super) const fn place(self, key: u64) -> u32 {
+    pub(crate) const fn place(self, key: u64) -> u32 {
         // A missing top has shift 0, which most likely gives a missing place, too.
         (self.0 as u32).wrapping_add((key >> (self.0 >> Self::SHIFT_SHIFT & 63)) as u32)
     }
 
     /// The slot for a key in the node one step below.
     #[inline(always)]
-    pub(super) const fn slot_below(self, key: u64) -> u8 {
+    pub(crate) const fn slot_below(self, key: u64) -> u8 {
         let shift = (self.0 >> Self::SHIFT_SHIFT).wrapping_sub(NODE_BITS as u64);
         (key >> (shift & 63)) as u8
     }
@@ -291,7 +293,7 @@ impl Fib {
 
     /// The view that lookups read.
     #[inline(always)]
-    pub(super) fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         View { roots: &self.roots, nodes: self.nodes.get(), values: &self.values }
     }
 
@@ -320,7 +322,7 @@ impl Fib {
 
 /// A [`Fib`] as lookups read it: no index can point outside, since each is checked.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(crate) struct View<'a> {
     roots: &'a [AtomicU64],
     nodes: &'a [Node],
     values: &'a [AtomicU32],
@@ -329,37 +331,37 @@ pub(super) struct View<'a> {
 impl<'a> View<'a> {
     /// The top of a FIB.
     #[inline(always)]
-    pub(super) fn top(self, root: u32) -> Top {
+    pub(crate) fn top(self, root: u32) -> Top {
         Top(self.roots.get(root as usize).map_or(0, |root| root.load(Acquire)))
     }
 
     /// The entry at a place.
     #[inline(always)]
-    pub(super) fn entry(self, place: u32) -> Entry {
+    pub(crate) fn entry(self, place: u32) -> Entry {
         Entry(self.values.get(place as usize).map_or(0, |value| value.load(Acquire)))
     }
 
     /// Prefetches the entry at a place.
     #[inline(always)]
-    pub(super) fn prefetch_entry(self, place: u32) {
+    pub(crate) fn prefetch_entry(self, place: u32) {
         prefetch(self.values.as_ptr().wrapping_add(place as usize));
     }
 
     /// Prefetches the node that an entry points to (for another entry: any memory).
     #[inline(always)]
-    pub(super) fn prefetch_node(self, entry: Entry) {
+    pub(crate) fn prefetch_node(self, entry: Entry) {
         prefetch(self.nodes.as_ptr().wrapping_add((entry.0 & Entry::NUMBER) as usize));
     }
 
     /// The node that a step points to; for another entry any node.
     #[inline(always)]
-    pub(super) fn next_node(self, entry: Entry) -> Option<&'a Node> {
+    pub(crate) fn next_node(self, entry: Entry) -> Option<&'a Node> {
         self.nodes.get(if entry.is_step() { entry.0 & Entry::NUMBER } else { 0 } as usize)
     }
 
     /// The node that an entry points to.
     #[inline(always)]
-    pub(super) fn node(self, entry: Entry) -> Option<&'a Node> {
+    pub(crate) fn node(self, entry: Entry) -> Option<&'a Node> {
         self.nodes.get(entry.node()?)
     }
 }
