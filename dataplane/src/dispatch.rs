@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 
 use crate::burst::Burst;
 use crate::cpu::Level;
+use crate::features::{AllStages, Features};
 use crate::frame::Umem;
-use crate::path::{AllStages, Features, forward};
+use crate::path::forward;
 use crate::stages::filter::State;
 use crate::stages::transmit::Egress;
 use crate::tables::Tables;

@@ -6,10 +6,10 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
+use crate::features::{AllStages, Features};
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
-use crate::path::{AllStages, Features};
 use crate::port::Port;
 use crate::punts::{Crowd, Limits};
 use crate::stages::filter::{Count, Filter, PolicyRoute, State};
@@ -63,7 +63,7 @@ impl<F: Features> Router<F> {
     pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
         // No reader uses these tables yet, so every next hop can get its own record back.
-        tables.next_hops.restore_displaced();
+        tables.routes.next_hops.restore_displaced();
         let reader = tables.epochs.join();
         let mut state = State::new();
         if let Some(filter) = &tables.filter {
@@ -208,7 +208,7 @@ impl<F: Features> Router<F> {
             return Err(Box::new((tables, host)));
         }
         // No reader uses these tables yet, so every next hop can get its own record back.
-        tables.next_hops.restore_displaced();
+        tables.routes.next_hops.restore_displaced();
         self.reader = tables.epochs.join();
         std::mem::swap(&mut self.tables, &mut tables);
         std::mem::swap(&mut self.host, &mut host);
@@ -261,7 +261,7 @@ impl<F: Features> Router<F> {
     /// Lets the host do what is due; call it some ten times a second.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.count_oversized(ports);
-        self.tables.next_hops.restore_displaced();
+        self.tables.routes.next_hops.restore_displaced();
         let (host, mut context, _) = self.slow_path(now_ns);
         host.tick(&mut context);
         self.send_outbox(ports);

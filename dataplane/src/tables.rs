@@ -2,12 +2,11 @@
 //! or changed between bursts.
 
 mod adjacency;
-mod find;
+mod error;
 mod kernel_link;
 mod leads;
 mod neighs;
-mod next_hops;
-mod records;
+mod optional;
 mod standing;
 
 use std::collections::HashMap;
@@ -16,29 +15,24 @@ use std::sync::Arc;
 
 use crate::changes::Version;
 use crate::epoch::Epochs;
-use crate::fib::{Capacity, Fib};
+use crate::fib::Capacity;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use crate::links::{LinkRecord, VrfRecord};
+use crate::next_hops::{Action, HEADER_ROOM, NextHop};
 use crate::prefix::RoutePrefix;
-use crate::stages::classify::{VlanEntry, VlanTable};
-use crate::stages::ecmp::{Groups, MOST_MEMBERS, Member, Multipath};
+use crate::stages::classify::{PortRecord, VlanEntry, VlanTable};
+use crate::stages::ecmp::{MOST_MEMBERS, Member};
 use crate::stages::filter::Filter;
 use crate::stages::icmp_redirect::Redirects;
-use crate::stages::route::Fallbacks;
-use crate::stages::rule::Policies;
+use crate::stages::rule::RouteTables;
 use crate::stages::source_check::Sources;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 use adjacency::HostRoutes;
-pub(crate) use find::RouteQuery;
-use kernel_link::KernelRoots;
+pub use error::TablesError;
 pub use leads::Lead;
 use neighs::Neighs;
-pub use next_hops::{MOST_NEXT_HOPS, NextHops, Record, View};
-pub use records::{Action, LinkRecord, NextHop, PortRecord, TablesError, VrfRecord};
 use standing::standing_routes;
-
-/// Room for a prepared Ethernet header in bytes: 14 and two tags, rounded up for the copy.
-pub const HEADER_ROOM: usize = 24;
 
 /// The maximum number of stacked VLAN tags on a link (QinQ).
 pub const MAX_STACKED_TAGS: usize = 2;
@@ -50,34 +44,15 @@ pub struct Tables {
     pub epochs: Arc<Epochs>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortRecord>,
-    /// Links by [`LinkId`].
-    pub links: Vec<LinkRecord>,
-    /// VRFs by [`VrfId`].
-    pub vrfs: Vec<VrfRecord>,
-    /// IPv4 FIBs of all VRFs.
-    pub fib4: Arc<Fib>,
-    /// IPv6 FIBs of all VRFs.
-    pub fib6: Arc<Fib>,
-    /// Next hops by [`NextHopId`].
-    pub next_hops: Arc<NextHops>,
-    /// Next-hop groups by [`NextHopId`] without its group bit.
-    pub groups: Arc<Groups>,
+    /// What decides a packet's route: links, VRFs, FIBs, policies, groups and next hops.
+    pub routes: RouteTables,
     /// Firewall rules, if any.
     pub filter: Option<Arc<Filter>>,
-    /// Every VLAN link, by the link below it and the tag's protocol and identifier.
-    vlans: HashMap<(LinkId, u16, u16), LinkId>,
-    /// The FIBs that others fall back to if they have no route, if any.
-    pub(crate) fallbacks: Option<Box<Fallbacks>>,
-    /// Policies of links, if any.
-    pub(crate) policies: Option<Box<Policies>>,
     /// The links' checks of source addresses, if any.
     pub(crate) sources: Option<Box<Sources>>,
     /// Links on which the kernel sends redirects, if any.
     pub(crate) redirects: Option<Box<Redirects>>,
-    /// The fields that select a group's member for a flow.
-    pub(crate) multipath: Multipath,
     neighs: Neighs,
-    kernel_roots: KernelRoots,
     inert: HashMap<InertKey, NextHopId>,
     /// The targets of next hops that can be redirected in place.
     leads: HashMap<NextHopId, Lead>,
@@ -111,22 +86,12 @@ impl Tables {
     pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
         let epochs = Epochs::new();
         Self {
-            fib4: Arc::new(Fib::new(Arc::clone(&epochs), capacity4).of_version(4)),
-            fib6: Arc::new(Fib::new(Arc::clone(&epochs), capacity6).of_version(6)),
+            routes: RouteTables::new(&epochs, capacity4, capacity6),
             ports: Vec::new(),
-            links: Vec::new(),
-            vrfs: Vec::new(),
-            next_hops: Arc::new(NextHops::new(Arc::clone(&epochs))),
-            groups: Arc::new(Groups::new(Arc::clone(&epochs))),
             filter: None,
-            vlans: HashMap::new(),
-            fallbacks: None,
-            policies: None,
             sources: None,
             redirects: None,
-            multipath: Multipath::default(),
             neighs: Neighs::default(),
-            kernel_roots: KernelRoots::default(),
             inert: HashMap::new(),
             leads: HashMap::new(),
             host_routes: HostRoutes::default(),
@@ -146,19 +111,19 @@ impl Tables {
     #[inline(always)]
     #[must_use]
     pub fn link(&self, id: LinkId) -> &LinkRecord {
-        &self.links[usize::from(id.0)]
+        &self.routes.links[id]
     }
 
     /// The VLAN link behind a tag on another link.
     #[must_use]
     pub fn vlan(&self, parent: LinkId, protocol: u16, vid: u16) -> Option<LinkId> {
-        self.vlans.get(&(parent, protocol, vid)).copied()
+        self.routes.links.vlan(parent, protocol, vid)
     }
 
     /// The next hop with this number; "no route" if there is none.
     #[must_use]
     pub fn next_hop(&self, id: NextHopId) -> NextHop {
-        self.next_hops.get(id)
+        self.routes.next_hops.get(id)
     }
 
     /// Adds a VRF; each has the routes that RFC 1122 and RFC 4291 demand of all hosts.
@@ -166,9 +131,10 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn add_vrf(&mut self) -> Result<VrfId, TablesError> {
-        let id = u16::try_from(self.vrfs.len()).map_err(|_| TablesError::Full)?;
-        let vrf = VrfRecord { root4: self.fib4.add_root()?, root6: self.fib6.add_root()? };
-        self.vrfs.push(vrf);
+        let id = u16::try_from(self.routes.vrfs.len()).map_err(|_| TablesError::Full)?;
+        let vrf =
+            VrfRecord { root4: self.routes.fib4.add_root()?, root6: self.routes.fib6.add_root()? };
+        self.routes.vrfs.push(vrf);
         let id = VrfId(id);
         for (prefix, action) in standing_routes() {
             let next = self.inert(action)?;
@@ -209,16 +175,16 @@ impl Tables {
         vrf: VrfId,
         mtu: u16,
     ) -> Result<LinkId, TablesError> {
-        let below = self.links.get(usize::from(parent.0)).ok_or(TablesError::Unknown)?;
+        let below = self.routes.links.get(parent).ok_or(TablesError::Unknown)?;
         let (port, mut tags) = (below.port, below.tags.clone());
         tags.push((protocol, vid));
         if tags.len() > MAX_STACKED_TAGS {
             return Err(TablesError::TooManyTags);
         }
         let link = self.add_link(port, mac, vrf, mtu, tags)?;
-        self.vlans.insert((parent, protocol, vid.get()), link);
+        self.routes.links.insert_vlan(parent, protocol, vid, link);
         if let Some(record) = self.ports.get_mut(usize::from(port.0)).filter(|p| p.link == parent) {
-            let LinkRecord { mac, root4, root6, .. } = self.links[usize::from(link.0)];
+            let LinkRecord { mac, root4, root6, .. } = self.routes.links[link];
             let own_mac = mac != record.mac;
             record.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, own_mac);
         }
@@ -233,11 +199,8 @@ impl Tables {
         mtu: u16,
         tags: Vec<(u16, Vid)>,
     ) -> Result<LinkId, TablesError> {
-        let roots = *self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-        // One number is reserved: it stands for no link.
-        let id = u16::try_from(self.links.len()).ok().filter(|id| *id < u16::MAX);
-        let id = LinkId(id.ok_or(TablesError::Full)?);
-        self.links.push(LinkRecord {
+        let roots = *self.routes.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        let record = LinkRecord {
             mac: MacWord::new(mac),
             root4: roots.root4.0,
             root6: roots.root6.0,
@@ -247,8 +210,8 @@ impl Tables {
             mtu6: mtu,
             mac_bytes: mac,
             tags,
-        });
-        Ok(id)
+        };
+        self.routes.links.push(record).ok_or(TablesError::Full)
     }
 
     /// Inserts a route into a VRF's FIB, replacing any route to the same prefix.
@@ -275,11 +238,19 @@ impl Tables {
     /// The next hop or group that a VRF's FIB has for an address.
     #[must_use]
     pub fn lookup(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
-        let Some(record) = self.vrfs.get(usize::from(vrf.0)) else { return NextHopId::NO_ROUTE };
+        let Some(record) = self.routes.vrfs.get(usize::from(vrf.0)) else {
+            return NextHopId::NO_ROUTE;
+        };
         match address {
-            IpAddr::V4(v4) => self.fib4.lookup(record.root4, u128::from(v4.to_bits()) << 96),
-            IpAddr::V6(v6) => self.fib6.lookup(record.root6, v6.to_bits()),
+            IpAddr::V4(v4) => self.routes.fib4.lookup(record.root4, u128::from(v4.to_bits()) << 96),
+            IpAddr::V6(v6) => self.routes.fib6.lookup(record.root6, v6.to_bits()),
         }
+    }
+
+    /// The next hop or group for an address, from a VRF's FIB or else from those that it falls back to.
+    #[must_use]
+    pub fn resolve(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
+        self.routes.resolve(vrf, address)
     }
 
     /// The next hop that delivers to the router itself.
@@ -328,7 +299,7 @@ impl Tables {
         if let Some(id) = self.inert.get(&InertKey::Glean(link)) {
             return Ok(*id);
         }
-        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
         let next = NextHop { link, port: record.port, ..NextHop::inert(Action::Glean) };
         let id = self.push_next_hop(next)?;
         self.inert.insert(InertKey::Glean(link), id);
@@ -336,7 +307,7 @@ impl Tables {
     }
 
     fn push_next_hop(&self, next: NextHop) -> Result<NextHopId, TablesError> {
-        self.next_hops.push(&next).ok_or(TablesError::Full)
+        self.routes.next_hops.push(&next).ok_or(TablesError::Full)
     }
 
     /// Adds a next-hop group.
@@ -347,7 +318,7 @@ impl Tables {
         if members.is_empty() || members.len() > MOST_MEMBERS {
             return Err(TablesError::GroupSize);
         }
-        let number = self.groups.push(members).ok_or(TablesError::Full)?;
+        let number = self.routes.groups.push(members).ok_or(TablesError::Full)?;
         Ok(NextHopId(NextHopId::GROUP | number))
     }
 
@@ -360,7 +331,7 @@ impl Tables {
             return Err(TablesError::GroupSize);
         }
         let number = id.0 & !NextHopId::GROUP;
-        let done = id.is_group() && self.groups.set(number, members);
+        let done = id.is_group() && self.routes.groups.set(number, members);
         if done { Ok(()) } else { Err(TablesError::Unknown) }
     }
 

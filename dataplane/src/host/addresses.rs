@@ -26,7 +26,7 @@ impl Addresses {
     /// Addresses of all links in a VRF.
     fn in_vrf(&self, tables: &Tables, vrf: VrfId) -> impl Iterator<Item = (IpAddr, u8)> {
         let links = self.by_link.iter().filter(move |(link, _)| {
-            tables.links.get(usize::from(link.0)).is_some_and(|record| record.vrf == vrf)
+            tables.routes.links.get(**link).is_some_and(|record| record.vrf == vrf)
         });
         links.flat_map(|(_, addresses)| addresses.iter().copied())
     }

@@ -8,9 +8,9 @@ use super::neigh::{Due, Effect, Key, LOCKTIME_NS, News, QUEUE_TOTAL, State, Wait
 use super::{Context, Host, Outgoing, Packet, build};
 use crate::frame::{Descriptor, FrameAddr};
 use crate::id::{LinkId, NextHopId, PortId, VrfId};
-use crate::stages::ecmp;
+use crate::next_hops::{Action, HEADER_ROOM};
 use crate::stages::filter::PolicyRoute;
-use crate::tables::{Action, HEADER_ROOM, Tables};
+use crate::tables::Tables;
 use crate::verdict::{DropReason, PuntReason};
 
 /// Where a packet leaves: its egress link and next station.
@@ -55,16 +55,8 @@ pub(super) fn onward(
 }
 
 /// The destination that a next hop or group leads to.
-fn destination_by(
-    tables: &Tables,
-    mut id: NextHopId,
-    address: IpAddr,
-    packet: &[u8],
-) -> Destination {
-    if id.is_group() {
-        id = ecmp::member(tables, id, packet);
-    }
-    let next = tables.next_hop(id);
+fn destination_by(tables: &Tables, id: NextHopId, address: IpAddr, packet: &[u8]) -> Destination {
+    let next = tables.next_hop(tables.routes.member(id, packet));
     match next.action {
         Action::Forward | Action::Resolve => Destination::EgressLink(EgressLink {
             link: next.link,

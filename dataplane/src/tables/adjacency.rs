@@ -7,8 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Action, Tables, TablesError};
+use super::{Tables, TablesError};
 use crate::id::{LinkId, NextHopId, VrfId};
+use crate::next_hops::Action;
 use crate::prefix::RoutePrefix;
 
 /// The host routes that were made for neighbours, and the neighbours that may need one.
@@ -84,7 +85,7 @@ impl Tables {
 
     /// The link that holds the destinations of a next hop, if they are neighbours themselves.
     fn connected(&self, next: NextHopId) -> Option<LinkId> {
-        let view = self.next_hops.view();
+        let view = self.routes.next_hops.view();
         let record = view.record(view.installed(next)).filter(|_| !next.is_group())?;
         (record.action() == Action::Glean).then(|| record.link())
     }
@@ -150,37 +151,37 @@ impl Tables {
     }
 
     fn put(&self, vrf: VrfId, prefix: RoutePrefix, next: NextHopId) -> Result<(), TablesError> {
-        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
         match prefix {
-            RoutePrefix::V4(prefix) => self.fib4.insert(record.root4, prefix, next)?,
-            RoutePrefix::V6(prefix) => self.fib6.insert(record.root6, prefix, next)?,
+            RoutePrefix::V4(prefix) => self.routes.fib4.insert(record.root4, prefix, next)?,
+            RoutePrefix::V6(prefix) => self.routes.fib6.insert(record.root6, prefix, next)?,
         }
         Ok(())
     }
 
     fn take(&self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
-        let record = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
         Ok(match prefix {
-            RoutePrefix::V4(prefix) => self.fib4.remove(record.root4, prefix)?,
-            RoutePrefix::V6(prefix) => self.fib6.remove(record.root6, prefix)?,
+            RoutePrefix::V4(prefix) => self.routes.fib4.remove(record.root4, prefix)?,
+            RoutePrefix::V6(prefix) => self.routes.fib6.remove(record.root6, prefix)?,
         })
     }
 
     fn exact_route(&self, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
-        let record = self.vrfs.get(usize::from(vrf.0))?;
+        let record = self.routes.vrfs.get(usize::from(vrf.0))?;
         match RoutePrefix::host(address) {
-            RoutePrefix::V4(prefix) => self.fib4.get(record.root4, prefix),
-            RoutePrefix::V6(prefix) => self.fib6.get(record.root6, prefix),
+            RoutePrefix::V4(prefix) => self.routes.fib4.get(record.root4, prefix),
+            RoutePrefix::V6(prefix) => self.routes.fib6.get(record.root6, prefix),
         }
     }
 
     /// The next hop of the longest prefix that covers an address and other addresses.
     fn cover(&self, vrf: VrfId, address: IpAddr) -> Option<NextHopId> {
-        let record = self.vrfs.get(usize::from(vrf.0))?;
+        let record = self.routes.vrfs.get(usize::from(vrf.0))?;
         let len = if address.is_ipv4() { 31 } else { 127 };
         let found = match RoutePrefix::new(address, len) {
-            RoutePrefix::V4(prefix) => self.fib4.longest(record.root4, prefix),
-            RoutePrefix::V6(prefix) => self.fib6.longest(record.root6, prefix),
+            RoutePrefix::V4(prefix) => self.routes.fib4.longest(record.root4, prefix),
+            RoutePrefix::V6(prefix) => self.routes.fib6.longest(record.root6, prefix),
         };
         found.map(|(_, next)| next)
     }

@@ -1,22 +1,13 @@
 //! Links whose packets take the kernel path, and MTUs that differ by family.
 
-use super::{Action, LinkRecord, Tables, TablesError};
+use super::{Tables, TablesError};
 use crate::fib::Root;
 use crate::id::LinkId;
+use crate::links::LinkRecord;
+use crate::next_hops::Action;
 use crate::prefix::RoutePrefix;
 use crate::stages::classify::VlanEntry;
 use crate::verdict::PuntReason;
-
-/// FIBs that send every address to the kernel path, IPv4 and IPv6; created when needed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KernelRoots([Option<Root>; 2]);
-
-impl KernelRoots {
-    /// Says whether `root` is the FIB of its family.
-    pub(super) fn has(self, version: u8, root: u32) -> bool {
-        self.0[usize::from(version != 4)] == Some(Root(root))
-    }
-}
 
 impl Tables {
     /// Sets the families whose packets take the kernel path if they arrive on a link, whatever
@@ -27,8 +18,8 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn set_kernel_link(&mut self, link: LinkId, v4: bool, v6: bool) -> Result<(), TablesError> {
-        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        let vrf = *self.vrfs.get(usize::from(record.vrf.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
+        let vrf = *self.routes.vrfs.get(usize::from(record.vrf.0)).ok_or(TablesError::Unknown)?;
         let root4 = if v4 { self.kernel_root(true)? } else { vrf.root4 };
         let root6 = if v6 { self.kernel_root(false)? } else { vrf.root6 };
         self.set_roots(link, (root4.0, root6.0));
@@ -38,21 +29,21 @@ impl Tables {
 
     fn kernel_root(&mut self, is_ipv4: bool) -> Result<Root, TablesError> {
         let index = usize::from(!is_ipv4);
-        if let Some(root) = self.kernel_roots.0[index] {
+        if let Some(root) = self.routes.kernel_roots.0[index] {
             return Ok(root);
         }
         let next = self.inert(Action::Punt(PuntReason::KernelLink))?;
-        let fib = if is_ipv4 { &self.fib4 } else { &self.fib6 };
+        let fib = if is_ipv4 { &self.routes.fib4 } else { &self.routes.fib6 };
         let root = fib.add_root()?;
         let (RoutePrefix::V4(all) | RoutePrefix::V6(all)) = RoutePrefix::all(is_ipv4);
         fib.insert(root, all, next)?;
-        self.kernel_roots.0[index] = Some(root);
+        self.routes.kernel_roots.0[index] = Some(root);
         Ok(root)
     }
 
     /// Stores the roots of a link's FIBs wherever the path reads them.
     fn set_roots(&mut self, link: LinkId, (root4, root6): (u32, u32)) {
-        let Some(record) = self.links.get_mut(usize::from(link.0)) else { return };
+        let Some(record) = self.routes.links.get_mut(link) else { return };
         (record.root4, record.root6) = (root4, root6);
         let LinkRecord { port, ref tags, .. } = *record;
         let Some(port) = self.ports.get_mut(usize::from(port.0)) else { return };
@@ -70,7 +61,7 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn set_mtu6(&mut self, link: LinkId, mtu: u16) -> Result<(), TablesError> {
-        let record = self.links.get_mut(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.links.get_mut(link).ok_or(TablesError::Unknown)?;
         record.mtu6 = mtu.min(record.mtu);
         self.renew_neighs6(link)
     }
@@ -87,7 +78,7 @@ mod tests {
 
     fn sent_or_punted(tables: &Tables, way: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
         let path = crate::dispatch::Path::detect();
-        let mut path_bench = PathBench::<crate::path::AllStages>::over(tables, path, 2048);
+        let mut path_bench = PathBench::<crate::features::AllStages>::over(tables, path, 2048);
         match path_bench.one(0, &way.packet(0, dst).build()) {
             Outcome::Sent(..) => None,
             Outcome::Punt(reason, link, _) => {
@@ -125,9 +116,9 @@ mod tests {
     fn there_is_one_fib_for_all_such_links() {
         let mut tables = tables();
         tables.set_kernel_link(LinkVariant::Plain.link(0), true, true).unwrap();
-        let count = tables.next_hops.len();
+        let count = tables.routes.next_hops.len();
         tables.set_kernel_link(LinkVariant::Vlan.link(0), true, true).unwrap();
-        assert_eq!(tables.next_hops.len(), count);
+        assert_eq!(tables.routes.next_hops.len(), count);
         let [first, second] =
             [LinkVariant::Plain, LinkVariant::Vlan].map(|way| tables.link(way.link(0)));
         assert_eq!((first.root4, first.root6), (second.root4, second.root6));

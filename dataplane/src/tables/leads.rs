@@ -7,8 +7,9 @@
 use std::net::IpAddr;
 
 use super::neighs::NeighRequest;
-use super::{Action, NextHop, Tables, TablesError};
+use super::{Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
+use crate::next_hops::{Action, NextHop};
 use crate::verdict::{DropReason, PuntReason};
 
 /// The target of a lead.

@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Action, NextHop, Tables, TablesError};
+use super::{Tables, TablesError};
 use crate::id::{LinkId, NextHopId};
+use crate::next_hops::{Action, NextHop};
 
 /// The neighbours that are known or needed.
 #[derive(Debug, Default)]
@@ -94,7 +95,7 @@ impl Tables {
         mtu: u16,
         is_ipv4: bool,
     ) -> Result<NeighRequest, TablesError> {
-        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
         // The IPv6 MTU may change and never exceeds this one.
         let is_less = mtu < record.mtu;
         Ok(NeighRequest { mtu: if is_less { mtu } else { u16::MAX }, is_ipv4 })
@@ -138,7 +139,7 @@ impl Tables {
         if let Some(id) = self.find_neigh(link, address) {
             return Ok(id);
         }
-        let record = self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
+        let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
         let inert = NextHop::inert(Action::Resolve);
         let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
         let id = match self.neighs.spare.pop() {
@@ -156,10 +157,10 @@ impl Tables {
 
     pub(super) fn change(&self, id: NextHopId, next: &NextHop) -> Result<(), TablesError> {
         // A neighbour that is only confirmed has not changed.
-        if self.next_hops.get(id) == *next {
+        if self.routes.next_hops.get(id) == *next {
             return Ok(());
         }
-        if self.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
+        if self.routes.next_hops.set(id, next) { Ok(()) } else { Err(TablesError::Full) }
     }
 
     /// Sets a neighbour's address; none means that it is not known (any more).

@@ -1,6 +1,6 @@
 //! Routes that every VRF has.
 
-use super::Action;
+use crate::next_hops::Action;
 use crate::prefix::{Prefix, RoutePrefix};
 use crate::verdict::DropReason;
 

@@ -3,9 +3,9 @@
 use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
+use tollway_dataplane::features::{AllStages, Features};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
-use tollway_dataplane::path::{AllStages, Features};
 use tollway_dataplane::stages::filter::State;
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::Tables;

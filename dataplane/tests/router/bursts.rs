@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::path::{AllStages, NoStages};
+use tollway_dataplane::features::{AllStages, NoStages};
 use tollway_dataplane::tolls::SAMPLE_EVERY;
 use tollway_dataplane::verdict::DropReason;
 

@@ -113,13 +113,13 @@ fn every_change_is_noticed_before_the_next_packet() {
     let group = net.router.tables.lookup(vrf, Special::Group.host4());
     let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
     let prefix = RoutePrefix::new(ip("203.0.113.0"), 24);
-    let root4 = net.router.tables.vrfs[0].root4;
+    let root4 = net.router.tables.routes.vrfs[0].root4;
     type Change = Box<dyn FnOnce(&mut Tables)>;
     let changes: [(&str, Change); 8] = [
         ("a route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
         ("no route", Box::new(move |t| assert!(t.remove(vrf, prefix).unwrap()))),
         ("a route by way of the FIB", {
-            Box::new(move |t| t.fib4.insert(root4, bare(prefix), next).unwrap())
+            Box::new(move |t| t.routes.fib4.insert(root4, bare(prefix), next).unwrap())
         }),
         ("an IPv6 route", {
             let prefix = RoutePrefix::new(ip("2001:db8:5::"), 48);
@@ -239,13 +239,13 @@ fn lookups_under_an_unchanged_version_are_no_older_than_any_change() {
     const ROUNDS: u32 = 100_000;
     let tables = tables();
     let (vrf, host) = (LinkVariant::Plain.vrf(), ip("203.0.113.5"));
-    let (root, prefix) = (tables.vrfs[0].root4, bare(RoutePrefix::host(host)));
-    tables.fib4.insert(root, prefix, NextHopId(0)).unwrap();
+    let (root, prefix) = (tables.routes.vrfs[0].root4, bare(RoutePrefix::host(host)));
+    tables.routes.fib4.insert(root, prefix, NextHopId(0)).unwrap();
     let done = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for round in 1..=ROUNDS {
-                tables.fib4.insert(root, prefix, NextHopId(round)).unwrap();
+                tables.routes.fib4.insert(root, prefix, NextHopId(round)).unwrap();
                 done.store(round, Ordering::Release);
                 dawdle(100);
             }

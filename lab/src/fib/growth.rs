@@ -1,7 +1,7 @@
 //! The cost of forwarding as a table grows.
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::AllStages;
+use tollway_dataplane::features::AllStages;
 
 use super::data::more;
 use super::scene::{self, Family};

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::AllStages;
+use tollway_dataplane::features::AllStages;
 
 use crate::machine::Machine;
 use crate::report::{Report, Row};

@@ -83,7 +83,7 @@ fn failed(error: TablesError) -> String {
 
 /// Two ports, and next hops of a family through the second.
 fn ports(tables: &mut Tables, family: Family) -> Result<(VrfId, Vec<NextHopId>), TablesError> {
-    let vrf = if tables.vrfs.is_empty() { tables.add_vrf()? } else { VrfId(0) };
+    let vrf = if tables.routes.vrfs.is_empty() { tables.add_vrf()? } else { VrfId(0) };
     if tables.ports.is_empty() {
         for mac in ROUTER_MAC {
             tables.add_port(mac, vrf, MTU)?;

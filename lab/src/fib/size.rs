@@ -43,7 +43,7 @@ pub(super) fn build(
             let both = scene::both(table)?;
             seconds.push(start.elapsed().as_secs_f64());
             let (bytes4, bytes6) =
-                (both.fib4.memory_bytes() as f64, both.fib6.memory_bytes() as f64);
+                (both.routes.fib4.memory_bytes() as f64, both.routes.fib6.memory_bytes() as f64);
             // Memory depends slightly on the order: report the larger value.
             for (name, bytes) in [
                 ("memory_bytes_full", bytes4 + bytes6),
@@ -84,7 +84,7 @@ pub(super) fn vrfs(
             scene::add_vrf(&mut tables, &v4, &v6)?;
         }
         bar.inc(1);
-        Ok((tables.fib4.memory_bytes() + tables.fib6.memory_bytes()) as f64)
+        Ok((tables.routes.fib4.memory_bytes() + tables.routes.fib6.memory_bytes()) as f64)
     };
     for (name, bytes) in [
         ("memory_bytes_empty_vrf", weigh(0, 0)? / VRFS as f64),

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use tollway_dataplane::features::AllStages;
 use tollway_dataplane::fib::{Fib, FibError, Root};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::path::AllStages;
 use tollway_dataplane::prefix::Prefix;
 
 use super::scene::{self, Family};
@@ -59,10 +59,10 @@ pub(super) fn measure(
     let mut tables = scene::tables(Family::V4, &prefixes)?;
     // Every packet is forwarded, whatever is withdrawn at the moment.
     scene::add_default(&mut tables)?;
-    let in_use = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
+    let in_use = (Arc::clone(&tables.routes.fib4), tables.routes.vrfs[0].root4);
     let mut others = scene::tables(Family::V4, &prefixes)?;
     scene::add_default(&mut others)?;
-    let others = (Arc::clone(&others.fib4), others.vrfs[0].root4);
+    let others = (Arc::clone(&others.routes.fib4), others.routes.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
     let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
     let order = Order::default();

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use tollway_dataplane::features::AllStages;
 use tollway_dataplane::id::Vid;
-use tollway_dataplane::path::AllStages;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
 use tollway_dataplane::tables::{Tables, TablesError};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use tollway_dataplane::path::AllStages;
+use tollway_dataplane::features::AllStages;
 use tollway_dataplane::stages::filter::{
     Address, Condition, Field, Filter, LiveSet, LiveSetError, Op, Point, Rule, Rules,
 };

@@ -5,10 +5,10 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::burst::BURST;
+use tollway_dataplane::features::AllStages;
 use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::NextHopId;
-use tollway_dataplane::path::AllStages;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::{checksum, word32};
@@ -282,15 +282,15 @@ impl SmallPath {
     #[inline(always)]
     fn find(&self, addr: FrameAddr) -> Route {
         let bytes: &Template = self.umem.bytes(addr, 0);
-        let vrf = self.scene.tables.vrfs[1];
+        let vrf = self.scene.tables.routes.vrfs[1];
         let next = match self.family {
             0 => {
                 let dst = u32::from_be_bytes([bytes[30], bytes[31], bytes[32], bytes[33]]);
-                look_up(&self.scene.tables.fib4, vrf.root4, u128::from(dst) << 96)
+                look_up(&self.scene.tables.routes.fib4, vrf.root4, u128::from(dst) << 96)
             }
             _ => {
                 let dst = bytes[38..54].try_into().unwrap_or([0; 16]);
-                look_up(&self.scene.tables.fib6, vrf.root6, u128::from_be_bytes(dst))
+                look_up(&self.scene.tables.routes.fib6, vrf.root6, u128::from_be_bytes(dst))
             }
         };
         let header = [2, 1, 0, 0, 0, next.0 as u8, 2, 0, 0, 0, 0, 2];

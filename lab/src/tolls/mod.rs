@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tollway_dataplane::path::{AllStages, Features, NoStages};
+use tollway_dataplane::features::{AllStages, Features, NoStages};
 
 use crate::machine::Machine;
 use crate::report::{self, Report};

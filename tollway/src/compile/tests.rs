@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tollway_dataplane::tables::Action;
+use tollway_dataplane::next_hops::Action;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::*;
@@ -127,7 +127,7 @@ fn compiled(tables: &Tables, vrf: usize, address: IpAddr) -> Fate {
     // are smaller, so every share is found.
     const STEP_BITS: u32 = 21;
     let hashes = (0..1_u32 << (31 - STEP_BITS)).map(|step| step << STEP_BITS);
-    Fate::Spread(hashes.map(|hash| single(tables.groups.select(group, hash))).collect())
+    Fate::Spread(hashes.map(|hash| single(tables.routes.groups.select(group, hash))).collect())
 }
 
 /// Addresses with few random bits, so that prefixes often contain addresses.
@@ -246,10 +246,10 @@ proptest! {
 #[test]
 fn links_keep_their_positions_and_tags() {
     let Compiled { tables, .. } = compile(&small_model()).unwrap();
-    let tags: Vec<_> = tables.links.iter().map(|link| link.tags.len()).collect();
+    let tags: Vec<_> = tables.routes.links.iter().map(|link| link.tags.len()).collect();
     assert_eq!(tags, [0, 0, 0, 1, 2]);
-    assert_eq!(tables.links[4].tags[0].0, 0x88a8);
-    assert_eq!(tables.links[4].port.0, 0);
+    assert_eq!(tables.routes.links[LinkId(4)].tags[0].0, 0x88a8);
+    assert_eq!(tables.routes.links[LinkId(4)].port.0, 0);
     assert_eq!(tables.ports.len(), 3);
 }
 

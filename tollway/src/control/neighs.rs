@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollway_dataplane::id::{LinkId, NextHopId};
+use tollway_dataplane::next_hops::{Action, HEADER_ROOM, NextHop, NextHops};
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tables::{Action, HEADER_ROOM, NextHop, NextHops};
 
 use super::message::Neigh;
 use crate::names::Names;
@@ -22,7 +22,7 @@ pub(super) fn note(router: &Router) -> Noted {
     let state = |link, address| router.host.neigh_state(link, address);
     let neighs = router.tables.neighs();
     let neighs = neighs.map(|(link, address, next)| (link, address, next, state(link, address)));
-    Noted { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.next_hops) }
+    Noted { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.routes.next_hops) }
 }
 
 impl Noted {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::links::VrfRecord;
+use tollway_dataplane::next_hops::{Action, NextHops};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::ecmp::Groups;
-use tollway_dataplane::tables::{Action, NextHops, VrfRecord};
 use tollway_dataplane::verdict::DropReason;
 
 use super::message::{NextHop, Route};
@@ -39,14 +40,14 @@ impl Reader {
     pub(super) fn new(router: &Router) -> Self {
         let tables = &router.tables;
         Self {
-            vrfs: tables.vrfs.clone(),
-            fallbacks: (0..tables.vrfs.len() as u16)
+            vrfs: tables.routes.vrfs.clone(),
+            fallbacks: (0..tables.routes.vrfs.len() as u16)
                 .map(|vrf| tables.fallback(VrfId(vrf)))
                 .collect(),
-            fib4: Arc::clone(&tables.fib4),
-            fib6: Arc::clone(&tables.fib6),
-            next_hops: Arc::clone(&tables.next_hops),
-            groups: Arc::clone(&tables.groups),
+            fib4: Arc::clone(&tables.routes.fib4),
+            fib6: Arc::clone(&tables.routes.fib6),
+            next_hops: Arc::clone(&tables.routes.next_hops),
+            groups: Arc::clone(&tables.routes.groups),
         }
     }
 

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use serde::Serialize;
 use tollway_dataplane::clock;
 use tollway_dataplane::id::VrfId;
+use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tables::LinkRecord;
 
 use super::message::{
     All, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, ShowRequest, line,
@@ -227,7 +227,7 @@ impl RequestHandler {
 
     fn links(&self) -> Result<String, String> {
         let links = self.on_worker(|names, router, _| {
-            let records = router.tables.links.iter().zip(&names.links);
+            let records = router.tables.routes.links.iter().zip(&names.links);
             records.map(|(record, link)| describe(names, record, link)).collect()
         })?;
         Ok(line(&Links { links }))

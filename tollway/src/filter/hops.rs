@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
-use tollway_dataplane::tables::{Action as NextAction, Tables};
+use tollway_dataplane::next_hops::Action as NextAction;
+use tollway_dataplane::tables::Tables;
 
 use super::eval::Link;
 use super::ir::{Action, Place, Ruleset, Step};
@@ -64,7 +65,7 @@ pub fn resolve(
 ) -> Result<Vec<NextHopId>, HopError> {
     for (place, action) in actions(rules) {
         let error = match action {
-            Action::Fib(number) if *number as usize >= tables.vrfs.len() => HopError {
+            Action::Fib(number) if *number as usize >= tables.routes.vrfs.len() => HopError {
                 place: place.clone(),
                 what: format!("there is no VRF number {number}"),
                 remedy: "write 0 for the main one, or the place of another in the configuration",

@@ -182,7 +182,7 @@ impl State {
 impl Change {
     /// Applies the change to tables; false if it has to be retried.
     fn apply(&self, tables: &mut Tables) -> bool {
-        if usize::from(self.link.0) >= tables.links.len() {
+        if usize::from(self.link.0) >= tables.routes.links.len() {
             return true;
         }
         match self.mac {

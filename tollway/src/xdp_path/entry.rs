@@ -3,8 +3,8 @@
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::next_hops::{HEADER_ROOM, Record};
 use tollway_dataplane::stages::filter::FlowKey;
-use tollway_dataplane::tables::{HEADER_ROOM, Record};
 use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};

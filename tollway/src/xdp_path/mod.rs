@@ -41,8 +41,9 @@ use tollway_dataplane::burst::{BURST, Burst, Lanes};
 use tollway_dataplane::changes::{Changes, Version};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{PortId, RecordId};
+use tollway_dataplane::next_hops::Record;
 use tollway_dataplane::stages::filter::Count;
-use tollway_dataplane::tables::{Record, Tables};
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{PuntReason, Verdict};
 use tollway_dataplane::xdp_path::XdpPath;
 
@@ -258,7 +259,7 @@ impl<F: Flows> XdpFlows<F> {
                 self.due.push(Due { at, key: flow.key(), flow: entry::to_kernel(under) });
             }
             Next::Route(id) => {
-                let next_hops = tables.next_hops.view();
+                let next_hops = tables.routes.next_hops.view();
                 if let Some(record) = next_hops.record(id)
                     && self.ports.is_exit(record)
                     && let Some(tally) = self.tally(tables, flow, record)
@@ -371,7 +372,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
         if lanes.is_empty() || !self.ports.is_entrance(burst.port) {
             return;
         }
-        let next_hops = tables.next_hops.view();
+        let next_hops = tables.routes.next_hops.view();
         let mut hashes = [FlowHash::default(); BURST];
         let mut generations = [0; BURST];
         let mut known = Lanes::NONE;

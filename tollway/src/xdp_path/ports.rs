@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::tables::Record;
+use tollway_dataplane::next_hops::Record;
 
 use crate::xdp::Refusals;
 

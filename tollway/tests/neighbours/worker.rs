@@ -13,9 +13,9 @@ use tollway::ports::Devices;
 use tollway::worker::{self, Duties, Mailbox, Stop};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
+use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tables::{Action, HEADER_ROOM};
 
 use crate::namespaces::{PATIENCE, Process, sh};
 

@@ -14,7 +14,8 @@ use tollway::controller::lookup_chains::LookupChains;
 use tollway::controller::netlink::{Settings, Source};
 use tollway::controller::rib::{Ignoring, Rib};
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
-use tollway_dataplane::tables::{Action, Tables};
+use tollway_dataplane::next_hops::Action;
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::namespaces::PATIENCE;
@@ -181,7 +182,7 @@ impl Router {
             return Answer::NoRoute;
         }
         if next.is_group() {
-            let members = tables.groups.members(next.0 & !NextHopId::GROUP);
+            let members = tables.routes.groups.members(next.0 & !NextHopId::GROUP);
             let members = members.iter().map(|member| self.answer(tables, member.next));
             let mut all = BTreeSet::new();
             for member in members {

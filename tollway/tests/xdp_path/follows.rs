@@ -79,7 +79,7 @@ pub fn soon() {
     let mut bench = Bench::new();
     let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).build();
     let tables = &bench.net.router.tables;
-    let (fib, root) = (Arc::clone(&tables.fib4), tables.vrfs[0].root4);
+    let (fib, root) = (Arc::clone(&tables.routes.fib4), tables.routes.vrfs[0].root4);
     let next = way_to(tables, 1);
     let RoutePrefix::V4(beside) = RoutePrefix::new(ip("10.1.77.0"), 24) else {
         panic!("an IPv4 prefix")

@@ -34,7 +34,7 @@ fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
     let router = &mut bench.net.router;
-    let links = vec![Link::default(); router.tables.links.len()];
+    let links = vec![Link::default(); router.tables.routes.links.len()];
     let filter = program::compile(rules, &links, &router.tables.epochs).unwrap();
     router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
 }

@@ -35,7 +35,7 @@ fn known(lab: &Lab, link: LinkId, address: IpAddr) -> Option<[u8; 6]> {
     let next = tables.next_hop(tables.lookup(tables.link(link).vrf, address));
     let start = next.header.len() - usize::from(next.header_len);
     let mac = next.header[start..].first_chunk().copied();
-    mac.filter(|_| next.action == crate::tables::Action::Forward)
+    mac.filter(|_| next.action == crate::next_hops::Action::Forward)
 }
 
 #[test]
@@ -197,12 +197,12 @@ fn forgotten_neighbours_leave_no_next_hop_behind() {
     let mut lab = Lab::new();
     lab.receive(A, &request(ALICE, ALICE4, own4(0)));
     lab.pass(20 * S);
-    let next_hops = lab.router.tables.next_hops.len();
+    let next_hops = lab.router.tables.routes.next_hops.len();
     for last in 1..100 {
         lab.receive(A, &request(ALICE, Ipv4Addr::new(10, 0, 0, last), own4(0)));
         lab.pass(20 * S);
     }
-    assert_eq!(lab.router.tables.next_hops.len(), next_hops);
+    assert_eq!(lab.router.tables.routes.next_hops.len(), next_hops);
 }
 
 #[test]

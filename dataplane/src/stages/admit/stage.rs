@@ -1,6 +1,6 @@
 use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Umem;
-use crate::tables::PortRecord;
+use crate::id::LinkId;
 use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, ethertype};
 
@@ -16,12 +16,13 @@ pub struct Admitted {
     pub tagged: Lanes,
 }
 
-/// Sorts the burst's frames; those that are not admitted exit with a verdict.
+/// Sorts the burst's frames by what they carry; those that are not admitted exit with a verdict. `mac` is
+/// the port's address, `link` the link for its untagged frames.
 #[inline(always)]
-pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
+pub fn run(burst: &mut Burst, umem: &Umem, mac: MacWord, link: LinkId) -> Admitted {
     let all = burst.lanes();
     burst.l3 = [eth::LEN as u8; BURST];
-    burst.link = [port.link; BURST];
+    burst.link = [link; BURST];
     // Most bursts carry one ethertype, so the first frame's is the one to compare with.
     let first = EthView(umem.bytes(burst.addr[0], 0)).ethertype();
     if ethertype::is_vlan(first) {
@@ -30,7 +31,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
     let mut rest = Lanes::NONE;
     for lane in 0..burst.count.min(BURST) {
         let eth = EthView(umem.bytes(burst.addr[lane], 0));
-        if eth.dst() != port.mac || eth.ethertype() != first {
+        if eth.dst() != mac || eth.ethertype() != first {
             rest.insert_rare(lane);
         }
     }
@@ -41,7 +42,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, port: &PortRecord) -> Admitted {
         ethertype::IPV6 => admitted.ip6 = alike,
         _ => rest = all,
     }
-    if rest.is_empty() { admitted } else { sort(burst, umem, port.mac, rest, admitted) }
+    if rest.is_empty() { admitted } else { sort(burst, umem, mac, rest, admitted) }
 }
 
 /// Sorts the frames of a mixed burst and adds them to those already admitted.

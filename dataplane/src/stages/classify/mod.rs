@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 pub use stage::{Classified, run};
-pub use table::{VlanEntry, VlanTable};
+pub use table::{PortRecord, VlanEntry, VlanTable};
 
 /// The maximum number of tags in a frame: two links deep and a priority tag each.
 pub const MAX_TAGS: usize = 4;

@@ -1,11 +1,11 @@
 use super::MAX_TAGS;
-use super::table::VlanLinks;
+use super::table::{PortRecord, VlanLinks};
 use crate::burst::{BURST, Burst, Lanes};
+use crate::features::Features;
 use crate::frame::Umem;
 use crate::id::LinkId;
-use crate::path::Features;
+use crate::links::{LinkRecord, Links};
 use crate::stages::admit::{self, Admitted};
-use crate::tables::{LinkRecord, PortRecord, Tables};
 use crate::verdict::{DropReason, Verdict};
 use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
 use crate::wire::vlan::{self, TagView};
@@ -27,7 +27,7 @@ const TAGGED: usize = eth::LEN + vlan::LEN;
 pub fn run<F: Features>(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    links: &Links,
     port: &PortRecord,
     mut admitted: Admitted,
 ) -> Classified {
@@ -40,7 +40,7 @@ pub fn run<F: Features>(
     }
     let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
     if F::VLAN && !admitted.tagged.is_empty() {
-        untag(burst, umem, tables, port, admitted, &mut classified);
+        untag(burst, umem, links, port, admitted, &mut classified);
     } else if classified.ip6.is_empty() {
         burst.root = [port.root4; BURST];
     } else {
@@ -59,7 +59,7 @@ pub fn run<F: Features>(
 fn untag(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    links: &Links,
     port: &PortRecord,
     mut admitted: Admitted,
     classified: &mut Classified,
@@ -74,16 +74,16 @@ fn untag(
             rest = admitted.tagged;
             continue;
         }
-        let Some(links) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
+        let Some(vlans) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
             rare = rare.or(rest);
             break;
         };
-        let (others, strays) = match (links.own_macs, rest.dense()) {
+        let (others, strays) = match (vlans.own_macs, rest.dense()) {
             (false, Some(range)) => {
-                untag_alike::<false>(burst, umem, tables, port.mac, links, kind, range)
+                untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, range)
             }
-            (false, None) => untag_alike::<false>(burst, umem, tables, port.mac, links, kind, rest),
-            (true, _) => untag_alike::<true>(burst, umem, tables, port.mac, links, kind, rest),
+            (false, None) => untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, rest),
+            (true, _) => untag_alike::<true>(burst, umem, links, port.mac, vlans, kind, rest),
         };
         let done = rest.without(others).without(strays);
         match kind.ethertype() {
@@ -102,7 +102,7 @@ fn untag(
     classified.ip4 = classified.ip4.or(admitted.ip4);
     classified.ip6 = classified.ip6.or(admitted.ip6);
     if !rare.is_empty() {
-        walk_all(burst, umem, tables, port, rare, classified);
+        walk_all(burst, umem, links, port, rare, classified);
     }
 }
 
@@ -117,9 +117,9 @@ const fn is_ip(kind: TagKind) -> bool {
 fn untag_alike<const OWN_MACS: bool>(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    links: &Links,
     port_mac: MacWord,
-    links: VlanLinks<'_>,
+    vlans: VlanLinks<'_>,
     kind: TagKind,
     lanes: impl IntoIterator<Item = usize>,
 ) -> (Lanes, Lanes) {
@@ -131,12 +131,12 @@ fn untag_alike<const OWN_MACS: bool>(
             others.insert_rare(lane);
             continue;
         }
-        let entry = links.get(eth.vid());
+        let entry = vlans.get(eth.vid());
         if !entry.is_some() {
             strays.insert_rare(lane);
             continue;
         }
-        let mac = if OWN_MACS { tables.link(entry.link).mac } else { port_mac };
+        let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
         if eth.dst() != mac {
             strays.insert_rare(lane);
             continue;
@@ -153,17 +153,17 @@ fn untag_alike<const OWN_MACS: bool>(
 fn walk_all(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    links: &Links,
     port: &PortRecord,
     lanes: Lanes,
     classified: &mut Classified,
 ) {
     for lane in lanes {
         let (addr, len) = (burst.addr[lane], burst.len[lane]);
-        let walked = walk(umem.frame(addr, usize::from(len)), tables, port.link);
+        let walked = walk(umem.frame(addr, usize::from(len)), links, port.link);
         burst.l3[lane] = walked.l3;
         burst.link[lane] = walked.link;
-        let link = tables.link(walked.link);
+        let link = &links[walked.link];
         match walked.outcome {
             Ok(ethertype) => {
                 let eth = EthView(umem.bytes(addr, 0));
@@ -208,7 +208,7 @@ struct Walk {
     outcome: Result<u16, DropReason>,
 }
 
-fn walk(frame: &[u8], tables: &Tables, port_link: LinkId) -> Walk {
+fn walk(frame: &[u8], links: &Links, port_link: LinkId) -> Walk {
     let (mut link, mut l3) = (port_link, eth::LEN);
     for _ in 0..=MAX_TAGS {
         let Some(&[high, low]) = frame.get(l3 - 2..l3).and_then(|bytes| bytes.first_chunk()) else {
@@ -225,7 +225,7 @@ fn walk(frame: &[u8], tables: &Tables, port_link: LinkId) -> Walk {
         match TagView::new(tag).vid() {
             // A priority tag: the frame belongs to the link without it.
             0 => {}
-            vid => match tables.vlan(link, protocol, vid) {
+            vid => match links.vlan(link, protocol, vid) {
                 Some(inner) => link = inner,
                 None => {
                     return Walk { l3: l3 as u8, link, outcome: Err(DropReason::VlanUnknown) };

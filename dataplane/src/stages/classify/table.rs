@@ -1,5 +1,5 @@
 use crate::id::{LinkId, Vid};
-use crate::wire::eth::ethertype;
+use crate::wire::eth::{MacWord, ethertype};
 
 /// The number of 12-bit identifiers.
 const VIDS: usize = 4096;
@@ -77,4 +77,19 @@ impl VlanTable {
         }?;
         Some(VlanLinks { entries, own_macs: self.own_macs })
     }
+}
+
+/// A port as the path reads it.
+#[derive(Clone, Debug, Default)]
+pub struct PortRecord {
+    /// The destination address of frames for this router.
+    pub mac: MacWord,
+    /// The link for untagged frames.
+    pub link: LinkId,
+    /// FIB root of that link, IPv4.
+    pub root4: u32,
+    /// FIB root of that link, IPv6.
+    pub root6: u32,
+    /// VLAN links on top of it.
+    pub vlans: VlanTable,
 }

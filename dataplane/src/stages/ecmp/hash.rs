@@ -17,7 +17,6 @@ mod tests;
 
 use super::MAX_EXTENSIONS;
 use super::sip::Sip;
-use crate::tables::Tables;
 use crate::wire::ipv4::{self, Ipv4View};
 use crate::wire::ipv6::{self, Ipv6View};
 use crate::wire::l4;
@@ -109,20 +108,6 @@ pub(super) fn hashes<const WORDS: usize, const HASHES: usize>(
     chosen
 }
 
-impl Tables {
-    /// Sets the fields that select a group's member for a flow; both default to [`Hash::L4`].
-    pub fn set_multipath(&mut self, v4: Hash, v6: Hash) {
-        (self.multipath.v4, self.multipath.v6) = (v4, v6);
-        self.epochs.changes.note();
-    }
-
-    /// Sets the `fib_multipath_hash_seed` of the hash.
-    pub fn set_multipath_seed(&mut self, seed: u32) {
-        self.multipath.keyed = Keyed::new(seed);
-        self.epochs.changes.note();
-    }
-}
-
 /// The words that select a packet's member. Behind those that most packets share, an IPv4 packet has 3
 /// and an IPv6 packet 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +141,11 @@ pub(super) enum By {
 }
 
 impl Multipath {
+    /// Sets the `fib_multipath_hash_seed` of the hash.
+    pub(crate) fn set_seed(&mut self, seed: u32) {
+        self.keyed = Keyed::new(seed);
+    }
+
     /// The hash of a packet of either family; 0 if it has no header.
     pub(super) fn hash(&self, packet: &[u8]) -> u32 {
         match packet.first().map(|byte| byte >> 4) {

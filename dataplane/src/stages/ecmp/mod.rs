@@ -24,8 +24,7 @@ mod tests;
 
 pub use hash::Hash;
 pub(crate) use hash::Multipath;
-pub(crate) use stage::member;
-pub use stage::run;
+pub(crate) use stage::{member, run};
 pub use table::{Groups, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 
 /// The maximum number of extension headers walked to find the ports (`MAX_FLOW_DISSECT_HDRS`, and the

@@ -1,18 +1,25 @@
 use super::batch::Batch;
-use super::hash::{By, Key};
+use super::hash::{By, Key, Multipath};
+use super::table::Groups;
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::NextHopId;
-use crate::tables::Tables;
+use crate::next_hops::NextHops;
 
 /// Replaces groups by the member for each packet's flow.
 ///
 /// It is part of the path, so that it is compiled for the path's instruction set: the hashes use wide
 /// instructions.
 #[inline(always)]
-pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, Lanes)) {
-    spread(burst, umem, tables, ip4, |packet| tables.multipath.key4(packet));
-    spread(burst, umem, tables, ip6, |packet| tables.multipath.key6(packet));
+pub(crate) fn run(
+    burst: &mut Burst,
+    umem: &Umem,
+    (groups, multipath): (&Groups, &Multipath),
+    next_hops: &NextHops,
+    (ip4, ip6): (Lanes, Lanes),
+) {
+    spread(burst, umem, (groups, next_hops), ip4, |packet| multipath.key4(packet));
+    spread(burst, umem, (groups, next_hops), ip6, |packet| multipath.key6(packet));
 }
 
 /// Replaces groups by the member that the result of `key` selects.
@@ -20,7 +27,7 @@ pub fn run(burst: &mut Burst, umem: &Umem, tables: &Tables, (ip4, ip6): (Lanes, 
 fn spread<const WORDS: usize>(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    tables: (&Groups, &NextHops),
     lanes: Lanes,
     key: impl Fn(&[u8]) -> Option<Key<WORDS>>,
 ) {
@@ -47,22 +54,31 @@ fn spread<const WORDS: usize>(
 
 /// Sets the members for the packets of a batch.
 #[inline(always)]
-fn choose<const WORDS: usize>(burst: &mut Burst, tables: &Tables, batch: &mut Batch<WORDS>) {
-    let next_hops = tables.next_hops.view();
+fn choose<const WORDS: usize>(
+    burst: &mut Burst,
+    (groups, next_hops): (&Groups, &NextHops),
+    batch: &mut Batch<WORDS>,
+) {
+    let next_hops = next_hops.view();
     for (lane, hash) in batch.drain() {
         if let Some(group) = burst.next[lane].group() {
-            burst.next[lane] = next_hops.installed(select(tables, group, hash));
+            burst.next[lane] = next_hops.installed(select(groups, group, hash));
         }
     }
 }
 
 /// The member of group `next` for a packet.
-pub(crate) fn member(tables: &Tables, next: NextHopId, packet: &[u8]) -> NextHopId {
-    select(tables, next, tables.multipath.hash(packet))
+pub(crate) fn member(
+    groups: &Groups,
+    multipath: &Multipath,
+    next: NextHopId,
+    packet: &[u8],
+) -> NextHopId {
+    select(groups, next, multipath.hash(packet))
 }
 
 /// The member of group `next` for a flow's hash; "no route" if the group does not exist.
 #[inline(always)]
-fn select(tables: &Tables, next: NextHopId, hash: u32) -> NextHopId {
-    tables.groups.select(next.0 & (NextHopId::GROUP - 1), hash)
+fn select(groups: &Groups, next: NextHopId, hash: u32) -> NextHopId {
+    groups.select(next.0 & (NextHopId::GROUP - 1), hash)
 }

@@ -6,8 +6,8 @@ use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::host::obeys_options;
+use crate::stages::rule::RouteTables;
 use crate::stages::rule::query;
-use crate::tables::Tables;
 use crate::verdict::{PuntReason, Verdict};
 
 /// Packets that the host will forward, IPv4 and IPv6.
@@ -37,7 +37,7 @@ pub(super) fn detour(
     point: Point,
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
 ) {
     for (index, version) in [4, 6].into_iter().enumerate() {
@@ -59,10 +59,10 @@ pub(super) fn detour(
                     PolicyRoute::Vrf(_) => true,
                     PolicyRoute::Not => false,
                 };
-                route(burst, umem, tables, (state.mark[lane], is_policy_routed), version, lane);
+                route(burst, umem, routes, (state.mark[lane], is_policy_routed), version, lane);
             }
         }
-        state.detoured[index] = evaluate(filter, classifier, burst, umem, tables, state, lanes);
+        state.detoured[index] = evaluate(filter, classifier, burst, umem, routes, state, lanes);
     }
 }
 
@@ -70,17 +70,17 @@ pub(super) fn detour(
 fn route(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     (mark, is_policy_routed): (u32, bool),
     version: u8,
     lane: usize,
 ) {
     let query = query(burst, umem, lane, version, mark);
     let id = match is_policy_routed {
-        true => tables.find_from(version, query.root, query.dst),
-        false => tables.find(&query),
+        true => routes.find_from(version, query.root, query.dst),
+        false => routes.find(&query),
     };
-    burst.next[lane] = policy_route::record(burst, umem, tables, lane, id);
+    burst.next[lane] = policy_route::record(burst, umem, routes, lane, id);
 }
 
 fn packet<'a>(burst: &Burst, umem: &'a Umem, lane: usize) -> &'a [u8] {

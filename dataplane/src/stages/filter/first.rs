@@ -10,20 +10,19 @@ use super::find::find_first;
 use super::member::{are_members, place6};
 use super::state::{GATHERED, GATHERED_FROM, Room};
 #[cfg(target_arch = "x86_64")]
-use super::wide::Avx512;
-use super::wide::{Wide, Words};
+use super::wide::{Avx512, Wide, Words};
 use super::{Field, Parsed, Point};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::cpu::Level;
 use crate::frame::Umem;
-use crate::tables::Tables;
+use crate::stages::rule::RouteTables;
 use crate::wire::{be16, be32};
 
 /// The input of the loops.
 pub(super) struct Work<'a> {
     pub(super) burst: &'a Burst,
     pub(super) umem: &'a Umem,
-    pub(super) tables: &'a Tables,
+    pub(super) routes: &'a RouteTables,
     pub(super) mark: &'a [u32; BURST],
     /// The packets to look up.
     pub(super) lanes: Lanes,
@@ -230,7 +229,7 @@ impl<'a> Work<'a> {
     /// The parsed packet of a lane.
     pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
         let output = (classifier.point == Point::Forward)
-            .then(|| self.tables.next_hops.view().record(self.burst.next[lane]))
+            .then(|| self.routes.next_hops.view().record(self.burst.next[lane]))
             .flatten()
             .map(|record| record.link().0);
         Parsed::new(self.burst, self.umem, lane, classifier, output)

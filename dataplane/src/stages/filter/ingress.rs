@@ -7,7 +7,7 @@ use super::{Filter, Point, State};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::classify::Classified;
-use crate::tables::Tables;
+use crate::stages::rule::RouteTables;
 use crate::verdict::Verdict;
 use crate::wire::be16;
 use crate::wire::eth::ethertype;
@@ -17,20 +17,20 @@ use crate::wire::eth::ethertype;
 pub fn ingress(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    filter: &Filter,
+    routes: &RouteTables,
     state: &mut State,
     mut packets: Classified,
 ) -> Classified {
-    let Some(filter) = &tables.filter else { return packets };
     state.begin();
     if let Some(classifier) = filter.at(Point::Ingress, 4) {
-        packets.ip4 = evaluate(filter, classifier, burst, umem, tables, state, packets.ip4);
+        packets.ip4 = evaluate(filter, classifier, burst, umem, routes, state, packets.ip4);
     }
     if let Some(classifier) = filter.at(Point::Ingress, 6) {
-        packets.ip6 = evaluate(filter, classifier, burst, umem, tables, state, packets.ip6);
+        packets.ip6 = evaluate(filter, classifier, burst, umem, routes, state, packets.ip6);
     }
     if !burst.exited.is_empty() {
-        evaluate_for_host(filter, burst, umem, tables, state);
+        evaluate_for_host(filter, burst, umem, routes, state);
     }
     packets
 }
@@ -41,7 +41,7 @@ fn evaluate_for_host(
     filter: &Filter,
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
 ) {
     let mut of = [(4, Lanes::NONE), (6, Lanes::NONE), (0, Lanes::NONE)];
@@ -58,7 +58,7 @@ fn evaluate_for_host(
     }
     for (version, lanes) in of {
         if let Some(classifier) = filter.at(Point::Ingress, version) {
-            evaluate(filter, classifier, burst, umem, tables, state, lanes);
+            evaluate(filter, classifier, burst, umem, routes, state, lanes);
         }
     }
 }

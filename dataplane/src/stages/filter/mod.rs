@@ -60,7 +60,7 @@ pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use policy_route::PolicyRoute;
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
-pub use stage::{forward, hangs, prerouting};
+pub use stage::{forward, prerouting};
 pub use state::{Count, State};
 
 use std::sync::Arc;

@@ -4,11 +4,10 @@
 //! After such a packet has exited the path, use [`State::policy_route_of`], not the route.
 
 use super::{Filter, State};
-use crate::burst::Burst;
+use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::id::{NextHopId, RecordId, VrfId};
-use crate::stages::ecmp;
-use crate::tables::Tables;
+use crate::stages::rule::RouteTables;
 
 /// The target to which rules reroute a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +26,15 @@ impl State {
     #[must_use]
     pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
         if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
+    }
+
+    /// The packets of the burst whose VRF rules have selected.
+    pub(crate) fn with_vrf(&self) -> Lanes {
+        let mut lanes = Lanes::NONE;
+        for lane in self.policy_routed {
+            lanes.put(lane, matches!(self.policy_route[lane], PolicyRoute::Vrf(_)));
+        }
+        lanes
     }
 
     /// Records the target of a packet. A VRF does not replace a next hop.
@@ -52,18 +60,24 @@ impl Filter {
 }
 
 /// Sets a packet's FIB to that of the VRF from the rules.
-pub(super) fn set_root(burst: &mut Burst, tables: &Tables, version: u8, lane: usize, vrf: VrfId) {
-    if let Some(vrf) = tables.vrfs.get(usize::from(vrf.0)) {
+pub(super) fn set_root(
+    burst: &mut Burst,
+    routes: &RouteTables,
+    version: u8,
+    lane: usize,
+    vrf: VrfId,
+) {
+    if let Some(vrf) = routes.vrfs.get(usize::from(vrf.0)) {
         burst.root[lane] = if version == 4 { vrf.root4.0 } else { vrf.root6.0 };
     }
 }
 
 /// Replaces the routes' next hops by those from the rules.
 #[cold]
-pub(super) fn take_place(burst: &mut Burst, umem: &Umem, tables: &Tables, state: &State) {
+pub(super) fn take_place(burst: &mut Burst, umem: &Umem, routes: &RouteTables, state: &State) {
     for lane in state.policy_routed {
         if let PolicyRoute::Next(id) = state.policy_route[lane] {
-            burst.next[lane] = record(burst, umem, tables, lane, id);
+            burst.next[lane] = record(burst, umem, routes, lane, id);
         }
     }
 }
@@ -72,15 +86,11 @@ pub(super) fn take_place(burst: &mut Burst, umem: &Umem, tables: &Tables, state:
 pub(super) fn record(
     burst: &Burst,
     umem: &Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     lane: usize,
     id: NextHopId,
 ) -> RecordId {
     let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
     let packet = frame.get(usize::from(burst.l3[lane])..).unwrap_or_default();
-    let id = match id.is_group() {
-        true => ecmp::member(tables, id, packet),
-        false => id,
-    };
-    tables.next_hops.view().installed(id)
+    routes.next_hops.view().installed(routes.member(id, packet))
 }

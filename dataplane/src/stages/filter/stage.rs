@@ -5,33 +5,28 @@ use super::walk::walk;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
+use crate::next_hops::Action;
+use crate::stages::rule::RouteTables;
 use crate::stages::validate::Valid6;
-use crate::tables::{Action, Tables};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::{be16, ipv6};
-
-/// Says whether there are rules at a point.
-#[inline(always)]
-#[must_use]
-pub fn hangs(tables: &Tables, point: Point) -> bool {
-    tables.filter.as_ref().is_some_and(|filter| filter.hangs_at(point))
-}
 
 /// Evaluates the rules of hook prerouting; returns the packets that continue.
 #[inline(always)]
 pub fn prerouting(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    filter: &Filter,
+    routes: &RouteTables,
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    if !hangs(tables, Point::Ingress) {
+    if !filter.hangs_at(Point::Ingress) {
         state.begin();
     }
     let none_is_ours = burst.exited.is_empty() || state.kernel_has_rules;
     state.detoured = if none_is_ours { Detoured::default() } else { detour::find(burst, umem) };
-    both(Point::Prerouting, burst, umem, tables, state, lanes)
+    both((filter, Point::Prerouting), burst, umem, routes, state, lanes)
 }
 
 /// Evaluates the rules of hooks forward, postrouting and egress; returns the packets that continue.
@@ -42,35 +37,35 @@ pub fn prerouting(
 pub fn forward(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    filter: &Filter,
+    routes: &RouteTables,
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
     if !state.policy_routed.is_empty() {
-        policy_route::take_place(burst, umem, tables, state);
+        policy_route::take_place(burst, umem, routes, state);
     }
-    both(Point::Forward, burst, umem, tables, state, lanes)
+    both((filter, Point::Forward), burst, umem, routes, state, lanes)
 }
 
 #[inline(always)]
 fn both(
-    point: Point,
+    (filter, point): (&Filter, Point),
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
     (mut ip4, mut ip6): (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    let Some(filter) = &tables.filter else { return (ip4, ip6) };
     if let Some(classifier) = filter.at(point, 4) {
-        ip4 = evaluate(filter, classifier, burst, umem, tables, state, ip4);
+        ip4 = evaluate(filter, classifier, burst, umem, routes, state, ip4);
     }
     if let Some(classifier) = filter.at(point, 6) {
-        ip6.lanes = evaluate(filter, classifier, burst, umem, tables, state, ip6.lanes);
+        ip6.lanes = evaluate(filter, classifier, burst, umem, routes, state, ip6.lanes);
         ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
     }
     if state.detoured != Detoured::default() {
-        detour::detour(filter, point, burst, umem, tables, state);
+        detour::detour(filter, point, burst, umem, routes, state);
     }
     (ip4, ip6)
 }
@@ -82,14 +77,14 @@ pub(super) fn evaluate(
     classifier: &Classifier,
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
     lanes: Lanes,
 ) -> Lanes {
     if lanes.is_empty() {
         return lanes;
     }
-    let work = Work { burst, umem, tables, mark: &state.mark, lanes };
+    let work = Work { burst, umem, routes, mark: &state.mark, lanes };
     classifier.classify.run(classifier, &work, &mut state.room);
     let (drop, rest) = sort(classifier, state, lanes);
     if rest.is_empty() {
@@ -99,7 +94,7 @@ pub(super) fn evaluate(
         burst.leave_all(drop, Verdict::Drop(DropReason::NetfilterDrop));
         return lanes.without(drop);
     }
-    lanes.without(settle(filter, classifier, burst, umem, tables, state, rest))
+    lanes.without(settle(filter, classifier, burst, umem, routes, state, rest))
 }
 
 /// The packets whose first rule drops them, and those whose first rule does more than accept them.
@@ -126,7 +121,7 @@ fn settle(
     classifier: &Classifier,
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
     lanes: Lanes,
 ) -> Lanes {
@@ -134,7 +129,7 @@ fn settle(
     for lane in lanes {
         let kernel_has_rules = state.kernel_has_rules;
         if classifier.point == Point::Forward
-            && !reaches(classifier, burst, umem, tables, kernel_has_rules, lane)
+            && !reaches(classifier, burst, umem, routes, kernel_has_rules, lane)
         {
             continue;
         }
@@ -143,7 +138,7 @@ fn settle(
             Some(Verdict::Drop(DropReason::NetfilterDrop))
         } else {
             let mark = state.mark;
-            let work = Work { burst, umem, tables, mark: &mark, lanes };
+            let work = Work { burst, umem, routes, mark: &mark, lanes };
             let report = walk(classifier, filter, &work, state, lane);
             if let Some(head) = report.head {
                 let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
@@ -153,7 +148,7 @@ fn settle(
                 *bytes = head.bytes;
             }
             if let Some(policy_route) = report.policy_route {
-                send_by(policy_route, classifier, burst, umem, tables, state, lane);
+                send_by(policy_route, classifier, burst, umem, routes, state, lane);
             }
             report.verdict
         };
@@ -190,18 +185,18 @@ fn send_by(
     classifier: &Classifier,
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     state: &mut State,
     lane: usize,
 ) {
     match (classifier.point, policy_route) {
         (Point::Forward, PolicyRoute::Next(id)) => {
-            burst.next[lane] = policy_route::record(burst, umem, tables, lane, id);
+            burst.next[lane] = policy_route::record(burst, umem, routes, lane, id);
             state.policy_route(lane, policy_route);
         }
         (Point::Forward, _) => {}
         (_, PolicyRoute::Vrf(vrf)) => {
-            policy_route::set_root(burst, tables, classifier.version, lane, vrf);
+            policy_route::set_root(burst, routes, classifier.version, lane, vrf);
             state.policy_route(lane, policy_route);
         }
         _ => state.policy_route(lane, policy_route),
@@ -217,11 +212,11 @@ fn reaches(
     classifier: &Classifier,
     burst: &Burst,
     umem: &Umem,
-    tables: &Tables,
+    routes: &RouteTables,
     kernel_has_rules: bool,
     lane: usize,
 ) -> bool {
-    let Some(record) = tables.next_hops.view().record(burst.next[lane]) else { return false };
+    let Some(record) = routes.next_hops.view().record(burst.next[lane]) else { return false };
     let l3 = usize::from(burst.l3[lane]);
     let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
     // Off the path, the bytes behind the packet are not cut off yet.

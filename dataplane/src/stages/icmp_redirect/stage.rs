@@ -1,19 +1,19 @@
 use super::Redirects;
 use crate::burst::{Burst, Lanes};
+use crate::next_hops::{Action, NextHops};
 use crate::stages::validate::Valid6;
-use crate::tables::{Action, Tables};
 use crate::verdict::{PuntReason, Verdict};
 
 /// Punts packets that would exit through their ingress link to the kernel; returns the others.
 #[inline(never)]
 pub(crate) fn run(
     burst: &mut Burst,
-    tables: &Tables,
+    next_hops: &NextHops,
     redirects: &Redirects,
     (ip4, ip6): (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
     let [back4, back6] = [(4, ip4), (6, ip6.lanes)].map(|(version, lanes)| {
-        let back = going_back(burst, tables, redirects, version, lanes);
+        let back = going_back(burst, next_hops, redirects, version, lanes);
         burst.leave_all(back, Verdict::Punt(PuntReason::Redirect));
         back
     });
@@ -22,12 +22,12 @@ pub(crate) fn run(
 
 fn going_back(
     burst: &Burst,
-    tables: &Tables,
+    next_hops: &NextHops,
     redirects: &Redirects,
     version: u8,
     lanes: Lanes,
 ) -> Lanes {
-    let next_hops = tables.next_hops.view();
+    let next_hops = next_hops.view();
     let mut back = Lanes::NONE;
     for lane in lanes {
         let Some(record) = next_hops.record(burst.next[lane]) else { continue };

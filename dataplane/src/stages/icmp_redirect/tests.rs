@@ -1,8 +1,8 @@
 use std::net::IpAddr;
 
 use crate::dispatch::Path;
+use crate::features::AllStages;
 use crate::id::{LinkId, VrfId};
-use crate::path::AllStages;
 use crate::prefix::RoutePrefix;
 use crate::tables::{Tables, TablesError};
 use crate::testkit::linux::Fate;

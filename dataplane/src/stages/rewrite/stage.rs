@@ -1,7 +1,7 @@
 use crate::burst::{Burst, Lanes};
 use crate::frame::{FrameAddr, Umem};
+use crate::next_hops::{Action, HEADER_ROOM, NextHops, Record};
 use crate::stages::validate::Valid6;
-use crate::tables::{Action, HEADER_ROOM, Record, Tables};
 use crate::verdict::{PuntReason, Verdict};
 use crate::wire::{checksum, word32};
 
@@ -52,28 +52,33 @@ impl Family for V6 {
 
 /// Rewrites IPv4 packets; returns those that are ready to be sent.
 #[inline(always)]
-pub fn ipv4(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
-    rewrite::<V4>(burst, umem, tables, lanes)
+pub fn ipv4(burst: &mut Burst, umem: &mut Umem, next_hops: &NextHops, lanes: Lanes) -> Lanes {
+    rewrite::<V4>(burst, umem, next_hops, lanes)
 }
 
 /// Rewrites IPv6 packets; returns those that are ready to be sent.
 #[inline(always)]
-pub fn ipv6(burst: &mut Burst, umem: &mut Umem, tables: &Tables, valid: Valid6) -> Lanes {
+pub fn ipv6(burst: &mut Burst, umem: &mut Umem, next_hops: &NextHops, valid: Valid6) -> Lanes {
     if valid.scoped.is_empty() {
-        return rewrite::<V6>(burst, umem, tables, valid.lanes);
+        return rewrite::<V6>(burst, umem, next_hops, valid.lanes);
     }
-    let lanes = keep_on_link(burst, umem, tables, valid);
-    rewrite::<V6>(burst, umem, tables, lanes)
+    let lanes = keep_on_link(burst, umem, next_hops, valid);
+    rewrite::<V6>(burst, umem, next_hops, lanes)
 }
 
 #[inline(always)]
-fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes: Lanes) -> Lanes {
+fn rewrite<F: Family>(
+    burst: &mut Burst,
+    umem: &mut Umem,
+    next_hops: &NextHops,
+    lanes: Lanes,
+) -> Lanes {
     let rare = match lanes.dense() {
-        Some(range) => write::<F>(burst, umem, tables, range),
-        None => write::<F>(burst, umem, tables, lanes),
+        Some(range) => write::<F>(burst, umem, next_hops, range),
+        None => write::<F>(burst, umem, next_hops, lanes),
     };
     if !rare.is_empty() {
-        explain_all::<F>(burst, umem, tables, rare);
+        explain_all::<F>(burst, umem, next_hops, rare);
     }
     lanes.without(rare)
 }
@@ -83,10 +88,10 @@ fn rewrite<F: Family>(burst: &mut Burst, umem: &mut Umem, tables: &Tables, lanes
 fn write<F: Family>(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    next_hops: &NextHops,
     lanes: impl IntoIterator<Item = usize>,
 ) -> Lanes {
-    let next_hops = tables.next_hops.view();
+    let next_hops = next_hops.view();
     let mut rare = Lanes::NONE;
     for lane in lanes {
         let Some(hop) = next_hops.record(burst.next[lane]) else {
@@ -119,17 +124,17 @@ fn write<F: Family>(
 
 /// Makes packets exit that cannot be forwarded here.
 #[cold]
-fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, rare: Lanes) {
+fn explain_all<F: Family>(burst: &mut Burst, umem: &Umem, next_hops: &NextHops, rare: Lanes) {
     for lane in rare {
-        let action = action(tables, burst, lane);
+        let action = action(next_hops, burst, lane);
         let verdict = explain(action, ttl::<F>(burst, umem, lane));
         burst.exit(lane, verdict);
     }
 }
 
 /// The action of a packet's next hop; "no route" if there is none.
-fn action(tables: &Tables, burst: &Burst, lane: usize) -> Action {
-    let record = tables.next_hops.view().record(burst.next[lane]);
+fn action(next_hops: &NextHops, burst: &Burst, lane: usize) -> Action {
+    let record = next_hops.view().record(burst.next[lane]);
     record.map_or(Action::Punt(PuntReason::NoRoute), Record::action)
 }
 
@@ -154,10 +159,10 @@ fn explain(action: Action, ttl: u8) -> Verdict {
 
 /// Makes packets exit that would be sent to another link than the one their source is bound to.
 #[cold]
-fn keep_on_link(burst: &mut Burst, umem: &Umem, tables: &Tables, valid: Valid6) -> Lanes {
+fn keep_on_link(burst: &mut Burst, umem: &Umem, next_hops: &NextHops, valid: Valid6) -> Lanes {
     let mut lanes = valid.lanes;
     for lane in valid.scoped {
-        let action = action(tables, burst, lane);
+        let action = action(next_hops, burst, lane);
         if !matches!(action, Action::Forward | Action::Resolve | Action::Glean) {
             continue;
         }

@@ -1,7 +1,7 @@
 use etherparse::{EtherType, Ethernet2Header, IpDscp, IpEcn, Ipv4Header, Ipv6Header};
 
 use crate::dispatch::Path;
-use crate::path::AllStages;
+use crate::features::AllStages;
 use crate::testkit::packet::{Packet, layer3};
 use crate::testkit::path_bench::{Outcome, PathBench, paths};
 use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, TABLES};

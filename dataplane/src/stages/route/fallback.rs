@@ -5,9 +5,11 @@ mod tests;
 
 use super::stage::{Family, run};
 use crate::burst::{Burst, Lanes};
+use crate::fib::Fib;
 use crate::frame::Umem;
 use crate::id::{NextHopId, VrfId};
-use crate::tables::{Tables, TablesError};
+use crate::links::VrfRecord;
+use crate::next_hops::NextHops;
 
 /// No fallback FIB.
 const NONE: u32 = u32::MAX;
@@ -32,11 +34,43 @@ impl Fallbacks {
 
     /// Says whether a VRF falls back to another, directly or indirectly.
     fn leads(&self, from: VrfId, to: VrfId) -> bool {
-        let next = |vrf: &VrfId| self.vrfs.get(usize::from(vrf.0)).copied().flatten();
+        let next = |vrf: &VrfId| self.of(*vrf);
         std::iter::successors(Some(from), next).any(|vrf| vrf == to)
     }
 
-    fn set(&mut self, version: u8, root: u32, next: u32) {
+    /// The VRF that a VRF falls back to.
+    pub(crate) fn of(&self, vrf: VrfId) -> Option<VrfId> {
+        self.vrfs.get(usize::from(vrf.0)).copied().flatten()
+    }
+
+    /// Says whether no VRF falls back to another.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.vrfs.iter().all(Option::is_none)
+    }
+
+    /// Sets the VRF that a VRF falls back to, each with its number and its FIBs. False if the VRF would
+    /// fall back to itself; nothing has changed then.
+    pub(crate) fn set(
+        &mut self,
+        vrf: (VrfId, VrfRecord),
+        next: Option<(VrfId, VrfRecord)>,
+    ) -> bool {
+        let ((id, own), other) = (vrf, next.map(|(_, record)| record));
+        let next = next.map(|(next, _)| next);
+        if next.is_some_and(|next| self.leads(next, id)) {
+            return false;
+        }
+        let index = usize::from(id.0);
+        if self.vrfs.len() <= index {
+            self.vrfs.resize(index + 1, None);
+        }
+        self.vrfs[index] = next;
+        self.set_root(4, own.root4.0, other.map_or(NONE, |other| other.root4.0));
+        self.set_root(6, own.root6.0, other.map_or(NONE, |other| other.root6.0));
+        true
+    }
+
+    fn set_root(&mut self, version: u8, root: u32, next: u32) {
         let after = &mut self.after[usize::from(version != 4)];
         if after.len() <= root as usize {
             after.resize(root as usize + 1, NONE);
@@ -45,48 +79,13 @@ impl Fallbacks {
     }
 }
 
-impl Tables {
-    /// Sets the VRF to look up if a VRF has no route to an address: no entry covers it, or the entry
-    /// with the longest prefix is [`NextHopId::NO_ROUTE`] (a throw route). That VRF may have a fallback
-    /// itself.
-    ///
-    /// # Errors
-    /// See [`TablesError`]; [`TablesError::Loop`] if the VRF would fall back to itself.
-    pub fn set_fallback(&mut self, vrf: VrfId, next: Option<VrfId>) -> Result<(), TablesError> {
-        let of = |vrf: VrfId| self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown);
-        let own = *of(vrf)?;
-        let other = next.map(of).transpose()?.copied();
-        let all = self.fallbacks.get_or_insert_default();
-        if next.is_some_and(|next| all.leads(next, vrf)) {
-            return Err(TablesError::Loop);
-        }
-        let index = usize::from(vrf.0);
-        if all.vrfs.len() <= index {
-            all.vrfs.resize(index + 1, None);
-        }
-        all.vrfs[index] = next;
-        all.set(4, own.root4.0, other.map_or(NONE, |other| other.root4.0));
-        all.set(6, own.root6.0, other.map_or(NONE, |other| other.root6.0));
-        if all.vrfs.iter().all(Option::is_none) {
-            self.fallbacks = None;
-        }
-        self.epochs.changes.note();
-        Ok(())
-    }
-
-    /// The VRF to look up if this one has no route.
-    #[must_use]
-    pub fn fallback(&self, vrf: VrfId) -> Option<VrfId> {
-        self.fallbacks.as_ref()?.vrfs.get(usize::from(vrf.0)).copied().flatten()
-    }
-}
-
 /// Looks up packets without a route in the fallback FIBs, level by level.
 #[inline(never)]
 pub(crate) fn fall_back<F: Family>(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    fib: &Fib,
+    next_hops: &NextHops,
     fallbacks: &Fallbacks,
     lanes: Lanes,
 ) {
@@ -103,7 +102,7 @@ pub(crate) fn fall_back<F: Family>(
                 again.put(lane, true);
             }
         }
-        run::<F>(burst, umem, tables, again);
+        run::<F>(burst, umem, fib, next_hops, again);
         lost = again;
     }
 }

@@ -5,7 +5,7 @@
 //! its FIB's root. One function serves both families.
 //!
 //! Addresses that are never routed (0.0.0.0, 127/8, 224/4, `::1`, `ff00::/8`, ...) are entries of every
-//! FIB, see [`crate::tables`].
+//! FIB, see [`crate::tables`]. The FIBs themselves are in [`crate::fib`].
 //!
 //! A VRF may fall back to another ([`Tables::set_fallback`](crate::tables::Tables::set_fallback)), as
 //! the kernel's rules look up one table after the other (`fib_rules_lookup` in `net/core/fib_rules.c`).

@@ -2,7 +2,7 @@ use crate::burst::{Burst, Lanes};
 use crate::fib::{Entry, Fib, Top, View};
 use crate::frame::Umem;
 use crate::id::{NextHopId, RecordId};
-use crate::tables::Tables;
+use crate::next_hops::NextHops;
 use crate::wire::word64;
 
 /// Offset of the upper half of an IPv6 destination in the header, in bytes.
@@ -15,8 +15,6 @@ pub trait Family {
     const HALVES: u32;
     /// The IP version.
     const VERSION: u8;
-    /// The FIBs of all VRFs.
-    fn fib(tables: &Tables) -> &Fib;
     /// Sets [`Burst::key`] back to its value before the lookup.
     fn restore_key(burst: &mut Burst, umem: &Umem, lane: usize);
 }
@@ -27,11 +25,6 @@ impl Family for V4 {
     const HALVES: u32 = 1;
     const VERSION: u8 = 4;
 
-    #[inline(always)]
-    fn fib(tables: &Tables) -> &Fib {
-        &tables.fib4
-    }
-
     fn restore_key(_: &mut Burst, _: &Umem, _: usize) {}
 }
 
@@ -41,11 +34,6 @@ impl Family for V6 {
     const HALVES: u32 = 2;
     const VERSION: u8 = 6;
 
-    #[inline(always)]
-    fn fib(tables: &Tables) -> &Fib {
-        &tables.fib6
-    }
-
     fn restore_key(burst: &mut Burst, umem: &Umem, lane: usize) {
         let header: &[u8; 40] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
         burst.key[lane] = word64(header, DST_HIGH).swap_bytes();
@@ -54,9 +42,15 @@ impl Family for V6 {
 
 /// Finds the record of every packet's next hop, or its group.
 #[inline(always)]
-pub fn run<F: Family>(burst: &mut Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
-    look_up::<F>(burst, umem, F::fib(tables), lanes);
-    let next_hops = tables.next_hops.view();
+pub fn run<F: Family>(
+    burst: &mut Burst,
+    umem: &Umem,
+    fib: &Fib,
+    next_hops: &NextHops,
+    lanes: Lanes,
+) {
+    look_up::<F>(burst, umem, fib, lanes);
+    let next_hops = next_hops.view();
     if !next_hops.is_settled() {
         for lane in lanes {
             burst.next[lane] = next_hops.installed(NextHopId(burst.next[lane].0));

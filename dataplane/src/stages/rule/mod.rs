@@ -13,11 +13,15 @@
 //! DSCP, user) take the kernel path ([`PolicyAction::Punt`]). Packets that firewall rules reroute skip
 //! the policy rules.
 
+mod query;
+mod routes;
 mod stage;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stage::{query, run};
-pub(crate) use table::{Decision, Policies};
+pub(crate) use query::{RouteQuery, query};
+pub use routes::RouteTables;
+pub(crate) use stage::run;
+pub(crate) use table::{Decision, Policies, Policy, Rule};
 pub use table::{PolicyAction, PolicyRule};

@@ -1,9 +1,8 @@
 use std::sync::Arc;
 
+use super::RouteQuery;
 use crate::id::{LinkId, NextHopId, VrfId};
 use crate::prefix::{Prefix, RoutePrefix};
-use crate::tables::{RouteQuery, Tables, TablesError};
-use crate::verdict::{DropReason, PuntReason};
 
 /// One rule of a link's policy: a packet matches if it matches all given selectors.
 ///
@@ -18,6 +17,13 @@ pub struct PolicyRule {
     pub mark: Option<(u32, u32)>,
     /// The action for the packet.
     pub action: PolicyAction,
+}
+
+impl PolicyRule {
+    /// The sources and destinations of a family; none if the rule is for the other family.
+    pub(crate) fn prefixes(&self, is_ipv4: bool) -> Option<(Prefix, Prefix)> {
+        part(self.src, is_ipv4).zip(part(self.dst, is_ipv4))
+    }
 }
 
 /// The action for a packet that a rule matches.
@@ -57,6 +63,20 @@ impl Policies {
             _ => false,
         }
     }
+
+    /// Sets or removes the policy of a link.
+    pub(crate) fn set(&mut self, link: LinkId, policy: Option<Arc<Policy>>) {
+        let index = usize::from(link.0);
+        if self.by_link.len() <= index {
+            self.by_link.resize(index + 1, None);
+        }
+        self.by_link[index] = policy;
+    }
+
+    /// Says whether no link has a policy.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_link.iter().all(Option::is_none)
+    }
 }
 
 /// The rules of a link.
@@ -67,6 +87,11 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
+    /// A policy of these rules, for IPv4 and IPv6.
+    pub(crate) const fn new(rules: [Vec<Rule>; 2]) -> Self {
+        Self { rules }
+    }
+
     /// The rules for a version of IP, in order.
     pub(crate) fn rules(&self, version: u8) -> &[Rule] {
         &self.rules[usize::from(version != 4)]
@@ -93,69 +118,18 @@ pub(crate) enum Decision {
 }
 
 impl Rule {
+    /// A rule for packets of these sources and destinations, if they have the rule's mark.
+    pub(crate) fn new(rule: &PolicyRule, (src, dst): (Prefix, Prefix), decision: Decision) -> Self {
+        let (mark, mask) = rule.mark.unwrap_or_default();
+        Self { src, dst, mark, mask, decision }
+    }
+
     /// Says whether the rule matches a packet.
     pub(crate) fn matches(&self, query: &RouteQuery) -> bool {
         // `fib_rule_match`: no differing bit is in the mask.
         (query.mark ^ self.mark) & self.mask == 0
             && self.src.contains(query.src)
             && self.dst.contains(query.dst)
-    }
-}
-
-impl Tables {
-    /// Sets a link's policy, which replaces its VRF's FIB; no rules remove it.
-    ///
-    /// The first rule that matches a packet decides. A rule that selects a VRF only decides if that VRF
-    /// or one that it falls back to has a route for the packet. If no rule decides, there is no route.
-    ///
-    /// # Errors
-    /// See [`TablesError`]; the link then keeps its policy.
-    pub fn set_policy(&mut self, link: LinkId, rules: Vec<PolicyRule>) -> Result<(), TablesError> {
-        self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        let policy = match rules.is_empty() {
-            true => None,
-            false => {
-                let compiled = [self.compile(&rules, true)?, self.compile(&rules, false)?];
-                Some(Arc::new(Policy { rules: compiled }))
-            }
-        };
-        let all = self.policies.get_or_insert_default();
-        let index = usize::from(link.0);
-        if all.by_link.len() <= index {
-            all.by_link.resize(index + 1, None);
-        }
-        all.by_link[index] = policy;
-        if all.by_link.iter().all(Option::is_none) {
-            self.policies = None;
-        }
-        self.epochs.changes.note();
-        Ok(())
-    }
-
-    /// The rules for a family.
-    fn compile(&mut self, rules: &[PolicyRule], is_ipv4: bool) -> Result<Vec<Rule>, TablesError> {
-        let mut compiled = Vec::new();
-        for rule in rules {
-            let prefixes = part(rule.src, is_ipv4).zip(part(rule.dst, is_ipv4));
-            let Some((src, dst)) = prefixes else { continue };
-            let (mark, mask) = rule.mark.unwrap_or_default();
-            let decision = self.decision(rule.action, is_ipv4)?;
-            compiled.push(Rule { src, dst, mark, mask, decision });
-        }
-        Ok(compiled)
-    }
-
-    fn decision(&mut self, action: PolicyAction, is_ipv4: bool) -> Result<Decision, TablesError> {
-        Ok(Decision::Next(match action {
-            PolicyAction::View(vrf) => {
-                let vrf = self.vrfs.get(usize::from(vrf.0)).ok_or(TablesError::Unknown)?;
-                return Ok(Decision::Root(if is_ipv4 { vrf.root4.0 } else { vrf.root6.0 }));
-            }
-            PolicyAction::Blackhole => self.drop(DropReason::Blackhole)?,
-            PolicyAction::Unreachable => self.punt(PuntReason::Unreachable)?,
-            PolicyAction::Prohibit => self.punt(PuntReason::Prohibit)?,
-            PolicyAction::Punt => self.punt(PuntReason::KernelRule)?,
-        }))
     }
 }
 

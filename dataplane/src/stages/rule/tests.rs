@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::{PolicyAction, PolicyRule};
 use crate::dispatch::Path;
+use crate::features::AllStages;
 use crate::id::{LinkId, NextHopId, VrfId};
-use crate::path::AllStages;
 use crate::prefix::RoutePrefix;
 use crate::stages::filter::{Condition, Field, Filter, Op, Point, Rule, Rules};
 use crate::tables::{Tables, TablesError};
@@ -130,7 +130,7 @@ fn links_without_a_policy_have_their_vrf() {
     assert_eq!(fate(&tables, 1), Fate::By(0));
     tables.set_policy(LINK, Vec::new()).unwrap();
     assert_eq!(fate(&tables, PORT), Fate::By(0));
-    assert!(tables.policies.is_none(), "nothing is looked up any more");
+    assert!(tables.routes.policies.is_none(), "nothing is looked up any more");
 }
 
 #[test]
@@ -163,6 +163,6 @@ fn unknown_links_and_vrfs_are_refused() {
     };
     assert_eq!(tables.set_policy(LinkId(99), vec![rule(0)]), Err(TablesError::Unknown));
     assert_eq!(tables.set_policy(LINK, vec![rule(0), rule(1)]), Err(TablesError::Unknown));
-    assert!(tables.policies.is_none());
+    assert!(tables.routes.policies.is_none());
     assert_eq!(tables.resolve(VrfId(7), ip("10.0.0.1")), NextHopId::NO_ROUTE);
 }

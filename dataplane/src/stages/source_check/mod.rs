@@ -29,5 +29,5 @@ mod table;
 mod tests;
 
 pub(crate) use stage::{punt_martians, run};
-pub(crate) use table::Sources;
+pub(crate) use table::{Check, Sources};
 pub use table::{Rpf, SourceCheck, SourceLookup};

@@ -4,9 +4,8 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::fib::Root;
 use crate::frame::Umem;
 use crate::id::{LinkId, NextHopId};
-use crate::stages::filter::State;
-use crate::stages::rule;
-use crate::tables::{Action, RouteQuery, Tables};
+use crate::next_hops::Action;
+use crate::stages::rule::{self, RouteQuery, RouteTables};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::word32;
 
@@ -18,9 +17,9 @@ const SRC: usize = 12;
 pub(crate) fn run(
     burst: &mut Burst,
     umem: &Umem,
-    tables: &Tables,
+    tables: &RouteTables,
     sources: &Sources,
-    state: &State,
+    marks: &[u32; BURST],
     lanes: Lanes,
 ) -> Lanes {
     let (mut suspects, mut by_route) = (Lanes::NONE, Lanes::NONE);
@@ -45,7 +44,7 @@ pub(crate) fn run(
     if by_route.is_empty() {
         return lanes.without(gone);
     }
-    let routes = routes(burst, umem, tables, sources, state, by_route, &keys);
+    let routes = routes(burst, umem, tables, sources, marks, by_route, &keys);
     let mut groups = SeenGroups::default();
     for lane in by_route {
         let link = burst.link[lane];
@@ -78,7 +77,7 @@ enum SourceFault {
 /// route. Says whether it has exited.
 fn settle(
     burst: &mut Burst,
-    tables: &Tables,
+    tables: &RouteTables,
     check: Check,
     lane: usize,
     evaluate: impl FnOnce(LinkId) -> Result<(), SourceFault>,
@@ -162,7 +161,7 @@ enum Leads {
 struct SeenGroups([Option<(LinkId, NextHopId, Kind)>; 8]);
 
 impl SeenGroups {
-    fn kind(&mut self, tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
+    fn kind(&mut self, tables: &RouteTables, link: LinkId, next: NextHopId) -> Kind {
         if !next.is_group() {
             return of_one(tables, link, next);
         }
@@ -178,7 +177,7 @@ impl SeenGroups {
     }
 }
 
-fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
+fn of_group(tables: &RouteTables, link: LinkId, next: NextHopId) -> Kind {
     let mut all = Leads::Spread;
     // Most groups have at most this many distinct members.
     let (mut known, mut oldest) = ([None; 4], 0);
@@ -197,7 +196,7 @@ fn of_group(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
     Kind::Unicast(all)
 }
 
-fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
+fn of_one(tables: &RouteTables, link: LinkId, next: NextHopId) -> Kind {
     let view = tables.next_hops.view();
     let Some(record) = view.record(view.installed(next)) else { return Kind::Missing };
     match record.action() {
@@ -220,7 +219,7 @@ fn of_one(tables: &Tables, link: LinkId, next: NextHopId) -> Kind {
 /// ingress link, if any (`flowi4_l3mdev`, `l3mdev_update_flow`). For VRFs, kernels differ in which
 /// rules with an input device apply (6.15: those of the VRF device, too).
 fn is_back_known(
-    tables: &Tables,
+    tables: &RouteTables,
     sources: &Sources,
     check: Check,
     (link, egress): (LinkId, LinkId),
@@ -234,8 +233,8 @@ fn is_back_known(
 }
 
 /// Says whether a route is the same for packets that arrive on either link.
-fn back_is_alike(tables: &Tables, link: LinkId, egress: LinkId) -> bool {
-    let [own, other] = [link, egress].map(|link| tables.link(link).root4);
+fn back_is_alike(tables: &RouteTables, link: LinkId, egress: LinkId) -> bool {
+    let [own, other] = [link, egress].map(|link| tables.links[link].root4);
     let policies = tables.policies.as_ref();
     own == other && policies.is_none_or(|policies| policies.are_alike(link, egress))
 }
@@ -244,20 +243,20 @@ fn back_is_alike(tables: &Tables, link: LinkId, egress: LinkId) -> bool {
 fn routes(
     burst: &Burst,
     umem: &Umem,
-    tables: &Tables,
+    tables: &RouteTables,
     sources: &Sources,
-    state: &State,
+    marks: &[u32; BURST],
     by_route: Lanes,
     keys: &[u64; BURST],
 ) -> [u32; BURST] {
     let mut routes = [0; BURST];
     let Some(first) = by_route.lowest() else { return routes };
-    let root = tables.link(burst.link[first]).root4;
+    let root = tables.links[burst.link[first]].root4;
     let policies = tables.policies.as_ref();
     let is_plain = |lane: usize| {
         let link = burst.link[lane];
         let has_policy = policies.is_some_and(|policies| policies.of(link).is_some());
-        tables.link(link).root4 == root && !has_policy
+        tables.links[link].root4 == root && !has_policy
     };
     if by_route.into_iter().all(is_plain) {
         tables.fib4.look_up_keys(Root(root), keys, &mut routes, 0..burst.count);
@@ -272,11 +271,11 @@ fn routes(
         return routes;
     }
     for lane in by_route {
-        let mark = state.mark[lane];
+        let mark = marks[lane];
         let there = rule::query(burst, umem, lane, 4, mark);
         let with_mark = sources.of(there.link).by.mark;
         let back = RouteQuery {
-            root: tables.link(there.link).root4,
+            root: tables.links[there.link].root4,
             src: there.dst,
             dst: there.src,
             mark: if with_mark { mark } else { 0 },

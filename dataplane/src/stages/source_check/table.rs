@@ -1,7 +1,6 @@
 use std::net::Ipv4Addr;
 
 use crate::id::LinkId;
-use crate::tables::{Tables, TablesError};
 
 /// Whether the stage looks up the route to a source, and what it must be (`rp_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,7 +64,7 @@ pub(crate) struct Check {
 }
 
 impl Sources {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let [own, broadcast] = [Addresses::new(&[]), Addresses::new(&[])];
         Self { checks: Vec::new(), own, broadcast, logs_martians: false, has_vrfs: false }
     }
@@ -98,7 +97,29 @@ impl Sources {
         self.broadcast.has(address)
     }
 
-    fn is_idle(&self) -> bool {
+    /// Changes the check of a link.
+    pub(crate) fn change(&mut self, link: LinkId, change: impl FnOnce(&mut Check)) {
+        let index = usize::from(link.0);
+        if self.checks.len() <= index {
+            self.checks.resize(index + 1, Check::default());
+        }
+        change(&mut self.checks[index]);
+        self.logs_martians = self.checks.iter().any(|check| check.is.martians_to_kernel);
+        self.has_vrfs = self.checks.iter().any(|check| check.by.vrf_device.is_some());
+    }
+
+    /// Replaces the router's own addresses.
+    pub(crate) fn set_own(&mut self, addresses: &[Ipv4Addr]) {
+        self.own = Addresses::new(addresses);
+    }
+
+    /// Replaces the broadcast addresses.
+    pub(crate) fn set_broadcast(&mut self, addresses: &[Ipv4Addr]) {
+        self.broadcast = Addresses::new(addresses);
+    }
+
+    /// Says whether there is nothing to check.
+    pub(crate) fn is_idle(&self) -> bool {
         let has_checks = self.checks.iter().any(|check| *check != Check::default());
         !has_checks && self.own.is_empty() && self.broadcast.is_empty()
     }
@@ -147,72 +168,5 @@ impl Addresses {
 
     fn is_empty(&self) -> bool {
         self.sorted.is_empty()
-    }
-}
-
-impl Tables {
-    /// Sets a link's check of the sources of IPv4 packets.
-    ///
-    /// # Errors
-    /// See [`TablesError`].
-    pub fn set_source(&mut self, link: LinkId, check: SourceCheck) -> Result<(), TablesError> {
-        self.change_check(link, |known| known.is = check)
-    }
-
-    /// Sets how a link looks up the routes to sources.
-    ///
-    /// # Errors
-    /// See [`TablesError`].
-    pub fn set_source_lookup(
-        &mut self,
-        link: LinkId,
-        lookup: SourceLookup,
-    ) -> Result<(), TablesError> {
-        self.change_check(link, |known| known.by = lookup)
-    }
-
-    fn change_check(
-        &mut self,
-        link: LinkId,
-        change: impl FnOnce(&mut Check),
-    ) -> Result<(), TablesError> {
-        self.links.get(usize::from(link.0)).ok_or(TablesError::Unknown)?;
-        self.change_sources(|all| {
-            let index = usize::from(link.0);
-            if all.checks.len() <= index {
-                all.checks.resize(index + 1, Check::default());
-            }
-            change(&mut all.checks[index]);
-        });
-        Ok(())
-    }
-
-    /// Replaces the router's own IPv4 addresses, over all VRFs.
-    pub fn set_own_addresses(&mut self, v4: &[Ipv4Addr]) {
-        self.change_sources(|all| all.own = Addresses::new(v4));
-    }
-
-    /// Replaces the IPv4 broadcast addresses. The kernel decides about these if the route to a source
-    /// is not looked up.
-    pub fn set_broadcast_addresses(&mut self, v4: &[Ipv4Addr]) {
-        self.change_sources(|all| all.broadcast = Addresses::new(v4));
-    }
-
-    fn change_sources(&mut self, change: impl FnOnce(&mut Sources)) {
-        let all = self.sources.get_or_insert_with(|| Box::new(Sources::new()));
-        change(all);
-        all.logs_martians = all.checks.iter().any(|check| check.is.martians_to_kernel);
-        all.has_vrfs = all.checks.iter().any(|check| check.by.vrf_device.is_some());
-        if all.is_idle() {
-            self.sources = None;
-        }
-        self.epochs.changes.note();
-    }
-
-    /// Says whether the verdict on packets from a link depends on the route to their source.
-    #[inline(always)]
-    #[must_use]
-    pub fn checks_source_route(&self, link: LinkId) -> bool {
-        self.sources.as_ref().is_some_and(|sources| sources.of(link).is.rpf != Rpf::Off)
     }
 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{Rpf, SourceCheck, SourceLookup};
 use crate::dispatch::Path;
+use crate::features::AllStages;
 use crate::id::{LinkId, VrfId};
-use crate::path::AllStages;
 use crate::prefix::{Prefix, RoutePrefix};
 use crate::stages::filter::{Filter, Op, Point, Rule, Rules};
 use crate::stages::rule::{PolicyAction, PolicyRule};

@@ -7,7 +7,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollway_dataplane::path::AllStages;
+use tollway_dataplane::features::AllStages;
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::experiment::{Experiment, Slice};

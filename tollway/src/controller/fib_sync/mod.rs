@@ -22,8 +22,9 @@ use std::sync::Arc;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::fib::Fib;
 use tollway_dataplane::id::{NextHopId, VrfId};
+use tollway_dataplane::links::VrfRecord;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
-use tollway_dataplane::tables::{Tables, TablesError, VrfRecord};
+use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::kernel::{Family, RouteKind, TableId};
@@ -116,13 +117,14 @@ impl FibSync {
     ) -> Result<Self, TablesError> {
         rib.take_touched();
         let roots = tables
+            .routes
             .vrfs
             .get(..lookup_chains.lookup_chains.len())
             .ok_or(TablesError::Unknown)?
             .to_vec();
         let mut fib_sync = Self {
             uses: uses(&lookup_chains),
-            fibs: [Arc::clone(&tables.fib4), Arc::clone(&tables.fib6)],
+            fibs: [Arc::clone(&tables.routes.fib4), Arc::clone(&tables.routes.fib6)],
             epochs: Arc::clone(&tables.epochs),
             spaces: roots.iter().map(|_| Default::default()).collect(),
             roots,

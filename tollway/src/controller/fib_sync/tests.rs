@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
-use tollway_dataplane::tables::{Action, Tables};
+use tollway_dataplane::next_hops::Action;
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::{EgressLink, EgressLinks, FibSync, FibSyncError, Installed};
@@ -98,7 +99,7 @@ fn answer(tables: &Tables, next: NextHopId, packet: &Packet, in_group: bool) -> 
         return Answer::NoRoute;
     }
     if next.is_group() {
-        let members = tables.groups.members(next.0 & !NextHopId::GROUP);
+        let members = tables.routes.groups.members(next.0 & !NextHopId::GROUP);
         let all = members.iter().map(|member| answer(tables, member.next, packet, true));
         return Answer::Any(all.collect::<BTreeSet<_>>());
     }

@@ -31,7 +31,7 @@ fn ruleset(rules: &[Vec<Step>], counters: usize) -> Ruleset {
 }
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
-    let links = vec![Link::default(); bench.net.router.tables.links.len()];
+    let links = vec![Link::default(); bench.net.router.tables.routes.links.len()];
     let filter = program::compile(rules, &links, &bench.net.router.tables.epochs).unwrap();
     let carried = carried(before, Some(rules));
     bench.net.router.set_filter(Some(Arc::new(filter)), &carried);

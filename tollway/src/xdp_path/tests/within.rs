@@ -263,10 +263,10 @@ fn lookups_before_a_change_are_void() {
     other.begin(&tables.epochs.changes, 0);
     flows.begin(&tables.epochs.changes, 0);
     // Here the lookup for the burst happens. Then the route changes, and the other worker notices.
-    let ways = tables.vrfs[0].root4;
+    let ways = tables.routes.vrfs[0].root4;
     let RoutePrefix::V4(prefix) = RoutePrefix::host(dst) else { panic!("IPv4") };
     let another = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(2));
-    tables.fib4.insert(ways, prefix, another).unwrap();
+    tables.routes.fib4.insert(ways, prefix, another).unwrap();
     other.begin(&tables.epochs.changes, 0);
     flows.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!(maps.installed(), 0);

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use crate::dispatch::Path;
+use crate::features::AllStages;
 use crate::id::{NextHopId, VrfId};
-use crate::path::AllStages;
+use crate::next_hops::Action;
 use crate::prefix::RoutePrefix;
-use crate::tables::{Action, Tables, TablesError};
+use crate::tables::{Tables, TablesError};
 use crate::testkit::dice::Dice;
 use crate::testkit::linux::{Fate, Linux, bits, fates, mac, random_address};
 use crate::testkit::packet::{Packet, ip};
@@ -82,10 +83,10 @@ fn without_any_fallback_there_is_nothing_to_query() {
     let vrfs = [tables.add_vrf().unwrap(), tables.add_vrf().unwrap()];
     let before = tables.version();
     tables.set_fallback(vrfs[0], Some(vrfs[1])).unwrap();
-    assert!(tables.fallbacks.is_some());
+    assert!(tables.routes.fallbacks.is_some());
     assert_ne!(tables.version(), before, "a change");
     tables.set_fallback(vrfs[0], None).unwrap();
-    assert!(tables.fallbacks.is_none());
+    assert!(tables.routes.fallbacks.is_none());
 }
 
 /// As many lookup chains as in a large router: thousands that share one fallback.
@@ -114,6 +115,6 @@ fn thousands_of_vrfs_share_what_they_fall_back_to() {
             if blackholed { Action::Drop(DropReason::Blackhole) } else { Action::Forward };
         assert_eq!(found, expected, "{vrf:?}");
     }
-    let bytes = tables.fib4.memory_bytes() + tables.fib6.memory_bytes();
+    let bytes = tables.routes.fib4.memory_bytes() + tables.routes.fib6.memory_bytes();
     assert!(bytes < usize::from(MANY) * 16_384, "{} bytes each", bytes / usize::from(MANY));
 }

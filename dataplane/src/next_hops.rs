@@ -1,16 +1,18 @@
 //! Next hops by number, which workers read while they change.
 
+mod next_hop;
+
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::records::NO_ROUTE;
-use super::{Action, HEADER_ROOM, NextHop};
 use crate::epoch::{Epochs, Retired};
 use crate::id::{LinkId, NextHopId, PortId, RecordId};
 use crate::memory::{Aligned, Apart, zeroed};
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::verdict::{DropReason, PuntReason};
+use next_hop::NO_ROUTE;
+pub use next_hop::{Action, HEADER_ROOM, NextHop};
 
 /// The maximum number of next hops: twenty times that of a full Internet table.
 pub const MOST_NEXT_HOPS: usize = 1 << 20;
