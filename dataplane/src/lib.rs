@@ -21,6 +21,7 @@ pub mod fib;
 pub mod frame;
 pub mod host;
 pub mod id;
+pub mod ip;
 pub mod links;
 pub mod memory;
 pub mod next_hops;

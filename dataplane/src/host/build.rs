@@ -124,30 +124,6 @@ pub(super) fn reset((src, dst): (IpAddr, IpAddr), ports: (u16, u16), number: Res
     bytes
 }
 
-/// The IP packet in a frame's layer 3, without trailing bytes: Ethernet pads short frames.
-pub(super) fn trim(layer3: &[u8]) -> Option<&[u8]> {
-    let len = match layer3.first()? >> 4 {
-        4 => {
-            let ip = Ipv4Packet::new_checked(layer3).ok()?;
-            let sound = usize::from(ip.header_len()) >= LEN4 && ip.verify_checksum();
-            sound.then(|| usize::from(ip.total_len()))?
-        }
-        6 => Ipv6Packet::new_checked(layer3).ok()?.total_len(),
-        _ => return None,
-    };
-    layer3.get(..len)
-}
-
-/// Source and destination of an IP packet.
-pub(super) fn endpoints(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    if packet.first()? >> 4 == 4 {
-        let ip = Ipv4Packet::new_checked(packet).ok()?;
-        return Some((ip.src_addr().into(), ip.dst_addr().into()));
-    }
-    let ip = Ipv6Packet::new_checked(packet).ok()?;
-    Some((ip.src_addr().into(), ip.dst_addr().into()))
-}
-
 /// Decrements the TTL or hop limit.
 pub(super) fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|byte| byte >> 4) {

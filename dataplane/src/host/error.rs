@@ -7,10 +7,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::build::{self, Header4, Header6, ICMP_LEN};
-use super::extension;
 use super::neigh::Waiting;
 use super::{Context, Host};
 use crate::id::LinkId;
+use crate::ip::{self, extension};
 use crate::wire::l4;
 
 /// Largest IPv4 error, in bytes (RFC 1812, 4.3.2.3).
@@ -106,7 +106,7 @@ impl Host {
         offender: Offender<'_>,
         fault: Fault,
     ) {
-        match build::endpoints(offender.packet) {
+        match ip::endpoints(offender.packet) {
             Some((IpAddr::V4(src), IpAddr::V4(dst))) => {
                 self.report4(context, offender, (src, dst), fault.v4());
             }

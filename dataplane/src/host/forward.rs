@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::error::{Fault, Offender};
 use super::neigh::Waiting;
-use super::options::Refusal;
 use super::send::{Destination, EgressLink, age, onward};
-use super::{Context, Host, Packet, build, extension, fragment};
+use super::{Context, Host, Packet, build, fragment};
 use crate::frame::Descriptor;
 use crate::id::LinkId;
+use crate::ip::{self, extension, options};
 use crate::stages::filter::PolicyRoute;
 use crate::verdict::{DropReason, PuntReason};
 
@@ -19,8 +19,8 @@ impl Host {
         let frame = Descriptor { addr: packet.addr, len: u32::from(packet.len) };
         let frame = context.umem.whole(frame);
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
-        let sound = build::trim(layer3)
-            .and_then(|bytes| build::endpoints(bytes).map(|(_, dst)| (bytes.to_vec(), dst)));
+        let sound = ip::trim(layer3)
+            .and_then(|bytes| ip::endpoints(bytes).map(|(_, dst)| (bytes.to_vec(), dst)));
         let Some((bytes, dst)) = sound else {
             context.counters.drop(DropReason::IpInhdr);
             context.umem.free(packet.addr);
@@ -93,7 +93,7 @@ impl Host {
         (link, policy_route): (LinkId, PolicyRoute),
         packet: Vec<u8>,
     ) {
-        let Some((_, dst)) = build::endpoints(&packet) else { return };
+        let Some((_, dst)) = ip::endpoints(&packet) else { return };
         match onward(context.tables, (link, policy_route), dst, &packet) {
             Destination::EgressLink(egress_link) => {
                 self.too_big(context, link, packet, egress_link)
@@ -157,13 +157,13 @@ impl Host {
     ) -> Result<(), DropReason> {
         let is_ours =
             |address: Ipv4Addr| self.addresses.is_local(context.tables, link, address.into());
-        let plan = match super::options::read(&packet, is_ours) {
+        let plan = match options::read(&packet, is_ours) {
             Ok(plan) => plan,
-            Err(Refusal::SourceRoute) => {
+            Err(options::Refusal::SourceRoute) => {
                 self.counters.source_routed += 1;
                 return Err(DropReason::IpOptions);
             }
-            Err(Refusal::Malformed(at)) => {
+            Err(options::Refusal::Malformed(at)) => {
                 let offender = Offender { link, packet: &packet, to_group: false };
                 self.report(context, offender, Fault::Option4(at));
                 return Err(DropReason::IpOptions);
@@ -196,16 +196,16 @@ impl Host {
         match extension::options(&packet, 40) {
             Ok(_) => {}
             Err(extension::Refusal::Drop(reason)) => return Err(reason),
-            Err(extension::Refusal::Report(fault)) => {
+            Err(extension::Refusal::Report(at)) => {
                 let offender = Offender { link, packet: &packet, to_group: false };
-                self.report(context, offender, fault);
+                self.report(context, offender, Fault::Option6(at));
                 return Ok(());
             }
         }
         let Some(egress_link) = self.onward(context, (link, policy_route), &packet)? else {
             return Ok(());
         };
-        let scoped = match build::endpoints(&packet) {
+        let scoped = match ip::endpoints(&packet) {
             Some((IpAddr::V6(src), _)) => src.is_unicast_link_local() || src.is_unspecified(),
             _ => false,
         };
@@ -225,7 +225,7 @@ impl Host {
         (link, policy_route): (LinkId, PolicyRoute),
         packet: &[u8],
     ) -> Result<Option<EgressLink>, DropReason> {
-        let Some((_, dst)) = build::endpoints(packet) else { return Err(DropReason::IpInhdr) };
+        let Some((_, dst)) = ip::endpoints(packet) else { return Err(DropReason::IpInhdr) };
         match onward(context.tables, (link, policy_route), dst, packet) {
             Destination::EgressLink(_) if build::ttl(packet) <= 1 => {
                 self.answer(context, link, packet, PuntReason::TtlExpired);

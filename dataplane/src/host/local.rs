@@ -12,10 +12,11 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpAddress, TcpPacket, UdpPacket}
 
 use super::build::{self, Header4, Header6, Reset};
 use super::error::{Fault, Offender};
-use super::extension::{self, Refusal};
 use super::nd;
 use super::neigh::Waiting;
 use super::{Context, Host};
+use crate::ip;
+use crate::ip::extension::{self, Refusal};
 use crate::wire::l4;
 
 const ECHO4: u8 = 8;
@@ -40,7 +41,7 @@ pub(super) struct Received<'a> {
 impl Host {
     /// Handles a delivered IP packet, which is sound and has no padding.
     pub(super) fn receive(&mut self, context: &mut Context<'_>, offender: Offender<'_>) {
-        match build::endpoints(offender.packet) {
+        match ip::endpoints(offender.packet) {
             Some((IpAddr::V4(src), IpAddr::V4(dst))) => {
                 self.receive4(context, offender, src, dst);
             }
@@ -125,8 +126,8 @@ impl Host {
                 self.counters.malformed += 1;
                 return;
             }
-            Err(Refusal::Report(fault)) => {
-                self.report(context, offender, fault);
+            Err(Refusal::Report(at)) => {
+                self.report(context, offender, Fault::Option6(at));
                 return;
             }
         };

@@ -27,14 +27,12 @@ mod arp;
 mod build;
 mod counters;
 mod error;
-mod extension;
 mod forward;
 mod fragment;
 mod limit;
 mod local;
 mod nd;
 mod neigh;
-mod options;
 mod reject;
 mod send;
 mod succeed;
@@ -48,6 +46,7 @@ pub use counters::HostCounters;
 use crate::counters::Counters;
 use crate::frame::{Descriptor, FrameAddr, Umem};
 use crate::id::{LinkId, PortId};
+use crate::ip;
 use crate::stages::filter::PolicyRoute;
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PuntReason};
@@ -57,15 +56,6 @@ use error::Offender;
 use limit::Limiter;
 use neigh::Neighs;
 use send::{Destination, destination};
-
-/// Whether the router forwards a packet with its IPv4 options or hop-by-hop header.
-#[must_use]
-pub fn obeys_options(layer3: &[u8]) -> bool {
-    build::trim(layer3).is_some_and(|packet| match packet.first().map(|first| first >> 4) {
-        Some(4) => options::read(packet, |_| false).is_ok(),
-        _ => extension::options(packet, build::LEN6).is_ok(),
-    })
-}
 
 /// A packet that exited the fast path; its holder owns the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +185,7 @@ impl Host {
         let (link, to_group) = (packet.link, first & 1 != 0);
         match u16::from_be_bytes([*high, *low]) {
             ethertype::ARP => self.take_arp(context, link, layer3, !to_group),
-            protocol @ (ethertype::IPV4 | ethertype::IPV6) => match build::trim(layer3) {
+            protocol @ (ethertype::IPV4 | ethertype::IPV6) => match ip::trim(layer3) {
                 Some(packet) if (packet[0] >> 4 == 4) == (protocol == ethertype::IPV4) => {
                     self.receive(context, Offender { link, packet, to_group });
                 }
@@ -221,7 +211,7 @@ impl Host {
             return;
         }
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
-        let Some(bytes) = build::trim(layer3) else {
+        let Some(bytes) = ip::trim(layer3) else {
             context.counters.drop(DropReason::IpInhdr);
             return;
         };
@@ -260,8 +250,8 @@ impl Host {
 /// `ip6_forward` drop what is not `PACKET_HOST`).
 fn is_misdirected(tables: &Tables, link: LinkId, frame: &[u8], l3: usize) -> bool {
     let to_group = frame.first().is_some_and(|byte| byte & 1 != 0);
-    let packet = frame.get(l3..).filter(|_| to_group).and_then(build::trim);
-    let Some((packet, (_, dst))) = packet.and_then(|p| Some((p, build::endpoints(p)?))) else {
+    let packet = frame.get(l3..).filter(|_| to_group).and_then(ip::trim);
+    let Some((packet, (_, dst))) = packet.and_then(|p| Some((p, ip::endpoints(p)?))) else {
         return false;
     };
     matches!(destination(tables, tables.link(link).vrf, dst, packet), Destination::EgressLink(_))

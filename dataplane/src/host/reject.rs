@@ -16,6 +16,7 @@ use super::build::{self, Header4, Reset};
 use super::error::{Fault, Offender};
 use super::local::Received;
 use super::{Context, Host, Packet, take};
+use crate::ip;
 use crate::stages::filter::Reject;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::{checksum, l4};
@@ -36,14 +37,14 @@ impl Host {
     pub fn reject(&mut self, context: &mut Context<'_>, packet: Packet, reject: Reject) {
         let frame = take(context, packet);
         let layer3 = frame.get(usize::from(packet.l3)..).unwrap_or_default();
-        let Some(bytes) = build::trim(layer3) else {
+        let Some(bytes) = ip::trim(layer3) else {
             context.counters.drop(DropReason::IpInhdr);
             return;
         };
         context.counters.punt(PuntReason::Reject);
         let to_group = frame.first().is_some_and(|byte| byte & 1 != 0);
         let offender = Offender { link: packet.link, packet: bytes, to_group };
-        let sound = upper(bytes).zip(build::endpoints(bytes)).and_then(|(upper, (src, dst))| {
+        let sound = upper(bytes).zip(ip::endpoints(bytes)).and_then(|(upper, (src, dst))| {
             let (protocol, at) = upper;
             let payload = bytes.get(at..)?;
             let received = Received { offender, src, dst, protocol, payload, tos: 0 };

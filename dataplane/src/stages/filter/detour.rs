@@ -5,7 +5,7 @@ use super::stage::evaluate;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
-use crate::host::obeys_options;
+use crate::ip::obeys_options;
 use crate::stages::rule::RouteTables;
 use crate::stages::rule::query;
 use crate::verdict::{PuntReason, Verdict};

@@ -23,7 +23,7 @@ const TIME_ONLY: u8 = 0;
 
 /// Why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// An option is malformed; the offset of the wrong byte.
     Malformed(u8),
     /// A source route, which this router does not follow (`accept_source_route` 0).
@@ -32,7 +32,7 @@ pub(super) enum Refusal {
 
 /// What to fill into a packet's options, by offset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Offsets for the router's address.
     addresses: Vec<usize>,
     /// Offsets for the time.
@@ -42,7 +42,7 @@ pub(super) struct Plan {
 }
 
 /// Reads a sound packet's options; `is_ours` says whether the router has an address.
-pub(super) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Plan, Refusal> {
+pub(crate) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Plan, Refusal> {
     let end = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4).min(packet.len());
     let header = &packet[..end];
     let mut plan = Plan::default();
@@ -172,7 +172,7 @@ impl Option4<'_> {
 
 impl Plan {
     /// Fills in the options; the caller updates the checksum.
-    pub(super) fn apply(&self, packet: &mut [u8], own: Ipv4Addr, now_ns: u64) {
+    pub(crate) fn apply(&self, packet: &mut [u8], own: Ipv4Addr, now_ns: u64) {
         let time = (now_ns / 1_000_000) as u32 | 1 << 31;
         let mut put = |at: usize, bytes: &[u8]| {
             if let Some(field) = packet.get_mut(at..at + bytes.len()) {

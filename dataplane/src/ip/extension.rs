@@ -8,8 +8,7 @@
 
 use std::net::IpAddr;
 
-use super::build;
-use super::error::Fault;
+use super::endpoints;
 use crate::verdict::DropReason;
 use crate::wire::l4;
 
@@ -30,15 +29,15 @@ const NO_NEXT_HEADER: u8 = 59;
 
 /// Why the host does not forward or deliver a packet with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// It is dropped.
     Drop(DropReason),
-    /// Its sender gets an ICMP error.
-    Report(Fault),
+    /// Its sender gets an ICMP error: the option at this offset is unknown.
+    Report(u32),
 }
 
 /// Checks the options of the header at `at`; returns the offset of the next header.
-pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
+pub(crate) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
     const MALFORMED: Refusal = Refusal::Drop(DropReason::IpInhdr);
     let len = packet.get(at + 1).ok_or(MALFORMED)?;
     let end = at + (usize::from(*len) + 1) * 8;
@@ -80,33 +79,32 @@ pub(super) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
 
 /// Whether an option lets the packet go on (RFC 8200, 4.2).
 fn check_option(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
-    let to_group =
-        matches!(build::endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
+    let to_group = matches!(endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
     match (kind, kind >> 6) {
         (ROUTER_ALERT, _) if data.len() == 2 => Ok(()),
         (ROUTER_ALERT | JUMBO, _) => Err(Refusal::Drop(DropReason::IpInhdr)),
         (_, 0) => Ok(()),
         (_, 1) => Err(Refusal::Drop(DropReason::UnhandledProto)),
         (_, 3) if to_group => Err(Refusal::Drop(DropReason::UnhandledProto)),
-        _ => Err(Refusal::Report(Fault::Option6(at as u32))),
+        _ => Err(Refusal::Report(at as u32)),
     }
 }
 
 /// What is behind a packet's extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Upper {
-    pub(super) protocol: u8,
+pub(crate) struct Upper {
+    pub(crate) protocol: u8,
     /// Its offset.
-    pub(super) at: usize,
+    pub(crate) at: usize,
     /// The offset of the field that names the protocol.
-    pub(super) named_at: usize,
+    pub(crate) named_at: usize,
 }
 
 /// What a packet for the router itself carries.
 ///
 /// `None` if the packet carries nothing, is a fragment, or has a routing header to follow
 /// (`accept_source_route` 0).
-pub(super) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
+pub(crate) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
     let (mut at, mut named_at) = (FIXED, 6);
     for position in 0..=MOST_HEADERS {
         let Some(&protocol) = packet.get(named_at) else { return Ok(None) };
@@ -127,12 +125,12 @@ pub(super) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
 }
 
 /// Whether a packet is a fragment.
-pub(super) fn is_fragment(packet: &[u8]) -> bool {
+pub(crate) fn is_fragment(packet: &[u8]) -> bool {
     skip(packet).is_some_and(|(protocol, _)| protocol == l4::FRAGMENT)
 }
 
 /// Whether a packet is an ICMPv6 error, or may be one: an error never causes an error.
-pub(super) fn is_icmp6_error(packet: &[u8]) -> bool {
+pub(crate) fn is_icmp6_error(packet: &[u8]) -> bool {
     let mut place = skip(packet);
     let mut is_fragment = false;
     while let Some((l4::FRAGMENT, at)) = place {
