@@ -3,35 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::act::{Act, Plain};
 use super::bits::{self, MOST_RULES};
-use super::cache::Packing;
-use super::classifier::{Act, Classifier, Plain};
-use super::dim::{Dim, Ranges};
-use super::first::Classify;
-use super::flow;
+use super::classifier::{Classifier, Classify};
+use super::dim::{Dim, MOST_DIMS, Ranges};
+use super::field::bits_of;
+use super::room::Packing;
 use super::rules::join;
-use super::{Condition, Field, LiveSet, Op, Point, Rule, Rules};
+use super::{Condition, Field, FilterError, LiveSet, Op, Point, Rule, Rules, varies};
 use crate::cpu::Level;
-
-/// The maximum number of fields that are looked up for every packet. Conditions on other fields are
-/// checked when a rule is reached.
-pub(super) const MOST_DIMS: usize = 16;
 
 /// The number of bits of a field up to which any mask is expanded into ranges.
 const MASKED_BITS: u32 = 16;
-
-/// Why rules could not be compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FilterError {
-    /// More than [`MOST_RULES`].
-    TooMany(usize),
-    /// The last rule has conditions, or a rule leads to one that is not behind it.
-    Astray(u32),
-    /// A rule uses a live set that does not exist, or is not of the version of its packets.
-    NoSet(u16),
-    /// No memory is left for a table.
-    Memory,
-}
 
 impl Classifier {
     /// Compiles a list of rules for packets of a version of IP at a point.
@@ -43,7 +26,7 @@ impl Classifier {
         live: &[Arc<LiveSet>],
     ) -> Result<Self, FilterError> {
         check(rules)?;
-        let sees_df = flow::any_sees_df(rules, version);
+        let sees_df = varies::any_sees_df(rules, version);
         check_sets(rules, version, live)?;
         let shape = Shape { version, changed: changed(rules) };
         let mut fields: BTreeMap<Field, Ranges> = BTreeMap::new();
@@ -59,7 +42,7 @@ impl Classifier {
                         ops.push(Op::Check(condition));
                     }
                     Some(ranges) => {
-                        varies |= flow::varies(condition.field, sees_df);
+                        varies |= varies::of(condition.field, sees_df);
                         add(fields.entry(condition.field).or_default(), number as u32, ranges);
                     }
                     None => ops.push(Op::Check(condition)),
@@ -148,14 +131,6 @@ impl Shape {
             return Some(under.map(|range| (range.0, range.0 | open)).collect());
         }
         None
-    }
-}
-
-/// The number of bits of a field in packets of a version of IP.
-pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
-    match field {
-        Field::Source | Field::Destination if version == 4 => 32,
-        field => field.bits(),
     }
 }
 

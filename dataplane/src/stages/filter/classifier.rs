@@ -1,13 +1,32 @@
 //! A compiled list of rules: finds the first rule from an index on that a packet matches.
 
+mod find;
+mod first;
+mod member;
+mod window;
+
 use std::sync::Arc;
 
+use super::act::{Act, Plain};
 use super::bits::{self, BLOCK};
-use super::cache::Packing;
 use super::dim::Dim;
-use super::first::Classify;
-use super::{LiveSet, Op, Point, VERSIONS, place};
-use crate::burst::{BURST, Lanes};
+use super::field::bits_of;
+use super::room::Packing;
+use super::{Field, LiveSet, Op, Parsed, Point, VERSIONS, place};
+use crate::burst::{BURST, Burst, Lanes};
+use crate::frame::Umem;
+use crate::stages::rule::RouteTables;
+pub(super) use first::Classify;
+
+/// The input of the loops.
+pub(super) struct Work<'a> {
+    pub(super) burst: &'a Burst,
+    pub(super) umem: &'a Umem,
+    pub(super) routes: &'a RouteTables,
+    pub(super) mark: &'a [u32; BURST],
+    /// The packets to look up.
+    pub(super) lanes: Lanes,
+}
 
 /// The rules of one point for one version of IP, or (0) for ARP.
 pub struct Classifier {
@@ -37,62 +56,10 @@ pub struct Classifier {
     pub(super) programs: Vec<(Box<[Op]>, u32)>,
     /// The target of returns without a call.
     pub(super) end: u32,
-    /// Whether each rule's conditions depend on more than a flow's key, see [`super::flow`].
+    /// Whether each rule's conditions depend on more than a flow's key, see [`super::varies`].
     pub(super) varies: Vec<u8>,
     /// Says whether some rule matches on IPv4's DF.
     pub(super) sees_df: bool,
-}
-
-/// A summary of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Act {
-    /// Accepts the packet, and nothing else.
-    Accept,
-    /// Drops it, and nothing else.
-    Drop,
-    /// Anything else: see its program.
-    Program,
-}
-
-/// Sets of rules by their action, for lists of at most 64 rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plain {
-    accepts: u64,
-    drops: u64,
-}
-
-impl Plain {
-    pub(super) fn of(acts: &[Act]) -> Self {
-        let those = |wanted| {
-            let alike = acts.iter().take(64).map(|act| u64::from(*act == wanted));
-            alike.enumerate().fold(0, |set, (rule, bit)| set | bit << rule)
-        };
-        Self { accepts: those(Act::Accept), drops: those(Act::Drop) }
-    }
-
-    /// Takes the set of rules that each packet matches. Returns the packets whose first rule drops
-    /// them, and those whose first rule does more than accept them.
-    #[inline(always)]
-    pub(super) fn sort(self, sets: &[u64; BURST]) -> (Lanes, Lanes) {
-        let (mut drop, mut accept) = (Lanes::NONE, Lanes::NONE);
-        for (lane, set) in sets.iter().enumerate() {
-            let first = set & set.wrapping_neg();
-            drop.put(lane, first & self.drops != 0);
-            accept.put(lane, first & self.accepts != 0);
-        }
-        (drop, Lanes(!accept.0))
-    }
-}
-
-impl Act {
-    pub(super) fn of(ops: &[Op]) -> Self {
-        match ops {
-            [Op::Accept] => Self::Accept,
-            [Op::Drop] => Self::Drop,
-            _ => Self::Program,
-        }
-    }
 }
 
 impl Classifier {
@@ -126,6 +93,25 @@ impl Classifier {
         self.point as usize * VERSIONS + place(self.version)
     }
 
+    /// Says whether to cache results by flow: IPv4 rules match on nothing but the flow, and there are
+    /// so many rules that the cache pays off.
+    pub(super) fn decides_by_flow(&self) -> bool {
+        let is_key = |field| {
+            matches!(
+                field,
+                Field::Source
+                    | Field::Destination
+                    | Field::Protocol
+                    | Field::SourcePort
+                    | Field::DestinationPort
+            )
+        };
+        self.version == 4
+            && self.width > 1
+            && self.dims.len() > 1
+            && self.dims.iter().all(|dim| is_key(dim.field))
+    }
+
     /// Blocks in which a packet of these classes may match a rule.
     fn candidates(&self, classes: &[u32]) -> u64 {
         let summaries = self.dims.iter().zip(classes);
@@ -151,4 +137,22 @@ impl std::fmt::Debug for Classifier {
             .field("fields", &fields)
             .finish_non_exhaustive()
     }
+}
+
+impl<'a> Work<'a> {
+    /// The parsed packet of a lane.
+    pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
+        let output = (classifier.point == Point::Forward)
+            .then(|| self.routes.next_hops.view().record(self.burst.next[lane]))
+            .flatten()
+            .map(|record| record.link().0);
+        let rules = (classifier.version, classifier.point, classifier.past_auth);
+        Parsed::new(self.burst, self.umem, lane, rules, &classifier.live, output)
+    }
+}
+
+/// The class of a packet for one field.
+pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
+    let bits = bits_of(dim.field, classifier.version);
+    dim.class(parsed.number(dim.field, mark), bits)
 }

@@ -1,7 +1,8 @@
 //! Packets that the host or the kernel forwards because of their IPv4 options or hop-by-hop header.
 //! The filter evaluates the rules for them too; otherwise such a header would bypass the firewall.
 
-use super::stage::evaluate;
+use super::evaluate::evaluate;
+use super::state::Detoured;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
@@ -10,10 +11,7 @@ use crate::stages::rule::RouteTables;
 use crate::stages::rule::query;
 use crate::verdict::{PuntReason, Verdict};
 
-/// Packets that the host will forward, IPv4 and IPv6.
-pub(super) type Detoured = [Lanes; 2];
-
-/// Finds them among the packets that have exited the path. The kernel drops a packet with an invalid
+/// Finds the packets that the host will forward among those that have exited the path. The kernel drops a packet with an invalid
 /// hop-by-hop header before hook prerouting (`ip6_rcv_core` in `net/ipv6/ip6_input.c`).
 #[cold]
 pub(super) fn find(burst: &Burst, umem: &Umem) -> Detoured {

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::Field;
 use super::bits::{Collector, Sets, put, take};
-use super::build::FilterError;
 use super::cut::Cut;
+use super::{Field, FilterError};
 use crate::epoch::Epochs;
 use crate::fib::{Capacity, Fib, Root};
 use crate::id::NextHopId;
 use crate::prefix::Prefix;
+
+/// The maximum number of fields that are looked up for every packet. Conditions on other fields are
+/// checked when a rule is reached.
+pub(super) const MOST_DIMS: usize = 16;
 
 /// The maximum number of bounds to compare one by one, for all packets at once; this takes less time
 /// than a lookup.

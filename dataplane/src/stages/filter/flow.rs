@@ -4,9 +4,10 @@
 //! nothing except the key. So this module evaluates the rules with the flow's key alone. A rule that
 //! the key satisfies, but that also checks something else, may match one packet and not the next.
 
-use super::build::MOST_DIMS;
 use super::classifier::Classifier;
-use super::{Condition, Field, Filter, Op, Point, Rules, bits};
+use super::dim::MOST_DIMS;
+use super::varies::{VARIES, VARIES_BY_PORT, sees_df};
+use super::{Condition, Field, Filter, Op, Point, bits};
 use crate::id::LinkId;
 
 /// The maximum number of counters that a flow's packets may count in.
@@ -54,54 +55,6 @@ impl Touched {
         self.count += 1;
         Some(())
     }
-}
-
-/// Some condition of the rule depends on more than a flow's key.
-pub(super) const VARIES: u8 = 1;
-/// Some condition of the rule depends on more than a key without ports.
-pub(super) const VARIES_BY_PORT: u8 = 2;
-
-/// Whether a condition on a field depends on more than a flow's key; `any_sees_df` is the result of
-/// that function for the rules.
-pub(super) const fn varies(field: Field, any_sees_df: bool) -> u8 {
-    match field {
-        Field::SourcePort | Field::DestinationPort => VARIES_BY_PORT,
-        Field::Fragment if any_sees_df => VARIES,
-        field if is_key(field) => 0,
-        _ => VARIES,
-    }
-}
-
-/// Says whether a condition on the fragment field sees IPv4's DF, which differs from packet to packet.
-fn sees_df(condition: &Condition, version: u8) -> bool {
-    version == 4 && condition.mask & 0x4000 != 0
-}
-
-/// Says whether some rule matches on IPv4's DF.
-pub(super) fn any_sees_df(rules: &Rules, version: u8) -> bool {
-    let conditions = rules.rules.iter().flat_map(|rule| &rule.conditions);
-    conditions.filter(|one| one.field == Field::Fragment).any(|one| sees_df(one, version))
-}
-
-/// Says whether all packets of a flow share a field.
-const fn is_key(field: Field) -> bool {
-    matches!(
-        field,
-        Field::EtherType
-            | Field::Source
-            | Field::Destination
-            | Field::Protocol
-            | Field::NextHeader6
-            | Field::SourcePort
-            | Field::DestinationPort
-            | Field::Fragment
-            | Field::FragmentOffset
-            | Field::Input
-            | Field::Output
-            | Field::Mark
-            // A change of a set is counted as a change, so that earlier results for flows become void.
-            | Field::InSet { .. }
-    )
 }
 
 impl Filter {
@@ -262,7 +215,7 @@ impl Walk<'_> {
     fn classes(&self) -> [Option<u32>; MOST_DIMS] {
         let mut classes = [None; MOST_DIMS];
         for (class, dim) in classes.iter_mut().zip(&self.classifier.dims) {
-            let bits = super::build::bits_of(dim.field, self.classifier.version);
+            let bits = super::field::bits_of(dim.field, self.classifier.version);
             let unsure = dim.field == Field::Fragment && self.classifier.sees_df;
             let number = if unsure { Err(Varies) } else { self.number(dim.field) };
             *class = number.ok().map(|number| dim.class(number, bits));

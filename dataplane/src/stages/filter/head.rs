@@ -1,6 +1,7 @@
 //! The start of an IP header, for rules that write into it.
 
-use super::state::HEAD;
+/// Bytes of an IP header that rules may write into.
+pub(super) const HEAD: usize = 12;
 
 /// The first bytes of an IP header, up to the checksum of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! Kernel equivalent: `nf_ingress` (`net/core/dev.c`, `__netif_receive_skb_core`).
 
-use super::stage::evaluate;
+use super::evaluate::evaluate;
 use super::{Filter, Point, State};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;

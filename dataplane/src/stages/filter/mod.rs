@@ -26,42 +26,43 @@
 //! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
 //! such as those for the router's own addresses, never reach this stage.
 
+mod act;
 mod bits;
 mod build;
-mod cache;
 mod classifier;
 mod cut;
 mod detour;
 mod dim;
+mod error;
+mod evaluate;
 mod field;
-mod find;
-mod first;
 mod flow;
-mod flows;
 mod head;
 mod ingress;
 mod live;
 mod log;
-mod member;
+mod parsed;
 mod policy_route;
+mod room;
 mod rules;
 mod stage;
 mod state;
+mod varies;
 mod walk;
 mod wide;
 
 pub use bits::MOST_RULES;
-pub use build::FilterError;
 pub use classifier::Classifier;
-pub use field::{Address, Field, HeaderBase, Parsed};
+pub use error::FilterError;
+pub use field::{Address, Field, HeaderBase};
 pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
-pub use policy_route::PolicyRoute;
+pub use parsed::Parsed;
 pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, prerouting};
-pub use state::{Count, State};
+pub use state::{Count, PolicyRoute, State};
 
 use std::sync::Arc;
 
@@ -237,7 +238,7 @@ impl Filter {
     /// Says whether the lookups of a point keep results by flow; same index.
     fn decides_by_flow(&self, index: usize) -> bool {
         let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
-        classifier.is_some_and(flows::decide)
+        classifier.is_some_and(Classifier::decides_by_flow)
     }
 
     /// The number of counters.

@@ -3,51 +3,11 @@
 //! A rule that runs before the route lookup replaces the route, or selects the VRF of the lookup.
 //! After such a packet has exited the path, use [`State::policy_route_of`], not the route.
 
-use super::{Filter, State};
-use crate::burst::{Burst, Lanes};
+use super::{Filter, PolicyRoute, State};
+use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::id::{NextHopId, RecordId, VrfId};
 use crate::stages::rule::RouteTables;
-
-/// The target to which rules reroute a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PolicyRoute {
-    /// None: the packet follows its route.
-    #[default]
-    Not,
-    /// This next hop.
-    Next(NextHopId),
-    /// The packet's route in this VRF.
-    Vrf(VrfId),
-}
-
-impl State {
-    /// The target to which rules reroute a packet of the burst.
-    #[must_use]
-    pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
-        if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
-    }
-
-    /// The packets of the burst whose VRF rules have selected.
-    pub(crate) fn with_vrf(&self) -> Lanes {
-        let mut lanes = Lanes::NONE;
-        for lane in self.policy_routed {
-            lanes.put(lane, matches!(self.policy_route[lane], PolicyRoute::Vrf(_)));
-        }
-        lanes
-    }
-
-    /// Records the target of a packet. A VRF does not replace a next hop.
-    pub(super) fn policy_route(&mut self, lane: usize, policy_route: PolicyRoute) {
-        if !matches!(
-            (self.policy_route_of(lane), policy_route),
-            (PolicyRoute::Next(_), PolicyRoute::Vrf(_))
-        ) {
-            self.policy_route[lane] = policy_route;
-            self.policy_routed.put(lane, true);
-        }
-    }
-}
 
 impl Filter {
     /// Sets the next hops that rules refer to, by number. Packets that rules send to others take the

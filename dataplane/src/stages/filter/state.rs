@@ -1,10 +1,10 @@
 //! A worker's state beside the rules: counters, limits, marks, and room for its lookups.
 
-use super::build::MOST_DIMS;
-use super::detour::Detoured;
-use super::flows::Flows;
-use super::{Filter, Limit, LogQueue, POINTS, PolicyRoute, Reject, VERSIONS, cache};
+use super::head::HEAD;
+use super::room::{Flows, Room, new_cache};
+use super::{Filter, Limit, LogQueue, Reject};
 use crate::burst::{BURST, Lanes};
+use crate::id::{NextHopId, VrfId};
 
 /// Packets and their bytes of layer 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,21 @@ pub struct Count {
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+/// Packets that the host will forward, IPv4 and IPv6.
+pub(super) type Detoured = [Lanes; 2];
+
+/// The target to which rules reroute a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyRoute {
+    /// None: the packet follows its route.
+    #[default]
+    Not,
+    /// This next hop.
+    Next(NextHopId),
+    /// The packet's route in this VRF.
+    Vrf(VrfId),
 }
 
 /// The state of one worker for a [`Filter`].
@@ -45,36 +60,6 @@ pub struct State {
     pub(super) room: Box<Room>,
 }
 
-/// Bytes of an IP header that rules may write into.
-pub(super) const HEAD: usize = 12;
-
-/// Where the words that are gathered at once begin, in bytes behind the IP header's start.
-pub(super) const GATHERED_FROM: usize = 8;
-/// The number of these words: TTL and protocol, addresses, ports.
-pub(super) const GATHERED: usize = 4;
-
-/// Scratch memory of lookups for the packets of a burst; garbage for those that do not take part.
-#[derive(Clone, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Room {
-    /// Values of a field.
-    pub(super) value: [u32; BURST],
-    /// Keys of a trie.
-    pub(super) key: [u64; BURST],
-    /// Words of the IP header from [`GATHERED_FROM`] on.
-    pub(super) word: [[u32; BURST]; GATHERED],
-    /// Sets of one word, or blocks in which rules may match.
-    pub(super) set: [u64; BURST],
-    /// The first rule that matches.
-    pub(super) first: [u32; BURST],
-    /// Combinations of classes for each point and version, see [`super::cache`].
-    pub(super) caches: [Vec<u64>; POINTS * VERSIONS],
-    /// Flows for each point and version, see [`super::flows`].
-    pub(super) flows: [Flows; POINTS * VERSIONS],
-    /// Classes, field by field.
-    pub(super) class: [[u32; BURST]; MOST_DIMS],
-}
-
 /// The content of a limit's bucket in units times its period, and the time of that content.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
@@ -86,16 +71,6 @@ impl State {
     /// Creates the state for no rules.
     #[must_use]
     pub fn new() -> Self {
-        let room = Room {
-            value: [0; BURST],
-            key: [0; BURST],
-            word: [[0; BURST]; GATHERED],
-            set: [0; BURST],
-            first: [0; BURST],
-            caches: Default::default(),
-            flows: Default::default(),
-            class: [[0; BURST]; MOST_DIMS],
-        };
         Self {
             counts: Vec::new(),
             now_ns: 0,
@@ -109,7 +84,7 @@ impl State {
             written: Vec::new(),
             counted: Vec::new(),
             buckets: Vec::new(),
-            room: Box::new(room),
+            room: Box::new(Room::new()),
         }
     }
 
@@ -128,11 +103,37 @@ impl State {
             *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };
         }
         for (index, cache) in self.room.caches.iter_mut().enumerate() {
-            *cache = if filter.keeps(index) { cache::room() } else { Vec::new() };
+            *cache = if filter.keeps(index) { new_cache() } else { Vec::new() };
         }
         self.log = LogQueue::new(filter.logs());
         let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
         self.buckets = filter.limits.iter().map(full).collect();
+    }
+
+    /// The target to which rules reroute a packet of the burst.
+    #[must_use]
+    pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
+        if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
+    }
+
+    /// The packets of the burst whose VRF rules have selected.
+    pub(crate) fn with_vrf(&self) -> Lanes {
+        let mut lanes = Lanes::NONE;
+        for lane in self.policy_routed {
+            lanes.put(lane, matches!(self.policy_route[lane], PolicyRoute::Vrf(_)));
+        }
+        lanes
+    }
+
+    /// Records the target of a packet. A VRF does not replace a next hop.
+    pub(super) fn policy_route(&mut self, lane: usize, policy_route: PolicyRoute) {
+        if !matches!(
+            (self.policy_route_of(lane), policy_route),
+            (PolicyRoute::Next(_), PolicyRoute::Vrf(_))
+        ) {
+            self.policy_route[lane] = policy_route;
+            self.policy_routed.put(lane, true);
+        }
     }
 
     /// Resets the state of the previous burst.

@@ -1,8 +1,7 @@
 //! Walks from rule to rule if the first that matches is not final.
 
-use super::build::MOST_DIMS;
-use super::classifier::Classifier;
-use super::first::{Work, one};
+use super::classifier::{Classifier, Work, one};
+use super::dim::MOST_DIMS;
 use super::head::Head;
 use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};

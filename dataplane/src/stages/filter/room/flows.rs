@@ -8,9 +8,8 @@
 //! With more flows than entries, lookups would cost more than they save. So if less than half of a
 //! sample hits, the cache pauses for a while.
 
-use super::Field;
-use super::classifier::{Act, Classifier};
-use super::state::Room;
+use super::super::act::Act;
+use super::Room;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
@@ -43,7 +42,7 @@ struct Bucket {
 
 /// The flows of one classifier.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     buckets: Vec<Bucket>,
     lookups: u32,
     known: u32,
@@ -51,35 +50,16 @@ pub(super) struct Flows {
     pause: u32,
 }
 
-/// Says whether to cache results by flow: IPv4 rules match on nothing but the flow, and there are
-/// so many rules that the cache pays off.
-pub(super) fn decide(classifier: &Classifier) -> bool {
-    let is_key = |field| {
-        matches!(
-            field,
-            Field::Source
-                | Field::Destination
-                | Field::Protocol
-                | Field::SourcePort
-                | Field::DestinationPort
-        )
-    };
-    classifier.version == 4
-        && classifier.width > 1
-        && classifier.dims.len() > 1
-        && classifier.dims.iter().all(|dim| is_key(dim.field))
-}
-
 impl Flows {
     /// Creates an empty cache.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let empty = Bucket { key: [[0; 4]; WAYS], first: [NONE; WAYS], next: 0 };
         Self { buckets: vec![empty; BUCKETS], ..Self::default() }
     }
 
     /// Says whether lookups pay off now; call it once for each burst.
     #[inline(always)]
-    pub(super) fn pays_off(&mut self) -> bool {
+    pub(crate) fn pays_off(&mut self) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
             return false;
@@ -90,7 +70,7 @@ impl Flows {
     /// Writes the first rule of each packet with a known flow to [`Room::first`]; returns the others.
     /// The headers' words have been gathered.
     #[inline(always)]
-    pub(super) fn recall(&mut self, room: &mut Room, lanes: Lanes) -> Lanes {
+    pub(crate) fn recall(&mut self, room: &mut Room, lanes: Lanes) -> Lanes {
         for lane in 0..BURST {
             room.value[lane] = bucket_of(key(room, lane));
         }
@@ -119,12 +99,11 @@ impl Flows {
     }
 
     /// Keeps the results that are verdicts.
-    pub(super) fn keep(&mut self, classifier: &Classifier, room: &Room, lanes: Lanes) {
+    pub(crate) fn keep(&mut self, acts: &[Act], room: &Room, lanes: Lanes) {
         for lane in lanes {
             let first = room.first[lane];
             let key = key(room, lane);
-            let is_verdict =
-                classifier.acts.get(first as usize).is_some_and(|act| *act != Act::Program);
+            let is_verdict = acts.get(first as usize).is_some_and(|act| *act != Act::Program);
             let place = bucket_of(key) as usize;
             if let Some(bucket) = self.buckets.get_mut(place).filter(|_| is_verdict) {
                 let jump = bucket.next as usize % WAYS;

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::classifier::Classifier;
-use super::first::{Work, take_words, window};
-use super::state::Room;
-use super::{Address, Field, LiveSet};
+use super::super::room::Room;
+use super::super::{Address, Field, LiveSet};
+use super::window::{take_words, window};
+use super::{Classifier, Work};
 use crate::burst::BURST;
 
 /// Writes to [`Room::value`] for each packet whether the set has its address.

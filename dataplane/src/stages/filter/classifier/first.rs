@@ -2,39 +2,28 @@
 
 use std::ops::Range;
 
-use super::build::bits_of;
-use super::classifier::Classifier;
-use super::dim::{Dim, Lookup};
-use super::field::is_extension;
+use super::super::Field;
+use super::super::dim::{Dim, Lookup};
+use super::super::parsed::is_extension;
+use super::super::room::{GATHERED, GATHERED_FROM, Room};
+#[cfg(target_arch = "x86_64")]
+use super::super::wide::Avx512;
+use super::super::wide::{Wide, Words};
 use super::find::find_first;
 use super::member::{are_members, place6};
-use super::state::{GATHERED, GATHERED_FROM, Room};
-#[cfg(target_arch = "x86_64")]
-use super::wide::{Avx512, Wide, Words};
-use super::{Field, Parsed, Point};
-use crate::burst::{BURST, Burst, Lanes};
+use super::window::{take_words, window};
+use super::{Classifier, Work, one};
+use crate::burst::{BURST, Lanes};
 use crate::cpu::Level;
-use crate::frame::Umem;
-use crate::stages::rule::RouteTables;
 use crate::wire::{be16, be32};
-
-/// The input of the loops.
-pub(super) struct Work<'a> {
-    pub(super) burst: &'a Burst,
-    pub(super) umem: &'a Umem,
-    pub(super) routes: &'a RouteTables,
-    pub(super) mark: &'a [u32; BURST],
-    /// The packets to look up.
-    pub(super) lanes: Lanes,
-}
 
 /// The loops, built for one instruction set.
 #[derive(Clone, Copy)]
-pub(super) struct Classify(unsafe fn(&Classifier, &Work<'_>, &mut Room));
+pub(crate) struct Classify(unsafe fn(&Classifier, &Work<'_>, &mut Room));
 
 impl Classify {
     /// The build for a level that the machine supports; otherwise the baseline.
-    pub(super) fn at(level: Level) -> Self {
+    pub(crate) fn at(level: Level) -> Self {
         Self(match level.min(Level::detect()) {
             #[cfg(target_arch = "x86_64")]
             Level::V3 => v3,
@@ -47,7 +36,7 @@ impl Classify {
     /// Writes the first rule of each packet to [`Room::first`], its classes to [`Room::class`].
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn run(self, classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
+    pub(crate) fn run(self, classifier: &Classifier, work: &Work<'_>, room: &mut Room) {
         // SAFETY: the function only requires the instructions of its level, which the machine supports
         // (`at`).
         unsafe { (self.0)(classifier, work, room) }
@@ -98,7 +87,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, room: &mut Room) 
     } else if !unknown.is_empty() {
         classify_few::<V>(classifier, work, room, unknown);
     }
-    flows.keep(classifier, room, unknown.without(rare));
+    flows.keep(&classifier.acts, room, unknown.without(rare));
     room.flows[classifier.index()] = flows;
 }
 
@@ -217,86 +206,6 @@ fn look_up_rare(classifier: &Classifier, work: &Work<'_>, room: &mut Room, rare:
             let parts = sets.map(|(dim, class)| dim.sets.word(class[lane], 0));
             room.set[lane] = parts.fold(classifier.all[0], |set, part| set & part);
         }
-    }
-}
-
-pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
-    let bits = bits_of(dim.field, classifier.version);
-    dim.class(parsed.number(dim.field, mark), bits)
-}
-
-impl<'a> Work<'a> {
-    /// The parsed packet of a lane.
-    pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
-        let output = (classifier.point == Point::Forward)
-            .then(|| self.routes.next_hops.view().record(self.burst.next[lane]))
-            .flatten()
-            .map(|record| record.link().0);
-        Parsed::new(self.burst, self.umem, lane, classifier, output)
-    }
-}
-
-/// The position of a field for the straight loops: in four bytes of the IP header, if that has its
-/// usual length.
-#[derive(Clone, Copy)]
-pub(super) struct Window {
-    at: usize,
-    shift: u32,
-    mask: u32,
-    plus: u32,
-}
-
-pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
-    let minus_hop = if matches!(point, Point::Forward) { u32::MAX } else { 0 };
-    let (at, shift, mask, plus) = match (field, version) {
-        (Field::TrafficClass, 4) => (0, 16, 0xff, 0),
-        (Field::Length, 4) => (0, 0, 0xffff, 0),
-        (Field::Fragment, 4) => (4, 0, 0x7fff, 0),
-        (Field::FragmentOffset, 4) => (4, 0, 0x1fff, 0),
-        (Field::Ttl, 4) => (8, 24, 0xff, minus_hop),
-        (Field::Protocol, 4) => (8, 16, 0xff, 0),
-        (Field::Source, 4) => (12, 0, u32::MAX, 0),
-        (Field::Destination, 4) => (16, 0, u32::MAX, 0),
-        (Field::SourcePort, 4) => (20, 16, 0xffff, 0),
-        (Field::DestinationPort, 4) => (20, 0, 0xffff, 0),
-        (Field::IcmpType, 4) => (20, 24, 0xff, 0),
-        (Field::IcmpCode, 4) => (20, 16, 0xff, 0),
-        (Field::TcpFlags, 4) => (32, 16, 0xff, 0),
-        (Field::TrafficClass, 6) => (0, 20, 0xff, 0),
-        (Field::Length, 6) => (4, 16, 0xffff, 40),
-        (Field::NextHeader6 | Field::Protocol, 6) => (4, 8, 0xff, 0),
-        (Field::Ttl, 6) => (4, 0, 0xff, minus_hop),
-        (Field::SourcePort, 6) => (40, 16, 0xffff, 0),
-        (Field::DestinationPort, 6) => (40, 0, 0xffff, 0),
-        (Field::IcmpType, 6) => (40, 24, 0xff, 0),
-        (Field::IcmpCode, 6) => (40, 16, 0xff, 0),
-        (Field::TcpFlags, 6) => (52, 16, 0xff, 0),
-        _ => return None,
-    };
-    Some(Window { at, shift, mask, plus })
-}
-
-/// Writes the values in a window to [`Room::value`].
-#[inline(always)]
-pub(super) fn take_words(
-    window: Window,
-    work: &Work<'_>,
-    room: &mut Room,
-    gathered: bool,
-    lanes: Range<usize>,
-) {
-    let word = window.at.wrapping_sub(GATHERED_FROM) / 4;
-    if gathered && word < GATHERED {
-        for (value, word) in room.value.iter_mut().zip(&room.word[word]) {
-            *value = (word >> window.shift & window.mask).wrapping_add(window.plus);
-        }
-        return;
-    }
-    for lane in lanes {
-        let lane = lane & (BURST - 1);
-        let at = usize::from(work.burst.l3[lane]) + window.at;
-        let word = be32(work.umem.bytes::<4>(work.burst.addr[lane], at), 0);
-        room.value[lane] = (word >> window.shift & window.mask).wrapping_add(window.plus);
     }
 }
 

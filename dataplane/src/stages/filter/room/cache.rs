@@ -3,9 +3,9 @@
 //! The first rule depends on the classes alone, so a result never becomes wrong while the rules stay.
 //! There are fewer combinations of classes than flows, and each fits one word.
 
-use super::bits::{MOST_DENSE, Sets};
-use super::dim::Dim;
-use super::state::Room;
+use super::super::bits::{MOST_DENSE, Sets};
+use super::super::dim::Dim;
+use super::Room;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
@@ -18,11 +18,11 @@ const RULE_BITS: u32 = 16;
 
 /// Packs classes into a word.
 #[derive(Clone, Debug)]
-pub(super) struct Packing(Vec<u32>);
+pub(crate) struct Packing(Vec<u32>);
 
 impl Packing {
     /// The packing for sets of many rules, if the classes of all fields fit.
-    pub(super) fn of(dims: &[Dim], width: usize) -> Option<Self> {
+    pub(crate) fn of(dims: &[Dim], width: usize) -> Option<Self> {
         let (mut shifts, mut bits) = (Vec::new(), 0);
         for dim in dims {
             shifts.push(bits);
@@ -38,13 +38,13 @@ fn classes(sets: &Sets) -> u32 {
 
 /// Creates an empty cache. An entry is found by its hash and has the classes, plus one so that none is
 /// 0, and the rule.
-pub(super) fn room() -> Vec<u64> {
+pub(crate) fn new_cache() -> Vec<u64> {
     vec![0; SLOTS]
 }
 
 /// Writes the first rule of each packet with a cached result to [`Room::first`]; returns the others.
 #[inline(always)]
-pub(super) fn recall(packing: &Packing, cache: &[u64], room: &mut Room, lanes: Lanes) -> Lanes {
+pub(crate) fn recall(packing: &Packing, cache: &[u64], room: &mut Room, lanes: Lanes) -> Lanes {
     room.key = [1; BURST];
     for (shift, class) in packing.0.iter().zip(&room.class) {
         for (key, class) in room.key.iter_mut().zip(class) {
@@ -67,7 +67,7 @@ pub(super) fn recall(packing: &Packing, cache: &[u64], room: &mut Room, lanes: L
 }
 
 /// Caches results.
-pub(super) fn keep(cache: &mut [u64], room: &Room, lanes: Lanes) {
+pub(crate) fn keep(cache: &mut [u64], room: &Room, lanes: Lanes) {
     for lane in lanes {
         if let Some(word) = cache.get_mut(room.value[lane] as usize) {
             *word = room.key[lane] << RULE_BITS | u64::from(room.first[lane]);

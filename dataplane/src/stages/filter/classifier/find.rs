@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use super::bits::{BLOCK, BLOCK_BITS, Block};
-use super::build::MOST_DIMS;
-use super::cache;
-use super::classifier::Classifier;
-use super::state::Room;
-use super::wide::Wide;
+use super::super::bits::{BLOCK, BLOCK_BITS, Block};
+use super::super::dim::MOST_DIMS;
+use super::super::room::{self, Room};
+use super::super::wide::Wide;
+use super::Classifier;
 use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 
@@ -113,10 +112,10 @@ fn find_in_many<V: Wide>(classifier: &Classifier, room: &mut Room, lanes: Lanes)
     };
     let Some(cache) = room.caches.get_mut(classifier.index()) else { return };
     let mut cache = std::mem::take(cache);
-    let unknown = cache::recall(packing, &cache, room, lanes);
+    let unknown = room::recall(packing, &cache, room, lanes);
     if !unknown.is_empty() {
         find_in_blocks::<V>(classifier, room, unknown);
-        cache::keep(&mut cache, room, unknown);
+        room::keep(&mut cache, room, unknown);
     }
     room.caches[classifier.index()] = cache;
 }
