@@ -4,11 +4,11 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
-/// A logical link's position in [`crate::tables::Tables::links`].
+/// A logical link's position in [`crate::links::Links`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u16);
 
-/// A VRF's position in [`crate::tables::Tables::vrfs`]; 0 is the main one.
+/// A VRF's position in [`crate::stages::rule::RouteTables::vrfs`]; 0 is the main one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VrfId(pub u16);
 
@@ -36,7 +36,7 @@ impl Vid {
 pub struct NextHopId(pub u32);
 
 impl NextHopId {
-    /// Set in the number of a group: the other bits are its index in [`crate::tables::Tables::groups`].
+    /// Set in the number of a group: the other bits are its index in [`crate::stages::ecmp::Groups`].
     pub const GROUP: u32 = 1 << 22;
     /// The bits of a FIB entry that hold the number, including the group bit.
     pub const MASK: u32 = (1 << 23) - 1;
@@ -50,7 +50,7 @@ impl NextHopId {
     }
 }
 
-/// The number of a record of [`crate::tables::Record`], or (with [`NextHopId::GROUP`]) of a group.
+/// The number of a [`Record`](crate::next_hops::Record), or (with [`NextHopId::GROUP`]) of a group.
 ///
 /// It is valid until the next burst boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,14 @@
 //! The data plane of Tollway: it forwards packets from port to port in bursts, without system calls.
 //!
 //! Read [`path`] first: it calls every stage in order, on one screen. Each stage is one folder under
-//! [`stages`]. The stages read [`tables::Tables`] and give each packet that exits the path a
-//! [`verdict::Verdict`]. [`host::Host`] acts for the router itself (ARP, ND, ICMP). [`router::Router`]
-//! combines all of these for one worker.
+//! [`stages`]. Each stage reads its part of [`tables::Tables`] and gives each packet that exits the path
+//! a [`verdict::Verdict`]. [`host::Host`] acts for the router itself (ARP, ND, ICMP).
+//! [`router::Router`] combines all of these for one worker.
+//!
+//! A module imports only from modules below it. From the bottom: numbers and header views ([`id`],
+//! [`wire`], [`ip`]); memory that changes while it is read ([`memory`], [`epoch`]); bursts ([`frame`],
+//! [`burst`]); what all stages share ([`fib`], [`next_hops`], [`links`]); [`stages`]; [`tables`], which
+//! owns what they read; [`path`] and [`host`]; [`router`].
 
 // The test kit refers to the crate by its external name, because the integration tests share it.
 #[cfg(test)]
