@@ -1,6 +1,7 @@
 //! Benchmarks and studies of Tollway: what each feature of the packet path costs, with sound
 //! statistics.
 
+mod bpf;
 mod callgrind;
 mod child;
 pub mod compare;
@@ -19,6 +20,7 @@ pub mod report;
 pub mod stats;
 pub mod studies;
 mod svg;
+mod sys;
 pub mod text;
 pub mod tolls;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::mark::STREAMS;
-use crate::live::sys;
+use crate::sys;
 
 /// The most frames in a burst.
 pub const MAX_BURST: usize = 64;

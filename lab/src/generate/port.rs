@@ -12,7 +12,7 @@ use super::fill::Filler;
 use super::load::{MAX_BURST, is_over};
 use super::pace::SendRate;
 use super::track::Tracker;
-use crate::live::sys::monotonic_ns;
+use crate::sys::monotonic_ns;
 
 /// Time for frames in flight after the last frame.
 pub const DRAIN: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use aya::programs::Xdp;
 use aya::programs::xdp::{XdpLinkId, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::live::{program_of, refused};
+use crate::bpf::{program_of, refused};
 
 /// `bpf/xsk.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xsk.o"));

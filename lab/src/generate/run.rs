@@ -11,10 +11,10 @@ use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
 use super::sink::{Sink, SinkStats};
 use super::track::{Tracker, Wanted};
 use super::{Error, Opened, xdp};
-use crate::live::sys;
 use crate::machine::Machine;
 use crate::memory;
 use crate::report::Report;
+use crate::sys;
 
 /// The traffic to send.
 pub enum Traffic {

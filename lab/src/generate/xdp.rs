@@ -16,8 +16,9 @@ use super::plan::{HEAD, Plan};
 use super::port::{Sent, Task};
 use super::track::{Counts, LONGEST_NS, RUNS, Wanted, latencies, sample_mask};
 use super::{Error, mark};
-use crate::live::runner::Runner;
-use crate::live::{ifindex, program_of, refused, sys};
+use crate::bpf::runner::Runner;
+use crate::bpf::{program_of, refused};
+use crate::sys::{self, ifindex};
 
 /// `bpf/traffic.c`.
 static TRAFFIC: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/traffic.o"));

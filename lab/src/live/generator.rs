@@ -6,8 +6,9 @@ use aya::{Ebpf, EbpfLoader};
 
 use super::host::Host;
 use super::program;
-use super::runner::Runner;
 use super::topology::{A0, R0};
+use crate::bpf::runner::Runner;
+use crate::{bpf, sys};
 
 /// `bpf/generator.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator.o"));
@@ -70,10 +71,10 @@ impl Generator {
 
 /// Loads the program for a stream, on the host.
 fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
-    let ifindex = super::ifindex("a0")?;
+    let ifindex = sys::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
     let (mask, vid) = (stream.flows.next_power_of_two() - 1, stream.vid.unwrap_or(0));
-    let failed = |error: &dyn std::error::Error| super::refused("generator", error);
+    let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
     let mut loader = EbpfLoader::new();
     loader
         .override_global("OUT_IFINDEX", &ifindex, true)
@@ -83,7 +84,7 @@ fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
         .override_global("SOURCE", &A0, true)
         .override_global("DESTINATION", &R0, true);
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
-    let program: &mut Xdp = super::program_of(&mut ebpf, "generator")?;
+    let program: &mut Xdp = bpf::program_of(&mut ebpf, "generator")?;
     program.load().map_err(|error| failed(&error))?;
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
     let map = Array::try_from(map).map_err(|error| format!("the generator's map: {error}"))?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
-use super::sys;
+use crate::sys;
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -13,19 +13,15 @@ mod ping;
 mod program;
 mod rates;
 pub mod rr;
-pub(crate) mod runner;
 mod sink;
-pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 mod text;
 mod topology;
 
-use aya::Ebpf;
-use aya::programs::{Program, ProgramError};
-
 use crate::machine::Machine;
 use crate::report::Report;
+use crate::sys;
 pub use rates::Row;
 use rates::{CASES, KERNEL};
 pub use text::render;
@@ -79,27 +75,4 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     loss::measure(&places, options, &mut report)?;
     latency::measure(&places, options, &mut report)?;
     Ok(report)
-}
-
-pub(crate) fn refused(name: &str, error: &dyn std::error::Error) -> String {
-    // The kernel's own message is the last cause.
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    format!("the kernel refuses the BPF program {name}: {error}: {cause}")
-}
-
-/// A program in a BPF object, with its type.
-pub(crate) fn program_of<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
-where
-    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
-{
-    let program = ebpf.program_mut(name).ok_or_else(|| format!("there is no program {name}"))?;
-    program.try_into().map_err(|error| format!("{name} is of another kind: {error}"))
-}
-
-/// The index of an interface in the calling thread's namespace.
-pub(crate) fn ifindex(name: &str) -> Result<u32, String> {
-    sys::interface_number(name).ok_or_else(|| format!("there is no interface {name}"))
 }

@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::host::Host;
+use super::program;
 use super::topology::RIGHT;
-use super::{program, sys};
+use crate::sys;
 
 /// Time to wait for the last answers.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -5,8 +5,8 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::sys;
 use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters};
+use crate::sys;
 
 /// Path of the configuration; the host has its own /run.
 const CONFIG: &str = "/run/lab.toml";

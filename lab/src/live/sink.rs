@@ -9,6 +9,7 @@ use aya::{Ebpf, EbpfLoader};
 
 use super::host::Host;
 use super::topology::B0;
+use crate::bpf;
 
 /// `bpf/sink.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sink.o"));
@@ -109,7 +110,7 @@ fn attach(expect: Expect) -> Result<Sink, String> {
     let (vid, follow) = (expect.vid.unwrap_or(0), u8::from(expect.follow));
     let room = if expect.follow { ROOM } else { 0 };
     let words = u32::try_from(ROOM.div_ceil(64)).unwrap_or(1);
-    let failed = |error: &dyn std::error::Error| super::refused("sink", error);
+    let failed = |error: &dyn std::error::Error| bpf::refused("sink", error);
     let mut loader = EbpfLoader::new();
     loader
         .map_max_entries("seen", if expect.follow { words } else { 1 })
@@ -120,12 +121,12 @@ fn attach(expect: Expect) -> Result<Sink, String> {
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
     match expect.place {
         Place::Xdp => {
-            let program: &mut Xdp = super::program_of(&mut ebpf, "sink")?;
+            let program: &mut Xdp = bpf::program_of(&mut ebpf, "sink")?;
             program.load().map_err(|error| failed(&error))?;
             program.attach("b0", XdpMode::Driver).map_err(|error| failed(&error))?;
         }
         Place::Tc => {
-            let program: &mut SchedClassifier = super::program_of(&mut ebpf, "sink_tc")?;
+            let program: &mut SchedClassifier = bpf::program_of(&mut ebpf, "sink_tc")?;
             program.load().map_err(|error| failed(&error))?;
             program.attach("b0", TcAttachType::Ingress).map_err(|error| failed(&error))?;
         }

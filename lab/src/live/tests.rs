@@ -5,10 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::generator::{Generator, Sent, Stream};
+use super::ping;
 use super::ping::{Pings, Plan};
 use super::sink::{Expect, Place, Sink, SinkStats};
 use super::topology::Topology;
-use super::{ping, sys};
+use crate::sys;
 
 /// Only one test at a time: all generators use the same processor.
 static TURN: Mutex<()> = Mutex::new(());

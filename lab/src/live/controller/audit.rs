@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::super::generator::{Generator, Stream};
 use super::super::sink::{Expect, Place, Sink};
-use super::super::sys;
 use super::router::{KernelRouter, Router};
 use super::{Bench, Row};
 use crate::stats::{Summary, paired_percent};
+use crate::sys;
 
 /// Audit interval in seconds: an audit restarts at once.
 const EVERY: &str = "1";

@@ -17,11 +17,11 @@ use std::path::PathBuf;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::sys;
 use crate::fib::{GENERATED, Internet};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::stats::Summary;
+use crate::sys;
 use crate::tolls::progress;
 use router::Router;
 use table::Table;

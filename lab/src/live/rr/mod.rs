@@ -14,11 +14,11 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::sys;
 use crate::generate::track::latencies;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::stats::{Summary, paired_percent};
+use crate::sys;
 use crate::tolls::progress;
 use place::{Place, Router};
 pub use text::render;

@@ -43,7 +43,7 @@ fn checked(result: impl Into<i64>) -> io::Result<i64> {
 
 /// Makes an XDP program handle live frames in batches, in the thread's network namespace. Each
 /// frame starts as a copy of `frame`. Returns after `repeat` frames or a signal.
-pub(super) fn run_live_frames(
+pub(crate) fn run_live_frames(
     program: BorrowedFd<'_>,
     frame: &[u8],
     repeat: u32,
@@ -77,7 +77,7 @@ const WAKE: libc::c_int = libc::SIGUSR1;
 extern "C" fn nothing(_signal: libc::c_int) {}
 
 /// Makes [`wake`] interrupt system calls of this process instead of ending it.
-pub(super) fn allow_waking() -> io::Result<()> {
+pub(crate) fn allow_waking() -> io::Result<()> {
     // SAFETY: all zeros is valid for a structure of integers, and means no flags, in particular no
     // SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -87,22 +87,23 @@ pub(super) fn allow_waking() -> io::Result<()> {
 }
 
 /// Interrupts the current system call of a thread of this process.
-pub(super) fn wake(thread: i32) {
+pub(crate) fn wake(thread: i32) {
     let process = std::process::id().cast_signed();
     // SAFETY: the call takes numbers only. The kernel refuses a thread that has ended.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, WAKE) };
 }
 
 /// The index of an interface in the calling thread's namespace.
-pub(crate) fn interface_number(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
+pub(crate) fn ifindex(name: &str) -> Result<u32, String> {
+    let missing = || format!("there is no interface {name}");
+    let text = CString::new(name).map_err(|_| missing())?;
     // SAFETY: the name ends with a zero byte and outlives the call.
-    let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    (number != 0).then_some(number)
+    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
+    if index == 0 { Err(missing()) } else { Ok(index) }
 }
 
 /// The calling thread's id.
-pub(super) fn thread_id() -> i32 {
+pub(crate) fn thread_id() -> i32 {
     // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::gettid() }
 }
@@ -163,7 +164,7 @@ pub(crate) fn hurry() -> io::Result<()> {
 }
 
 /// Makes a thread of any process run only when its processor is otherwise idle, or normally again.
-pub(super) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
+pub(crate) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
     schedule(thread, if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)
 }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::programs::Xdp;
 
-use super::{program_of, sys};
+use super::program_of;
+use crate::sys;
 
 /// A running program. Dropping this ends it.
 pub(crate) struct Runner {
