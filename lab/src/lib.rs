@@ -1,6 +1,7 @@
 //! Benchmarks and studies of Tollway: what each feature of the packet path costs, with sound
 //! statistics.
 
+pub mod bench;
 mod bpf;
 mod callgrind;
 mod child;
@@ -16,6 +17,7 @@ pub mod memory;
 mod plot;
 pub mod probe;
 pub mod profile;
+mod progress;
 pub mod report;
 pub mod stats;
 pub mod studies;
@@ -23,5 +25,6 @@ mod svg;
 mod sys;
 pub mod text;
 pub mod tolls;
+pub mod verdict;
 
 pub use live::rr;

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::bench::IN_FLIGHT;
 use crate::profile::stacks::is_library;
 use crate::profile::symbols::{Frame, Symbols};
-use crate::tolls::IN_FLIGHT;
 use parse::{Costs, parse};
 
 /// Passes of the two runs: multiples of 64, so that a row of 65,536 flows sends each flow equally

@@ -7,7 +7,6 @@ mod child;
 mod pairs;
 mod side;
 mod text;
-mod verdict;
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +14,15 @@ use serde::Serialize;
 
 pub use crate::error::Error;
 use crate::machine::{Machine, Moment};
+use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
-use crate::tolls::{self, progress};
+use crate::tolls;
+pub use crate::verdict::{FLOOR, Judgement, Pair, Test, Verdict, evaluate, least_pairs};
 use build::Repository;
 pub use changes::{Change, Changes, Instructions};
-pub use pairs::Pair;
 pub use side::{Settings, Side};
 pub use text::render;
-pub use verdict::{FLOOR, Judgement, Test, Verdict, evaluate, least_pairs};
 
 /// The row that is measured by default.
 const USUAL: &str = "ip4-one-flow";
@@ -241,7 +240,7 @@ fn measure(
         Method::Probe => rounds.clamp(least, MOST_PAIRS.max(least)),
         Method::Tolls => MOST_PAIRS.max(least),
     };
-    let bar = progress((rounds * rows.len()) as u64);
+    let bar = progress::bar((rounds * rows.len()) as u64);
     let mut measured = vec![Vec::new(); rows.len()];
     for round in 0..rounds {
         let spent = start.elapsed();
@@ -277,7 +276,7 @@ fn evaluate_row(name: &str, pairs: &[Pair], ns_per_clock: f64, rows: usize) -> O
 
 /// Determines the changes by function in every row.
 fn explain(sides: &[Side; 2], rows: &mut [Row], method: Method) {
-    let bar = progress(rows.len() as u64).with_message("what has changed by function");
+    let bar = progress::bar(rows.len() as u64).with_message("what has changed by function");
     for row in rows {
         row.changes = match method {
             Method::Probe => {

@@ -10,31 +10,10 @@ use std::time::{Duration, Instant};
 use super::child::Probe;
 use super::side::Side;
 use crate::stats::median;
+use crate::verdict::Pair;
 
 /// The fewest blocks of four slices in a pair.
 const LEAST_BLOCKS: usize = 3;
-
-/// The result of a pair of processes, in TSC clocks or ns per packet.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pair {
-    /// The median of the base side's slices.
-    pub base: f64,
-    /// The median of the head side's slices.
-    pub head: f64,
-    /// The median, over blocks, of the head side's additional time.
-    pub difference: f64,
-}
-
-impl Pair {
-    /// The same in another unit.
-    pub(super) fn scaled(self, factor: f64) -> Self {
-        Self {
-            base: self.base * factor,
-            head: self.head * factor,
-            difference: self.difference * factor,
-        }
-    }
-}
 
 /// Measures a row with a new process of each side, in clocks per packet, until `until`. If
 /// `swapped`, the head side starts first and measures first.

@@ -6,9 +6,9 @@ use tollway_dataplane::features::AllStages;
 use super::data::more;
 use super::scene::{self, Family};
 use super::{Figures, Internet};
+use crate::bench::Bench;
 use crate::stats::Summary;
 use crate::text;
-use crate::tolls::Bench;
 
 /// The numbers of prefixes. Those beyond the table are generated.
 pub(super) const SIZES: [usize; 6] = [1, 10, 1000, 10_000, 100_000, 1_000_000];

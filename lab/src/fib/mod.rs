@@ -19,11 +19,12 @@ use std::sync::OnceLock;
 use indicatif::ProgressBar;
 use tollway_dataplane::features::AllStages;
 
+use crate::bench::Bench;
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::{Report, Row};
 use crate::stats::Summary;
 use crate::text;
-use crate::tolls::{Bench, progress};
 pub use data::Internet;
 pub(crate) use scene::{Family, frames, tables};
 use tollway_dataplane::prefix::Prefix;
@@ -100,7 +101,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let parts: Vec<_> = parts.into_iter().filter(|(name, ..)| wanted(name)).collect();
     let sizes: Vec<_> = SIZES.iter().filter(|size| wanted(size.name)).collect();
     let row_steps = if sizes.is_empty() { 0 } else { REPEATS as u64 };
-    let bar = progress(row_steps + parts.iter().map(|(_, steps, _)| steps).sum::<u64>());
+    let bar = progress::bar(row_steps + parts.iter().map(|(_, steps, _)| steps).sum::<u64>());
     let machine = Machine::probe();
     let rows = rows(&table, &sizes, &machine, &bar)?;
     let mut report = Report::new(machine, rows);

@@ -17,9 +17,9 @@ use tollway_dataplane::prefix::Prefix;
 
 use super::scene::{self, Family};
 use super::{Figures, Internet};
+use crate::bench::Bench;
 use crate::frames::Spread;
 use crate::stats::Summary;
-use crate::tolls::Bench;
 
 /// Changes per second that forwarding has to bear.
 pub(super) const RATE: u64 = 500_000;

@@ -17,12 +17,13 @@ use tollway_dataplane::features::AllStages;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
+use crate::bench::Bench;
 use crate::frames::{Flow4, Source};
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::{Report, Row};
 use crate::stats::Summary;
 use crate::text;
-use crate::tolls::{Bench, progress};
 use rules::Tuple;
 use scene::{ROWS, Scene, Trace};
 
@@ -65,7 +66,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let rows: Vec<_> = ROWS.iter().filter(|row| wanted(row.name)).collect();
     let parts = [("build", BUILDS as u64), ("growth", growth::STEPS), ("set-changes", sets::STEPS)];
     let steps = parts.iter().filter(|(name, _)| wanted(name)).map(|(_, steps)| steps).sum::<u64>();
-    let bar = progress(steps + if rows.is_empty() { 0 } else { REPEATS as u64 });
+    let bar = progress::bar(steps + if rows.is_empty() { 0 } else { REPEATS as u64 });
     let mut figures = Figures::new();
     let rows = measure(&list, &rows, &mut figures, &bar)?;
     let mut report = Report::new(Machine::probe(), rows);

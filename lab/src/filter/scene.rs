@@ -12,8 +12,8 @@ use tollway_dataplane::wire::eth::ethertype;
 
 use super::rules::{self, ANYTHING, Tuple};
 use super::sets;
+use crate::bench::Bench;
 use crate::frames::{self, Flow4, Source, Spread};
-use crate::tolls::Bench;
 
 /// A row.
 #[derive(Clone, Copy, Debug)]

@@ -16,9 +16,9 @@ use tollway_dataplane::stages::filter::{
 use super::Figures;
 use super::rules::{ANYTHING, unicast};
 use super::scene::{self, MILLION, Trace};
+use crate::bench::Bench;
 use crate::frames::{Flow4, Spread};
 use crate::stats::Summary;
-use crate::tolls::Bench;
 
 /// Number of measurements of the maximum change rate.
 const RUNS: usize = 5;

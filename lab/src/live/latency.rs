@@ -7,8 +7,8 @@ use super::program::{self, Setup, Tollway};
 use super::rates::Row;
 use super::topology::Topology;
 use super::{Options, Places};
+use crate::progress;
 use crate::report::Report;
-use crate::tolls::progress;
 
 /// Rounds in which the kernel and Tollway take turns.
 const ROUNDS: u64 = 5;
@@ -29,7 +29,7 @@ pub(super) fn measure(
     if !options.wants("latency") {
         return Ok(());
     }
-    let bar = progress(ROUNDS * WAYS.len() as u64);
+    let bar = progress::bar(ROUNDS * WAYS.len() as u64);
     places.tollway.kernel_forwards(false)?;
     for (way, xdp_path) in WAYS {
         let setup =

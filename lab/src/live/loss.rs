@@ -9,9 +9,9 @@ use super::rates::Row;
 use super::sink::{Expect, Place, Sink};
 use super::topology::Topology;
 use super::{Options, Places};
+use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
-use crate::tolls::progress;
 
 /// Frames per second while Tollway dies.
 const RATE: u32 = 200_000;
@@ -59,7 +59,7 @@ pub(super) fn measure(
         if !options.wants(name) {
             continue;
         }
-        let bar = progress((WAYS.len() * options.repeat) as u64);
+        let bar = progress::bar((WAYS.len() * options.repeat) as u64);
         let mut losses = Vec::new();
         for (way, setup) in WAYS {
             let mut here = Vec::new();

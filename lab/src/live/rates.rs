@@ -9,9 +9,9 @@ use super::program::{self, Setup, Tollway};
 use super::sink::{Expect, Place, Sink};
 use super::topology::{Topology, VIDS};
 use super::{Options, Places};
+use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
-use crate::tolls::progress;
 
 /// The row with the kernel alone.
 pub(super) const KERNEL: &str = "kernel";
@@ -135,7 +135,7 @@ pub(super) fn measure(
     if cases.is_empty() && !options.wants(KERNEL) {
         return Ok(());
     }
-    let bar = progress((cases.len().max(1) * options.pairs) as u64);
+    let bar = progress::bar((cases.len().max(1) * options.pairs) as u64);
     let mut kernel_alone = Vec::new();
     for case in &cases {
         let (row, kernel_mpps) = pairs(case, places, options.pairs, &|| bar.inc(1))?;

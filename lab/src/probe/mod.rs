@@ -8,9 +8,10 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::IN_FLIGHT;
 use crate::child;
 use crate::machine::Machine;
-use crate::tolls::{self, IN_FLIGHT};
+use crate::tolls;
 
 /// Default passes of each sort in a slice. A multiple of 64, so that a row of 65,536 flows sends
 /// each flow equally often.

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::bench::Measure;
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::Report;
 use crate::text::{align, heading, plain_table, trimmed};
-use crate::tolls::{self, progress};
+use crate::tolls;
 pub use stacks::Function;
 use stacks::Stacks;
 
@@ -109,10 +111,10 @@ pub fn run(options: &Options) -> Result<Profile, Error> {
 }
 
 /// Samples a bench for `time`. Returns the stacks, and the clocks per packet measured meanwhile.
-fn sample(bench: &mut dyn tolls::Measure, time: Duration) -> Result<(Stacks, f64), Error> {
+fn sample(bench: &mut dyn Measure, time: Duration) -> Result<(Stacks, f64), Error> {
     let failed = |error| Error::Failed(format!("the system has no timer for samples: {error}"));
     let sampler = sampler::Sampler::begin(RATE).map_err(failed)?;
-    let bar = progress(time.as_millis() as u64).with_message("sampling");
+    let bar = progress::bar(time.as_millis() as u64).with_message("sampling");
     let (start, mut clocks) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
         for _ in 0..8 {
@@ -209,7 +211,7 @@ mod tests {
         let profile = run(&options("ip4-one-flow")).unwrap();
         assert!(profile.samples >= 30, "{} samples", profile.samples);
         // A sample or two may come from before or after.
-        let is_rooted = |stack: &str| stack.starts_with("tollway_lab::tolls::bench::");
+        let is_rooted = |stack: &str| stack.starts_with("tollway_lab::bench::");
         let rooted: u64 = profile
             .stacks
             .iter()

@@ -10,8 +10,8 @@ use super::experiment::{Experiment, Slice};
 use super::report::{Contrast, Row};
 use super::small_path::Agreement;
 use super::{Plan, Spec};
-use crate::compare::{Pair, evaluate};
 use crate::stats::{Bootstrap, Kind, Sample, Summary, median};
+use crate::verdict::{Pair, evaluate};
 
 /// The fewest slices of a process.
 const LEAST_SLICES: usize = 3;
@@ -141,7 +141,7 @@ pub(super) fn counts(all: &[Process]) -> BTreeMap<String, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::Verdict;
+    use crate::verdict::Verdict;
 
     fn slice(base: f64, head: f64) -> Slice {
         let rows = [("base".to_owned(), base), ("head".to_owned(), head)].into();

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use crate::child;
 use crate::machine::{Machine, Moment};
+use crate::progress;
 use crate::report::Report;
-use crate::tolls::progress;
 use experiment::{Child, Experiment};
 pub use report::{Contrast, Outcome, Row};
 pub use text::render;
@@ -150,7 +150,7 @@ pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
     // An additional measurement gets the other half of the time.
     let time = if further.is_some() { options.time / 2 } else { options.time };
     let count = options.processes.max(3);
-    let bar = progress(count as u64);
+    let bar = progress::bar(count as u64);
     let all = measure::processes(&mut plan, count, time, || bar.inc(1));
     bar.finish_and_clear();
     let all = all?;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{Outcome, Row};
 use super::text::groups;
-use crate::compare::Verdict;
+use crate::verdict::Verdict;
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin and end; the names are to the left, the figures to the right.

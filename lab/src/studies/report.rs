@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::compare::Verdict;
 use crate::report::Report;
 use crate::stats::Summary;
+use crate::verdict::Verdict;
 
 /// A study's result. As JSON it is one object in the common form of reports.
 #[derive(Clone, Debug, Serialize)]

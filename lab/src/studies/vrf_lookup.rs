@@ -16,10 +16,10 @@ use tollway_dataplane::wire::{checksum, word32};
 use super::experiment::{Experiment, Slice};
 use super::small_path::{self, Agreement, Digest, ROUTER_MAC, SENDER_MAC};
 use super::{Further, Options, Plan, Size, Spec, Study, alone};
+use crate::bench::Bench as PathBench;
 use crate::frames::{self, Addresses, FRAME_LEN, Source, Spread, Template};
 use crate::memory;
 use crate::rr;
-use crate::tolls::Bench as PathBench;
 
 pub(super) const STUDY: Study = Study {
     name: "vrf-lookup",

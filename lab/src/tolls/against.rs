@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::Tolls;
 use super::record::Record;
-use crate::compare::Verdict;
 use crate::stats::{self, Sample};
+use crate::verdict::Verdict;
 
 /// Share of a row's time below which no change is reported.
 pub const FLOOR: f64 = 0.05;

@@ -1,12 +1,11 @@
 //! The toll table: what forwarding costs per packet, and what each feature adds.
 //!
-//! A pass restores [`IN_FLIGHT`] frames and forwards them from one memory port to another. Passes
+//! A pass restores [`IN_FLIGHT`](crate::bench::IN_FLIGHT) frames and forwards them from one memory port to another. Passes
 //! that only restore run in between, and their time is subtracted. Rows take turns, so that a
 //! temporary disturbance of the machine affects all of them alike. The difference between two rows
 //! comes from the rounds in which both took turns.
 
 pub mod against;
-mod bench;
 mod cost;
 pub mod html;
 pub mod record;
@@ -17,15 +16,15 @@ mod table;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
 use serde::Serialize;
-use tollway_dataplane::features::{AllStages, Features, NoStages};
+use tollway_dataplane::features::{AllStages, NoStages};
 
+use crate::bench::Measure;
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::{self, Report};
 use crate::stats::Summary;
 use against::Against;
-pub use bench::{Bench, IN_FLIGHT};
 pub use scenario::{Build, Group, ROWS, Scenario};
 pub use table::render;
 
@@ -89,7 +88,7 @@ pub fn run(only: &[String]) -> Result<Tolls, String> {
     only.iter().try_for_each(|name| scenario(name).map(|_| ()))?;
     let wanted = |row: &&Scenario| only.is_empty() || only.iter().any(|name| *name == row.name);
     let rows: Vec<&'static Scenario> = ROWS.iter().filter(wanted).collect();
-    let bar = progress((rows.len() + REPEATS) as u64);
+    let bar = progress::bar((rows.len() + REPEATS) as u64);
     bar.set_message("building tables");
     let mut benches = Vec::new();
     for scenario in &rows {
@@ -154,42 +153,11 @@ pub fn scenario(name: &str) -> Result<&'static Scenario, String> {
     })
 }
 
-/// A bench of either build of the packet path.
-pub(crate) trait Measure {
-    fn sample(&mut self, on: bool);
-    fn inject(&mut self, clocks_per_packet: f64);
-    fn clocks_per_packet(&mut self, passes: usize) -> f64;
-    fn watch(&mut self, passes: usize, gate: fn(bool));
-    fn stages(&self) -> BTreeMap<&'static str, f64>;
-}
-
-impl<F: Features> Measure for Bench<F> {
-    fn sample(&mut self, on: bool) {
-        Self::sample(self, on);
-    }
-
-    fn inject(&mut self, clocks_per_packet: f64) {
-        Self::inject(self, clocks_per_packet);
-    }
-
-    fn clocks_per_packet(&mut self, passes: usize) -> f64 {
-        Self::clocks_per_packet(self, passes)
-    }
-
-    fn watch(&mut self, passes: usize, gate: fn(bool)) {
-        Self::watch(self, passes, gate);
-    }
-
-    fn stages(&self) -> BTreeMap<&'static str, f64> {
-        Self::stages(self)
-    }
-}
-
 /// The bench of a row.
 pub(crate) fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
     Ok(match scenario.build {
-        Build::NoStages => Box::new(Bench::<NoStages>::new(scenario)?),
-        Build::AllStages => Box::new(Bench::<AllStages>::new(scenario)?),
+        Build::NoStages => Box::new(scenario.bench::<NoStages>()?),
+        Build::AllStages => Box::new(scenario.bench::<AllStages>()?),
     })
 }
 
@@ -225,13 +193,6 @@ fn sum_up(measured: &[Measured], ns_per_clock: f64) -> Vec<Row> {
         })
     };
     measured.iter().filter_map(row).collect()
-}
-
-/// A progress bar on standard error, if that is a terminal.
-pub(crate) fn progress(steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps).with_message("measuring");
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-use crate::frames::Source;
-use crate::{fib, filter};
+use tollway_dataplane::features::Features;
 
-use super::scene::{self, Scene};
+use super::scene::{self, Scene, Stage};
+use crate::bench::Bench;
+use crate::{fib, filter};
 
 /// The build of the packet path for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,13 +238,6 @@ pub const ROWS: &[Scenario] = &[
     },
 ];
 
-/// What a row needs: tables, frames, and rules.
-pub(crate) struct Stage {
-    pub(crate) tables: tollway_dataplane::tables::Tables,
-    pub(crate) source: Source,
-    pub(crate) filter: Option<std::sync::Arc<tollway_dataplane::stages::filter::Filter>>,
-}
-
 impl Scenario {
     /// Builds tables, frames and rules.
     ///
@@ -264,5 +258,20 @@ impl Scenario {
             }
             Kind::All => scene::all(),
         }
+    }
+    /// Builds the bench of the row. It records tolls, as the program does.
+    ///
+    /// # Errors
+    /// A message, if memory is short.
+    pub fn bench<F: Features>(&self) -> Result<Bench<F>, String> {
+        let stage = self.stage()?;
+        let mut bench = Bench::over(stage.tables, stage.source, self.burst)?;
+        if self.is_floor() {
+            bench.set_floor();
+        }
+        if let Some(filter) = stage.filter {
+            bench.filter(filter, false);
+        }
+        Ok(bench)
     }
 }

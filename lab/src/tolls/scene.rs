@@ -1,16 +1,17 @@
 //! Tables and frames of the rows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::Member;
+use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
-use super::scenario::Stage;
 use crate::frames::{self, Addresses, Source, Spread, Template};
 use crate::{fib, filter};
 
@@ -63,6 +64,13 @@ impl Scene {
         rpf: false,
         redirects: false,
     };
+}
+
+/// What a row needs: tables, frames, and rules.
+pub(crate) struct Stage {
+    pub(crate) tables: Tables,
+    pub(crate) source: Source,
+    pub(crate) filter: Option<Arc<Filter>>,
 }
 
 /// Tables under construction: ingress and egress, and the VRF whose routes packets take.

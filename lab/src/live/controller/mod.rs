@@ -19,10 +19,10 @@ use serde::Serialize;
 
 use crate::fib::{GENERATED, Internet};
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
 use crate::sys;
-use crate::tolls::progress;
 use router::Router;
 use table::Table;
 pub use text::render;
@@ -103,7 +103,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
             .to_owned());
     }
     let table = Table::new(&internet(options)?, options.routes);
-    let bar = progress(steps(options));
+    let bar = progress::bar(steps(options));
     bar.set_message("filling the kernel");
     let router = Router::new(&table)?;
     let mut report = Report::new(Machine::probe(), Vec::new());

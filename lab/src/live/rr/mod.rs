@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use crate::generate::track::latencies;
 use crate::machine::Machine;
+use crate::progress;
 use crate::report::Report;
 use crate::stats::{Summary, paired_percent};
 use crate::sys;
-use crate::tolls::progress;
 use place::{Place, Router};
 pub use text::render;
 use traffic::Kind;
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     let places = [Place::new(base)?, Place::new(head)?];
     let wanted = |name: &String| options.only.is_empty() || options.only.contains(name);
     let wanted: Vec<_> = rows().into_iter().filter(|(name, ..)| wanted(name)).collect();
-    let bar = progress((wanted.len() * options.pairs) as u64);
+    let bar = progress::bar((wanted.len() * options.pairs) as u64);
     let mut report = Report::new(Machine::probe(), Vec::new());
     for (name, kind, v6) in wanted {
         let mut sides = [Series::default(), Series::default()];

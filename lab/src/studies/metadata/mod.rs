@@ -17,9 +17,9 @@ use tollway_dataplane::wire::be16;
 use super::experiment::{Experiment, Slice};
 use super::small_path::{self, Agreement, Digest, HEADER, ROUTER_MAC, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
+use crate::bench::Bench as PathBench;
 use crate::frames::{FRAME_LEN, Source, Template};
 use crate::memory;
-use crate::tolls::Bench as PathBench;
 use check::{Columns, Flagged, PACKET, Rule};
 
 pub(super) const STUDY: Study = Study {

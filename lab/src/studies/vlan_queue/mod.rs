@@ -13,8 +13,9 @@ use tollway_dataplane::wire::eth::ethertype;
 use super::experiment::{Experiment, Slice};
 use super::small_path::{self, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
+use crate::bench::Bench as PathBench;
 use crate::frames::Template;
-use crate::tolls::{self, Bench as PathBench};
+use crate::tolls;
 use line::Tally;
 use work::{Method, VIDS};
 
@@ -88,7 +89,7 @@ struct Bench {
 }
 
 fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
-    let path = |name| PathBench::new(tolls::scenario(name)?);
+    let path = |name| tolls::scenario(name)?.bench();
     let full = size == Size::Full;
     let tag = [(ethertype::DOT1Q, VIDS[0])];
     Ok(Box::new(Bench {

@@ -158,7 +158,7 @@ fn growths(tolls: &Tolls) -> Result<String, String> {
 }
 
 fn changes(against: &Against) -> String {
-    use crate::compare::Verdict;
+    use crate::verdict::Verdict;
     let colour = |verdict| match verdict {
         Verdict::Slower => "#b3261e",
         Verdict::Faster => "#1b6e3c",

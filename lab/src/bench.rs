@@ -1,3 +1,6 @@
+//! The measuring core of the benches: a router that forwards the same frames from one memory port
+//! to another, pass by pass, and the clocks that a packet takes.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +19,6 @@ use tollway_dataplane::tolls::Stage;
 use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{checksum, word32};
 
-use super::Scenario;
 use crate::frames::{FRAME_LEN, Source};
 use crate::{memory, stats};
 
@@ -47,20 +49,6 @@ pub struct Bench<F: Features> {
 }
 
 impl<F: Features> Bench<F> {
-    /// Builds the bench of a row. It records tolls, as the program does.
-    ///
-    /// # Errors
-    /// A message, if memory is short.
-    pub fn new(scenario: &Scenario) -> Result<Self, String> {
-        let stage = scenario.stage()?;
-        let mut bench = Self::over(stage.tables, stage.source, scenario.burst)?;
-        bench.floor = scenario.is_floor();
-        if let Some(filter) = stage.filter {
-            bench.filter(filter, false);
-        }
-        Ok(bench)
-    }
-
     /// A router with these tables, which receives these frames in turn.
     ///
     /// # Errors
@@ -85,6 +73,11 @@ impl<F: Features> Bench<F> {
             dropped: false,
             delay: 0,
         })
+    }
+
+    /// Replaces forwarding by the work that no router can omit.
+    pub fn set_floor(&mut self) {
+        self.floor = true;
     }
 
     /// Installs rules; `dropped` says that they drop every packet.
@@ -224,6 +217,37 @@ impl<F: Features> Bench<F> {
             header[22..26].copy_from_slice(&word.to_le_bytes());
         }
         self.ports[0].clear();
+    }
+}
+
+/// A bench of either build of the packet path.
+pub(crate) trait Measure {
+    fn sample(&mut self, on: bool);
+    fn inject(&mut self, clocks_per_packet: f64);
+    fn clocks_per_packet(&mut self, passes: usize) -> f64;
+    fn watch(&mut self, passes: usize, gate: fn(bool));
+    fn stages(&self) -> BTreeMap<&'static str, f64>;
+}
+
+impl<F: Features> Measure for Bench<F> {
+    fn sample(&mut self, on: bool) {
+        Self::sample(self, on);
+    }
+
+    fn inject(&mut self, clocks_per_packet: f64) {
+        Self::inject(self, clocks_per_packet);
+    }
+
+    fn clocks_per_packet(&mut self, passes: usize) -> f64 {
+        Self::clocks_per_packet(self, passes)
+    }
+
+    fn watch(&mut self, passes: usize, gate: fn(bool)) {
+        Self::watch(self, passes, gate);
+    }
+
+    fn stages(&self) -> BTreeMap<&'static str, f64> {
+        Self::stages(self)
     }
 }
 

@@ -13,7 +13,6 @@
 
 use serde::Serialize;
 
-use super::pairs::Pair;
 use crate::stats::{self, Bootstrap, Difference, Kind, Sample};
 
 /// The largest share of comparisons that report a difference although there is none.
@@ -37,6 +36,28 @@ const SEED: u64 = 0x7011_0a11;
 
 /// Share of runs that would find the smallest detectable difference.
 const POWER: f64 = 0.9;
+
+/// The result of a pair of processes, in TSC clocks or ns per packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// The median of the base side's slices.
+    pub base: f64,
+    /// The median of the head side's slices.
+    pub head: f64,
+    /// The median, over blocks, of the head side's additional time.
+    pub difference: f64,
+}
+
+impl Pair {
+    /// The same in another unit.
+    pub(crate) fn scaled(self, factor: f64) -> Self {
+        Self {
+            base: self.base * factor,
+            head: self.head * factor,
+            difference: self.difference * factor,
+        }
+    }
+}
 
 /// The verdict on two builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
