@@ -10,7 +10,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::Error;
-use super::side::Settings;
+use super::settings::Settings;
 
 /// The most lines of cargo's output that an error quotes.
 const QUOTED: usize = 4;

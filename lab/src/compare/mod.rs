@@ -5,6 +5,7 @@ mod build;
 mod changes;
 mod child;
 mod pairs;
+mod settings;
 mod side;
 mod text;
 
@@ -21,7 +22,8 @@ use crate::tolls;
 pub use crate::verdict::{FLOOR, Judgement, Pair, Test, Verdict, evaluate, least_pairs};
 use build::Repository;
 pub use changes::{Change, Changes, Instructions};
-pub use side::{Settings, Side};
+pub use settings::Settings;
+pub use side::Side;
 pub use text::render;
 
 /// The row that is measured by default.

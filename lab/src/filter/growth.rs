@@ -5,7 +5,7 @@ use indicatif::ProgressBar;
 use super::Figures;
 use super::dpdk::{self, Answer};
 use super::rules::{self, Tuple};
-use super::scene::{self, Trace};
+use super::testbed::{self, Trace};
 use crate::stats::Summary;
 use crate::text;
 
@@ -50,12 +50,12 @@ pub(super) fn measure(
                 "mixed" => rules::mixed(size),
                 _ => rules::in_the_style_of(list, size),
             };
-            let mut bench = scene::under(&tuples, Trace::Random, FLOWS)?;
+            let mut bench = testbed::under(&tuples, Trace::Random, FLOWS)?;
             bench.clocks_per_packet(PASSES);
             let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
             let clocks = Summary::of(&clocks).ok_or("no repeats")?;
             figures.insert(name(style, size), clocks.median);
-            let flows = scene::flows(&tuples, Trace::Random, FLOWS);
+            let flows = testbed::flows(&tuples, Trace::Random, FLOWS);
             if let Answer::Clocks(clocks) = dpdk::look_up(&tuples, &flows)? {
                 figures.insert(name(of_dpdk, size), clocks);
             }

@@ -6,6 +6,7 @@ pub mod plot;
 mod rules;
 mod scene;
 mod sets;
+mod testbed;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +26,8 @@ use crate::report::{Report, Row};
 use crate::stats::Summary;
 use crate::text;
 use rules::Tuple;
-use scene::{ROWS, Scene, Trace};
+use scene::{ROWS, Scene};
+use testbed::Trace;
 
 /// Number of measurements of each row.
 const REPEATS: usize = 21;
@@ -150,7 +152,7 @@ fn build(list: &[Tuple], figures: &mut Figures, bar: &ProgressBar) -> Result<(),
     let mut seconds = Vec::new();
     for _ in 0..BUILDS {
         let start = Instant::now();
-        let filter = scene::filter(&tuples)?;
+        let filter = testbed::filter(&tuples)?;
         seconds.push(start.elapsed().as_secs_f64());
         figures.insert("memory_bytes_10k".to_owned(), filter.memory_bytes() as f64);
         bar.inc(1);
@@ -167,14 +169,14 @@ const TOLLS_FLOWS: usize = 4096;
 /// drawn from them.
 pub(crate) fn made_up(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
     let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
-    let (tables, source) = scene::stage(flows, false)?;
+    let (tables, source) = testbed::stage(flows, false)?;
     Ok((tables, source, filter))
 }
 
 /// `flows` flows drawn from `count` rules of mixed shapes, and the rules.
 pub(crate) fn drawn(count: usize, flows: usize) -> Result<(Vec<Flow4>, Arc<Filter>), String> {
     let tuples = rules::mixed(count);
-    Ok((scene::flows(&tuples, Trace::Random, flows), scene::filter(&tuples)?))
+    Ok((testbed::flows(&tuples, Trace::Random, flows), testbed::filter(&tuples)?))
 }
 
 /// The report as text.

@@ -15,10 +15,13 @@ use tollway_dataplane::stages::filter::{
 
 use super::Figures;
 use super::rules::{ANYTHING, unicast};
-use super::scene::{self, MILLION, Trace};
+use super::testbed::{self, Trace};
 use crate::bench::Bench;
 use crate::frames::{Flow4, Spread};
 use crate::stats::Summary;
+
+/// Addresses in the set.
+pub(super) const MILLION: usize = 1_000_000;
 
 /// Number of measurements of the maximum change rate.
 const RUNS: usize = 5;
@@ -75,18 +78,18 @@ pub(super) fn under(
         flow
     };
     let flows: Vec<Flow4> = (0..flows).map(|_| flow()).collect();
-    let mut bench = scene::bench(flows, false)?;
+    let mut bench = testbed::bench(flows, false)?;
     let mut filter = Filter::new(0, Vec::new());
     let elements: Vec<_> =
         addresses.iter().map(|one| (u128::from(*one), u128::from(*one))).collect();
     let set =
-        filter.add_live_set("blocklist", 4, &elements, &bench.epochs()).map_err(scene::failed)?;
+        filter.add_live_set("blocklist", 4, &elements, &bench.epochs()).map_err(testbed::failed)?;
     let is_member = Condition::new(Field::InSet { set, of: Address::Source }, [(1, 1)]);
     let rules = vec![
         Rule { conditions: vec![is_member], ops: vec![Op::Drop], next: 1 },
         Rule { conditions: Vec::new(), ops: vec![Op::Accept], next: 2 },
     ];
-    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).map_err(scene::failed)?;
+    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).map_err(testbed::failed)?;
     let live = filter.live_sets().first().cloned().ok_or("no set")?;
     bench.filter(Arc::new(filter), trace == Trace::Random);
     Ok((bench, live))

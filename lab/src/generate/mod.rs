@@ -14,6 +14,7 @@ pub mod plan;
 pub mod port;
 pub mod redirect;
 pub mod replay;
+mod report;
 mod run;
 pub mod search;
 pub mod sink;
@@ -26,11 +27,9 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::port::Port;
 
 pub use crate::error::Error;
-pub use run::{Row, SendMethod, Traffic, run};
+pub use report::{Report, Row};
+pub use run::{SendMethod, Traffic, run};
 pub use text::render;
-
-/// The report of the generator and a sink.
-pub type Report = crate::report::Report<Row>;
 
 /// A port and its frame memory.
 pub type Opened = (Box<dyn Port>, Umem);

@@ -2,18 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
-
 use super::fill::Filler;
 use super::load::Load;
 use super::plan::{FCS, Plan};
 use super::port::{DRAIN, Memory, Sent, Task, Writer, send};
 use super::sink::{Sink, SinkStats};
 use super::track::{Tracker, Wanted};
-use super::{Error, Opened, xdp};
+use super::{Error, Opened, Report, Row, xdp};
 use crate::machine::Machine;
 use crate::memory;
-use crate::report::Report;
 use crate::sys;
 
 /// The traffic to send.
@@ -42,17 +39,6 @@ pub enum SendMethod<'a> {
     },
 }
 
-/// The frames of one thread.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// The thread's name.
-    pub name: String,
-    /// Number of frames.
-    pub sent_frames: u64,
-    /// Million frames per second.
-    pub mpps: f64,
-}
-
 /// Sends, and reports what was sent and what the sink received.
 ///
 /// # Errors
@@ -64,7 +50,7 @@ pub fn run(
     way: &SendMethod<'_>,
     sink: Option<Sink>,
     stop: &AtomicBool,
-) -> Result<Report<Row>, Error> {
+) -> Result<Report, Error> {
     load.check()?;
     let wire_bytes = traffic.wire_bytes();
     let task =
@@ -201,7 +187,7 @@ fn threads(
     Ok((sent, seen))
 }
 
-fn report(sent: &[Sent], seen: Option<&SinkStats>, traffic: &Traffic) -> Report<Row> {
+fn report(sent: &[Sent], seen: Option<&SinkStats>, traffic: &Traffic) -> Report {
     let row = |(thread, sent): (usize, &Sent)| Row {
         name: format!("thread-{thread}"),
         sent_frames: sent.frames,

@@ -12,9 +12,8 @@ use tollway_dataplane::burst::Burst;
 use super::load::is_over;
 use super::port::take;
 use super::track::{Counts, Tracker, Wanted};
-use super::{Error, Opened, Row, xdp};
+use super::{Error, Opened, Report, xdp};
 use crate::machine::Machine;
-use crate::report::Report;
 
 /// Time that a thread without frames sleeps before it polls again.
 const NAP: Duration = Duration::from_micros(50);
@@ -89,7 +88,7 @@ pub fn percentiles(latency: &Histogram<u64>) -> BTreeMap<String, f64> {
 
 /// The report of a sink alone that ran for `time`.
 #[must_use]
-pub fn report(seen: &SinkStats, time: Duration) -> Report<Row> {
+pub fn report(seen: &SinkStats, time: Duration) -> Report {
     let mut report = Report::new(Machine::probe(), Vec::new());
     report.figures = seen.figures(None);
     let mpps = seen.counts.frames as f64 / time.as_secs_f64() / 1e6;

@@ -1,9 +1,8 @@
 //! Runs of the generator and of a sink as text.
 
-use crate::report::Report;
 use crate::text::{align, figure, heading, plain_table, trimmed};
 
-use super::run::Row;
+use super::Report;
 
 /// Figures in output order, with their descriptions.
 const FIGURES: [(&str, &str); 17] = [
@@ -28,7 +27,7 @@ const FIGURES: [(&str, &str); 17] = [
 
 /// What was sent, by thread if there are several, and what the sink received.
 #[must_use]
-pub fn render(report: &Report<Row>) -> String {
+pub fn render(report: &Report) -> String {
     let mut text = heading(report);
     if report.rows.len() > 1 {
         let mut table = plain_table(&["thread", "frames", "Mpps"]);
