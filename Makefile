@@ -5,7 +5,8 @@
 #   make bench   prints the toll table, and what routes cost
 #   make install installs program, manual pages and completions below PREFIX (default /usr/local), the
 #                systemd unit, and /etc/default/tollway
-#   make check   checks formatting, words (scripts/prose.txt), clippy, documentation, licences
+#   make check   checks formatting, words (scripts/prose.txt), clippy, imports between modules, documentation,
+#                licences
 #   make fuzz    runs each fuzz target for FUZZ_SECONDS (default 600)
 #   make soak    opens and closes ports SOAK_CYCLES times (default 10000) and checks for leaks; as root
 #   make loom    runs shared tables in every order that the memory model allows; seconds, part of make test
@@ -73,6 +74,7 @@ check: setup deny
 	cargo fmt --all --check
 	scripts/prose.sh
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo test -p tollway-imports --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
 
