@@ -28,7 +28,7 @@ use crate::names::{NameTable, Names};
 use crate::neighbours::{Follower, Watch};
 use crate::net::VlanProtocol;
 use crate::ports::dispatcher::{Dispatcher, ruled};
-use crate::worker::Mailbox;
+use crate::worker::WorkerMailbox;
 use crate::xdp::XdpError;
 use crate::xdp_path::Outdated;
 
@@ -70,7 +70,7 @@ pub struct Parts {
     /// The destination of the rules' log.
     pub journal: Journal,
     /// The worker's mailbox.
-    pub mailbox: Mailbox,
+    pub mailbox: WorkerMailbox,
 }
 
 impl Parts {
@@ -109,7 +109,7 @@ impl Installer {
 
     /// The worker's mailbox.
     #[must_use]
-    pub const fn mailbox(&self) -> &Mailbox {
+    pub const fn mailbox(&self) -> &WorkerMailbox {
         &self.parts.mailbox
     }
 

@@ -15,6 +15,7 @@ pub mod control;
 pub mod controller;
 pub mod filter;
 pub mod installer;
+mod mailbox;
 pub mod mistake;
 pub mod model;
 pub mod names;

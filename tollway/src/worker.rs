@@ -5,9 +5,8 @@ mod losses;
 pub mod priority;
 mod valve;
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,6 +17,7 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
 use crate::filter::log::Journal;
+use crate::mailbox::{WakeReceiver, Waker};
 use crate::ports::Devices;
 use crate::service::Watchdog;
 use crate::sync::lock;
@@ -56,23 +56,22 @@ const STOPS: [i32; 2] = [SIGINT, SIGTERM];
 pub struct Stop {
     wanted: Arc<AtomicBool>,
     /// Becomes readable with the signal, so that a sleeping loop wakes up.
-    pipe: UnixStream,
-    wake: Arc<UnixStream>,
+    wakes: WakeReceiver,
+    waker: Waker,
 }
 
 /// A handle that stops the worker.
 #[derive(Clone)]
 pub struct Stopper {
     wanted: Arc<AtomicBool>,
-    wake: Arc<UnixStream>,
+    waker: Waker,
 }
 
 impl Stopper {
     /// Stops the worker after its current turn.
     pub fn stop(&self) {
         self.wanted.store(true, Ordering::Relaxed);
-        // A full pipe also wakes the worker.
-        let _ = (&*self.wake).write(&[0]);
+        self.waker.wake();
     }
 }
 
@@ -97,20 +96,20 @@ impl Stop {
     /// # Errors
     /// The system has no descriptor left.
     pub fn on_signals() -> io::Result<Self> {
-        let (pipe, wake) = UnixStream::pair()?;
+        let (waker, wakes) = Waker::pair()?;
         let wanted = stop_flag()?;
         for signal in STOPS {
-            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+            signal_hook::low_level::pipe::register(signal, waker.socket()?)?;
         }
         // A log or a capture at its size limit makes the write fail, instead of ending the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-        Ok(Self { wanted, pipe, wake: Arc::new(wake) })
+        Ok(Self { wanted, wakes, waker })
     }
 
     /// A handle with which other threads stop the worker.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        Stopper { wanted: Arc::clone(&self.wanted), wake: Arc::clone(&self.wake) }
+        Stopper { wanted: Arc::clone(&self.wanted), waker: self.waker.clone() }
     }
 
     fn is_wanted(&self) -> bool {
@@ -124,20 +123,20 @@ pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
 /// The worker's mailbox, in which other threads leave jobs: a route, a neighbour, new tables, a
 /// look at the counters.
 #[derive(Clone)]
-pub struct Mailbox {
+pub struct WorkerMailbox {
     jobs: Sender<Job>,
     /// Whether there are jobs; the worker checks this once per turn, which costs less than the
     /// channel does.
     waiting: Arc<AtomicBool>,
-    wake: Arc<UnixStream>,
+    waker: Waker,
     detour: Arc<Detour>,
 }
 
-/// The worker's end of its [`Mailbox`].
-pub struct MailboxReceiver {
+/// The worker's end of its [`WorkerMailbox`].
+pub struct WorkerMailboxReceiver {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
-    pipe: UnixStream,
+    wakes: WakeReceiver,
     detour: Arc<Detour>,
 }
 
@@ -179,30 +178,27 @@ impl Drop for Overdue {
 ///
 /// # Errors
 /// The system has no descriptor left.
-pub fn mailbox() -> io::Result<(Mailbox, MailboxReceiver)> {
+pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
-    let (pipe, wake) = UnixStream::pair()?;
-    pipe.set_nonblocking(true)?;
-    wake.set_nonblocking(true)?;
+    let (waker, wakes) = Waker::pair()?;
     let waiting = Arc::new(AtomicBool::new(false));
     let detour = Arc::<Detour>::default();
-    let mailbox = Mailbox {
+    let mailbox = WorkerMailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
-        wake: Arc::new(wake),
+        waker,
         detour: Arc::clone(&detour),
     };
-    Ok((mailbox, MailboxReceiver { jobs, waiting, pipe, detour }))
+    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, detour }))
 }
 
-impl Mailbox {
+impl WorkerMailbox {
     /// Leaves a job; returns false if the worker has ended. The worker runs the job within one
     /// turn, even if it sleeps.
     pub fn leave(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
         let left = self.jobs.send(Box::new(job)).is_ok();
         if !self.waiting.swap(true, Ordering::Release) {
-            // A full pipe also wakes the worker.
-            let _ = (&*self.wake).write(&[0]);
+            self.waker.wake();
         }
         left
     }
@@ -217,7 +213,7 @@ impl Mailbox {
         self.send(job).recv_timeout(patience).ok()
     }
 
-    /// As [`Mailbox::call`], for a change that the kernel has already made to its own forwarding. If
+    /// As [`WorkerMailbox::call`], for a change that the kernel has already made to its own forwarding. If
     /// the worker does not run the job at once, the kernel forwards until it has.
     pub fn change<T: Send + 'static>(
         &self,
@@ -255,14 +251,15 @@ impl Mailbox {
     }
 }
 
-impl MailboxReceiver {
+impl WorkerMailboxReceiver {
     /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there
     /// are more: packets have their turn between jobs that take long.
     pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
         if !self.waiting.load(Ordering::Relaxed) {
             return false;
         }
-        self.empty_pipe();
+        // The worker ends by `Stop`, not with its senders.
+        let _ = self.wakes.drain();
         self.waiting.store(false, Ordering::Release);
         let start = Instant::now();
         while let Ok(job) = self.jobs.try_recv() {
@@ -273,11 +270,6 @@ impl MailboxReceiver {
             }
         }
         false
-    }
-
-    fn empty_pipe(&mut self) {
-        let mut bytes = [0; 64];
-        while matches!(self.pipe.read(&mut bytes), Ok(1..)) {}
     }
 }
 
@@ -310,7 +302,7 @@ pub fn run(
     router: &mut Router,
     devices: &mut Devices,
     stop: &Stop,
-    mailbox_receiver: &mut MailboxReceiver,
+    mailbox_receiver: &mut WorkerMailboxReceiver,
     duties: Duties,
 ) -> io::Result<()> {
     let Duties { pulse, on_gap, xdp_counts, priority, journal, mut watchdog } = duties;
@@ -451,12 +443,12 @@ impl Spin {
 fn wait(
     devices: &Devices,
     stop: &Stop,
-    mailbox_receiver: &MailboxReceiver,
+    mailbox_receiver: &WorkerMailboxReceiver,
     timeout_ns: u64,
 ) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
-    fds.push(sys::readable(stop.pipe.as_fd().as_raw_fd()));
-    fds.push(sys::readable(mailbox_receiver.pipe.as_fd().as_raw_fd()));
+    fds.push(sys::readable(stop.wakes.as_fd().as_raw_fd()));
+    fds.push(sys::readable(mailbox_receiver.wakes.as_fd().as_raw_fd()));
     for device in devices {
         device.each_fd(&mut |fd| fds.push(sys::readable(fd.as_raw_fd())));
     }

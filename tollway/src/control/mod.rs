@@ -5,7 +5,7 @@
 //! every message.
 //!
 //! One thread listens, and one more serves each client. These threads query the worker through
-//! [`crate::worker::Mailbox`]; the worker answers between two bursts. The client's thread reads
+//! [`crate::worker::WorkerMailbox`]; the worker answers between two bursts. The client's thread reads
 //! long lists (a million routes) itself, from memory that it shares with the worker.
 
 mod client;

@@ -28,7 +28,7 @@ use crate::names::{NameTable, Names};
 use crate::net::{Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
-use crate::worker::Mailbox;
+use crate::worker::WorkerMailbox;
 
 /// How long the worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub struct Powers {
 
 /// Answers requests.
 pub(super) struct RequestHandler {
-    mailbox: Mailbox,
+    mailbox: WorkerMailbox,
     name_table: NameTable,
     powers: Powers,
     start: Instant,
@@ -69,7 +69,7 @@ pub(super) struct RequestHandler {
 }
 
 impl RequestHandler {
-    pub(super) fn new(mailbox: Mailbox, name_table: NameTable, powers: Powers) -> Self {
+    pub(super) fn new(mailbox: WorkerMailbox, name_table: NameTable, powers: Powers) -> Self {
         Self { mailbox, name_table, powers, start: Instant::now(), start_clock: clock::now() }
     }
 

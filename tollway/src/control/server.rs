@@ -2,7 +2,7 @@
 //! few.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +14,10 @@ use super::message::refusal;
 use super::request::{Command, Request};
 use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
+use crate::mailbox::{WakeReceiver, Waker};
 use crate::names::NameTable;
 use crate::sys::{self, why};
-use crate::worker::Mailbox;
+use crate::worker::WorkerMailbox;
 
 /// The most clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;
@@ -28,8 +29,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The running server of a control socket. Dropping it ends the service.
 pub struct Server {
-    /// Closing it ends the thread.
-    wake: Option<UnixStream>,
+    /// Dropping it ends the thread.
+    waker: Option<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,7 +42,7 @@ impl Server {
     /// The system has no descriptor or no thread left.
     pub fn start(
         socket: Socket,
-        mailbox: Mailbox,
+        mailbox: WorkerMailbox,
         name_table: NameTable,
         powers: Powers,
     ) -> Result<Self, SocketError> {
@@ -52,18 +53,18 @@ impl Server {
     }
 
     fn listen(socket: Socket, handler: Arc<RequestHandler>) -> io::Result<Self> {
-        let (wake, woken) = UnixStream::pair()?;
+        let (waker, wakes) = Waker::pair()?;
         socket.listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&socket, &woken, &handler))?;
-        Ok(Self { wake: Some(wake), thread: Some(thread) })
+            .spawn(move || accept(&socket, &wakes, &handler))?;
+        Ok(Self { waker: Some(waker), thread: Some(thread) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.wake = None;
+        self.waker = None;
         if let Some(thread) = self.thread.take() {
             // The thread ends by itself, and removes the socket.
             let _ = thread.join();
@@ -71,13 +72,13 @@ impl Drop for Server {
     }
 }
 
-/// Accepts clients until `woken` is closed.
-fn accept(socket: &Socket, woken: &UnixStream, handler: &Arc<RequestHandler>) {
+/// Accepts clients until the server's waker is dropped.
+fn accept(socket: &Socket, wakes: &WakeReceiver, handler: &Arc<RequestHandler>) {
     let clients = Arc::new(AtomicUsize::new(0));
-    let mut shortage = Shortage::new(woken);
+    let mut shortage = Shortage::new(wakes.as_fd());
     loop {
         let listener = socket.listener.as_fd().as_raw_fd();
-        let mut fds = [sys::readable(woken.as_fd().as_raw_fd()), sys::readable(listener)];
+        let mut fds = [sys::readable(wakes.as_fd().as_raw_fd()), sys::readable(listener)];
         if let Err(error) = sys::wait(&mut fds, -1) {
             tracing::error!("the control socket cannot be waited for: {error}; nobody is answered");
             return;
@@ -107,14 +108,14 @@ const CALM: Duration = Duration::from_secs(10);
 /// A shortage that keeps the server from accepting clients. Its start and its end are logged.
 struct Shortage<'a> {
     since: Option<Instant>,
-    /// A descriptor to give up for a moment, and the stream that it duplicates.
-    spare: Option<UnixStream>,
-    of: &'a UnixStream,
+    /// A descriptor to give up for a moment, and the one that it duplicates.
+    spare: Option<OwnedFd>,
+    of: BorrowedFd<'a>,
 }
 
 impl<'a> Shortage<'a> {
-    fn new(of: &'a UnixStream) -> Self {
-        Self { since: None, spare: of.try_clone().ok(), of }
+    fn new(of: BorrowedFd<'a>) -> Self {
+        Self { since: None, spare: of.try_clone_to_owned().ok(), of }
     }
 
     fn note(&mut self, error: &io::Error) {
@@ -148,7 +149,7 @@ impl<'a> Shortage<'a> {
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
-        self.spare = self.of.try_clone().ok();
+        self.spare = self.of.try_clone_to_owned().ok();
     }
 }
 

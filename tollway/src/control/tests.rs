@@ -31,7 +31,7 @@ use crate::model::Model;
 use crate::names::{NameTable, Names};
 use crate::ports;
 use crate::ports::dispatcher::Dispatcher;
-use crate::worker::{Mailbox, mailbox};
+use crate::worker::{WorkerMailbox, mailbox};
 
 const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"]\n\
                       [ports.b]\nkind = \"memory\"\naddresses = [\"10.0.2.1/24\"]\n[vrfs.red]\n";
@@ -39,7 +39,7 @@ const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"
 /// A worker that runs only the jobs of its mailbox, and a server in front of it.
 struct Scene {
     dir: tempfile::TempDir,
-    mailbox: Mailbox,
+    mailbox: WorkerMailbox,
     server: Option<Server>,
     hangs: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,

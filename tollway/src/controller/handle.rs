@@ -1,14 +1,14 @@
 //! Requests to a running controller.
 
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mailbox::{Mailbox, MailboxReceiver};
 use crate::sync::lock;
 use crate::xdp::State;
 
@@ -68,8 +68,7 @@ pub(super) enum Request {
 /// A handle for requests to a running controller; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    requests: Sender<Request>,
-    wake: Arc<UnixStream>,
+    requests: Mailbox<Request>,
     status: Arc<Mutex<Status>>,
     /// How often the worker was paused.
     gaps: Arc<AtomicU64>,
@@ -77,9 +76,7 @@ pub struct Handle {
 
 /// The thread's end of its [`Handle`].
 pub(super) struct ControllerMailbox {
-    pub(super) requests: Receiver<Request>,
-    /// Readable when there are requests.
-    pub(super) woken: UnixStream,
+    pub(super) requests: MailboxReceiver<Request>,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) gaps: Arc<AtomicU64>,
 }
@@ -98,19 +95,15 @@ impl ControllerMailbox {
 
 /// A handle and its other end.
 pub(super) fn handle() -> io::Result<(Handle, ControllerMailbox)> {
-    let (requests, received) = mpsc::channel();
-    let (wake, woken) = UnixStream::pair()?;
-    wake.set_nonblocking(true)?;
-    woken.set_nonblocking(true)?;
+    let (requests, received) = Mailbox::pair()?;
     let status = Arc::<Mutex<Status>>::default();
     let gaps = Arc::<AtomicU64>::default();
     let mailbox = ControllerMailbox {
         requests: received,
-        woken,
         status: Arc::clone(&status),
         gaps: Arc::clone(&gaps),
     };
-    Ok((Handle { requests, wake: Arc::new(wake), status, gaps }, mailbox))
+    Ok((Handle { requests, status, gaps }, mailbox))
 }
 
 impl Handle {
@@ -159,13 +152,11 @@ impl Handle {
 
     fn send(&self, request: Request) {
         // An error means that the thread has ended; then there is no answer.
-        let _ = self.requests.send(request);
-        self.wake();
+        self.requests.post(request);
     }
 
     /// Wakes the thread.
     pub(super) fn wake(&self) {
-        // If the pipe is full, the thread wakes anyway.
-        let _ = (&*self.wake).write(&[0]);
+        self.requests.wake();
     }
 }

@@ -10,7 +10,7 @@ mod attached;
 mod mode;
 mod start;
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -227,9 +227,8 @@ impl Controller {
 
     /// Handles requests; false if the thread should end.
     fn receive_requests(&mut self) -> bool {
-        let mut bytes = [0; 64];
-        while matches!(self.mailbox.woken.read(&mut bytes), Ok(1..)) {}
-        while let Ok(request) = self.mailbox.requests.try_recv() {
+        let requests: Vec<_> = self.mailbox.requests.drain().messages.collect();
+        for request in requests {
             match request {
                 Request::Sync(answer) => {
                     self.wait(Waiting::Sync(answer));
@@ -444,7 +443,7 @@ fn entries(
     policies: &Policies,
     kernel_state: &KernelState,
 ) -> [libc::pollfd; 4] {
-    let (source, mailbox) = (source.fd().as_raw_fd(), mailbox.woken.as_fd().as_raw_fd());
+    let (source, mailbox) = (source.fd().as_raw_fd(), mailbox.requests.as_fd().as_raw_fd());
     [
         sys::readable(source),
         sys::readable(mailbox),

@@ -1,11 +1,9 @@
 //! The thread that follows the kernel's neighbours.
 
 use std::collections::HashSet;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,11 +17,12 @@ use super::event::{self, Event, Ifindex, Key};
 use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
-use super::{Counts, OnDevice, Settings, Waiter};
+use super::{Counts, OnDevice, Request, Settings, Waiter};
+use crate::mailbox::MailboxReceiver;
 use crate::priority::Hurry;
 use crate::sync::lock;
 use crate::sys;
-use crate::worker::{Mailbox, Overdue};
+use crate::worker::{Overdue, WorkerMailbox};
 
 /// Datagrams read before the worker is notified.
 const BATCH: usize = 64;
@@ -51,13 +50,11 @@ enum Phase {
 pub(super) struct Follow {
     netlink: Netlink,
     state: Arc<Mutex<State>>,
-    mailbox: Mailbox,
+    mailbox: WorkerMailbox,
     settings: Settings,
     on_device: OnDevice,
     counts: Arc<Counts>,
-    /// Closed when the thread has to end; readable when there are requests.
-    wake: UnixStream,
-    requests: Receiver<Waiter>,
+    requests: MailboxReceiver<Request>,
     /// Requesters that wait until the worker has all notifications of the kernel.
     waiting: Vec<Waiter>,
     /// Since when there are unread messages, if there are any.
@@ -82,12 +79,11 @@ pub(super) struct Follow {
 impl Follow {
     pub(super) fn new(
         state: Arc<Mutex<State>>,
-        (mailbox, on_device): (Mailbox, OnDevice),
+        (mailbox, on_device): (WorkerMailbox, OnDevice),
         settings: Settings,
         counts: Arc<Counts>,
-        (wake, requests): (UnixStream, Receiver<Waiter>),
+        requests: MailboxReceiver<Request>,
     ) -> io::Result<Self> {
-        wake.set_nonblocking(true)?;
         let now = Instant::now();
         Ok(Self {
             netlink: Netlink::open(settings.receive_buffer)?,
@@ -95,7 +91,6 @@ impl Follow {
             mailbox,
             on_device,
             counts,
-            wake,
             requests,
             waiting: Vec::new(),
             unread_since: None,
@@ -130,14 +125,14 @@ impl Follow {
     /// Waits, then does one turn of work; returns whether the thread should continue.
     fn turn(&mut self) -> io::Result<bool> {
         let mut fds = [
-            sys::readable(self.wake.as_fd().as_raw_fd()),
+            sys::readable(self.requests.as_fd().as_raw_fd()),
             sys::readable(self.netlink.fd().as_raw_fd()),
         ];
         let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
         let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
         let timeout = until.min(SECOND).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
-        if fds[0].revents != 0 && !self.receive_requests()? {
+        if fds[0].revents != 0 && !self.receive_requests() {
             return Ok(false);
         }
         let more = self.read()?;
@@ -149,19 +144,15 @@ impl Follow {
         Ok(true)
     }
 
-    /// Receives requests; false if all requesters have gone.
-    fn receive_requests(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; 64];
-        loop {
-            match self.wake.read(&mut bytes) {
-                Ok(0) => return Ok(false),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+    /// Receives requests; false if the thread has to end.
+    fn receive_requests(&mut self) -> bool {
+        for request in self.requests.drain().messages {
+            match request {
+                Request::CatchUp(waiter) => self.waiting.push(waiter),
+                Request::Stop => return false,
             }
         }
-        self.waiting.extend(self.requests.try_iter());
-        Ok(true)
+        true
     }
 
     /// Records that the worker has all notifications of the kernel.

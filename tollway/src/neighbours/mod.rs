@@ -28,20 +28,19 @@ mod state;
 mod sweep;
 mod watch;
 
-use std::io::{self, Write};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::compile::Compiled;
+use crate::mailbox::Mailbox;
 use crate::model::PortIndex;
 use crate::ports::Facts;
 use crate::sync::lock;
-use crate::worker::Mailbox;
+use crate::worker::WorkerMailbox;
 use crate::xdp;
 use follow::Follow;
 pub use state::Before;
@@ -93,36 +92,26 @@ pub struct Follower {
     state: Arc<Mutex<State>>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
-    bell: Bell,
-    mailbox: Mailbox,
+    requests: Mailbox<Request>,
+    mailbox: WorkerMailbox,
 }
 
 /// Called when the worker has all notifications of the kernel.
 type Waiter = Box<dyn FnOnce() + Send>;
 
-/// Sends requests to the thread; cheap to clone.
-#[derive(Clone)]
-struct Bell {
-    requests: Sender<Waiter>,
-    /// Its shutdown ends the thread.
-    wake: Arc<UnixStream>,
-}
-
-impl Bell {
-    /// Sends a request; false if the thread has ended.
-    fn request(&self, waiter: Waiter) -> bool {
-        let is_sent = self.requests.send(waiter).is_ok();
-        // If the pipe is full, the thread wakes anyway.
-        let _ = (&*self.wake).write(&[0]);
-        is_sent
-    }
+/// A request to the thread.
+enum Request {
+    /// Call the waiter when the worker has all notifications of the kernel so far.
+    CatchUp(Waiter),
+    /// End.
+    Stop,
 }
 
 /// Lets the worker report that it was paused; cheap to clone.
 #[derive(Clone)]
 pub struct Gaps {
-    bell: Bell,
-    mailbox: Mailbox,
+    requests: Mailbox<Request>,
+    mailbox: WorkerMailbox,
     count: Arc<AtomicU64>,
 }
 
@@ -134,7 +123,7 @@ impl Gaps {
         state.set_behind(true);
         let (mailbox, count, of_job) =
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
-        let is_sent = self.bell.request(Box::new(move || {
+        let waiter = Box::new(move || {
             mailbox.leave(move |_, _| {
                 // The worker may have been paused again.
                 if count.load(Ordering::SeqCst) == gaps {
@@ -142,8 +131,8 @@ impl Gaps {
                     of_job.set_behind(false);
                 }
             });
-        }));
-        if !is_sent {
+        });
+        if !self.requests.post(Request::CatchUp(waiter)) {
             state.set_behind(false);
         }
     }
@@ -156,28 +145,24 @@ impl Follower {
     /// The system refuses a netlink socket or a thread.
     pub fn start(
         watch: Watch,
-        mailbox: Mailbox,
+        mailbox: WorkerMailbox,
         on_device: OnDevice,
         settings: Settings,
     ) -> io::Result<Self> {
         let own_mailbox = mailbox.clone();
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
-        let (wake, woken) = UnixStream::pair()?;
-        // The writer may be the worker.
-        wake.set_nonblocking(true)?;
-        let (sender, requests) = mpsc::channel();
+        let (requests, received) = Mailbox::pair()?;
         let follow = Follow::new(
             Arc::clone(&state),
             (mailbox, on_device),
             settings,
             Arc::clone(&counts),
-            (woken, requests),
+            received,
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        let bell = Bell { requests: sender, wake: Arc::new(wake) };
-        Ok(Self { state, counts, thread, bell, mailbox: own_mailbox })
+        Ok(Self { state, counts, thread, requests, mailbox: own_mailbox })
     }
 
     /// Waits until the worker's mailbox has all changes that the kernel has notified of so far; false if that
@@ -186,14 +171,18 @@ impl Follower {
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
         // The requester may have gone.
-        let is_sent = self.bell.request(Box::new(move || _ = answer.try_send(())));
-        is_sent && answered.recv_timeout(patience).is_ok()
+        let waiter = Box::new(move || _ = answer.try_send(()));
+        self.requests.post(Request::CatchUp(waiter)) && answered.recv_timeout(patience).is_ok()
     }
 
     /// A handle for a worker without a [controller](crate::controller); the controller has its own.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
-        Gaps { bell: self.bell.clone(), mailbox: self.mailbox.clone(), count: Arc::default() }
+        Gaps {
+            requests: self.requests.clone(),
+            mailbox: self.mailbox.clone(),
+            count: Arc::default(),
+        }
     }
 
     /// The counters.
@@ -237,7 +226,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let _ = self.bell.wake.shutdown(Shutdown::Both);
+        self.requests.post(Request::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use tollway_dataplane::id::PortId;
 
 use super::interface;
 use super::interface::Facts;
+use crate::mailbox::{WakeReceiver, Waker};
 use crate::netlink::{self, Attribute, Message, find, push};
 use crate::sys;
 use crate::xdp::ProbeTarget;
@@ -66,8 +67,8 @@ const GENERAL: usize = 4;
 
 /// A thread that updates the XDP path with the devices that it can send to.
 pub struct Watch {
-    /// Closing it ends the thread.
-    wake: Option<UnixStream>,
+    /// Dropping it ends the thread.
+    waker: Option<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,16 +90,16 @@ impl Watch {
                     "no XDP path: this kernel does not report which devices take redirected \
                      frames (Linux 6.3 does)"
                 );
-                return Ok(Self { wake: None, thread: None });
+                return Ok(Self { waker: None, thread: None });
             }
             Err(error) => return Err(error),
         };
         netdev.look(&watched, &device_of, &ports);
         netdev.check_refusals(&ports);
-        let (wake, woken) = UnixStream::pair()?;
+        let (waker, wakes) = Waker::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             let mut looked = Instant::now();
-            while let Some(has_changed) = netdev.wait(&woken) {
+            while let Some(has_changed) = netdev.wait(&wakes) {
                 netdev.check_refusals(&ports);
                 if has_changed || looked.elapsed() >= PERIOD {
                     netdev.look(&watched, &device_of, &ports);
@@ -106,13 +107,13 @@ impl Watch {
                 }
             }
         })?;
-        Ok(Self { wake: Some(wake), thread: Some(thread) })
+        Ok(Self { waker: Some(waker), thread: Some(thread) })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.wake = None;
+        self.waker = None;
         if let Some(thread) = self.thread.take() {
             // The thread returns nothing.
             let _ = thread.join();
@@ -216,8 +217,9 @@ impl Netdev {
 
     /// Sleeps until the next check, and returns whether a device has changed; `None` at the end of
     /// the watch.
-    fn wait(&self, woken: &UnixStream) -> Option<bool> {
-        let mut fds = [sys::readable(woken.as_raw_fd()), sys::readable(self.changes.as_raw_fd())];
+    fn wait(&self, wakes: &WakeReceiver) -> Option<bool> {
+        let fds = [wakes.as_fd().as_raw_fd(), self.changes.as_raw_fd()];
+        let mut fds = fds.map(sys::readable);
         // Waking too early does no harm.
         let _ = sys::wait(&mut fds, LOOK_MS);
         let mut buffer = Vec::with_capacity(8192);

@@ -10,7 +10,7 @@ use tollway::compile::compile;
 use tollway::model::Model;
 use tollway::neighbours::{Follower, OnDevice, Settings, Watch};
 use tollway::ports::Devices;
-use tollway::worker::{self, Duties, Mailbox, Stop};
+use tollway::worker::{self, Duties, Stop, WorkerMailbox};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
@@ -45,7 +45,7 @@ pub fn parse(config: &str) -> Model {
 
 /// A worker on a thread of its own.
 pub struct Worker {
-    pub mailbox: Mailbox,
+    pub mailbox: WorkerMailbox,
     thread: Option<JoinHandle<()>>,
 }
 

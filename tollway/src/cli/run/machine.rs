@@ -18,7 +18,7 @@ use crate::ports::dispatcher::Dispatcher;
 use crate::ports::redirect::Watch;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, Mailbox, OnGap, Stopper};
+use crate::worker::{self, Duties, OnGap, Stopper, WorkerMailbox};
 
 /// A router with its ports.
 pub(super) struct Machine {
@@ -27,7 +27,7 @@ pub(super) struct Machine {
     pub(super) name_table: NameTable,
     pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
-    mailbox: Mailbox,
+    mailbox: WorkerMailbox,
     /// Watches the devices to which the XDP path can redirect.
     _watch: Option<Watch>,
 }
@@ -38,7 +38,7 @@ impl Machine {
     pub(super) fn open(
         model: &mut Model,
         idle: &[Option<String>],
-        mailbox: Mailbox,
+        mailbox: WorkerMailbox,
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
         let mut umem = ports::umem(model).ok_or_else(|| {

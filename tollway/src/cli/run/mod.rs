@@ -16,7 +16,7 @@ use crate::control::{Powers, Server, Socket};
 use crate::model::XdpPathMode;
 use crate::sys;
 use crate::worker::priority::Priority;
-use crate::worker::{self, Mailbox, MailboxReceiver, Stop};
+use crate::worker::{self, Stop, WorkerMailbox, WorkerMailboxReceiver};
 use machine::Machine;
 
 /// Arguments of `tollway run`.
@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
 /// The parts of a router that exist before its ports.
 struct Stage {
     stop: Stop,
-    mailbox: Mailbox,
-    mailbox_receiver: MailboxReceiver,
+    mailbox: WorkerMailbox,
+    mailbox_receiver: WorkerMailboxReceiver,
     socket: Option<Socket>,
     priority: Priority,
 }

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd};
 
 use super::ipset::{IpSet, Watch};
 use super::kernel::Kernel;
@@ -11,6 +10,7 @@ use super::message::Table;
 use super::read::{self, Read};
 use super::socket::{Listener, NetfilterSocket};
 use super::{contents, program};
+use crate::mailbox::{WakeReceiver, Waker};
 use crate::priority::be_nice;
 use crate::sys::{self, why};
 
@@ -42,7 +42,7 @@ impl Whole {
 
 /// Reads the rules once.
 pub(super) fn attempt(
-    wake: &UnixStream,
+    wakes: &WakeReceiver,
     socket: &mut NetfilterSocket,
     moving: &HashSet<String>,
 ) -> Result<Attempt, String> {
@@ -59,7 +59,7 @@ pub(super) fn attempt(
     let (read, ipsets) = if tables.is_empty() {
         (read::empty(before), Vec::new())
     } else {
-        let stopped = || is_closed(wake);
+        let stopped = || wakes.has_ended();
         let Some(listing) = program::list(&stopped)? else { return Ok(Attempt::Stopped) };
         let mut value = read::parse(&listing)?;
         let kernel = Kernel::read(&tables, socket);
@@ -95,21 +95,22 @@ pub(super) fn attempt_beside(
     report_behind: &mut dyn FnMut(),
 ) -> Result<Attempt, String> {
     std::thread::scope(|scope| {
-        let Ok((done, ended)) = UnixStream::pair() else {
+        let Ok((waker, wakes)) = Waker::pair() else {
             report_behind();
             return attempt();
         };
         let thread = std::thread::Builder::new().name("rules-reader".to_owned());
         let reader = thread.spawn_scoped(scope, || {
-            // Closing it ends the wait.
-            let _done = done;
+            // Dropping it ends the wait.
+            let _waker = waker;
             // A new thread does not inherit this (SCHED_RESET_ON_FORK).
             let _ = be_nice();
             attempt()
         });
         let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
         let looks = ipsets.as_ref().map_or(-1, |ipsets| ipsets.fd().as_raw_fd());
-        let mut fds = [ended.as_raw_fd(), listener.fd().as_raw_fd(), looks].map(sys::readable);
+        let mut fds =
+            [wakes.as_fd().as_raw_fd(), listener.fd().as_raw_fd(), looks].map(sys::readable);
         while fds[0].revents == 0 {
             let patience = if ipsets.is_some() { LOOKS_MS } else { -1 };
             if sys::wait(&mut fds, patience).is_err() {
@@ -130,11 +131,4 @@ pub(super) fn attempt_beside(
         }
         reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
     })
-}
-
-/// Says whether the other end is closed; does not consume what it has written.
-fn is_closed(wake: &UnixStream) -> bool {
-    let fd = wake.as_raw_fd();
-    let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    sys::wait(&mut fds, 0).is_ok() && fds[0].revents & (libc::POLLRDHUP | libc::POLLHUP) != 0
 }

@@ -1,9 +1,8 @@
 //! The thread that follows the kernel's rules.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use super::message::{Elements, Message, RulesMessage, Table};
 use super::read::{lookups, reached_chains, uses};
 use super::socket::{Listener, NetfilterSocket, RulesReceived};
 use super::{Event, Report, Requests, is_reached};
+use crate::mailbox::WakeReceiver;
 use crate::priority::Hurry;
 use crate::sys::{self, why};
 
@@ -40,8 +40,8 @@ const MOST_ELEMENTS: usize = 1 << 20;
 /// The thread's state.
 pub(super) struct Follow {
     report: Report,
-    /// Readable when the rules are to be read again; closed when the thread is to end.
-    wake: UnixStream,
+    /// A wake says that there are requests; its end, that the thread is to end.
+    wakes: WakeReceiver,
     listener: Listener,
     query_socket: NetfilterSocket,
     /// The rules last reported, as long as the kernel still has them.
@@ -96,13 +96,13 @@ struct Change {
 impl Follow {
     pub(super) fn new(
         report: Report,
-        wake: UnixStream,
+        wakes: WakeReceiver,
         requests: Arc<Requests>,
     ) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             report,
-            wake,
+            wakes,
             listener: Listener::open()?,
             query_socket: NetfilterSocket::open()?,
             held: None,
@@ -141,12 +141,12 @@ impl Follow {
     /// Waits, then does what is due. Returns whether the thread is to go on.
     fn turn(&mut self) -> io::Result<bool> {
         let mut fds = [
-            sys::readable(self.wake.as_fd().as_raw_fd()),
+            sys::readable(self.wakes.as_fd().as_raw_fd()),
             sys::readable(self.listener.fd().as_raw_fd()),
             sys::readable(self.ipsets().map_or(-1, |ipsets| ipsets.fd().as_raw_fd())),
         ];
         sys::wait(&mut fds, self.patience())?;
-        if fds[0].revents != 0 && !self.is_woken() {
+        if fds[0].revents != 0 && !self.receive_requests() {
             return Ok(false);
         }
         let began = Instant::now();
@@ -185,17 +185,13 @@ impl Follow {
         left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
     }
 
-    /// Reads what has woken the thread. Returns `false` if the thread is to end.
-    fn is_woken(&mut self) -> bool {
-        let mut bytes = [0; 64];
-        match self.wake.read(&mut bytes) {
-            Ok(0) => false,
-            Ok(_) => {
-                self.take_requests();
-                true
-            }
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    /// Receives requests. Returns `false` if the thread is to end.
+    fn receive_requests(&mut self) -> bool {
+        let has_requester = self.wakes.drain();
+        if has_requester {
+            self.take_requests();
         }
+        has_requester
     }
 
     fn take_requests(&mut self) {
@@ -359,7 +355,7 @@ impl Follow {
         let began = Instant::now();
         let attempt = match self.held {
             Some(_) => self.attempt_beside(),
-            None => attempt(&self.wake, &mut self.query_socket, &self.moving),
+            None => attempt(&self.wakes, &mut self.query_socket, &self.moving),
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
@@ -438,14 +434,14 @@ impl Follow {
     /// Reads the rules while those reported last are still active. If these may be outdated meanwhile, this
     /// reports [`Event::Behind`].
     fn attempt_beside(&mut self) -> Result<Attempt, String> {
-        let Self { wake, query_socket, moving, listener, report, held, is_behind, .. } = self;
+        let Self { wakes, query_socket, moving, listener, report, held, is_behind, .. } = self;
         let ipsets = held.as_mut().and_then(|held| held.ipsets.as_mut());
         let mut report_behind = || {
             if !std::mem::replace(is_behind, true) {
                 report(Event::Behind(true));
             }
         };
-        let attempt = || attempt(wake, query_socket, moving);
+        let attempt = || attempt(wakes, query_socket, moving);
         let outcome = attempt_beside(attempt, listener, ipsets, &mut report_behind);
         if self.is_behind {
             // The next turn finds out whether everything has been read.

@@ -54,8 +54,7 @@ mod tests;
 mod tracking;
 
 use std::fmt;
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -66,6 +65,7 @@ use std::time::{Duration, Instant};
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
 
 use crate::filter::ir::{Family, Hook, Policy, Ruleset};
+use crate::mailbox::Waker;
 use crate::mistake::quoted;
 use follow::Follow;
 use socket::NetfilterSocket;
@@ -250,8 +250,8 @@ pub type Report = Box<dyn FnMut(Event) + Send>;
 #[derive(Debug)]
 pub struct Follower {
     thread: Option<JoinHandle<()>>,
-    /// Writing a byte makes the thread handle the requests; closing it ends the thread.
-    wake: Option<UnixStream>,
+    /// A wake makes the thread handle the requests; dropping it ends the thread.
+    waker: Option<Waker>,
     requests: Arc<Requests>,
 }
 
@@ -264,14 +264,12 @@ impl Follower {
     /// # Errors
     /// The system refuses a netlink socket or a thread.
     pub fn start(report: Report) -> io::Result<Self> {
-        let (wake, woken) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
+        let (waker, wakes) = Waker::pair()?;
         let requests = Arc::default();
-        let follow = Follow::new(report, woken, Arc::clone(&requests))?;
+        let follow = Follow::new(report, wakes, Arc::clone(&requests))?;
         let thread = std::thread::Builder::new().name("rules".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { thread, wake: Some(wake), requests })
+        Ok(Self { thread, waker: Some(waker), requests })
     }
 
     /// Makes the follower read the rules again. Call it when devices, which rules may refer to by number, have
@@ -293,10 +291,7 @@ impl Follower {
     }
 
     fn wake(&self) {
-        if let Some(mut wake) = self.wake.as_ref() {
-            // A full socket wakes the thread as well.
-            let _ = wake.write(&[0]);
-        }
+        self.waker.iter().for_each(Waker::wake);
     }
 }
 
@@ -313,7 +308,7 @@ struct Requests {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.wake = None;
+        self.waker = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -20,7 +20,7 @@ use crate::filter::log::Logger;
 use crate::installer::{InstallError, Next, PATIENCE};
 use crate::model::Model;
 use crate::ports::{Device, Devices, State};
-use crate::worker::Mailbox;
+use crate::worker::WorkerMailbox;
 
 impl Controller {
     /// Installs what has changed.
@@ -304,7 +304,7 @@ fn logger(model: &Model) -> Logger {
 }
 
 /// The worker, which changes tables between two bursts.
-struct Between<'a>(&'a Mailbox);
+struct Between<'a>(&'a WorkerMailbox);
 
 impl Installed for Between<'_> {
     fn between_bursts<T: Send + 'static>(

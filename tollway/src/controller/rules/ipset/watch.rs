@@ -5,10 +5,8 @@
 
 use std::collections::HashMap;
 use std::collections::HashSet;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Element;
@@ -17,6 +15,7 @@ use super::{Budget, Contents, IpSet, list};
 use crate::controller::rules::ElementChange;
 use crate::controller::rules::elements::Use;
 use crate::controller::rules::socket::NetfilterSocket;
+use crate::mailbox::{Mailbox, MailboxReceiver, WakeReceiver, Waker};
 use crate::priority::Hurry;
 use crate::sys;
 
@@ -36,9 +35,9 @@ pub(in super::super) enum Look {
 
 /// The sets that rules of the fast path look up. Dropping it ends its thread.
 pub(in super::super) struct Watch {
-    results: Receiver<Looked>,
-    /// Readable after a look; a byte starts another look at once.
-    wake: UnixStream,
+    results: MailboxReceiver<Looked>,
+    /// A wake starts a look at once; dropping it ends the thread.
+    waker: Waker,
     /// When the last look began, after the sets were listed with the rules.
     looked_at: Option<Instant>,
     /// Results that have not been taken.
@@ -66,19 +65,17 @@ impl Watch {
         if sets.is_empty() {
             return Ok(None);
         }
-        let (wake, end) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        end.set_nonblocking(true)?;
-        let (sender, results) = channel();
-        let thread = Thread { sets, socket: NetfilterSocket::open()?, sender, end };
+        let (waker, wakes) = Waker::pair()?;
+        let (mailbox, results) = Mailbox::pair()?;
+        let thread = Thread { sets, socket: NetfilterSocket::open()?, mailbox, wakes };
         // The thread may be in the kernel when it is to end, so nobody waits for it.
         std::thread::Builder::new().name("ipset".to_owned()).spawn(move || thread.run())?;
-        Ok(Some(Self { results, wake, looked_at: None, pending: Vec::new() }))
+        Ok(Some(Self { results, waker, looked_at: None, pending: Vec::new() }))
     }
 
     /// The descriptor to poll for results.
     pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.results.as_fd()
     }
 
     /// When the last look began.
@@ -98,27 +95,20 @@ impl Watch {
 
     /// Starts a look at once.
     pub(in super::super) fn look(&self) {
-        // A full socket starts one as well.
-        let _ = (&self.wake).write(&[0]);
+        self.waker.wake();
     }
 
     /// Receives results. Says whether something has changed that was not taken yet.
     pub(in super::super) fn receive(&mut self) -> bool {
-        while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
-        let is_ended = loop {
-            match self.results.try_recv() {
-                Ok(Looked { began, look }) => {
-                    self.looked_at = Some(began);
-                    if !matches!(&look, Look::Elements(changes) if changes.is_empty()) {
-                        self.pending.push(look);
-                    }
-                }
-                Err(TryRecvError::Empty) => break false,
-                // The thread has failed.
-                Err(TryRecvError::Disconnected) => break true,
+        let results = self.results.drain();
+        let has_failed = !results.has_senders;
+        for Looked { began, look } in results.messages {
+            self.looked_at = Some(began);
+            if !matches!(&look, Look::Elements(changes) if changes.is_empty()) {
+                self.pending.push(look);
             }
-        };
-        if is_ended && !matches!(self.pending.last(), Some(Look::Reread)) {
+        }
+        if has_failed && !matches!(self.pending.last(), Some(Look::Reread)) {
             self.pending.push(Look::Reread);
         }
         !self.pending.is_empty()
@@ -133,9 +123,8 @@ impl Watch {
 struct Thread {
     sets: Vec<Watched>,
     socket: NetfilterSocket,
-    sender: Sender<Looked>,
-    /// Closed when the thread is to end.
-    end: UnixStream,
+    mailbox: Mailbox<Looked>,
+    wakes: WakeReceiver,
 }
 
 impl Thread {
@@ -147,17 +136,16 @@ impl Thread {
             // The next reading of the rules reports an error of the kernel.
             let look = self.look().unwrap_or(Look::Reread);
             let is_last = matches!(look, Look::Reread);
-            if self.sender.send(Looked { began, look }).is_err() {
+            if !self.mailbox.post(Looked { began, look }) {
                 return;
             }
-            let _ = (&self.end).write(&[0]);
             let left = PERIOD.saturating_sub(began.elapsed());
-            let mut fds = [sys::readable(self.end.as_raw_fd())];
+            let mut fds = [sys::readable(self.wakes.as_fd().as_raw_fd())];
             let patience = if is_last { -1 } else { left.as_millis() as i32 };
             if sys::wait(&mut fds, patience).is_err() || is_last && fds[0].revents != 0 {
                 return;
             }
-            if fds[0].revents != 0 && matches!((&self.end).read(&mut [0; 64]), Ok(0)) {
+            if fds[0].revents != 0 && !self.wakes.drain() {
                 return;
             }
         }
