@@ -37,7 +37,7 @@ pub use offload::{
     RouteCounts, Shares, Why,
 };
 pub use peer::Peer;
-pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request};
+pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request, RequestError};
 pub use serve::Powers;
 pub use server::{REQUEST_LIMIT, Server};
 pub use set::{Change, Changed as SetChanged};

@@ -58,29 +58,45 @@ pub struct Reloaded {
     pub pause_ns: Option<u64>,
 }
 
+/// What is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// It is not text.
+    #[error("the request is not UTF-8 text")]
+    NotText,
+    /// It is not JSON.
+    #[error("the request is no JSON object on one line: {0}")]
+    NotJson(String),
+    /// It is of another version of the protocol.
+    #[error("the request is of version {0}, and this is version {VERSION}")]
+    OtherVersion(Value),
+    /// It has no version.
+    #[error("the request names no version; add \"v\":{VERSION}")]
+    NoVersion,
+    /// It is no request of this version.
+    #[error("the request is not understood: {0}")]
+    Unknown(String),
+}
+
 impl Request {
     /// Parses a request.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with the request.
-    pub fn read(line: &str) -> Result<Self, String> {
-        let mut request: Value = serde_json::from_str(line)
-            .map_err(|error| format!("the request is no JSON object on one line: {error}"))?;
+    /// The line is no request of this version.
+    pub fn read(line: &str) -> Result<Self, RequestError> {
+        let mut request: Value =
+            serde_json::from_str(line).map_err(|error| RequestError::NotJson(error.to_string()))?;
         let version = request.as_object_mut().and_then(|object| object.remove("v"));
         match version {
             Some(version) if version == json!(VERSION) => {}
-            Some(version) => {
-                return Err(format!(
-                    "the request is of version {version}, and this is version {VERSION}"
-                ));
-            }
-            None => return Err(format!("the request names no version; add \"v\":{VERSION}")),
+            Some(version) => return Err(RequestError::OtherVersion(version)),
+            None => return Err(RequestError::NoVersion),
         }
         let read = match request.get("do") {
             Some(_) => serde_json::from_value(request).map(Self::Do),
             None => serde_json::from_value(request).map(Self::Show),
         };
-        read.map_err(|error| format!("the request is not understood: {error}"))
+        read.map_err(|error| RequestError::Unknown(error.to_string()))
     }
 
     /// Formats the request as a line, without the newline.

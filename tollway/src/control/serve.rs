@@ -18,7 +18,7 @@ use super::message::{
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
-use super::set::{self, Change};
+use super::set::{self, Change, SetError};
 use super::snapshot::Snapshot;
 use super::{filter, neighs, snapshot};
 use crate::controller::handle::Handle;
@@ -42,6 +42,40 @@ const CLOCK_TIME: Duration = Duration::from_millis(50);
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 /// The answer of a router that runs from a file, without a controller.
 const NO_CONTROLLER: &str = "this router is configured by a file, not by the kernel";
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+enum AnswerError {
+    /// The router has no controller.
+    #[error("{NO_CONTROLLER}")]
+    NoController,
+    /// The worker has ended.
+    #[error("the worker has ended: the router is stopping")]
+    Stopping,
+    /// The worker lives, but does not answer.
+    #[error(
+        "the worker has not answered for {} s: it hangs, or is kept busy", PATIENCE.as_secs()
+    )]
+    Silent,
+    /// No VRF has the requested name.
+    #[error("there is no VRF {name}; there are {}", .known.join(", "))]
+    NoVrf {
+        /// The requested name.
+        name: String,
+        /// The names of some VRFs.
+        known: Vec<String>,
+    },
+    /// A set was not changed.
+    #[error(transparent)]
+    Set(#[from] SetError),
+}
+
+/// The routes of one VRF, or of all.
+struct VrfRoutes {
+    names: Arc<Names>,
+    reader: Reader,
+    vrfs: Vec<VrfId>,
+}
 
 /// The function that sends a line of an answer.
 pub(super) type SendLine<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
@@ -78,8 +112,8 @@ impl RequestHandler {
         let answered = match show {
             ShowRequest::Routes { vrf, within, all } => {
                 return match self.reader(vrf.as_deref()) {
-                    Ok((names, reader, vrfs)) => pages(&names, &reader, &vrfs, *within, *all, send),
-                    Err(sentence) => send(&refusal(&sentence)),
+                    Ok(routes) => routes.pages(*within, *all, send),
+                    Err(error) => send(&refusal(&error.to_string())),
                 };
             }
             ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
@@ -104,14 +138,14 @@ impl RequestHandler {
             ShowRequest::Neighbours => self.neighbours(),
             ShowRequest::Route { address, vrf } => {
                 let vrf = vrf.as_deref().or(Some("main"));
-                self.reader(vrf).map(|(names, reader, vrfs)| {
+                self.reader(vrf).map(|VrfRoutes { names, reader, vrfs }| {
                     let id = vrfs.first().copied().unwrap_or_default();
                     let route = reader.find(&names, id, *address);
                     line(&RouteLookup { vrf: vrf_name(&names, id), address: *address, route })
                 })
             }
         };
-        send(&answered.unwrap_or_else(|sentence| refusal(&sentence)))
+        send(&answered.unwrap_or_else(|error| refusal(&error.to_string())))
     }
 
     /// Reloads the configuration and answers with the result.
@@ -144,13 +178,13 @@ impl RequestHandler {
         }
     }
 
-    fn controller(&self) -> Result<String, String> {
-        let controller = self.powers.controller.as_ref().ok_or(NO_CONTROLLER)?;
+    fn controller(&self) -> Result<String, AnswerError> {
+        let controller = self.powers.controller.as_ref().ok_or(AnswerError::NoController)?;
         Ok(line(&controller.status()))
     }
 
-    fn offload(&self) -> Result<String, String> {
-        let live = self.powers.offload.as_ref().ok_or(NO_CONTROLLER)?;
+    fn offload(&self) -> Result<String, AnswerError> {
+        let live = self.powers.offload.as_ref().ok_or(AnswerError::NoController)?;
         // If the controller is busy for longer, the report shows an earlier state of the routes.
         let controller = self.powers.controller.as_ref();
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
@@ -165,8 +199,9 @@ impl RequestHandler {
     /// the set.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
         let filter = self.on_worker(|_, router, _| router.tables.filter.clone());
-        let done = filter.and_then(|filter| set::change(filter.as_deref(), name, change, elements));
-        done.map_or_else(|sentence| refusal(&sentence), |done| line(&done))
+        let done =
+            filter.and_then(|filter| Ok(set::change(filter.as_deref(), name, change, elements)?));
+        done.map_or_else(|error| refusal(&error.to_string()), |done| line(&done))
     }
 
     /// Stops the router so that a successor can take its ports. If the successor has gone before the
@@ -184,28 +219,27 @@ impl RequestHandler {
     fn on_worker<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, AnswerError> {
         let name_table = self.name_table.clone();
         let start = Instant::now();
         let answer = self
             .mailbox
             .call(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
-        answer.ok_or_else(|| {
-            if start.elapsed() < PATIENCE {
-                "the worker has ended: the router is stopping".to_owned()
-            } else {
-                let patience = PATIENCE.as_secs();
-                format!("the worker has not answered for {patience} s: it hangs, or is kept busy")
-            }
+        answer.ok_or_else(|| match start.elapsed() < PATIENCE {
+            true => AnswerError::Stopping,
+            false => AnswerError::Silent,
         })
     }
 
     /// Answers from one snapshot of the counters.
-    fn counted<T: Serialize>(&self, view: impl FnOnce(&Snapshot) -> T) -> Result<String, String> {
+    fn counted<T: Serialize>(
+        &self,
+        view: impl FnOnce(&Snapshot) -> T,
+    ) -> Result<String, AnswerError> {
         self.on_worker(snapshot::take).map(|snapshot| line(&view(&snapshot)))
     }
 
-    fn all(&self) -> Result<String, String> {
+    fn all(&self) -> Result<String, AnswerError> {
         let tsc_mhz = self.tsc_mhz();
         let uptime_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.counted(|snapshot| All {
@@ -225,7 +259,7 @@ impl RequestHandler {
         clocks as f64 / self.start.elapsed().as_secs_f64() / 1e6
     }
 
-    fn links(&self) -> Result<String, String> {
+    fn links(&self) -> Result<String, AnswerError> {
         let links = self.on_worker(|names, router, _| {
             let records = router.tables.routes.links.iter().zip(&names.links);
             records.map(|(record, link)| describe(names, record, link)).collect()
@@ -233,7 +267,7 @@ impl RequestHandler {
         Ok(line(&Links { links }))
     }
 
-    fn filter(&self) -> Result<String, String> {
+    fn filter(&self) -> Result<String, AnswerError> {
         let (names, installed, counts) = self.on_worker(|names, router, _| {
             let installed = router.tables.filter.as_ref().map(Arc::clone);
             (names.filter.as_ref().map(Arc::clone), installed, router.rule_counts().to_vec())
@@ -241,14 +275,14 @@ impl RequestHandler {
         Ok(line(&filter::describe(names.as_deref(), installed.as_deref(), &counts)))
     }
 
-    fn neighbours(&self) -> Result<String, String> {
+    fn neighbours(&self) -> Result<String, AnswerError> {
         let (names, noted) =
             self.on_worker(|names, router, _| (Arc::clone(names), neighs::note(router)))?;
         Ok(line(&Neighbours { neighbours: noted.list(&names) }))
     }
 
-    /// A reader for routes, and the VRFs to read: one, or all.
-    fn reader(&self, vrf: Option<&str>) -> Result<(Arc<Names>, Reader, Vec<VrfId>), String> {
+    /// The routes to read: those of one VRF, or all.
+    fn reader(&self, vrf: Option<&str>) -> Result<VrfRoutes, AnswerError> {
         let (names, reader) =
             self.on_worker(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
         let all = (0..names.vrfs.len()).map(|index| VrfId(index as u16));
@@ -257,34 +291,29 @@ impl RequestHandler {
             Some(name) => all.filter(|id| vrf_name(&names, *id) == name).collect(),
         };
         if vrfs.is_empty() {
-            let known: Vec<_> = names.vrfs.iter().map(|vrf| vrf.name.as_str()).take(20).collect();
-            let wanted = vrf.unwrap_or("main");
-            return Err(format!("there is no VRF {wanted}; there are {}", known.join(", ")));
+            let known = names.vrfs.iter().map(|vrf| vrf.name.clone()).take(20).collect();
+            return Err(AnswerError::NoVrf { name: vrf.unwrap_or("main").to_owned(), known });
         }
-        Ok((names, reader, vrfs))
+        Ok(VrfRoutes { names, reader, vrfs })
     }
 }
 
-/// Sends the routes page by page, one VRF and family at a time, and an empty page at the end.
-fn pages(
-    names: &Names,
-    reader: &Reader,
-    vrfs: &[VrfId],
-    within: Option<IpNet>,
-    all: bool,
-    send: SendLine<'_>,
-) -> io::Result<()> {
-    for id in vrfs {
-        let vrf = Some(vrf_name(names, *id));
-        for list in reader.lists(*id, within) {
-            let mut routes = list.routes(reader, names, all).peekable();
-            while routes.peek().is_some() {
-                let page: Vec<_> = routes.by_ref().take(PAGE).collect();
-                send(&line(&RoutesPage { vrf: vrf.clone(), routes: page, more: true }))?;
+impl VrfRoutes {
+    /// Sends the routes page by page, one VRF and family at a time, and an empty page at the end.
+    fn pages(&self, within: Option<IpNet>, all: bool, send: SendLine<'_>) -> io::Result<()> {
+        let Self { names, reader, vrfs } = self;
+        for id in vrfs {
+            let vrf = Some(vrf_name(names, *id));
+            for list in reader.lists(*id, within) {
+                let mut routes = list.routes(reader, names, all).peekable();
+                while routes.peek().is_some() {
+                    let page: Vec<_> = routes.by_ref().take(PAGE).collect();
+                    send(&line(&RoutesPage { vrf: vrf.clone(), routes: page, more: true }))?;
+                }
             }
         }
+        send(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
     }
-    send(&line(&RoutesPage { vrf: None, routes: Vec::new(), more: false }))
 }
 
 /// Describes a link from its record in the tables and from the configuration.

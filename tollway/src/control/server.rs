@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::SocketError;
 use super::message::refusal;
-use super::request::{Command, Request};
+use super::request::{Command, Request, RequestError};
 use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
 use crate::mailbox::{WakeReceiver, Waker};
@@ -215,7 +215,7 @@ fn serve(stream: &UnixStream, handler: &RequestHandler) -> io::Result<()> {
         }
         let request = match std::str::from_utf8(&line) {
             Ok(text) => Request::read(text.trim()),
-            Err(_) => Err("the request is not UTF-8 text".to_owned()),
+            Err(_) => Err(RequestError::NotText),
         };
         match request {
             Ok(Request::Show(show)) => {
@@ -229,7 +229,7 @@ fn serve(stream: &UnixStream, handler: &RequestHandler) -> io::Result<()> {
             Ok(Request::Do(Command::Set { name, change, elements })) => {
                 send_line(stream, &handler.change_set(&name, change, &elements))?;
             }
-            Err(sentence) => send_line(stream, &refusal(&sentence))?,
+            Err(error) => send_line(stream, &refusal(&error.to_string()))?,
         }
     }
 }

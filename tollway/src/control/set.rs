@@ -1,7 +1,5 @@
 //! Adding elements to the firewall's sets and deleting them, while packets flow.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
@@ -31,33 +29,91 @@ pub struct Changed {
 /// The most names of sets in a refusal.
 const MOST_NAMES: usize = 20;
 
+/// Why a set was not changed, or only in part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SetError {
+    /// The router has no rules.
+    #[error("this router has no firewall")]
+    NoFirewall,
+    /// No set that can be changed has this name.
+    #[error("no set that can be changed in place is called {name:?}{}", others(.known))]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The names of those that can be changed.
+        known: Vec<String>,
+    },
+    /// A text is no element; the sentence says why.
+    #[error("{0}")]
+    Malformed(String),
+    /// An element is of the other version of IP.
+    #[error("set {set} has IPv{version} addresses, not {text}")]
+    OtherVersion {
+        /// The set.
+        set: String,
+        /// The version of IP of its addresses.
+        version: u8,
+        /// The element.
+        text: String,
+    },
+    /// An element to delete is missing.
+    #[error("{text} is not in set {set}{}", before(*.at))]
+    Missing {
+        /// The set.
+        set: String,
+        /// The element.
+        text: String,
+        /// How many elements before it are done.
+        at: usize,
+    },
+    /// The set is full.
+    #[error("set {set} has no room left for {text}{}", before(*.at))]
+    Full {
+        /// The set.
+        set: String,
+        /// The element.
+        text: String,
+        /// How many elements before it are done.
+        at: usize,
+    },
+    /// The set cannot have such an element.
+    #[error("set {set} cannot have {text}{}", before(*.at))]
+    Astray {
+        /// The set.
+        set: String,
+        /// The element.
+        text: String,
+        /// How many elements before it are done.
+        at: usize,
+    },
+}
+
 /// Changes a set of the active rules.
 pub(super) fn change(
     filter: Option<&Filter>,
     name: &str,
     change: Change,
     texts: &[String],
-) -> Result<Changed, String> {
-    let filter = filter.ok_or("this router has no firewall")?;
+) -> Result<Changed, SetError> {
+    let filter = filter.ok_or(SetError::NoFirewall)?;
     let set = filter.live_set(name).ok_or_else(|| unknown(filter, name))?;
     let elements: Vec<_> = texts.iter().map(|text| of(set, text)).collect::<Result<_, _>>()?;
     let done = match change {
         Change::Add => set.add(&elements),
         Change::Delete => set.remove(&elements),
     };
-    let text = |at: usize| texts.get(at).map_or("it", String::as_str);
-    let changed = done.map_err(|error| match error {
-        LiveSetError::Missing(at) => {
-            format!("{} is not in set {}{}", text(at), set.name(), before(at))
+    let text = |at: usize| texts.get(at).map_or("it", String::as_str).to_owned();
+    let set_name = set.name().to_owned();
+    match done {
+        Ok(changed) => Ok(Changed { set: set_name, changed, count: set.count() }),
+        Err(LiveSetError::Missing(at)) => {
+            Err(SetError::Missing { set: set_name, text: text(at), at })
         }
-        LiveSetError::Full(at) => {
-            format!("set {} has no room left for {}{}", set.name(), text(at), before(at))
+        Err(LiveSetError::Full(at)) => Err(SetError::Full { set: set_name, text: text(at), at }),
+        Err(LiveSetError::Astray(at)) => {
+            Err(SetError::Astray { set: set_name, text: text(at), at })
         }
-        LiveSetError::Astray(at) => {
-            format!("set {} cannot have {}{}", set.name(), text(at), before(at))
-        }
-    })?;
-    Ok(Changed { set: set.name().to_owned(), changed, count: set.count() })
+    }
 }
 
 /// The result for the elements before the refused one.
@@ -65,25 +121,28 @@ fn before(at: usize) -> String {
     if at == 0 { String::new() } else { format!("; the {at} before it are done") }
 }
 
-fn of(set: &LiveSet, text: &str) -> Result<Element, String> {
-    let (version, element) = element::read(text)?;
+fn of(set: &LiveSet, text: &str) -> Result<Element, SetError> {
+    let (version, element) = element::read(text).map_err(SetError::Malformed)?;
     if version != set.version() {
-        return Err(format!("set {} has IPv{} addresses, not {text}", set.name(), set.version()));
+        let (name, text) = (set.name().to_owned(), text.to_owned());
+        return Err(SetError::OtherVersion { set: name, version: set.version(), text });
     }
     Ok(element)
 }
 
-fn unknown(filter: &Filter, name: &str) -> String {
-    let names: Vec<_> = filter.live_sets().iter().map(|set| set.name()).collect();
-    let mut sentence = format!("no set that can be changed in place is called {name:?}");
-    let more = names.len().saturating_sub(MOST_NAMES);
-    // Writing to a string does not fail.
-    let _ = match names.is_empty() {
-        true => write!(sentence, "; there is none: other sets change with the rules, by a reload"),
-        false => write!(sentence, "; there are {}", names[..names.len() - more].join(", ")),
-    };
-    if more > 0 {
-        let _ = write!(sentence, " and {more} more");
+fn unknown(filter: &Filter, name: &str) -> SetError {
+    let known = filter.live_sets().iter().map(|set| set.name().to_owned()).collect();
+    SetError::Unknown { name: name.to_owned(), known }
+}
+
+/// The sets that can be changed in place, as a clause.
+fn others(known: &[String]) -> String {
+    if known.is_empty() {
+        return "; there is none: other sets change with the rules, by a reload".to_owned();
     }
-    sentence
+    let names = known[..known.len().min(MOST_NAMES)].join(", ");
+    match known.len().saturating_sub(MOST_NAMES) {
+        0 => format!("; there are {names}"),
+        more => format!("; there are {names} and {more} more"),
+    }
 }
