@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use super::contents::ContentsError;
 use super::ipset::{IpSet, Watch};
 use super::kernel::Kernel;
 use super::message::Table;
-use super::read::{self, Read};
+use super::program::NftError;
+use super::read::{self, ListingError, Read};
 use super::socket::{Listener, NetfilterSocket};
 use super::{contents, program};
 use crate::mailbox::{WakeReceiver, Waker};
@@ -24,6 +26,42 @@ pub(super) enum Attempt {
     Moved,
     /// The thread is to end.
     Stopped,
+}
+
+/// Why an attempt has failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttemptError {
+    /// The kernel refuses to list its rules.
+    #[error("the kernel does not list its rules; give CAP_NET_ADMIN, or start as root")]
+    NotPermitted,
+    /// The kernel does not answer.
+    #[error("the kernel's rules cannot be queried: {}", why(.0))]
+    NoAnswer(io::Error),
+    /// nft gave no output.
+    #[error(transparent)]
+    Nft(#[from] NftError),
+    /// Its output gives no rules.
+    #[error(transparent)]
+    Listing(#[from] ListingError),
+    /// The elements of sets are unknown.
+    #[error(transparent)]
+    Contents(#[from] ContentsError),
+    /// The system gives no thread.
+    #[error("no thread reads the rules: {0}")]
+    NoThread(io::Error),
+    /// The thread has panicked.
+    #[error("the rules cannot be read")]
+    Panicked,
+}
+
+impl AttemptError {
+    /// The kernel's answer to a query.
+    fn of_query(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EPERM) => Self::NotPermitted,
+            _ => Self::NoAnswer(error),
+        }
+    }
 }
 
 /// Everything that was read.
@@ -45,13 +83,8 @@ pub(super) fn attempt(
     wakes: &WakeReceiver,
     socket: &mut NetfilterSocket,
     moving: &HashSet<String>,
-) -> Result<Attempt, String> {
-    let query_error = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EPERM) => {
-            "the kernel does not list its rules; give CAP_NET_ADMIN, or start as root".to_owned()
-        }
-        _ => format!("the kernel's rules cannot be queried: {}", why(&error)),
-    };
+) -> Result<Attempt, AttemptError> {
+    let query_error = AttemptError::of_query;
     let Some(before) = socket.generation().map_err(query_error)? else {
         return Ok(Attempt::Read(Box::new(Whole::of(read::empty(0)))));
     };
@@ -89,11 +122,11 @@ pub(super) fn attempt(
 /// Makes an attempt on a thread of its own. As soon as the kernel notifies of a change, or the sets of ipset
 /// have changed or are not listed in time, this calls `report_behind`.
 pub(super) fn attempt_beside(
-    attempt: impl FnOnce() -> Result<Attempt, String> + Send,
+    attempt: impl FnOnce() -> Result<Attempt, AttemptError> + Send,
     listener: &Listener,
     mut ipsets: Option<&mut Watch>,
     report_behind: &mut dyn FnMut(),
-) -> Result<Attempt, String> {
+) -> Result<Attempt, AttemptError> {
     std::thread::scope(|scope| {
         let Ok((waker, wakes)) = Waker::pair() else {
             report_behind();
@@ -107,7 +140,7 @@ pub(super) fn attempt_beside(
             let _ = be_nice();
             attempt()
         });
-        let reader = reader.map_err(|error| format!("no thread reads the rules: {error}"))?;
+        let reader = reader.map_err(AttemptError::NoThread)?;
         let looks = ipsets.as_ref().map_or(-1, |ipsets| ipsets.fd().as_raw_fd());
         let mut fds =
             [wakes.as_fd().as_raw_fd(), listener.fd().as_raw_fd(), looks].map(sys::readable);
@@ -129,6 +162,6 @@ pub(super) fn attempt_beside(
                 fds[2] = sys::readable(-1);
             }
         }
-        reader.join().unwrap_or_else(|_| Err("the rules cannot be read".to_owned()))
+        reader.join().unwrap_or(Err(AttemptError::Panicked))
     })
 }

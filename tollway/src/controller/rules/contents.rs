@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::elements::{element, ranges};
 use super::kernel::Kernel;
 use super::message::{Key, family_number};
-use super::read::parse;
+use super::program::NftError;
+use super::read::{ListingError, parse};
 use super::socket::NetfilterSocket;
 use crate::filter::nft::json::{only, several, text};
 
@@ -17,18 +18,37 @@ const MOST_SINGLE_LISTS: usize = 8;
 const KINDS: [&str; 3] = ["set", "map", "meter"];
 
 /// Runs nft with these arguments; `None` if the reading is to be abandoned.
-pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, String>;
+pub(super) type Nft<'a> = &'a dyn Fn(&[&str]) -> Result<Option<String>, NftError>;
+
+/// Why the elements of sets are unknown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ContentsError {
+    /// nft gave no output.
+    #[error(transparent)]
+    Nft(#[from] NftError),
+    /// Its output is no listing.
+    #[error(transparent)]
+    Listing(#[from] ListingError),
+    /// Its output lacks the set.
+    #[error("nft does not list {kind} {name}")]
+    NotListed {
+        /// What kind of set it is.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
 
 /// Inserts the elements of sets. Returns `false` if the reading was abandoned.
 ///
 /// # Errors
-/// A sentence. Sets that come or go during the query are an error too.
+/// nft cannot list them. Sets that come or go during the query are an error too.
 pub(super) fn fill(
     value: &mut Value,
     kernel: &Kernel,
     socket: &mut NetfilterSocket,
     nft: Nft<'_>,
-) -> Result<bool, String> {
+) -> Result<bool, ContentsError> {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     let mut others = Vec::new();
     for object in objects.into_iter().flatten() {
@@ -55,7 +75,7 @@ pub(super) fn fill(
 }
 
 /// Queries nft for one set after the other. Returns `false` if the reading was abandoned.
-fn list_each(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, String> {
+fn list_each(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, ContentsError> {
     for (object, place) in sets {
         let Place { kind, family, table, name, .. } = &place;
         let Some(listing) = nft(&["-j", "list", kind, family, table, name])? else {
@@ -64,7 +84,7 @@ fn list_each(sets: Vec<(&mut Value, Place)>, nft: Nft<'_>) -> Result<bool, Strin
         let mut listing = parse(&listing)?;
         let objects = listing.get_mut("nftables").and_then(Value::as_array_mut);
         let found = objects.into_iter().flatten().find_map(|found| found.get_mut(kind));
-        let found = found.ok_or_else(|| format!("nft does not list {kind} {name}"))?;
+        let found = found.ok_or_else(|| ContentsError::NotListed { kind, name: name.clone() })?;
         if let Some(Value::Array(elements)) = found.get_mut("elem").map(Value::take) {
             put(object, elements);
         }

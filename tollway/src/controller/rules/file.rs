@@ -30,7 +30,7 @@ impl Loaded {
     /// # Errors
     /// A sentence.
     pub(crate) fn new(listing: &str, socket: Socket) -> Result<Self, String> {
-        let mut value = parse(listing)?;
+        let mut value = parse(listing).map_err(|error| error.to_string())?;
         let mut socket = NetfilterSocket::of(socket);
         let kernel = socket.tables().and_then(|tables| Kernel::read(&tables, &mut socket));
         let kernel = kernel

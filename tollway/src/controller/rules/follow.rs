@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::{Duration, Instant};
 
-use super::attempt::{Attempt, Whole, attempt, attempt_beside};
+use super::attempt::{Attempt, AttemptError, Whole, attempt, attempt_beside};
 use super::elements::{Outcome, Use, outcome};
 use super::ipset::{Look, Watch};
 use super::message::{Elements, Message, RulesMessage, Table};
@@ -367,7 +367,7 @@ impl Follow {
                 self.pause = (self.pause * 2).min(MOVING[1]);
                 self.wait(pause);
             }
-            Err(reason) => self.fail(reason),
+            Err(error) => self.fail(error.to_string()),
         }
         Ok(true)
     }
@@ -433,7 +433,7 @@ impl Follow {
 
     /// Reads the rules while those reported last are still active. If these may be outdated meanwhile, this
     /// reports [`Event::Behind`].
-    fn attempt_beside(&mut self) -> Result<Attempt, String> {
+    fn attempt_beside(&mut self) -> Result<Attempt, AttemptError> {
         let Self { wakes, query_socket, moving, listener, report, held, is_behind, .. } = self;
         let ipsets = held.as_mut().and_then(|held| held.ipsets.as_mut());
         let mut report_behind = || {

@@ -207,22 +207,34 @@ pub struct ElementChange {
     pub remove: Vec<Element>,
 }
 
+/// Why changes of elements were not applied. The rules must be read again ([`Follower::read_again`]), and until
+/// then the kernel forwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ElementsError {
+    /// The active filter lacks the set.
+    #[error("the active filter has no live set {}", quoted(.0))]
+    NoSet(String),
+    /// The set has no room left.
+    #[error("the set {} is full", quoted(.0))]
+    Full(String),
+    /// The set's elements differ from those of the kernel's set.
+    #[error("the set {} is another than the kernel's", quoted(.0))]
+    Other(String),
+}
+
 /// Applies changes of elements to the live sets of a filter, which must come from the last reading.
 ///
 /// # Errors
-/// A set is full or differs from the kernel's, as a sentence. Then the rules must be read again
-/// ([`Follower::read_again`]), and until then the kernel forwards.
-pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), String> {
+/// A set is full or differs from the kernel's.
+pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), ElementsError> {
     for change in changes {
         let found = filter.live_sets().iter().find(|set| set.name() == change.set);
-        let name = quoted(&change.set);
-        let set = found.ok_or_else(|| format!("the active filter has no live set {name}"))?;
+        let name = || change.set.clone();
+        let set = found.ok_or_else(|| ElementsError::NoSet(name()))?;
         let done = set.add(&change.add).and_then(|_| set.remove(&change.remove));
         done.map_err(|error| match error {
-            LiveSetError::Full(_) => format!("the set {name} is full"),
-            LiveSetError::Missing(_) | LiveSetError::Astray(_) => {
-                format!("the set {name} is another than the kernel's")
-            }
+            LiveSetError::Full(_) => ElementsError::Full(name()),
+            LiveSetError::Missing(_) | LiveSetError::Astray(_) => ElementsError::Other(name()),
         })?;
     }
     Ok(())

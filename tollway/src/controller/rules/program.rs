@@ -1,7 +1,7 @@
 //! Runs the program nft in the caller's network namespace.
 
 use std::io::{self, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,33 +16,64 @@ const LOOK_EVERY: [Duration; 2] = [Duration::from_micros(500), Duration::from_mi
 /// The largest accepted listing: 512 MiB hold some millions of elements.
 const MOST_BYTES: u64 = 512 << 20;
 
+/// Why nft gave no output.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NftError {
+    /// The program is not installed.
+    #[error("the program nft is not there; install the package nftables")]
+    NotInstalled,
+    /// The system does not start it.
+    #[error("the program nft cannot be started: {}", why(.0))]
+    NotStarted(io::Error),
+    /// The system does not say whether it has ended.
+    #[error("nft is lost: {}", why(.0))]
+    Lost(io::Error),
+    /// It takes too long.
+    #[error("nft did not end within {} s", PATIENCE.as_secs())]
+    TooSlow,
+    /// Its output cannot be read.
+    #[error("what nft writes cannot be read: {}", why(.0))]
+    Unreadable(io::Error),
+    /// It has failed.
+    #[error("nft cannot list the ruleset ({status}): {}", quoted(.message))]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// The first line of its errors.
+        message: String,
+    },
+    /// Its output is not text.
+    #[error("what nft writes is not UTF-8")]
+    NotText,
+}
+
 /// Lists the ruleset (`nft -j -t list ruleset`: without the elements of named sets). Gives up as soon as
 /// `stopped` returns true, and then returns `None`.
 ///
 /// # Errors
-/// A sentence.
-pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+/// nft cannot be run, or fails.
+pub(super) fn list(stopped: &dyn Fn() -> bool) -> Result<Option<String>, NftError> {
     list_by("nft", stopped)
 }
 
 /// Like [`list`], by a program of another name.
-pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+pub(super) fn list_by(nft: &str, stopped: &dyn Fn() -> bool) -> Result<Option<String>, NftError> {
     run(nft, &["-j", "-t", "list", "ruleset"], stopped)
 }
 
 /// Runs nft with other arguments. Gives up as soon as `stopped` returns true, and then returns `None`.
 ///
 /// # Errors
-/// A sentence.
+/// As [`list`].
 pub(super) fn run_nft(
     words: &[&str],
     stopped: &dyn Fn() -> bool,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, NftError> {
     run("nft", words, stopped)
 }
 
 /// Returns the program's output; `None` if it was abandoned.
-fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<String>, NftError> {
     let mut run = Run::start(nft, words)?;
     let until = Instant::now() + PATIENCE;
     let [mut pause, longest] = LOOK_EVERY;
@@ -51,7 +82,7 @@ fn run(nft: &str, words: &[&str], stopped: &dyn Fn() -> bool) -> Result<Option<S
             return Ok(None);
         }
         if Instant::now() >= until {
-            return Err(format!("nft did not end within {} s", PATIENCE.as_secs()));
+            return Err(NftError::TooSlow);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(longest);
@@ -69,44 +100,37 @@ struct Run {
 }
 
 impl Run {
-    fn start(nft: &str, words: &[&str]) -> Result<Self, String> {
+    fn start(nft: &str, words: &[&str]) -> Result<Self, NftError> {
         let mut command = Command::new(file_of(nft));
         command.args(words).env("LC_ALL", "C").env("PATH", search_path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                "the program nft is not there; install the package nftables".to_owned()
-            }
-            _ => format!("the program nft cannot be started: {}", why(&error)),
+            io::ErrorKind::NotFound => NftError::NotInstalled,
+            _ => NftError::NotStarted(error),
         })?;
         let (output, errors) = (child.stdout.take(), child.stderr.take());
         Ok(Self { child, output: output.and_then(reader), errors: errors.and_then(reader) })
     }
 
-    fn has_ended(&mut self) -> Result<bool, String> {
-        let ended = self.child.try_wait();
-        let ended = ended.map_err(|error| format!("nft is lost: {}", why(&error)))?.is_some();
+    fn has_ended(&mut self) -> Result<bool, NftError> {
+        let ended = self.child.try_wait().map_err(NftError::Lost)?.is_some();
         // Processes that it started may still write.
         let readers = [&self.output, &self.errors];
         Ok(ended && readers.into_iter().flatten().all(JoinHandle::is_finished))
     }
 
     /// Returns its output, once it has ended successfully.
-    fn text(mut self) -> Result<String, String> {
-        let unread = |error: &io::Error| format!("what nft writes cannot be read: {}", why(error));
-        let status = self.child.wait().map_err(|error| unread(&error))?;
+    fn text(mut self) -> Result<String, NftError> {
+        let status = self.child.wait().map_err(NftError::Unreadable)?;
         let errors = take(&mut self.errors).unwrap_or_default();
         if !status.success() {
             let errors = String::from_utf8_lossy(&errors);
             let first = errors.lines().find(|line| !line.trim().is_empty());
-            let first = first.unwrap_or("it says nothing");
-            return Err(format!(
-                "nft cannot list the ruleset ({status}): {}",
-                quoted(first.trim())
-            ));
+            let message = first.unwrap_or("it says nothing").trim().to_owned();
+            return Err(NftError::Failed { status, message });
         }
-        let output = take(&mut self.output).map_err(|error| unread(&error))?;
-        String::from_utf8(output).map_err(|_| "what nft writes is not UTF-8".to_owned())
+        let output = take(&mut self.output).map_err(NftError::Unreadable)?;
+        String::from_utf8(output).map_err(|_| NftError::NotText)
     }
 }
 

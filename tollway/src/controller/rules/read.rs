@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::elements::Use;
 use super::kernel::{Kernel, verify};
 use super::{Reading, guard, leave, tracking};
-use crate::filter::ir::{Base, Hook, Match, Ruleset, Step, Test};
+use crate::filter::ir::{Base, Hook, IrError, Match, Ruleset, Step, Test};
 use crate::filter::nft;
 use crate::filter::nft::json::{only, several, text};
 use crate::mistake::quoted;
@@ -23,33 +23,46 @@ pub(super) struct Read {
     pub(super) intervals: HashSet<String>,
 }
 
+/// Why a listing gives no rules.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ListingError {
+    /// It is not JSON.
+    #[error("what nft lists is no JSON: {}", quoted(&.0.to_string()))]
+    NotJson(serde_json::Error),
+    /// It is no ruleset; the sentence is about the first mistake.
+    #[error("what nft lists cannot be read: {0}")]
+    NoRuleset(String),
+    /// Its rules refer to what is not there.
+    #[error("the rules contradict themselves: {0}")]
+    Contradiction(IrError),
+}
+
 /// Parses nft's JSON listing.
 ///
 /// # Errors
-/// A sentence.
-pub(super) fn parse(json: &str) -> Result<Value, String> {
-    serde_json::from_str(json)
-        .map_err(|error| format!("what nft lists is no JSON: {}", quoted(&error.to_string())))
+/// It is not JSON.
+pub(super) fn parse(json: &str) -> Result<Value, ListingError> {
+    serde_json::from_str(json).map_err(ListingError::NotJson)
 }
 
 /// Reads the listing of a generation and, if the kernel's own lists are known, verifies it against them.
 /// `moving` are sets of which only elements have changed.
 ///
 /// # Errors
-/// A sentence.
+/// The listing is no ruleset, or contradicts itself.
 pub(super) fn read(
     mut value: Value,
     generation: u32,
     moving: &HashSet<String>,
     kernel: Option<&Kernel>,
-) -> Result<Read, String> {
+) -> Result<Read, ListingError> {
     without_counts(&mut value);
     let knows_numbers = knows_numbers(&value);
     let sets = Sets::read(&value);
     let needs = tracking::needs(&value);
     let mut rules = nft::read_value(&value, SOURCE).map_err(|faults| {
         let first = faults.into_iter().next().map(|fault| fault.what);
-        format!("what nft lists cannot be read: {}", first.unwrap_or_default())
+        ListingError::NoRuleset(first.unwrap_or_default())
     })?;
     drop(value);
     if let Some(kernel) = kernel {
@@ -60,7 +73,7 @@ pub(super) fn read(
     }
     leave::leave(&mut rules, &sets.expiring);
     guard::guard(&mut rules);
-    rules.check().map_err(|error| format!("the rules contradict themselves: {error}"))?;
+    rules.check().map_err(ListingError::Contradiction)?;
     let reading =
         Reading { rules: Arc::new(rules), needs, generation, knows_numbers, watches_ipsets: false };
     Ok(Read { reading, intervals: sets.intervals })

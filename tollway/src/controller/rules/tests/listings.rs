@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::super::elements::Use;
 use super::super::program::list_by;
-use super::super::read::{Read, parse, uses};
+use super::super::read::{ListingError, Read, parse, uses};
 use super::super::{Need, Reading};
 use crate::filter::ir::{Action, Step};
 use crate::filter::offload::{Offload, offload};
@@ -20,7 +20,7 @@ fn listed(text: &str) -> String {
         .unwrap_or_else(|mistakes| panic!("{}", crate::mistake::report(&mistakes)))
 }
 
-fn read(listing: &str, generation: u32, moving: &HashSet<String>) -> Result<Read, String> {
+fn read(listing: &str, generation: u32, moving: &HashSet<String>) -> Result<Read, ListingError> {
     super::super::read::read(parse(listing)?, generation, moving, None)
 }
 
@@ -323,7 +323,7 @@ fn rules_that_no_forwarded_packet_reaches_do_not_count() {
 #[test]
 fn a_program_that_is_not_there_is_missed() {
     let error = list_by("nft-that-is-not-there", &|| false).unwrap_err();
-    assert_eq!(error, "the program nft is not there; install the package nftables");
+    assert_eq!(error.to_string(), "the program nft is not there; install the package nftables");
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn malformed_listings_are_reported_in_a_sentence() {
             "which is not listed",
         ),
     ] {
-        let error = read(json, 7, &HashSet::new()).err().unwrap();
+        let error = read(json, 7, &HashSet::new()).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     }
 }
