@@ -137,6 +137,9 @@ pub struct WorkerMailboxReceiver {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
     wakes: WakeReceiver,
+    /// The last sleep has ended by a wake that is not taken in yet. The wake of a job that the worker
+    /// has found by itself may come after the job.
+    is_woken: bool,
     detour: Arc<Detour>,
 }
 
@@ -189,7 +192,7 @@ pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
         waker,
         detour: Arc::clone(&detour),
     };
-    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, detour }))
+    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, detour }))
 }
 
 impl WorkerMailbox {
@@ -255,12 +258,14 @@ impl WorkerMailboxReceiver {
     /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there
     /// are more: packets have their turn between jobs that take long.
     pub(crate) fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
-        if !self.waiting.load(Ordering::Relaxed) {
+        if !self.waiting.load(Ordering::Relaxed) && !self.is_woken {
             return false;
         }
+        self.is_woken = false;
         // The worker ends by `Stop`, not with its senders.
         let _ = self.wakes.drain();
-        self.waiting.store(false, Ordering::Release);
+        // Not a mere store: who finds the flag set wakes nobody, so its job must be seen from here on.
+        self.waiting.swap(false, Ordering::AcqRel);
         let start = Instant::now();
         while let Ok(job) = self.jobs.try_recv() {
             job(router, devices);
@@ -443,7 +448,7 @@ impl Spin {
 fn wait(
     devices: &Devices,
     stop: &Stop,
-    mailbox_receiver: &WorkerMailboxReceiver,
+    mailbox_receiver: &mut WorkerMailboxReceiver,
     timeout_ns: u64,
 ) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
@@ -454,6 +459,7 @@ fn wait(
     }
     let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
     sys::wait(&mut fds, timeout_ms as i32)?;
+    mailbox_receiver.is_woken = fds[1].revents != 0;
     Ok(fds[2..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
 }
 
@@ -479,6 +485,26 @@ mod tests {
             assert_eq!(router.counters.held, held);
         }
         assert!(!mailbox_receiver.work(&mut router, &mut devices));
+    }
+
+    #[test]
+    fn a_wake_that_comes_after_its_job_ends_one_sleep() {
+        let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
+        let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
+        let (tables, host) = Default::default();
+        let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
+        let (waker, wakes) = Waker::pair().unwrap();
+        let stop = Stop { wanted: Arc::default(), wakes, waker };
+        let slept_ms = |mailbox_receiver: &mut WorkerMailboxReceiver, timeout_ms: u64| {
+            let start = Instant::now();
+            wait(&Devices::new(), &stop, mailbox_receiver, timeout_ms * 1_000_000).unwrap();
+            u64::try_from(start.elapsed().as_millis()).unwrap()
+        };
+        // The sender has left the job, and the worker has done it, before the sender wakes the worker.
+        mailbox.waker.wake();
+        assert!(slept_ms(&mut mailbox_receiver, 1000) < 500);
+        assert!(!mailbox_receiver.work(&mut router, &mut devices));
+        assert!(slept_ms(&mut mailbox_receiver, 20) >= 20, "the wake still lasts");
     }
 
     #[test]
