@@ -64,8 +64,17 @@ pub(super) struct Plan {
     /// The router's own IPv4 addresses, and its broadcast addresses.
     own4: Vec<Ipv4Addr>,
     broadcast4: Vec<Ipv4Addr>,
-    /// The fields by which the hash distinguishes the flows of a group, for IPv4 and IPv6, and its seed.
-    multipath: (Hash, Hash, u32),
+    multipath: Multipath,
+}
+
+/// How packets are spread over the next hops of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Multipath {
+    /// The fields by which the hash distinguishes flows of IPv4, and of IPv6.
+    hash4: Hash,
+    hash6: Hash,
+    /// The seed of the hash.
+    seed: u32,
 }
 
 /// The part of a plan that cannot be changed in tables that are in use.
@@ -117,8 +126,11 @@ impl Plan {
         let (own4, broadcast4) = addresses(facts.kernel);
         let global = &facts.sysctls.global;
         let hash = |policy| if policy == 0 { Hash::L3 } else { Hash::L4 };
-        let seed = global.multipath_seed.unwrap_or_default();
-        let multipath = (hash(global.multipath4), hash(global.multipath6), seed);
+        let multipath = Multipath {
+            hash4: hash(global.multipath4),
+            hash6: hash(global.multipath6),
+            seed: global.multipath_seed.unwrap_or_default(),
+        };
         Self { topology, egress_links, links, own4, broadcast4, multipath }
     }
 
@@ -164,8 +176,8 @@ impl Plan {
             tables.set_broadcast_addresses(&self.broadcast4);
         }
         if has.is_none_or(|has| has.multipath != self.multipath) {
-            let (v4, v6, seed) = self.multipath;
-            tables.set_multipath(v4, v6);
+            let Multipath { hash4, hash6, seed } = self.multipath;
+            tables.set_multipath(hash4, hash6);
             tables.set_multipath_seed(seed);
         }
         Ok(())

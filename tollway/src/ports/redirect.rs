@@ -139,6 +139,13 @@ fn features(device: &str) -> u64 {
     index.map_or(0, |index| netdev.features(index))
 }
 
+/// A device that is up.
+struct UpDevice {
+    name: String,
+    ifindex: NonZeroU32,
+    mtu: u16,
+}
+
 /// Generic netlink's family for network devices.
 struct Netdev {
     requests: Socket,
@@ -287,7 +294,7 @@ impl Netdev {
         for port in watched {
             let device = device_of(*port).and_then(|index| self.identify(index));
             // A device that is down drops its frames; the path counts those.
-            let Some((name, index, mtu)) = device else {
+            let Some(UpDevice { name, ifindex, mtu }) = device else {
                 ports.set_exit(*port, None);
                 // Another device may come back.
                 if self.doubts.remove(port).is_some()
@@ -297,10 +304,10 @@ impl Netdev {
                 }
                 continue;
             };
-            let features = self.features(index);
+            let features = self.features(ifindex);
             let takes_pieces = features & NDO_XMIT_SG != 0;
             let exit = may_exit(features, ports.refusals().is_some()).then_some(Exit {
-                ifindex: index,
+                ifindex,
                 mtu,
                 takes_pieces,
             });
@@ -313,7 +320,7 @@ impl Netdev {
             self.believe_at = Instant::now() + UNPROVEN_FOR;
             if exit.is_some() {
                 tracing::debug!("{name} takes frames of the XDP path");
-            } else if self.takes_redirected(index) {
+            } else if self.takes_redirected(ifindex) {
                 tracing::info!(
                     "{name} has zero-copy, and nobody would notice frames that it refuses, so what leaves there \
                      keeps out of the XDP path"
@@ -327,15 +334,14 @@ impl Netdev {
         }
     }
 
-    /// The name, ifindex and MTU of a device that is up. After a rename meanwhile, the next check
-    /// finds it.
-    fn identify(&self, index: u32) -> Option<(String, NonZeroU32, u16)> {
+    /// A device, if it is up. After a rename meanwhile, the next check finds it.
+    fn identify(&self, index: u32) -> Option<UpDevice> {
         let socket = self.control.as_fd();
         let name = interface::name(socket, index.cast_signed()).ok()?;
         let facts = interface::query(socket, &name).ok()?;
         let is_same = facts.index == index.cast_signed();
-        let index = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
-        Some((name, index, facts.mtu))
+        let ifindex = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
+        Some(UpDevice { name, ifindex, mtu: facts.mtu })
     }
 
     fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {

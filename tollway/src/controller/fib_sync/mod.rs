@@ -104,6 +104,15 @@ type New4 = (u16, u32, u8, NextHopId);
 /// The same for IPv6.
 type New6 = (u16, u128, u8, NextHopId);
 
+/// The routes of new tables, before they are sorted.
+#[derive(Default)]
+struct Collected {
+    v4: Vec<New4>,
+    v6: Vec<New6>,
+    /// The next hops made so far.
+    known: HashMap<RouteAttrsId, NextHopId>,
+}
+
 impl FibSync {
     /// Fills tables that have no routes yet. Their first VRFs are the lookup chains, in order.
     ///
@@ -170,19 +179,17 @@ impl FibSync {
     }
 
     fn routes(&mut self, rib: &Rib, tables: &mut Tables) -> Result<(), TablesError> {
-        let (mut v4, mut v6): (Vec<New4>, Vec<New6>) = (Vec::new(), Vec::new());
-        let (mut known, mut failed) = (HashMap::new(), None);
+        let (mut collected, mut failed) = (Collected::default(), None);
         rib.each(|dest, choice| {
-            if let Err(error) =
-                self.collect(rib, tables, dest, choice, &mut known, &mut v4, &mut v6)
-            {
+            if let Err(error) = self.collect(rib, tables, dest, choice, &mut collected) {
                 failed.get_or_insert(error);
             }
         });
         if let Some(error) = failed {
             return Err(error);
         }
-        self.collect_fates(rib, tables, &mut v4, &mut v6)?;
+        self.collect_fates(rib, tables, &mut collected)?;
+        let Collected { mut v4, mut v6, known: _ } = collected;
         // By address, shorter prefixes first: neighbours in the trie come one after the other.
         v4.sort_unstable();
         v4.dedup();
@@ -210,16 +217,13 @@ impl FibSync {
         tables.insert(VrfId(vrf), prefix, next)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is collected is of two families")]
     fn collect(
         &mut self,
         rib: &Rib,
         tables: &mut Tables,
         dest: Dest,
         choice: Choice,
-        known: &mut HashMap<RouteAttrsId, NextHopId>,
-        v4: &mut Vec<New4>,
-        v6: &mut Vec<New6>,
+        collected: &mut Collected,
     ) -> Result<(), TablesError> {
         if is_never_forwarded(dest.prefix) {
             return Ok(());
@@ -228,11 +232,11 @@ impl FibSync {
             let content = merge::content_of(rib, of, dest, choice);
             self.throws |= of.is_over && merge::is(rib, choice, RouteKind::Throw);
             let next = match content {
-                Content::Route(Choice::Is(id)) => match known.get(&id) {
+                Content::Route(Choice::Is(id)) => match collected.known.get(&id) {
                     Some(next) => *next,
                     None => {
                         let next = self.next_hop(rib, tables, content)?;
-                        known.insert(id, next);
+                        collected.known.insert(id, next);
                         next
                     }
                 },
@@ -242,10 +246,11 @@ impl FibSync {
             let lookup_chain = vrf_id(of.lookup_chain)?.0;
             match dest.prefix {
                 RoutePrefix::V4(prefix) => {
-                    v4.push((lookup_chain, (prefix.bits() >> 96) as u32, prefix.len(), next));
+                    let address = (prefix.bits() >> 96) as u32;
+                    collected.v4.push((lookup_chain, address, prefix.len(), next));
                 }
                 RoutePrefix::V6(prefix) => {
-                    v6.push((lookup_chain, prefix.bits(), prefix.len(), next))
+                    collected.v6.push((lookup_chain, prefix.bits(), prefix.len(), next));
                 }
             }
         }
@@ -263,8 +268,7 @@ impl FibSync {
         &mut self,
         rib: &Rib,
         tables: &mut Tables,
-        v4: &mut Vec<New4>,
-        v6: &mut Vec<New6>,
+        collected: &mut Collected,
     ) -> Result<(), TablesError> {
         for index in 0..self.lookup_chains.lookup_chains.len() {
             let (vrf, lookup_chain) = (vrf_id(index)?.0, self.lookup_chains.lookup_chains[index]);
@@ -275,9 +279,9 @@ impl FibSync {
                 let content = merge::content(rib, &item, RoutePrefix::all(is_ipv4));
                 let next = self.next_hop(rib, tables, content)?;
                 if is_ipv4 {
-                    v4.push((vrf, 0, 0, next));
+                    collected.v4.push((vrf, 0, 0, next));
                 } else {
-                    v6.push((vrf, 0, 0, next));
+                    collected.v6.push((vrf, 0, 0, next));
                 }
             }
         }

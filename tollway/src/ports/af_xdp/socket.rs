@@ -68,6 +68,17 @@ struct Partial {
     too_large: bool,
 }
 
+/// A queue, and the chunks by which a socket receives from it.
+#[derive(Clone, Copy)]
+pub(super) struct QueueShare<'a> {
+    pub(super) ifindex: u32,
+    pub(super) queue: u32,
+    /// The slots of the ring that it receives by.
+    pub(super) slots: u32,
+    /// The chunks for its fill ring.
+    pub(super) chunks: &'a [FrameAddr],
+}
+
 /// A socket that is bound to a queue.
 pub(super) struct Socket {
     fd: Arc<OwnedFd>,
@@ -87,30 +98,30 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Binds a new socket to a queue, with so many slots to receive by, and with chunks in its fill
-    /// ring. From then on, a zero-copy device has no other memory.
+    /// Binds a new socket to a queue, with chunks in its fill ring. From then on, a zero-copy device
+    /// has no other memory.
     pub(super) fn open(
         umem: &SharedUmem,
         binding: Binding,
-        at: (u32, u32),
-        chunks: (u32, &[FrameAddr]),
+        share: QueueShare<'_>,
     ) -> Result<Self, (&'static str, io::Error)> {
         while let Some(owner) = umem.owner(binding) {
-            match Self::bind(umem, binding, (at, chunks), Some(&owner)) {
+            match Self::bind(umem, binding, share, Some(&owner)) {
                 // Its device has gone, and its registration with it.
                 Err((_, error)) if error.raw_os_error() == Some(libc::EBADF) => umem.forget(&owner),
                 done => return done,
             }
         }
-        Self::bind(umem, binding, (at, chunks), None)
+        Self::bind(umem, binding, share, None)
     }
 
     fn bind(
         umem: &SharedUmem,
         binding: Binding,
-        (at, (slots, lent)): ((u32, u32), (u32, &[FrameAddr])),
+        share: QueueShare<'_>,
         owner: Option<&Arc<OwnedFd>>,
     ) -> Result<Self, (&'static str, io::Error)> {
+        let QueueShare { ifindex, queue, slots, chunks } = share;
         let what = |what| move |error| (what, error);
         let fd = sys::socket().map_err(what("AF_XDP socket"))?;
         let socket = fd.as_fd();
@@ -124,11 +135,11 @@ impl Socket {
         let tx = sys::ring(socket, Kind::Tx, RING).map_err(what("TX ring"))?;
         sys::prepare_sending(socket);
         let mut fill = Producer::new(fill);
-        let given = lent.iter().take_while(|chunk| fill.push(u64::from(chunk.0))).count();
-        debug_assert_eq!(given, lent.len(), "an empty ring has room for as many as it has slots");
+        let given = chunks.iter().take_while(|chunk| fill.push(u64::from(chunk.0))).count();
+        debug_assert_eq!(given, chunks.len(), "an empty ring has room for as many as it has slots");
         fill.publish();
-        let share = owner.map(|owner| owner.as_fd());
-        sys::bind(socket, at, binding.flags(), share).map_err(what("bind"))?;
+        let owner_fd = owner.map(|owner| owner.as_fd());
+        sys::bind(socket, (ifindex, queue), binding.flags(), owner_fd).map_err(what("bind"))?;
         let fd = Arc::new(fd);
         umem.add(binding, &fd);
         Ok(Self {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollway_dataplane::frame::FrameAddr;
 
 use super::DEVICE_STOPS;
-use super::socket::{self, Socket};
+use super::socket::{self, QueueShare, Socket};
 use super::umem::{Binding, SharedUmem};
 use crate::model::AfXdpMode;
 use crate::net::Mac;
@@ -172,7 +172,8 @@ fn bind_all(
     let mut sockets = Vec::new();
     for queue in 0..target.queues {
         let share = shares.next().unwrap_or_default();
-        match bind(umem, binding, ((target.ifindex, queue), (slots, share)), patience) {
+        let share = QueueShare { ifindex: target.ifindex, queue, slots, chunks: share };
+        match bind(umem, binding, share, patience) {
             Ok(socket) => sockets.push(socket),
             Err((action, error)) => {
                 if binding.zero_copy && !sockets.is_empty() {
@@ -192,12 +193,12 @@ fn bind_all(
 fn bind(
     umem: &SharedUmem,
     binding: Binding,
-    (at, chunks): ((u32, u32), (u32, &[FrameAddr])),
+    share: QueueShare<'_>,
     patience: Duration,
 ) -> Result<Socket, (&'static str, io::Error)> {
     let start = Instant::now();
     loop {
-        match Socket::open(umem, binding, at, chunks) {
+        match Socket::open(umem, binding, share) {
             Err((_, error)) if is_busy(&error) && start.elapsed() < patience => {
                 std::thread::sleep(AGAIN);
             }
