@@ -7,26 +7,31 @@ mod namespaces;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
-use namespaces::{Host, Test, sh};
+use namespaces::{Host, Test, Tests, sh};
 use serde_json::Value;
 
-const TESTS: &[Test] = &[
+const BESIDE: [Test; 3] = [
+    ("wrong_use_is_refused", wrong_use_is_refused),
+    ("invalid_options_are_refused", invalid_options_are_refused),
+    ("devices_that_pass_no_frames_are_reported", devices_that_pass_no_frames_are_reported),
+];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 9] = [
     ("all_ways_to_send_and_receive", all_ways_to_send_and_receive),
     ("frames_of_all_forms_arrive", frames_of_all_forms_arrive),
     ("a_sink_alone_counts", a_sink_alone_counts),
     ("a_sink_alone_follows_generators_at_once", a_sink_alone_follows_generators_at_once),
     ("a_sink_of_any_kind_takes_its_own_run", a_sink_of_any_kind_takes_its_own_run),
     ("a_capture_is_replayed", a_capture_is_replayed),
-    ("wrong_use_is_refused", wrong_use_is_refused),
-    ("invalid_options_are_refused", invalid_options_are_refused),
-    ("devices_that_pass_no_frames_are_reported", devices_that_pass_no_frames_are_reported),
     ("plain_frames_are_whole_each_time", plain_frames_are_whole_each_time),
     ("throughput_through_the_kernel", throughput_through_the_kernel),
     ("requests_go_through_tollway", requests_go_through_tollway),
 ];
 
 fn main() -> ExitCode {
-    namespaces::main(TESTS, "-mn", missing, |_| ExitCode::FAILURE)
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-mn", missing, |_| ExitCode::FAILURE)
 }
 
 fn missing(_: &str) -> Option<&'static str> {

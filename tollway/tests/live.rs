@@ -28,7 +28,7 @@ use running::{CONFIG, Router, sleeps, two_hosts};
 use tollway::capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [(&str, fn()); 14] = [
+const BESIDE: [namespaces::Test; 13] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
@@ -36,7 +36,6 @@ const TESTS: [(&str, fn()); 14] = [
     ("a_tap_device_is_a_port", tap),
     ("a_running_router_shows_its_state", control::shows),
     ("mistakes_in_rules_leave_the_active_ones", filter::refused),
-    ("rules_change_while_packets_flow", filter::drops),
     ("logged_packets_are_written_once", filter::logs),
     ("a_reload_resets_sets_to_the_file", filter::sets),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
@@ -45,8 +44,12 @@ const TESTS: [(&str, fn()); 14] = [
     ("a_log_that_nobody_takes_ends_nothing", logs::untaken),
 ];
 
+/// Tests that measure times, rates or losses.
+const ALONE: [namespaces::Test; 1] = [("rules_change_while_packets_flow", filter::drops)];
+
 fn main() -> ExitCode {
-    namespaces::main(&TESTS, "-n", missing, |role| match role {
+    let tests = namespaces::Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-n", missing, |role| match role {
         ["--serve", address] => serve(address.parse().unwrap()),
         ["--client", address] => run_client(address.parse().unwrap()),
         _ => ExitCode::FAILURE,

@@ -17,7 +17,7 @@ mod words;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const TESTS: [namespaces::Test; 15] = [
+const BESIDE: [namespaces::Test; 11] = [
     ("routes_are_read_as_ip_shows_them", words::routes),
     ("devices_addresses_rules_and_objects_are_read", words::small),
     ("changes_are_reported_in_order", changes::order),
@@ -27,9 +27,13 @@ const TESTS: [namespaces::Test; 15] = [
     ("sysctls_and_traffic_control_are_reported", changes::settings),
     ("random_changes_end_in_what_is_listed", random::changes),
     ("random_changes_during_lists_end_in_what_is_listed", random::lists),
-    ("lost_messages_end_in_what_is_listed", losses::buffer),
     ("a_stop_of_five_seconds_ends_in_what_is_listed", losses::stop),
     ("an_audit_names_and_mends_what_is_wrong", audit::drift),
+];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [namespaces::Test; 4] = [
+    ("lost_messages_end_in_what_is_listed", losses::buffer),
     ("an_audit_among_changes_finds_nothing", audit::busy),
     ("many_routes_are_read_at_once", speed::list),
     ("a_change_is_received_within_milliseconds", speed::latency),
@@ -37,5 +41,6 @@ const TESTS: [namespaces::Test; 15] = [
 
 fn main() -> ExitCode {
     let missing = |_: &str| namespaces::lacks_namespaces();
-    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+    let tests = namespaces::Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-n", missing, |_| ExitCode::FAILURE)
 }

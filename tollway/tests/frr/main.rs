@@ -24,10 +24,12 @@ mod typed;
 
 use std::process::ExitCode;
 
-use namespaces::{Test, is_root};
+use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 4] = [
-    ("the_guides_configuration_brings_routes", guide::brings_routes),
+const BESIDE: [Test; 1] = [("the_guides_configuration_brings_routes", guide::brings_routes)];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 3] = [
     ("routes_that_arrive_by_bgp_are_active", arrival::routes),
     ("traffic_is_lost_no_longer_than_by_the_kernel_alone", outages::plain),
     ("a_graceful_restart_is_as_graceful", outages::graceful),
@@ -41,5 +43,6 @@ fn main() -> ExitCode {
         (!speakers::are_installed()).then_some("FRR is not installed: apt-get install frr")
     };
     // `-m`: mounts and pinned objects vanish with the test.
-    namespaces::main(&TESTS, "-nm", missing, traffic::role)
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, traffic::role)
 }

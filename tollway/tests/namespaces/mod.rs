@@ -19,13 +19,31 @@ fn patience() -> Duration {
     if std::env::var_os("TOLLWAY_OUT").is_some() { 4 * PATIENCE } else { PATIENCE }
 }
 
-/// Tests whose names end like this run in parallel with the others of their program: a virtual
-/// machine takes minutes, and one processor.
-const BESIDE: &str = "_in_a_virtual_machine";
+/// Tests whose names end like this run beside all others of their program: a virtual machine takes
+/// minutes, and one processor.
+const MACHINE: &str = "_in_a_virtual_machine";
+/// Number of tests that run side by side: they mostly wait.
+const SIDE_BY_SIDE: usize = 4;
+/// Time between two looks at the tests that run.
+const LOOK: Duration = Duration::from_millis(20);
 const UNSHARE: &str = "unshare (util-linux) is needed for this test";
 
 /// A test's name and function. Each test runs in a network namespace of its own.
 pub type Test = (&'static str, fn());
+
+/// The tests of a program.
+pub struct Tests<'a> {
+    /// Tests that mostly wait for conditions: several of them run side by side.
+    pub beside: &'a [Test],
+    /// Tests that measure times and rates, or take all processors: they run one after the other.
+    pub alone: &'a [Test],
+}
+
+impl Tests<'_> {
+    fn all(&self) -> impl Iterator<Item = &Test> {
+        self.beside.iter().chain(self.alone)
+    }
+}
 
 /// Runs the tests that the command line selects, or one of them inside its namespace, or another
 /// role.
@@ -33,7 +51,7 @@ pub type Test = (&'static str, fn());
 /// `namespaces` are the options that root passes to `unshare`; `missing` returns what a test lacks
 /// here.
 pub fn main(
-    tests: &[Test],
+    tests: &Tests,
     namespaces: &str,
     missing: fn(&str) -> Option<&'static str>,
     role: impl Fn(&[&str]) -> ExitCode,
@@ -42,11 +60,11 @@ pub fn main(
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--inside", name] => {
-            tests.iter().find(|(test, _)| *test == name).unwrap().1();
+            tests.all().find(|(test, _)| *test == name).unwrap().1();
             ExitCode::SUCCESS
         }
         ["--list", ..] => {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
+            tests.all().for_each(|(name, _)| println!("{name}: test"));
             ExitCode::SUCCESS
         }
         ["--serve" | "--client" | "--role", ..] => role(&words),
@@ -55,44 +73,80 @@ pub fn main(
 }
 
 fn run_all(
-    tests: &[Test],
+    tests: &Tests,
     namespaces: &str,
     missing: fn(&str) -> Option<&'static str>,
     words: &[&str],
 ) -> ExitCode {
     let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
-    let (mut passed, mut failed) = (0, 0);
-    let mut report = |name: &str, status: ExitStatus| {
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        *(if status.success() { &mut passed } else { &mut failed }) += 1;
+    // An ordinary user may skip tests that need root; the machine that tests every change may not.
+    let can_run = |name: &str| {
+        let missing = missing(name).filter(|_| std::env::var_os("CI").is_none());
+        missing.inspect(|missing| println!("test {name} ... left out: {missing}")).is_none()
     };
-    let mut beside = Vec::new();
-    for (name, _) in tests.iter().filter(|(name, _)| is_wanted(name)) {
-        // An ordinary user may skip tests that need root; the machine that tests every change may
-        // not.
-        if let Some(missing) = missing(name).filter(|_| std::env::var_os("CI").is_none()) {
-            println!("test {name} ... left out: {missing}");
-            continue;
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
+    let names = |tests: &[Test]| -> Vec<&'static str> {
+        let names = tests.iter().map(|(name, _)| *name);
+        names.filter(|name| is_wanted(name) && can_run(name)).collect()
+    };
+    // `unshare -Ur` works for root too, but gives fewer rights. Users run Tollway as a real root.
+    let start = |name| Running::start(name, if is_root() { namespaces } else { "-Urn" });
+    let (machines, beside): (Vec<_>, Vec<_>) =
+        names(tests.beside).into_iter().partition(|name| name.ends_with(MACHINE));
+    let machines: Vec<Running> = machines.into_iter().map(start).collect();
+    let mut tally = Tally::default();
+    run_side_by_side(beside, start, &mut tally);
+    names(tests.alone).into_iter().for_each(|name| tally.count(start(name)));
+    machines.into_iter().for_each(|machine| tally.count(machine));
+    tally.report()
+}
+
+fn run_side_by_side(
+    names: Vec<&'static str>,
+    start: impl Fn(&'static str) -> Running,
+    tally: &mut Tally,
+) {
+    let mut waiting = names.into_iter();
+    let mut running: Vec<Running> = Vec::new();
+    loop {
+        let free = SIDE_BY_SIDE - running.len();
+        running.extend(waiting.by_ref().take(free).map(&start));
+        if running.is_empty() {
+            return;
         }
-        // `unshare -Ur` works for root too, but gives fewer rights. Users run Tollway as a real
-        // root.
-        let mut command = inside(if is_root() { namespaces } else { "-Urn" }, name);
-        if name.ends_with(BESIDE) {
-            beside.push((name, Beside::start(command)));
-            continue;
+        match running.iter_mut().position(Running::has_ended) {
+            Some(ended) => tally.count(running.remove(ended)),
+            None => std::thread::sleep(LOOK),
         }
-        report(name, command.status().expect(UNSHARE));
     }
-    for (name, process) in beside {
-        report(name, process.wait());
+}
+
+/// How many tests passed and failed.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u8,
+}
+
+impl Tally {
+    /// Waits for a test, and prints its output and result.
+    fn count(&mut self, test: Running) {
+        let name = test.name;
+        let is_passed = test.wait().success();
+        println!("test {name} ... {}", if is_passed { "ok" } else { "FAILED" });
+        self.passed += u32::from(is_passed);
+        self.failed += u8::from(!is_passed);
     }
-    if failed > 0 {
-        println!("If unshare printed an error: this test needs network namespaces.");
+
+    fn report(&self) -> ExitCode {
+        let Self { passed, failed } = self;
+        if *failed > 0 {
+            println!("If unshare printed an error: this test needs network namespaces.");
+        }
+        let result = if *failed == 0 { "ok" } else { "FAILED" };
+        println!("test result: {result}. {passed} passed; {failed} failed");
+        ExitCode::from(*failed)
     }
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    println!("test result: {result}. {passed} passed; {failed} failed");
-    ExitCode::from(failed)
 }
 
 /// Returns the command that runs a test of this program in namespaces, which are options of
@@ -104,18 +158,24 @@ pub fn inside(namespaces: &str, test: &str) -> Command {
     command
 }
 
-/// A process whose output is kept until the process has ended.
-struct Beside {
+/// A test whose output is kept until it has ended.
+struct Running {
+    name: &'static str,
     process: Process,
     output: File,
 }
 
-impl Beside {
-    fn start(mut command: Command) -> Self {
+impl Running {
+    fn start(name: &'static str, namespaces: &str) -> Self {
         let output = tempfile::tempfile().unwrap();
         let [one, other] = [(); 2].map(|()| output.try_clone().unwrap());
+        let mut command = inside(namespaces, name);
         let process = Process(command.stdout(one).stderr(other).spawn().expect(UNSHARE));
-        Self { process, output }
+        Self { name, process, output }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_some()
     }
 
     fn wait(mut self) -> ExitStatus {

@@ -18,7 +18,7 @@ mod words;
 
 use std::process::ExitCode;
 
-use namespaces::{Test, is_root};
+use namespaces::{Test, Tests, is_root};
 
 const TESTS: [Test; 18] = [
     ("a_plain_router_is_all_fast", reasons::plain),
@@ -45,5 +45,6 @@ fn main() -> ExitCode {
     let missing =
         |_: &str| (!is_root()).then_some("only root may query BPF programs (CAP_NET_ADMIN)");
     // `-m`: mounts and pinned objects vanish with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    let tests = Tests { beside: &TESTS, alone: &[] };
+    namespaces::main(&tests, "-nm", missing, |_| ExitCode::FAILURE)
 }

@@ -39,16 +39,14 @@ mod vlans;
 
 use std::process::ExitCode;
 
-use namespaces::{Test, is_root};
+use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 58] = [
+const BESIDE: [Test; 37] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
-    ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("routes_come_and_go", changes::routes),
     ("addresses_come_and_go", changes::addresses),
     ("a_neighbour_moves", changes::neighbour),
-    ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("a_path_mtu_that_holds_for_forwarding_is_heeded", exceptions::locked),
     ("links_go_down_and_up", changes::links),
     ("a_port_goes_and_comes_back", changes::port),
@@ -71,12 +69,23 @@ const TESTS: [Test; 58] = [
     ("a_firewall_of_the_host_takes_fragments_only", rules::host),
     ("frames_whose_tags_are_not_seen_take_the_kernel_path", tags::beside),
     ("unsuitable_devices_are_refused", stops::refused),
-    ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_stop_leaves_the_kernel_as_it_was", stops::stop),
     ("the_service_manager_is_notified", stops::service),
     ("upper_devices_may_move_to_another_namespace", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_router_takes_five_minutes", guide::five_minutes),
+    ("a_time_namespace_makes_no_difference", stops::clock),
+    ("rules_of_a_file_close_the_router_without_a_worker", closed::closed),
+    ("rules_of_a_file_may_fail_open", closed::open),
+    ("changes_during_a_stop_are_installed", many::stopped),
+    ("vlans_are_as_the_guide_has_them_in_a_virtual_machine", vlans::in_machine),
+];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 21] = [
+    ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
+    ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
+    ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_change_is_active_within_milliseconds", latency::changes),
     ("forbidden_flows_end_at_once", leaks::idle),
     ("forbidden_flows_end_soon_on_a_busy_machine", leaks::loaded),
@@ -84,9 +93,6 @@ const TESTS: [Test; 58] = [
     ("the_kernel_forwards_while_changes_wait", leaks::behind::flooded),
     ("no_packet_passes_after_a_sync", leaks::behind::synced),
     ("neighbours_of_a_router_by_a_file_are_never_late", leaks::file::behind),
-    ("a_time_namespace_makes_no_difference", stops::clock),
-    ("rules_of_a_file_close_the_router_without_a_worker", closed::closed),
-    ("rules_of_a_file_may_fail_open", closed::open),
     ("flows_on_the_kernel_path_are_not_lost", load::flows),
     ("a_flood_on_the_kernel_path_is_not_lost", load::flood),
     ("packets_through_a_shaper_are_not_lost", load::shaped),
@@ -98,8 +104,6 @@ const TESTS: [Test; 58] = [
     ("a_burst_of_new_flows_is_not_lost", load::burst),
     ("a_new_flow_stays_in_order", load::order),
     ("many_routes_are_installed", many::routes),
-    ("changes_during_a_stop_are_installed", many::stopped),
-    ("vlans_are_as_the_guide_has_them_in_a_virtual_machine", vlans::in_machine),
 ];
 
 fn main() -> ExitCode {
@@ -110,7 +114,8 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: mounts and pins disappear with the test.
-    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
         ["--role", "vlans"] => vlans::inside(None),
         ["--role", "vlans", part] => vlans::inside(Some(part)),
         ["--serve", address] if is_tcp(address) => attached::serve(address),

@@ -24,5 +24,6 @@ const TESTS: [namespaces::Test; 4] = [
 
 fn main() -> ExitCode {
     let missing = |_: &str| namespaces::lacks_namespaces();
-    namespaces::main(&TESTS, "-n", missing, |_| ExitCode::FAILURE)
+    let tests = namespaces::Tests { beside: &[], alone: &TESTS };
+    namespaces::main(&tests, "-n", missing, |_| ExitCode::FAILURE)
 }

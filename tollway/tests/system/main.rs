@@ -26,20 +26,25 @@ mod variants;
 
 use std::process::{Command, ExitCode};
 
-const TESTS: [namespaces::Test; 9] = [
+const BESIDE: [namespaces::Test; 6] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
-    ("streams_go_on_while_their_route_changes", changes::routes),
-    ("a_flow_of_the_xdp_path_is_dropped_within_ten_milliseconds", drops::soon),
-    ("refused_flows_leave_the_xdp_path_at_once", refusals::refused),
     ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::in_machine),
 ];
 
+/// Tests that measure times, rates or losses.
+const ALONE: [namespaces::Test; 3] = [
+    ("streams_go_on_while_their_route_changes", changes::routes),
+    ("a_flow_of_the_xdp_path_is_dropped_within_ten_milliseconds", drops::soon),
+    ("refused_flows_leave_the_xdp_path_at_once", refusals::refused),
+];
+
 fn main() -> ExitCode {
-    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+    let tests = namespaces::Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
         ["--role", "cards", model, suite, extent] => {
             cards::inside(model, suite, *extent == "thorough")
         }

@@ -21,7 +21,7 @@ mod xdp_path;
 
 use std::process::ExitCode;
 
-use namespaces::{Test, is_root};
+use namespaces::{Test, Tests, is_root};
 
 const TESTS: [Test; 31] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: mounts and pins disappear with the test.
-    namespaces::main(&TESTS, "-nm", missing, |words| match words {
+    let tests = Tests { beside: &[], alone: &TESTS };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
         ["--serve", way] => devices::serve(way),
         _ => ExitCode::FAILURE,
     })

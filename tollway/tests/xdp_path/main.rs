@@ -17,24 +17,27 @@ mod rules;
 
 use std::process::ExitCode;
 
-use namespaces::{Test, is_root};
+use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 9] = [
+const BESIDE: [Test; 8] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
     ("the_xdp_path_never_differs_from_the_user_path", repeats::mixture),
     ("both_paths_are_in_all_counts", repeats::counts),
     ("a_change_is_active_with_the_next_packet", follows::changes),
-    ("a_change_is_active_within_ten_milliseconds", follows::soon),
     ("rules_count_packets_of_the_xdp_path", rules::counted),
     ("a_rule_drops_flows_of_the_xdp_path_at_once", rules::dropped),
 ];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 1] = [("a_change_is_active_within_ten_milliseconds", follows::soon)];
 
 fn main() -> ExitCode {
     let missing = |_: &str| {
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: mounts and pins disappear with the test.
-    namespaces::main(&TESTS, "-nm", missing, |_| ExitCode::FAILURE)
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, |_| ExitCode::FAILURE)
 }
