@@ -15,7 +15,7 @@ stable() { # WHY
   cargo test --locked -p tollway-dataplane --test fuzz_path -- --nocapture no_input
   cargo test --locked -p tollway --test fuzz_config -- --nocapture no_text
   cargo test --locked -p tollway --test fuzz_rules -- --nocapture no_text
-  cargo test --locked -p tollway --lib -- --nocapture no_packet_fares
+  cargo test --locked -p tollway-firewall --lib -- --nocapture no_packet_fares
   exit
 }
 
@@ -31,8 +31,8 @@ for target in path config rules_nft rules_iptables rules_ipfw; do
   mkdir -p "$corpus"
   case $target in
     config) cp examples/*.toml "$corpus" ;;
-    rules_iptables) cp tollway/src/filter/iptables/tests/saves/*.save "$corpus" ;;
-    rules_ipfw) cp tollway/src/filter/ipfw/tests/corpus/* "$corpus" ;;
+    rules_iptables) cp crates/firewall/src/iptables/tests/saves/*.save "$corpus" ;;
+    rules_ipfw) cp crates/firewall/src/ipfw/tests/corpus/* "$corpus" ;;
   esac
   seeds=()
   [ -d "fuzz/seeds/$target" ] && seeds=("fuzz/seeds/$target")

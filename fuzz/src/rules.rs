@@ -1,11 +1,11 @@
 //! A text is a ruleset that compiles or does not fit, or it has mistakes that can be reported.
 
-use tollway::filter::eval::Link;
-use tollway::filter::offload::offload;
-use tollway::filter::program::{self, ProgramError};
-use tollway::mistake::report;
 use tollway::rule_files::{Language, parse};
 use tollway_dataplane::epoch::Epochs;
+use tollway_firewall::eval::Link;
+use tollway_firewall::mistake::report;
+use tollway_firewall::offload::offload;
+use tollway_firewall::program::{self, ProgramError};
 
 /// Parses a text, and asserts what must hold for every text.
 pub fn run(text: &str, language: Language) {

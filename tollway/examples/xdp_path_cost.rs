@@ -8,8 +8,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
-use tollway::xdp_path::{Exit, Flows, Ports, XdpFlows};
 use tollway_dataplane::clock;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
@@ -18,6 +16,8 @@ use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::Tables;
+use tollway_xdp::flows::{Flow, Flow4Key, Flow6Key};
+use tollway_xdp::xdp_path::{Exit, Flows, Ports, XdpFlows};
 
 const BURST: usize = 64;
 const ROUNDS: usize = 9;

@@ -22,13 +22,13 @@ use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::{Tables, TablesError};
 
-use crate::filter::eval;
-use crate::filter::hops::{self, HopError};
-use crate::filter::program::{self, ProgramError};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VrfIndex};
-use crate::net::VlanProtocol;
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
+use tollway_firewall::eval;
+use tollway_firewall::hops::{self, HopError};
+use tollway_firewall::program::{self, ProgramError};
+use tollway_net::VlanProtocol;
 
 /// Why a model does not compile: the object concerned, and its problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

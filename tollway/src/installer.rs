@@ -21,16 +21,16 @@ use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Router;
 
 use crate::compile::{CompileError, Compiled, rule_hops, rules};
-use crate::filter::carry::carried;
-use crate::filter::log::{Journal, Logger};
 use crate::model::{LinkKind, Model, PortIndex};
 use crate::names::{NameTable, Names};
 use crate::neighbours::{Follower, Watch};
-use crate::net::VlanProtocol;
 use crate::ports::dispatcher::{Dispatcher, ruled};
 use crate::worker::WorkerMailbox;
-use crate::xdp::XdpError;
-use crate::xdp_path::Outdated;
+use tollway_firewall::carry::carried;
+use tollway_firewall::log::{Journal, Logger};
+use tollway_net::VlanProtocol;
+use tollway_xdp::XdpError;
+use tollway_xdp::xdp_path::Outdated;
 
 /// The longest that the worker takes to check its mailbox, whatever it does.
 pub const PATIENCE: Duration = Duration::from_secs(10);

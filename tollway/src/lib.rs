@@ -7,34 +7,21 @@
 // These macros panic on a closed pipe; `cli` has functions that print without panicking.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod capture;
 pub mod cli;
 pub mod compile;
 pub mod config;
 pub mod control;
 pub mod controller;
-pub mod filter;
 pub mod installer;
-mod mailbox;
-pub mod mistake;
 pub mod model;
 pub mod names;
 pub mod neighbours;
-pub mod net;
-mod netlink;
 pub mod ports;
-mod priority;
-pub mod privileges;
-mod programs;
 pub mod reload;
 pub mod replay;
 pub mod rule_files;
 pub mod service;
-mod sync;
-mod sys;
 #[cfg(test)]
 #[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;
 pub mod worker;
-pub mod xdp;
-pub mod xdp_path;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::filter::ir::Ruleset;
-use crate::net::{Left, Mac, VlanProtocol};
+use tollway_firewall::ir::Ruleset;
+use tollway_net::{Left, Mac, VlanProtocol};
 
 /// A position in [`Model::ports`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

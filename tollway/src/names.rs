@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::filter::ir::Ruleset;
 use crate::model::{self, Model};
-use crate::sync::lock;
+use tollway_firewall::ir::Ruleset;
+use tollway_linux::sync::lock;
 
 /// The names of ports, links and VRFs, and the text of the rules, which the tables do not hold.
 /// Positions are those of the tables.

@@ -14,15 +14,15 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use tollway_dataplane::stages::filter::Filter;
 
-use crate::capture::CaptureError;
 use crate::compile::{CompileError, compile, rule_links};
 use crate::config::{self, Mistake, Running};
-use crate::filter::ir::Ruleset;
-use crate::filter::log::Logger;
 use crate::installer::{InstallError, Installer, Next, PATIENCE, Parts};
 use crate::model::{Model, PortIndex};
 use crate::neighbours::Follower;
 use crate::ports::{self, Facts};
+use tollway_capture::CaptureError;
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::log::Logger;
 
 /// The result of a successful reload.
 #[derive(Clone, Debug, PartialEq, Eq)]

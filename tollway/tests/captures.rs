@@ -8,8 +8,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tollway::capture::CaptureReader;
 use tollway::replay::{Files, Replay};
+use tollway_capture::CaptureReader;
 
 /// Files that are open at once; some systems allow no more than 1,024.
 const AT_ONCE: usize = 64;

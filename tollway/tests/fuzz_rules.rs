@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use changes::Changes;
 use dice::Dice;
-use tollway::filter::ir::Family;
 use tollway::rule_files::Language;
+use tollway_firewall::ir::Family;
 
 const SECONDS: u64 = 3;
 
@@ -173,10 +173,10 @@ fn no_text_breaks_the_reader_of_nft() {
 #[test]
 fn no_text_breaks_the_reader_of_iptables() {
     let languages = [Family::Ip, Family::Ip6].map(Language::Iptables);
-    drive("tollway/src/filter/iptables/tests/saves", &languages, IPTABLES);
+    drive("crates/firewall/src/iptables/tests/saves", &languages, IPTABLES);
 }
 
 #[test]
 fn no_text_breaks_the_reader_of_ipfw() {
-    drive("tollway/src/filter/ipfw/tests/corpus", &[Language::Ipfw], IPFW);
+    drive("crates/firewall/src/ipfw/tests/corpus", &[Language::Ipfw], IPFW);
 }

@@ -25,7 +25,7 @@ mod logs;
 use etherparse::PacketBuilder;
 use namespaces::{Host, PATIENCE, Process, ping, ready, sh, unanswered, until};
 use running::{CONFIG, Router, sleeps, two_hosts};
-use tollway::capture::{CaptureReader, CaptureWriter};
+use tollway_capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
 const BESIDE: [namespaces::Test; 13] = [

@@ -226,7 +226,7 @@ fn both_formats_and_resolutions_merge_by_time_and_leave_as_requested() {
     let inputs = ["--in", "a=us.pcap", "--in", "a=ns.pcap", "--in", "a=ng.pcapng"];
     let json = bench.replay_json(&[&inputs[..], &["--format", "pcapng"]].concat());
     assert_eq!((&json["received"], &json["sent"]), (&3.into(), &3.into()));
-    let mut out = tollway::capture::CaptureReader::open(&bench.path("out/b.pcapng")).unwrap();
+    let mut out = tollway_capture::CaptureReader::open(&bench.path("out/b.pcapng")).unwrap();
     let mut times = Vec::new();
     while let Some(frame) = out.next_frame().unwrap() {
         times.push(Duration::from_nanos(frame.time_ns));

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use super::CliError;
-use crate::xdp::{self, XdpError};
+use tollway_xdp::XdpError;
 
 /// Arguments of `tollway detach`.
 #[derive(clap::Args)]
@@ -15,7 +15,7 @@ use crate::xdp::{self, XdpError};
 pub(super) struct Args {}
 
 pub(super) fn run(_: &Args) -> Result<(), CliError> {
-    match xdp::clean() {
+    match tollway_xdp::clean() {
         Ok(0) => super::print("no device carries the program of a router that is gone\n"),
         Ok(1) => super::print("one device is the kernel's alone again\n"),
         Ok(count) => super::print(format_args!("{count} devices are the kernel's alone again\n")),

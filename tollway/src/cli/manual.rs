@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::{Cli, CliError};
-use crate::sys::why;
+use tollway_linux::sys::why;
 
 /// Arguments of `tollway completions`.
 #[derive(clap::Args)]

@@ -28,9 +28,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, report};
 use crate::control;
-use crate::mistake::Mistake;
 use crate::model::Model;
 use log::Log;
+use tollway_firewall::mistake::Mistake;
 
 /// A software router for Linux that posts what each feature costs, in ns per packet
 #[derive(Parser)]
@@ -143,7 +143,7 @@ fn print(text: impl Display) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::failed(
-            format!("the result cannot be written to stdout: {}", crate::sys::why(&error)),
+            format!("the result cannot be written to stdout: {}", tollway_linux::sys::why(&error)),
             "Send it to where there is room",
         )),
         _ => Ok(()),

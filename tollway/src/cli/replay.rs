@@ -84,7 +84,7 @@ fn files(args: &Args, model: &Model) -> Result<Files, CliError> {
         let what = format!(
             "the directory {} cannot be made: {}",
             args.out.display(),
-            crate::sys::why(&error)
+            tollway_linux::sys::why(&error)
         );
         CliError::failed(what, "Name a directory that this user can write to")
     })?;

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::CliError;
 use crate::control::{Change, Client, ClientError, Command, Request, SetChanged};
-use crate::filter::element;
-use crate::sys::why;
+use tollway_firewall::element;
+use tollway_linux::sys::why;
 
 /// The most bytes of elements in a request; the rest of the request needs some room too.
 const MOST_BYTES: usize = 60_000;

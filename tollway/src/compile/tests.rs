@@ -8,9 +8,9 @@ use tollway_dataplane::next_hops::Action;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::*;
-use crate::filter::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
 use crate::model::*;
-use crate::net::{Left, Mac, VlanProtocol};
+use tollway_firewall::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
+use tollway_net::{Left, Mac, VlanProtocol};
 
 /// What happens to a packet, in the model's terms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

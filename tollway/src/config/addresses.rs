@@ -9,8 +9,8 @@ use super::raw::bare;
 use super::topology::{Arranged, Topology};
 use super::values::is_link_local;
 use super::vrfs::Vrfs;
-use crate::mistake::{Ledger, Span};
 use crate::model::VrfIndex;
+use tollway_firewall::mistake::{Ledger, Span};
 
 /// One address of one link. Link-local addresses are left out, because each link has its own.
 struct Entry<'a> {

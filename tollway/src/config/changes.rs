@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::raw::Section;
-use crate::mistake::Ledger;
 use crate::model::{Model, Port, PortKind, XdpPathMode};
+use tollway_firewall::mistake::Ledger;
 
 const REMEDY: &str = "restart tollway to have it so";
 

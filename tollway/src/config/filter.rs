@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::raw::Section;
-use crate::filter::ir::Ruleset;
-use crate::filter::listing::refusals;
-use crate::mistake::{Fault, Ledger, Mistake};
 use crate::rule_files;
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::listing::refusals;
+use tollway_firewall::mistake::{Fault, Ledger, Mistake};
 
 /// Reads the rules file that the configuration names; none if it names none.
 ///

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use super::raw::{At, Field, Section};
 use super::values;
 use super::vrfs::Vrfs;
-use crate::mistake::{Fault, Ledger, Span};
 use crate::model::{PortIndex, VrfIndex};
-use crate::net::{Mac, VlanProtocol};
+use tollway_firewall::mistake::{Fault, Ledger, Span};
+use tollway_net::{Mac, VlanProtocol};
 
 /// The keys that every link may have.
 pub(super) const COMMON_KEYS: [&str; 4] = ["mac", "mtu", "vrf", "addresses"];

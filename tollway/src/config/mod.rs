@@ -30,14 +30,14 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-#[allow(unused_imports, reason = "for the commands that print mistakes")]
-pub use crate::mistake::{Mistake, report};
 pub use changes::Running;
+#[allow(unused_imports, reason = "for the commands that print mistakes")]
+pub use tollway_firewall::mistake::{Mistake, report};
 
-use crate::mistake::{Fault, Ledger};
 use crate::model::{FailMode, Model, XdpPathMode};
-use crate::sys::why;
 use raw::Section;
+use tollway_firewall::mistake::{Fault, Ledger};
+use tollway_linux::sys::why;
 use values::choice;
 pub(crate) use values::octets;
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{host_address, mac};
-use crate::mistake::{Fault, Ledger};
 use crate::model::{LinkIndex, Neigh};
+use tollway_firewall::mistake::{Fault, Ledger};
 
 /// Reads the neighbours. Checks each against its link and against the others.
 pub(super) fn read(

@@ -7,8 +7,8 @@ use super::links::narrow;
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{host_address, is_link_local};
-use crate::mistake::{Fault, Ledger, Span};
 use crate::model::{LinkIndex, NextHop, NextHopGroup, VrfIndex};
+use tollway_firewall::mistake::{Fault, Ledger, Span};
 
 const WEIGHT_MAX: u32 = 256;
 

@@ -7,8 +7,8 @@ use super::links::{COMMON_KEYS, Draft, DraftKind, read_common};
 use super::raw::{At, Field, Section};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
-use crate::mistake::{Fault, Ledger, Span, quoted};
 use crate::model::{AfXdpMode, Port, PortIndex, PortKind};
+use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::nearest::nearest;
-use crate::mistake::{Fault, Ledger, Span, quoted};
+use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
 
 /// A value and its position.
 #[derive(Clone, Debug)]

@@ -10,8 +10,8 @@ use super::nexthops::{Group, Resolved, read_hop, read_list};
 use super::raw::{At, Field, Section, bare};
 use super::topology::Topology;
 use super::values::{choice, destination, never_forwarded};
-use crate::mistake::{Ledger, Span, quoted};
 use crate::model::{GroupIndex, Route, RouteTarget, VrfIndex};
+use tollway_firewall::mistake::{Ledger, Span, quoted};
 
 const KEYS: [&str; 8] = ["vrf", "to", "via", "dev", "group", "type", "metric", "nexthops"];
 

@@ -10,9 +10,9 @@ use super::nearest::nearest;
 use super::raw::{At, Field, Section, bare};
 use super::values::{derived_mac, edge, is_link_local};
 use super::vrfs::Vrfs;
-use crate::mistake::{Fault, Ledger, Span, quoted};
 use crate::model::{Link, LinkIndex, LinkKind, Vrf, VrfIndex};
-use crate::net::{Left, Mac};
+use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
+use tollway_net::{Left, Mac};
 
 const DEFAULT_MTU: u16 = 1500;
 /// The least MTU for IPv6 (RFC 8200, section 5); the kernel disables IPv6 below it.

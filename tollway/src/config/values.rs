@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::nearest::nearest;
-use crate::mistake::{Fault, quoted};
-use crate::net::Mac;
+use tollway_firewall::mistake::{Fault, quoted};
+use tollway_net::Mac;
 
 /// The kernel's IFNAMSIZ without the final zero.
 const NAME_LIMIT: usize = 15;

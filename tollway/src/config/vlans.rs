@@ -9,8 +9,8 @@ use super::raw::{At, Field, Section, bare};
 use super::topology::Arranged;
 use super::values::choice;
 use super::vrfs::Vrfs;
-use crate::mistake::{Fault, Ledger, quoted};
-use crate::net::VlanProtocol;
+use tollway_firewall::mistake::{Fault, Ledger, quoted};
+use tollway_net::VlanProtocol;
 
 const PROTOCOLS: [(&str, VlanProtocol); 2] =
     [("802.1Q", VlanProtocol::Dot1q), ("802.1ad", VlanProtocol::Dot1ad)];

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::nearest::nearest;
 use super::raw::{Field, Section};
 use super::values::device_name;
-use crate::mistake::{Ledger, Span, quoted};
 use crate::model::{Vrf, VrfIndex};
+use tollway_firewall::mistake::{Ledger, Span, quoted};
 
 const MAIN: &str = "main";
 

@@ -12,7 +12,7 @@ use super::default_paths;
 use super::message::{ShowRequest, VERSION};
 use super::peer::Peer;
 use super::request::Request;
-use crate::sys::why;
+use tollway_linux::sys::why;
 
 /// How long an answer may take. This is longer than the router waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(5);

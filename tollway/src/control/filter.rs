@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tollway_dataplane::stages::filter::{Count, Filter as Compiled};
 
 use super::message::{Filter, FilterChain, FilterCounter, FilterRule, FilterSet};
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Action, Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
     Step,
 };
-use crate::filter::listing::listed;
-use crate::filter::offload::{Covered, Offload};
+use tollway_firewall::listing::listed;
+use tollway_firewall::offload::{Covered, Offload};
 
 /// Lists the rules with their counters; `counts` is indexed by [`CounterId`]. A set that changes
 /// while packets flow has as many elements as the active set.
@@ -130,7 +130,7 @@ const fn hook(hook: Hook) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::ir::{Counter, Place, Range, Selector, Set, Verdict};
+    use tollway_firewall::ir::{Counter, Place, Range, Selector, Set, Verdict};
 
     #[test]
     fn rules_come_with_their_counts_and_chains_with_their_hook() {

@@ -43,7 +43,7 @@ pub use server::{REQUEST_LIMIT, Server};
 pub use set::{Change, Changed as SetChanged};
 pub use socket::{Socket, SocketError};
 
-use crate::sys;
+use tollway_linux::sys;
 
 /// The directory of root's sockets.
 const RUN_DIR: &str = "/run/tollway";

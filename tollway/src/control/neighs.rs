@@ -9,7 +9,7 @@ use tollway_dataplane::router::Router;
 
 use super::message::Neigh;
 use crate::names::Names;
-use crate::net::Mac;
+use tollway_net::Mac;
 
 /// The copied neighbours: each with its next hop, and its state if the host resolves it.
 pub(super) struct Noted {

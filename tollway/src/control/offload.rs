@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use tollway_dataplane::id::PortId;
 
 use crate::controller::offload::{self, PerFamily};
-use crate::xdp::CountMap;
-use crate::xdp::counts::PassReason;
+use tollway_xdp::CountMap;
+use tollway_xdp::counts::PassReason;
 
 /// The answer to [`ShowRequest::Offload`](super::ShowRequest::Offload) and to `tollway check DEVICE...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use tollway_linux::sys;
 
 /// A process, held by a pidfd. The descriptor stays valid for this process even if its number is
 /// reused.

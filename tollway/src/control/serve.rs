@@ -25,10 +25,10 @@ use crate::controller::handle::Handle;
 use crate::controller::offload::Live;
 use crate::model::{self, LinkKind};
 use crate::names::{NameTable, Names};
-use crate::net::{Mac, VlanProtocol};
 use crate::ports::Devices;
 use crate::reload::{Done, Reloader};
 use crate::worker::WorkerMailbox;
+use tollway_net::{Mac, VlanProtocol};
 
 /// How long the worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);

@@ -14,10 +14,10 @@ use super::message::refusal;
 use super::request::{Command, Request, RequestError};
 use super::serve::{Powers, RequestHandler};
 use super::socket::Socket;
-use crate::mailbox::{WakeReceiver, Waker};
 use crate::names::NameTable;
-use crate::sys::{self, why};
 use crate::worker::WorkerMailbox;
+use tollway_linux::mailbox::{WakeReceiver, Waker};
+use tollway_linux::sys::{self, why};
 
 /// The most clients at once.
 pub(super) const MOST_CLIENTS: usize = 16;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
-use crate::filter::element;
+use tollway_firewall::element;
 
 /// What to do with the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 use crate::names::Names;
-use crate::net::Mac;
 use crate::ports::{Devices, State};
+use tollway_net::Mac;
 
 /// The counters and states, copied from the worker.
 pub(super) struct Snapshot {

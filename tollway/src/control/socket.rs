@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::RUN_DIR;
-use crate::sys::effective_user;
-use crate::sys::why;
+use tollway_linux::sys::effective_user;
+use tollway_linux::sys::why;
 
 /// The most bytes of a socket's path (`sun_path` without the final zero).
 const PATH_LIMIT: usize = 107;

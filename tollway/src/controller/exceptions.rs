@@ -26,8 +26,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::event::{Change, Event};
 use super::kernel::{Family, Ifindex};
 use super::netlink::{Flow, Locked, list_locked, query_locked};
-use crate::netlink::QuerySocket;
-use crate::sys::{self, why};
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::sys::{self, why};
 
 /// When to query after a message. The socket receives it before the kernel processes it
 /// (`raw_local_deliver`), and a busy TCP socket processes it later (`tcp_v4_mtu_reduced`).

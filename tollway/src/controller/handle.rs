@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::mailbox::{Mailbox, MailboxReceiver};
-use crate::sync::lock;
-use crate::xdp::State;
+use tollway_linux::mailbox::{Mailbox, MailboxReceiver};
+use tollway_linux::sync::lock;
+use tollway_xdp::State;
 
 /// The state and the counters of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

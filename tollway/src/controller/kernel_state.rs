@@ -22,7 +22,7 @@ use super::seed;
 use super::sysctl::Sysctls;
 use super::take::Effect;
 use crate::model::XdpPathMode;
-use crate::sys;
+use tollway_linux::sys;
 
 /// How often sysctls are read, since the kernel does not notify of all of them.
 const SYSCTLS_EVERY: Duration = Duration::from_millis(80);

@@ -25,7 +25,7 @@ use crate::model::{
     self, AfXdpMode, KernelRules, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind, VrfIndex,
     XdpPathMode,
 };
-use crate::net::{Left, Mac, VlanProtocol};
+use tollway_net::{Left, Mac, VlanProtocol};
 
 /// The EtherType of 802.1ad, as a VLAN device reports it.
 const DOT1AD: u16 = 0x88a8;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_XFRM;
 
-use crate::netlink::{Received, Socket};
-use crate::sys::why;
+use tollway_linux::netlink::{Received, Socket};
+use tollway_linux::sys::why;
 
 /// `XFRMNLGRP_POLICY`: policies, and the default for packets without one.
 const POLICY: u32 = 4;

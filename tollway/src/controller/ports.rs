@@ -1,7 +1,7 @@
 //! The devices behind the ports, which may go and come back.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
-use crate::net::Mac;
+use tollway_net::Mac;
 
 /// A port, identified by the name that it was started with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,11 +28,11 @@ use super::plan::Plan;
 use super::policies::Policies;
 use super::rules;
 use crate::installer::{Installer, PATIENCE};
-use crate::priority::Hurry;
 use crate::service::Beat;
-use crate::sync::lock;
-use crate::sys::{self, why};
-use crate::xdp;
+use tollway_linux::priority::Hurry;
+use tollway_linux::sync::lock;
+use tollway_linux::sys::{self, why};
+
 use attached::AttachRequests;
 use mode::{ModeEvent, ModeTracker};
 pub use start::Keep;
@@ -111,7 +111,7 @@ struct Requester {
 enum Waiting {
     Sync(SyncSender<Synced>),
     /// The XDP programs, after the worker was paused.
-    Gap(u64, xdp::State),
+    Gap(u64, tollway_xdp::State),
 }
 
 impl Controller {

@@ -18,11 +18,11 @@ use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
-use crate::mailbox::MailboxReceiver;
-use crate::priority::Hurry;
-use crate::sync::lock;
-use crate::sys;
 use crate::worker::{Overdue, WorkerMailbox};
+use tollway_linux::mailbox::MailboxReceiver;
+use tollway_linux::priority::Hurry;
+use tollway_linux::sync::lock;
+use tollway_linux::sys;
 
 /// Datagrams read before the worker is notified.
 const BATCH: usize = 64;

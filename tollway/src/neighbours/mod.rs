@@ -36,12 +36,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::compile::Compiled;
-use crate::mailbox::Mailbox;
 use crate::model::PortIndex;
 use crate::ports::Facts;
-use crate::sync::lock;
 use crate::worker::WorkerMailbox;
-use crate::xdp;
+use tollway_linux::mailbox::Mailbox;
+use tollway_linux::sync::lock;
+
 use follow::Follow;
 pub use state::Before;
 use state::State;
@@ -118,7 +118,7 @@ pub struct Gaps {
 impl Gaps {
     /// Lets the kernel forward until the worker has applied all notifications that the kernel has sent so far.
     /// The worker calls this after a pause, before the XDP programs see a fresh heartbeat.
-    pub fn was_away(&self, state: &xdp::State) {
+    pub fn was_away(&self, state: &tollway_xdp::State) {
         let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
         let (mailbox, count, of_job) =

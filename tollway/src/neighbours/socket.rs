@@ -9,7 +9,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 
-use crate::netlink::{self, Message, Socket};
+use tollway_linux::netlink::{self, Message, Socket};
 
 /// The notification groups (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];

@@ -11,8 +11,8 @@ use tollway_dataplane::tables::Tables;
 use super::event::{Event, Ifindex, Key, NeighEntry, Netdev};
 use super::watch::{Bound, Watch};
 use crate::model::PortIndex;
-use crate::net::Mac;
 use crate::ports::Facts;
+use tollway_net::Mac;
 
 /// A change for the worker: a neighbour's address; none removes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

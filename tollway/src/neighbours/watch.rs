@@ -6,7 +6,7 @@ use tollway_dataplane::id::LinkId;
 
 use super::event::{Ifindex, Netdev};
 use crate::model::{LinkKind, Model, PortIndex};
-use crate::net::VlanProtocol;
+use tollway_net::VlanProtocol;
 
 /// Links whose neighbours the kernel resolves; each comes after the link that carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

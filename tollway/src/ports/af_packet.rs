@@ -24,9 +24,9 @@ use tollway_dataplane::port::Port;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, checksum};
-use crate::net::Mac;
-use crate::sys;
-use crate::sys::netdevice::{self, Ring};
+use tollway_linux::sys;
+use tollway_linux::sys::netdevice::{self, Ring};
+use tollway_net::Mac;
 
 /// Approximate size of a receive ring in bytes: 8 ms of 10 Gbit/s.
 const RING_BYTES: usize = 8 << 20;

@@ -8,7 +8,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
 use super::{Device, push_copy, send_each};
-use crate::capture::{CaptureError, CaptureReader, CaptureWriter, Captured};
+use tollway_capture::{CaptureError, CaptureReader, CaptureWriter, Captured};
 
 /// A port of capture files. Frames arrive one by one as they are staged (see [`crate::replay`]), or
 /// directly from the file as fast as they are read.

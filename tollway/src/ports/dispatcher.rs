@@ -13,9 +13,9 @@ use super::Devices;
 use super::af_xdp::{Kept, LoadedPort, Plan, Refusal, XdpPathOfPort};
 use super::redirect::Watch;
 use crate::model::{FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode};
-use crate::sync::lock;
-use crate::xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
-use crate::xdp_path::{Counted, Outdated, Ports, XdpFlows};
+use tollway_linux::sync::lock;
+use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
+use tollway_xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
 
 /// The XDP programs of a model's AF_XDP ports, if it has such ports, or the reason why there are
 /// none.
@@ -251,7 +251,7 @@ fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::VlanProtocol::{Dot1ad, Dot1q};
+    use tollway_net::VlanProtocol::{Dot1ad, Dot1q};
 
     const TEXT: &str = r#"
         [ports.p]

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::net::Mac;
-use crate::sys;
-use crate::sys::netdevice::{self, Call};
+use tollway_linux::sys;
+use tollway_linux::sys::netdevice::{self, Call};
+use tollway_net::Mac;
 
 /// The properties of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

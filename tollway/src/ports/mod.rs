@@ -15,14 +15,14 @@ use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::{MemoryPort, Port};
 
-use crate::capture::CaptureError;
 use crate::model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
-use crate::net::{Mac, VlanProtocol};
-use crate::sys::why;
 use af_packet::AfPacket;
 use af_xdp::{AfXdp, Failure, Kept, Refusal, SharedUmem};
 use capture::CapturePort;
 use tap::Tap;
+use tollway_capture::CaptureError;
+use tollway_linux::sys::why;
+use tollway_net::{Mac, VlanProtocol};
 
 /// Whether a port works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

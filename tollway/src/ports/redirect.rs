@@ -6,7 +6,7 @@
 //! 6.3).
 //!
 //! A device may behave differently from what it reports. One that refuses frames
-//! ([`xdp::refusals`](crate::xdp::refusals)) is probed again after a second, with a frame of the
+//! ([`xdp::refusals`](tollway_xdp::refusals)) is probed again after a second, with a frame of the
 //! router's own. After each further refusal the pause doubles.
 //!
 //! Where refusals cannot be noticed, devices with zero-copy get no frames. Their drivers may report
@@ -30,12 +30,12 @@ use tollway_dataplane::id::PortId;
 
 use super::interface;
 use super::interface::Facts;
-use crate::mailbox::{WakeReceiver, Waker};
-use crate::netlink::{self, Attribute, Message, find, push};
-use crate::sys;
-use crate::xdp::ProbeTarget;
-use crate::xdp::refusals::{Cause, Refusals};
-use crate::xdp_path::{Exit, Ports};
+use tollway_linux::mailbox::{WakeReceiver, Waker};
+use tollway_linux::netlink::{self, Attribute, Message, find, push};
+use tollway_linux::sys;
+use tollway_xdp::ProbeTarget;
+use tollway_xdp::refusals::{Cause, Refusals};
+use tollway_xdp::xdp_path::{Exit, Ports};
 
 /// The longest time between two full checks, in case a notification was lost.
 const PERIOD: Duration = Duration::from_millis(500);

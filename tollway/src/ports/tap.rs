@@ -14,9 +14,9 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
 
 use super::{Device, PortError, State, push_copy, send_each};
-use crate::sys;
-use crate::sys::netdevice::{self, Call};
-use crate::sys::tap::{TUN, attach, set_mtu};
+use tollway_linux::sys;
+use tollway_linux::sys::netdevice::{self, Call};
+use tollway_linux::sys::tap::{TUN, attach, set_mtu};
 
 /// The interval between attempts to rebuild a lost device.
 const RETRY_NS: u64 = 1_000_000_000;

@@ -17,12 +17,12 @@ use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::router::Router;
 
-use crate::capture::{CaptureError, CaptureReader, Captured};
 use crate::compile::{CompileError, compile, rule_links};
-use crate::filter::log::{Journal, Logger};
 use crate::model::Model;
 use crate::ports::capture::CapturePort;
 use crate::ports::{Device, chunk_bytes};
+use tollway_capture::{CaptureError, CaptureReader, Captured};
+use tollway_firewall::log::{Journal, Logger};
 
 /// The interval of the router's tick in virtual time.
 const TICK_NS: u64 = 100_000_000;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::capture::CaptureWriter;
 use crate::compile::tests::small_model;
+use tollway_capture::CaptureWriter;
 
 /// Writes a file with a frame at each of these times.
 fn capture(dir: &std::path::Path, name: &str, times: &[u64], frame: &[u8]) -> PathBuf {

@@ -3,7 +3,7 @@
 //! Since a file may have any name, its content decides: nftables (nft's own language, or the JSON of `nft -j
 //! list ruleset`), the output of `iptables-save` and `ip6tables-save`, or ipfw's rules.
 //!
-//! [`crate::filter`] parses these languages but nft's own: the real `nft` reads that one (`script.rs`).
+//! [`tollway_firewall`] parses these languages but nft's own: the real `nft` reads that one (`script.rs`).
 
 mod include;
 mod pieces;
@@ -21,10 +21,10 @@ use std::io::{self, Read as _};
 use std::net::Ipv6Addr;
 use std::path::Path;
 
-use crate::filter::ir::{Family, Ruleset};
-use crate::filter::{ipfw, iptables, nft};
-use crate::mistake::{Mistake, quoted};
-use crate::sys::why;
+use tollway_firewall::ir::{Family, Ruleset};
+use tollway_firewall::mistake::{Mistake, quoted};
+use tollway_firewall::{ipfw, iptables, nft};
+use tollway_linux::sys::why;
 
 /// The largest accepted file: 64 MiB hold some half a million rules.
 const MOST_BYTES: u64 = 64 << 20;

@@ -9,11 +9,11 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
 use crate::controller::rules::file::{Loaded, ROOM};
-use crate::filter::ir::Ruleset;
-use crate::mistake::{Fault, Ledger, Mistake};
-use crate::netlink::{Apart, SocketHandover};
-use crate::programs::search_path;
-use crate::sys::why as reason;
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::mistake::{Fault, Ledger, Mistake};
+use tollway_linux::netlink::{Apart, SocketHandover};
+use tollway_linux::programs::search_path;
+use tollway_linux::sys::why as reason;
 
 /// How long nft may take, in s: a hundred thousand elements take a busy machine half a minute.
 const PATIENCE: &str = "60";

@@ -8,8 +8,8 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
-use crate::xdp::counts::PassReason;
-use crate::xdp::{CountMap, PortCounts, Ruled, State};
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::{CountMap, PortCounts, Ruled, State};
 
 /// With a heartbeat older than this, the worker counts as absent: `STALE_NS` of bpf/maps.h.
 const STALE_NS: u64 = 20_000_000;

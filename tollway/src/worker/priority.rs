@@ -13,7 +13,7 @@
 
 use std::io;
 
-use crate::sys::{self, Schedule};
+use tollway_linux::sys::{self, Schedule};
 
 /// How soon the worker is to get a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

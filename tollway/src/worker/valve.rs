@@ -12,7 +12,7 @@
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::punts::{Crowd, CrowdedPorts, MOST_PORTS};
 
-use crate::xdp::State;
+use tollway_xdp::State;
 
 /// The time for which a valve is closed at first,
 const SHORTEST_NS: u64 = 1_000_000_000;

@@ -4,19 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use aya::Ebpf;
 use aya::programs::{Xdp, XdpMode};
-use aya::{Ebpf, include_bytes_aligned};
 use tollway::model::{AfXdpMode, XdpPathMode};
-use tollway::net::Left;
 use tollway::ports::af_xdp::{AfXdp, Failure, LoadedPort, Plan, SharedUmem, XdpPathOfPort};
 use tollway::ports::{Device, State};
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::{Options, XdpLink, XdpPrograms};
-use tollway::xdp_path::Ports;
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::port::Port;
+use tollway_net::Left;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::xdp_path::Ports;
+use tollway_xdp::{Options, XdpLink, XdpPrograms};
 
 use super::namespaces::{sh, until};
 
@@ -202,8 +202,7 @@ pub fn lateness() {
 /// A device comes back with another program's XDP program on it. The port is refused each second,
 /// while its worker does other work and the XDP path keeps its flows.
 pub fn refusals() {
-    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
-    let mut other = Ebpf::load(OTHER).unwrap();
+    let mut other = Ebpf::load(tollway_xdp::PORT).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();
 

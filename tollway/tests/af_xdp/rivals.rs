@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tollway::net::Mac;
-use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
 use tollway_dataplane::id::PortId;
+use tollway_net::Mac;
+use tollway_xdp::{Mode, Options, XdpPort, XdpPrograms};
 
 use super::assert_pings;
 use super::namespaces::{Process, ifindex, sh, until};

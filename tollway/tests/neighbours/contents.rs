@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tollway::filter::ir::{Elements, Ruleset};
-use tollway::filter::nft::{complete, read};
+use tollway_firewall::ir::{Elements, Ruleset};
+use tollway_firewall::nft::{complete, read};
 
 use super::namespaces::sh;
 use super::rules::{Consumer, nft};

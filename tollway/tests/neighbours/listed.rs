@@ -1,7 +1,7 @@
 //! Rules that nft lists incompletely, and rules of all kinds that it lists completely.
 
-use tollway::filter::ir::{LinkPattern, Match, Ruleset, Selector, Step, Verdict};
-use tollway::filter::offload::{Offload, offload};
+use tollway_firewall::ir::{LinkPattern, Match, Ruleset, Selector, Step, Verdict};
+use tollway_firewall::offload::{Offload, offload};
 
 use super::namespaces::sh;
 use super::raw;
@@ -259,7 +259,7 @@ pub fn modules() {
         Step::Match(one) => one.clone(),
         other => panic!("{other:?}"),
     };
-    let range = tollway::filter::ir::Range::new;
+    let range = tollway_firewall::ir::Range::new;
     let sources = Match::in_ranges(Selector::SourcePort, [range(53, 53)]).negated();
     assert_eq!(ports(1), sources);
     let ranges = [range(22, 22), range(80, 80), range(1000, 2000)];

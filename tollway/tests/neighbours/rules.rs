@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use tollway::controller::rules::{self, Event, Follower, Reading};
-use tollway::filter::eval::Link;
-use tollway::filter::ir::{Elements, Ruleset};
-use tollway::filter::program;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::Filter;
+use tollway_firewall::eval::Link;
+use tollway_firewall::ir::{Elements, Ruleset};
+use tollway_firewall::program;
 
 use super::namespaces::{Process, sh};
 

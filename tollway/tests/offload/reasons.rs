@@ -7,10 +7,10 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
 use tollway::controller::offload::Sight;
-use tollway::net::{Left, Mac};
 use tollway::ports::MOST_MTU;
-use tollway::xdp::{Mode, Options, XdpLink, XdpPort, XdpPrograms};
 use tollway_dataplane::id::{LinkId, PortId};
+use tollway_net::{Left, Mac};
+use tollway_xdp::{Mode, Options, XdpLink, XdpPort, XdpPrograms};
 
 use crate::namespaces::{Host, Process, ifindex, sh, until};
 use crate::scene::{expect, kernels, meanwhile, router, see, sysctl};

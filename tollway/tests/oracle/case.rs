@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tollway::controller::rules::Reading;
-use tollway::filter::ir::{Family, Hook, Ruleset};
-use tollway::filter::offload::{Offload, offload};
-use tollway::filter::{iptables, nft};
+use tollway_firewall::ir::{Family, Hook, Ruleset};
+use tollway_firewall::offload::{Offload, offload};
+use tollway_firewall::{iptables, nft};
 
 use crate::dice::Dice;
 use crate::icmp::checksum;
@@ -131,7 +131,7 @@ impl Case {
                 iptables::read(listing, "save", family)
             }
         };
-        let words = |mistakes: Vec<tollway::mistake::Mistake>| {
+        let words = |mistakes: Vec<tollway_firewall::mistake::Mistake>| {
             let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
             format!("Tollway does not read the listing: {}", mistakes.join("; "))
         };
@@ -328,7 +328,7 @@ fn miscounts(before: &Ruleset, after: &Ruleset, counts: &[(u64, u64)]) -> Vec<St
 
 /// The rule that counts into a counter.
 fn rule_of(rules: &Ruleset, number: usize) -> Option<String> {
-    use tollway::filter::ir::{Action, CounterId, Step};
+    use tollway_firewall::ir::{Action, CounterId, Step};
     let counts = Step::Do(Action::Count(CounterId(number)));
     rules.chains.iter().find_map(|chain| {
         let rule = chain.rules.iter().find(|rule| rule.steps.contains(&counts))?;

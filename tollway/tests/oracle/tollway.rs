@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tollway::compile::{compile, rule_links};
-use tollway::filter::ir::Ruleset;
-use tollway::filter::program;
 use tollway::model::{
     Link, LinkIndex, LinkKind, Model, Neigh, NextHop, Port, PortIndex, PortKind, Route,
     RouteTarget, Vrf, VrfIndex,
 };
-use tollway::net::{Left, Mac};
 use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::program;
+use tollway_net::{Left, Mac};
 
 use crate::dice::Dice;
 use crate::kernel::Sent;

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::programs::{Xdp, XdpMode};
-use aya::{Ebpf, include_bytes_aligned};
-use tollway::net::{Left, Mac, VlanProtocol};
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key};
-use tollway::xdp::refusals::Cause;
-use tollway::xdp::{
+use tollway_dataplane::id::{LinkId, PortId, Vid};
+use tollway_net::{Left, Mac, VlanProtocol};
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::flows::{Flow, Flow4Key, Flow6Key};
+use tollway_xdp::refusals::Cause;
+use tollway_xdp::{
     self, Mode, Options, ProbeTarget, State, XdpError, XdpLink, XdpPort, XdpPrograms,
 };
-use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::echo::{BOTH, beating, counts, pings};
 use super::frames::{ICMP, ICMP6, Packet, sign};
@@ -445,9 +445,8 @@ pub fn takeover() {
 }
 
 pub fn refusal() {
-    static OTHER: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
     let _hosts = two_hosts();
-    let mut other = Ebpf::load(OTHER).unwrap();
+    let mut other = Ebpf::load(tollway_xdp::PORT).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();
     let mut programs = load(true);
@@ -511,9 +510,9 @@ pub fn the_dead() {
     pings(&a, "10.0.2.2");
     // A successor needs no permission to replace the programs of a dead process.
     live_and_die("generic");
-    assert_eq!((names(), xdp::clean().unwrap()), (2, 2));
+    assert_eq!((names(), tollway_xdp::clean().unwrap()), (2, 2));
     assert!(!carries_xdp("ra") && !carries_xdp("rb"));
-    assert_eq!((names(), xdp::clean().unwrap()), (0, 0));
+    assert_eq!((names(), tollway_xdp::clean().unwrap()), (0, 0));
 
     // A process whose device disappears, before or after the process itself.
     let (fourth, worker) = start(&[Mode::Native], false);
@@ -521,7 +520,7 @@ pub fn the_dead() {
     until("the device to lose its program", || !fourth.is_attached(B));
     assert!(fourth.is_attached(A));
     drop(worker);
-    assert_eq!(xdp::clean().unwrap(), 0, "it is silent, but lives");
+    assert_eq!(tollway_xdp::clean().unwrap(), 0, "it is silent, but lives");
     drop(fourth);
     assert_eq!(names(), 0);
     sh("ip link delete ra");
@@ -532,7 +531,7 @@ pub fn the_dead() {
     let last = XdpPrograms::load(&ports_of_a(), &Options::default()).unwrap();
     assert_eq!(names(), 1, "what no device has any more is swept away");
     drop(last);
-    assert_eq!(xdp::clean().unwrap(), 1);
+    assert_eq!(tollway_xdp::clean().unwrap(), 1);
 }
 
 fn ports_of_a() -> Vec<XdpPort> {

@@ -5,10 +5,10 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use tollway::net::Mac;
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::{Action, Mode, Ruled, XdpError};
 use tollway_dataplane::id::PortId;
+use tollway_net::Mac;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::{Action, Mode, Ruled, XdpError};
 
 use super::frames::{Bench, ICMP, OURS, Packet, THEIRS, header, port, sign};
 

@@ -1,8 +1,8 @@
 //! Echo requests between hosts, and how they change the counts of ports.
 
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::{PortCounts, XdpPrograms};
 use tollway_dataplane::id::PortId;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::{PortCounts, XdpPrograms};
 
 use super::namespaces::{Host, unanswered};
 

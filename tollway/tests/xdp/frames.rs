@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tollway::net::{Left, Mac, VlanProtocol};
-use tollway::xdp::counts::{PASS_REASONS, PassReason};
-use tollway::xdp::{Action, Mode, Options, PortCounts, Program, XdpLink, XdpPort, XdpPrograms};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 use tollway_dataplane::wire::checksum;
+use tollway_net::{Left, Mac, VlanProtocol};
+use tollway_xdp::counts::{PASS_REASONS, PassReason};
+use tollway_xdp::{Action, Mode, Options, PortCounts, Program, XdpLink, XdpPort, XdpPrograms};
 
 use crate::namespaces::sh;
 

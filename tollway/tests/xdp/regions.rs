@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use tollway::xdp::flows::{Flow, Flow4Key};
-use tollway::xdp::regions::{region4, region6};
-use tollway::xdp::{Action, Mode};
 use tollway_dataplane::id::LinkId;
+use tollway_xdp::flows::{Flow, Flow4Key};
+use tollway_xdp::regions::{region4, region6};
+use tollway_xdp::{Action, Mode};
 
 use super::frames::{Bench, Packet, UDP};
 use super::xdp_path::{enter, flow, in_time, new_header};

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::{Mode, Options, XdpPort, XdpPrograms};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::wire::checksum;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::{Mode, Options, XdpPort, XdpPrograms};
 
 use super::frames::{Bench, ICMP, Packet, TCP, UDP, port};
 use super::namespaces::{ifindex, sh};

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use tollway::net::Left;
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
-use tollway::xdp::{Action, FlowMaps, Mode, Ruled};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::wire::{checksum, word32};
+use tollway_net::Left;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::flows::{Flow, Flow4Key, Flow6Key, TO_KERNEL};
+use tollway_xdp::{Action, FlowMaps, Mode, Ruled};
 
 use super::frames::{Bench, ICMP, ICMP6, Packet, TCP, UDP, header, port, sign};
 

@@ -2,13 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use tollway::net::{Left, Mac, VlanProtocol};
-use tollway::xdp::counts::PassReason;
-use tollway::xdp::{
-    Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms,
-};
-use tollway::xdp_path::{Exit, Ports, Reading, XdpFlows};
 use tollway_dataplane::id::{PortId, Vid};
+use tollway_net::{Left, Mac, VlanProtocol};
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::xdp_path::{Exit, Ports, Reading, XdpFlows};
+use tollway_xdp::{Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms};
 
 use crate::namespaces::{ifindex, sh};
 use crate::testkit::net::Net;

@@ -110,7 +110,7 @@ pub fn soon() {
             let on_xdp_path = || {
                 state.beat();
                 let (action, _) = loaded[0].probe(&frame).unwrap();
-                action == tollway::xdp::Action::Redirect
+                action == tollway_xdp::Action::Redirect
             };
             while on_xdp_path() {
                 assert!(start.elapsed() < Duration::from_secs(10), "the XDP path does not follow");

@@ -1,6 +1,6 @@
 //! Compares the XDP program with the user path: if it takes a frame, both have the same result.
 
-use tollway::xdp_path::Tally;
+use tollway_xdp::xdp_path::Tally;
 
 use crate::bench::Bench;
 use crate::testkit::dice::Dice;

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use tollway::filter::carry::carried;
-use tollway::filter::eval::Link;
-use tollway::filter::ir::*;
-use tollway::filter::program;
 use tollway_dataplane::stages::filter::Count;
+use tollway_firewall::carry::carried;
+use tollway_firewall::eval::Link;
+use tollway_firewall::ir::*;
+use tollway_firewall::program;
 
 use crate::bench::Bench;
 use crate::testkit::wires::LinkVariant;

@@ -11,9 +11,9 @@ use serde_json::json;
 use super::CliError;
 use super::text::{plural, thousands};
 use crate::compile::compile;
-use crate::filter::ir::Ruleset;
 use crate::model::{LinkKind, Model};
 use crate::rule_files::{self, Language};
+use tollway_firewall::ir::Ruleset;
 
 /// Arguments of `tollway check`.
 #[derive(clap::Args)]

@@ -8,11 +8,11 @@ use tollway_dataplane::epoch::Epochs;
 
 use super::super::text::{cut, one_line, plural, thousands, width};
 use super::super::{CliError, print, refuse};
-use crate::filter::ir::{Place, Ruleset};
-use crate::filter::listing::listed;
-use crate::filter::offload::{Covered, Offload};
-use crate::filter::program;
 use crate::rule_files::{self, Language};
+use tollway_firewall::ir::{Place, Ruleset};
+use tollway_firewall::listing::listed;
+use tollway_firewall::offload::{Covered, Offload};
+use tollway_firewall::program;
 
 /// The most columns for a place, so that room remains for the rule.
 const MOST_PLACE: usize = 28;
@@ -170,7 +170,7 @@ fn as_json(file: &str, language: Language, rules: &Ruleset, covered: &[Covered<'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::ir::{Base, Chain, Family, Hook, Policy, Rule, Step, Verdict};
+    use tollway_firewall::ir::{Base, Chain, Family, Hook, Policy, Rule, Step, Verdict};
 
     fn ruleset() -> Ruleset {
         let mut rules = Ruleset::default();

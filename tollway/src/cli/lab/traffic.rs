@@ -8,9 +8,9 @@ use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
 
-use crate::capture::{CaptureError, CaptureReader};
 use crate::config::octets;
 use crate::ports::{self, Ethernet};
+use tollway_capture::{CaptureError, CaptureReader};
 
 /// The contents of frames.
 #[derive(clap::Args)]

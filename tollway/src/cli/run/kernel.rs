@@ -17,10 +17,9 @@ use crate::controller::{Settings, Startup, StartupError, netlink};
 use crate::installer::Installer;
 use crate::neighbours::{self, Follower};
 use crate::ports;
-use crate::privileges;
 use crate::service::{Beat, Service, Watchdog};
-use crate::sync::lock;
-use crate::xdp;
+use tollway_linux::privileges;
+use tollway_linux::sync::lock;
 
 pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let audit_every = Duration::from_secs(args.audit.into());
@@ -30,7 +29,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     };
     let mut stage = Stage::set(args, None)?;
     // Takes more privileges than a router needs.
-    xdp::prepare();
+    tollway_xdp::prepare();
     // A thread inherits the privileges of the thread that starts it, so this comes first.
     privileges::give_up()
         .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;

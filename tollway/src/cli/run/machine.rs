@@ -10,7 +10,6 @@ use super::Stage;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use crate::compile::{CompileError, Compiled, rule_links};
-use crate::filter::log::{Journal, Logger};
 use crate::installer::Parts;
 use crate::model::{Model, PortKind};
 use crate::names::{NameTable, Names};
@@ -19,6 +18,7 @@ use crate::ports::redirect::Watch;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
 use crate::worker::{self, Duties, OnGap, Stopper, WorkerMailbox};
+use tollway_firewall::log::{Journal, Logger};
 
 /// A router with its ports.
 pub(super) struct Machine {

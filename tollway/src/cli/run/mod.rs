@@ -14,10 +14,10 @@ use super::log::Log;
 use crate::config;
 use crate::control::{Powers, Server, Socket};
 use crate::model::XdpPathMode;
-use crate::sys;
 use crate::worker::priority::Priority;
 use crate::worker::{self, Stop, WorkerMailbox, WorkerMailboxReceiver};
 use machine::Machine;
+use tollway_linux::sys;
 
 /// Arguments of `tollway run`.
 #[derive(clap::Args)]

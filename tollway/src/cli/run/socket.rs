@@ -24,7 +24,7 @@ pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
     let who = format!("the tollway at {}", client.path().display());
     let unwatched = |error: io::Error| {
         CliError::failed(
-            format!("{who} cannot be waited for: {}", crate::sys::why(&error)),
+            format!("{who} cannot be waited for: {}", tollway_linux::sys::why(&error)),
             "Start again",
         )
     };

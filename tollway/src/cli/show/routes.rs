@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::Talk;
 use crate::cli::CliError;
 use crate::control::{NextHop, Route, RouteLookup, RoutesPage, ShowRequest};
-use crate::sys::why;
+use tollway_linux::sys::why;
 
 /// Arguments of `tollway show routes`.
 #[derive(clap::Args)]

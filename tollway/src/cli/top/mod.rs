@@ -20,8 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::CliError;
 use crate::control::{All, Client, ClientError, ShowRequest};
-use crate::sys::why;
 use rates::Rates;
+use tollway_linux::sys::why;
 use view::Screen;
 
 /// A key or signal takes effect within this time.

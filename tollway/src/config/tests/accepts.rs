@@ -9,7 +9,7 @@ use crate::model::{
     FailMode, GroupIndex, Link, LinkIndex, LinkKind, Model, Neigh, NextHop, NextHopGroup, Port,
     PortIndex, PortKind, Route, RouteTarget, Vrf, VrfIndex, XdpPathMode,
 };
-use crate::net::{Left, Mac, VlanProtocol};
+use tollway_net::{Left, Mac, VlanProtocol};
 
 const EXAMPLE: &str = include_str!("../../../../examples/three-ports.toml");
 

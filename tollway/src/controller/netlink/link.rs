@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::controller::event::Event;
 use crate::controller::kernel::{Address, Family, Ifindex, Netdev};
-use crate::netlink::{Attribute, attributes};
+use tollway_linux::netlink::{Attribute, attributes};
 
 /// Length of `struct ifinfomsg`.
 const LINK: usize = 16;

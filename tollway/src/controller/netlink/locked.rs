@@ -10,7 +10,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::message::{family_first, is};
 use super::route;
 use crate::controller::kernel::{Family, Ifindex};
-use crate::netlink::{QuerySocket, push};
+use tollway_linux::netlink::{QuerySocket, push};
 
 /// Destinations, and the time until their exceptions expire.
 pub(in crate::controller) type Locked = Vec<(Ipv4Addr, Duration)>;

@@ -3,7 +3,7 @@
 use super::{link, nexthop, route, rule};
 use crate::controller::event::{Change, Event, Presence};
 use crate::controller::kernel::{Family, Ifindex};
-use crate::netlink::{Message, push, request};
+use tollway_linux::netlink::{Message, push, request};
 
 /// `NLMSG_ERROR`, `NLMSG_DONE`, `NLMSG_OVERRUN`.
 pub(super) const ERROR: u16 = 2;

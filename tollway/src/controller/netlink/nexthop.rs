@@ -1,7 +1,7 @@
 //! Next-hop objects in the kernel's messages (`struct nhmsg`, `NHA_*`; `nh_fill_node`).
 
 use crate::controller::kernel::{DEAD, Hop, LINK_DOWN, Nexthop, NexthopId, ON_LINK};
-use crate::netlink::attributes;
+use tollway_linux::netlink::attributes;
 
 /// Length of `struct nhmsg`.
 const HEADER: usize = 8;

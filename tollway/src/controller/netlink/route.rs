@@ -12,7 +12,7 @@ use crate::controller::event::{Change, Place};
 use crate::controller::kernel::{
     DEAD, Family, Hop, Hops, LINK_DOWN, NexthopId, ON_LINK, Route, RouteKey, RouteKind, TableId,
 };
-use crate::netlink::{Attribute, address, attributes, find, record};
+use tollway_linux::netlink::{Attribute, address, attributes, find, record};
 
 /// Length of `struct rtmsg`.
 const HEADER: usize = 12;

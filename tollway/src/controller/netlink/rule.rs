@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::controller::kernel::{Family, Rule, RuleAction};
-use crate::netlink::{Attribute, attributes};
+use tollway_linux::netlink::{Attribute, attributes};
 
 /// Length of `struct fib_rule_hdr`.
 const HEADER: usize = 12;

@@ -15,7 +15,7 @@ use super::touched::Touched;
 use crate::controller::event::{Change, Event, Place};
 use crate::controller::kernel::{Family, Hops, Ifindex, Kernel, Route, TableId};
 use crate::controller::take::Effect;
-use crate::netlink::{Message, Received, Socket};
+use tollway_linux::netlink::{Message, Received, Socket};
 
 /// Datagrams of changes read in one turn.
 const BATCH: usize = 128;

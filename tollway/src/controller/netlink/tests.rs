@@ -15,7 +15,7 @@ use crate::controller::event::{Change, Event, Place, Presence};
 use crate::controller::kernel::{
     Family, Hop, Hops, Kernel, Netdev, Route, RouteKey, RouteKind, Rule, RuleAction,
 };
-use crate::netlink::Message;
+use tollway_linux::netlink::Message;
 
 /// An attribute with its padding.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {

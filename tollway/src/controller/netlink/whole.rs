@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Source;
 use crate::controller::event::Event;
-use crate::sys;
+use tollway_linux::sys;
 
 /// The longest wait before the next check for due work, in milliseconds.
 const MOST_WAIT: u128 = 100;

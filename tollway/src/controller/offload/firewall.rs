@@ -3,9 +3,9 @@
 use super::{Firewall, PerFamily, Rules};
 use crate::controller::kernel::Family;
 use crate::controller::rules::Reading;
-use crate::filter::ir::{Chain, Hook};
-use crate::filter::listing::listed;
-use crate::filter::offload::Offload;
+use tollway_firewall::ir::{Chain, Hook};
+use tollway_firewall::listing::listed;
+use tollway_firewall::offload::Offload;
 
 impl From<&Reading> for Firewall {
     fn from(reading: &Reading) -> Self {
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
     use crate::controller::rules::{Need, Needs};
-    use crate::filter::ir::{Base, Family as Of, Place, Policy, Rule, Ruleset, Step, Verdict};
+    use tollway_firewall::ir::{Base, Family as Of, Place, Policy, Rule, Ruleset, Step, Verdict};
 
     #[test]
     fn a_reading_is_summarized_by_rule() {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::Offload;
-use crate::sync::lock;
-use crate::xdp::CountMap;
+use tollway_linux::sync::lock;
+use tollway_xdp::CountMap;
 
 /// The published offload of a running router; cheap to clone, all clones share it.
 #[derive(Clone, Default)]

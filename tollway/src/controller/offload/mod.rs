@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 use super::kernel::{Family, Ifindex, Kernel};
 use super::sysctl::Sysctls;
-use crate::filter::ir;
+use tollway_firewall::ir;
 
 pub use live::Live;
 pub use parts::{Note, Part};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Facts, Firewall, Link, PerFamily, Reason};
 use crate::controller::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
 use crate::controller::lookup_chains;
-use crate::filter::ir::Hook;
+use tollway_firewall::ir::Hook;
 
 /// A part of the traffic whose packets take the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]

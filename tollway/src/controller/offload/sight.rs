@@ -14,7 +14,7 @@ use crate::controller::netlink::{Settings, Source};
 use crate::controller::rib::Rib;
 use crate::controller::rules::{self, Follower};
 use crate::controller::sysctl::Sysctls;
-use crate::sys::why;
+use tollway_linux::sys::why;
 
 /// The limit for reading the configuration; the kernel lists a million routes within seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,9 +12,9 @@ use super::program::NftError;
 use super::read::{self, ListingError, Read};
 use super::socket::{Listener, NetfilterSocket};
 use super::{contents, program};
-use crate::mailbox::{WakeReceiver, Waker};
-use crate::priority::be_nice;
-use crate::sys::{self, why};
+use tollway_linux::mailbox::{WakeReceiver, Waker};
+use tollway_linux::priority::be_nice;
+use tollway_linux::sys::{self, why};
 
 /// How often to check whether the sets of ipset are listed in time while the rules are read, in ms.
 const LOOKS_MS: i32 = 10;

@@ -11,7 +11,7 @@ use super::message::{Key, family_number};
 use super::program::NftError;
 use super::read::{ListingError, parse};
 use super::socket::NetfilterSocket;
-use crate::filter::nft::json::{only, several, text};
+use tollway_firewall::nft::json::{only, several, text};
 
 /// The most sets that nft lists one by one; if there are more, it lists everything at once.
 const MOST_SINGLE_LISTS: usize = 8;

@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::kernel::{Kernel, verify};
 use super::read::{knows_numbers, parse};
 use super::socket::NetfilterSocket;
-use crate::filter::ir::Ruleset;
-use crate::filter::nft;
-use crate::filter::nft::json::{only, several};
-use crate::mistake::Fault;
-use crate::netlink::Socket;
-use crate::sys::why;
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::mistake::Fault;
+use tollway_firewall::nft;
+use tollway_firewall::nft::json::{only, several};
+use tollway_linux::netlink::Socket;
+use tollway_linux::sys::why;
 
 /// Size of the receive buffer for the kernel's answers, in bytes.
 pub(crate) use super::socket::ROOM;
@@ -55,7 +55,7 @@ impl Loaded {
     }
 
     /// The rules. Where nft's listing differs from the kernel's rules and the meaning is not clear, they are
-    /// [`crate::filter::ir::Step::Unsupported`]. `file` is their file.
+    /// [`tollway_firewall::ir::Step::Unsupported`]. `file` is their file.
     ///
     /// # Errors
     /// Every mistake found.

@@ -14,9 +14,9 @@ use super::message::{Elements, Message, RulesMessage, Table};
 use super::read::{lookups, reached_chains, uses};
 use super::socket::{Listener, NetfilterSocket, RulesReceived};
 use super::{Event, Report, Requests, is_reached};
-use crate::mailbox::WakeReceiver;
-use crate::priority::Hurry;
-use crate::sys::{self, why};
+use tollway_linux::mailbox::WakeReceiver;
+use tollway_linux::priority::Hurry;
+use tollway_linux::sys::{self, why};
 
 /// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);

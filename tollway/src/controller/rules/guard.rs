@@ -4,7 +4,7 @@
 //! of a later fragment as a header if the rule tests one, two or four bytes (`nft_payload_fast_eval` in
 //! `net/netfilter/nf_tables_core.c` does not check `fragoff`).
 
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Chain, Key, Match, PayloadBase, Place, Range, Rule, Ruleset, Selector, Step,
 };
 

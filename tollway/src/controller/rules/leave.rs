@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Action, Key, Match, PayloadBase, Ruleset, Selector, SetId, Step, Target, Test,
 };
 

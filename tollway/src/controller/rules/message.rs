@@ -1,6 +1,6 @@
 //! Messages of nf_tables (`include/uapi/linux/netfilter/nf_tables.h`), as far as Tollway reads them.
 
-use crate::netlink::{self, attributes, find, push};
+use tollway_linux::netlink::{self, attributes, find, push};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u8 = 10;

@@ -22,7 +22,7 @@
 //! The kernel does not forward either while the follower reads rules of chains of hooks input or output that
 //! only test packets.
 //!
-//! [`crate::filter::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside the
+//! [`tollway_firewall::ir::Step::Unsupported`] marks in the ruleset what Tollway cannot decide. Beside the
 //! unsupported steps of any file of rules, these are: rules that log, apply a rate limit, test a set whose
 //! elements expire, or write a DSCP that other rules test; and a few packets that kernels classify
 //! differently (`guard.rs`). [`Needs`] lists the rules that also affect packets that never meet them.
@@ -64,11 +64,11 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
 
-use crate::filter::ir::{Family, Hook, Policy, Ruleset};
-use crate::mailbox::Waker;
-use crate::mistake::quoted;
 use follow::Follow;
 use socket::NetfilterSocket;
+use tollway_firewall::ir::{Family, Hook, Policy, Ruleset};
+use tollway_firewall::mistake::quoted;
+use tollway_linux::mailbox::Waker;
 
 /// A notification of a [`Follower`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::mistake::quoted;
-use crate::programs::{file_of, search_path};
-use crate::sys::why;
+use tollway_firewall::mistake::quoted;
+use tollway_linux::programs::{file_of, search_path};
+use tollway_linux::sys::why;
 
 /// How long nft may run.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::filter::nft::json::text;
+use tollway_firewall::nft::json::text;
 
 /// A chain: family, table, name.
 type Place<'v> = [&'v str; 3];

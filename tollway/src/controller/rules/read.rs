@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::elements::Use;
 use super::kernel::{Kernel, verify};
 use super::{Reading, guard, leave, tracking};
-use crate::filter::ir::{Base, Hook, IrError, Match, Ruleset, Step, Test};
-use crate::filter::nft;
-use crate::filter::nft::json::{only, several, text};
-use crate::mistake::quoted;
+use tollway_firewall::ir::{Base, Hook, IrError, Match, Ruleset, Step, Test};
+use tollway_firewall::mistake::quoted;
+use tollway_firewall::nft;
+use tollway_firewall::nft::json::{only, several, text};
 
 /// Where rules are from, in messages.
 const SOURCE: &str = "the kernel";
@@ -209,7 +209,7 @@ pub(super) fn lookups(rules: &Ruleset, chains: &HashSet<String>) -> HashSet<Stri
 pub(super) fn uses(read: &Read) -> HashMap<String, Use> {
     let rules = &read.reading.rules;
     let mut uses = HashMap::new();
-    for (set, version) in rules.sets.iter().zip(crate::filter::program::live_versions(rules)) {
+    for (set, version) in rules.sets.iter().zip(tollway_firewall::program::live_versions(rules)) {
         if set.name.is_empty() {
             continue;
         }

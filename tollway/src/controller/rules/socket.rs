@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::message::{self, Elements, Key, List, Message, RulesMessage, Table};
-use crate::netlink::{self, Received, Socket};
-use crate::sys;
+use tollway_linux::netlink::{self, Received, Socket};
+use tollway_linux::sys;
 
 /// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::reach::Reach;
 use super::{Need, Needs};
-use crate::filter::nft::json::{number, only, several, text};
-use crate::filter::nft::words;
+use tollway_firewall::nft::json::{number, only, several, text};
+use tollway_firewall::nft::words;
 
 /// Statements and expressions that need tracking or reassembly, and the reason to report.
 const BEGINS: &[(&str, &str)] = &[

@@ -15,12 +15,12 @@ use crate::controller::fib_sync::{FibSyncError, Installed};
 use crate::controller::offload::Offload;
 use crate::controller::plan::Plan;
 use crate::controller::rules;
-use crate::filter::ir::Ruleset;
-use crate::filter::log::Logger;
 use crate::installer::{InstallError, Next, PATIENCE};
 use crate::model::Model;
 use crate::ports::{Device, Devices, State};
 use crate::worker::WorkerMailbox;
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::log::Logger;
 
 impl Controller {
     /// Installs what has changed.

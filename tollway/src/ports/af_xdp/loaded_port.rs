@@ -10,10 +10,10 @@ use tollway_dataplane::id::PortId;
 use super::Kept;
 use super::steps::{Program, Refusal, Target};
 use crate::model::XdpPathMode;
-use crate::net::Mac;
-use crate::sync::lock;
-use crate::xdp::{Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
-use crate::xdp_path::Ports;
+use tollway_linux::sync::lock;
+use tollway_net::Mac;
+use tollway_xdp::xdp_path::Ports;
+use tollway_xdp::{Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
 
 /// The XDP program of one port.
 pub struct LoadedPort {

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::interface::{self, Facts, is_absent};
 use super::{AfXdp, State, socket};
-use crate::sys::why;
+use tollway_linux::sys::why;
 
 impl AfXdp {
     /// Checks whether the interface still exists, is up, and has the same properties.

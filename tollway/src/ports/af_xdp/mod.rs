@@ -50,9 +50,9 @@ pub use umem::SharedUmem;
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State};
 use crate::model::AfXdpMode;
-use crate::net::Mac;
-use crate::sys::why;
-use crate::xdp;
+use tollway_linux::sys::why;
+use tollway_net::Mac;
+
 use climb::{Lent, ModeClimber, Outcome};
 use custody::Custody;
 use steps::Open;
@@ -207,7 +207,7 @@ impl AfXdp {
             maintained_ns: 0,
         };
         // A predecessor's program is taken over first, so that it can be detached.
-        if idle.is_none() || xdp::program_of(facts.index.cast_unsigned()).is_some() {
+        if idle.is_none() || tollway_xdp::program_of(facts.index.cast_unsigned()).is_some() {
             let target = target(device, &facts, (queues, this.chunks), this.mac);
             let lent = lend(umem, &mut this.custody, target);
             let outcome = this.program.climb(shared, target, mode, &lent);
@@ -517,7 +517,7 @@ impl Device for AfXdp {
         self.missed + sockets.map(socket::Socket::missed).sum::<u64>()
     }
 
-    fn finish(&mut self) -> Result<(), crate::capture::CaptureError> {
+    fn finish(&mut self) -> Result<(), tollway_capture::CaptureError> {
         self.program.detach();
         Ok(())
     }

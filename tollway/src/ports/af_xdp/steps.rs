@@ -10,8 +10,8 @@ use super::DEVICE_STOPS;
 use super::socket::{self, QueueShare, Socket};
 use super::umem::{Binding, SharedUmem};
 use crate::model::AfXdpMode;
-use crate::net::Mac;
-use crate::sys::why;
+use tollway_linux::sys::why;
+use tollway_net::Mac;
 
 /// The pause before a busy queue is tried again.
 const AGAIN: Duration = Duration::from_millis(5);

@@ -13,7 +13,7 @@ use libc::{c_int, c_void};
 use tollway_dataplane::frame::{Area, HEADROOM};
 
 use super::ring::Memory;
-use crate::sys::{Plain, check, get_option, set_option};
+use tollway_linux::sys::{check, get_option, set_option};
 
 /// The kernel's headroom before a received frame (XDP_PACKET_HEADROOM).
 const KERNEL_HEADROOM: u32 = 256;
@@ -23,13 +23,6 @@ const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 const TX_BUDGET: c_int = 256;
 /// Bytes that may be in transit through the kernel in copy mode.
 const SEND_BYTES: c_int = 16 << 20;
-
-// SAFETY: numbers, four of 64 bits for each of four rings.
-unsafe impl Plain for libc::xdp_mmap_offsets {}
-// SAFETY: two numbers of 64 bits and four of 32.
-unsafe impl Plain for libc::xdp_umem_reg {}
-// SAFETY: six numbers of 64 bits.
-unsafe impl Plain for libc::xdp_statistics {}
 
 /// The four rings of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tollway_dataplane::frame::{Area, Umem};
 
-use crate::sync::lock;
+use tollway_linux::sync::lock;
 
 /// How a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

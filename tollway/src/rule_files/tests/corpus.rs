@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use super::super::script::load;
 use super::frames::{self, Given};
-use crate::filter::eval::{self, Fate, Packet, State};
-use crate::filter::ir::{Hook, Reject, Ruleset};
+use tollway_firewall::eval::{self, Fate, Packet, State};
+use tollway_firewall::ir::{Hook, Reject, Ruleset};
 
 /// Every file of the corpus.
 pub(super) fn files() -> Vec<PathBuf> {
@@ -27,7 +27,7 @@ fn packets_meet_the_fate_that_is_written() {
         let text = std::fs::read_to_string(&file).unwrap();
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let rules = load(&file).unwrap_or_else(|mistakes| {
-            panic!("{name}: {}", crate::mistake::report(&mistakes));
+            panic!("{name}: {}", tollway_firewall::mistake::report(&mistakes));
         });
         let mut state = State::new(&rules);
         for (number, line) in text.lines().enumerate() {
@@ -87,7 +87,7 @@ fn fate(rules: &Ruleset, state: &mut State, given: &Given) -> String {
 }
 
 fn count(rules: &Ruleset, state: &State, line: &str) -> String {
-    let of = |counter: &crate::filter::ir::Counter| {
+    let of = |counter: &tollway_firewall::ir::Counter| {
         counter.name.as_ref().is_some_and(|name| line.starts_with(name.as_str()))
     };
     let counter = rules.counters.iter().position(of);

@@ -1,7 +1,7 @@
 //! nft's mistakes are at their place, and a file that is loaded leaves nothing behind.
 
 use super::super::script::listing;
-use crate::mistake::Mistake;
+use tollway_firewall::mistake::Mistake;
 
 fn refused(text: &str) -> Vec<Mistake> {
     let folder = tempfile::tempdir().unwrap();

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::Script;
 use crate::controller::rules::file::Loaded;
-use crate::filter::ir::Step;
-use crate::filter::nft::json::{only, several, text};
-use crate::netlink::Apart;
+use tollway_firewall::ir::Step;
+use tollway_firewall::nft::json::{only, several, text};
+use tollway_linux::netlink::Apart;
 
 /// nft's listing without the numbers that the kernel assigned.
 fn listed(loaded: &Loaded) -> Value {

@@ -1,8 +1,8 @@
 //! Random rules in nft's language.
 
 use super::super::script::load;
-use crate::filter::ir::Ruleset;
-use crate::filter::program::tests::{Dice, million};
+use tollway_firewall::ir::Ruleset;
+use tollway_firewall::program::tests::{Dice, million};
 
 /// What all rulesets contain beside their rules. Each chain leads only to later ones.
 const OBJECTS: &str = "

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::super::script::listing;
 use super::corpus::files;
-use crate::filter::nft::json::{only, several, text};
-use crate::filter::nft::read;
+use tollway_firewall::nft::json::{only, several, text};
+use tollway_firewall::nft::read;
 
 /// A listing's rules with their places.
 fn rules(listing: &str) -> Vec<(String, Value)> {
@@ -40,7 +40,7 @@ fn written_rules_are_read_as_the_same() {
             }
         }
         let listing = listing(second.path()).unwrap_or_else(|mistakes| {
-            panic!("{name}: {}", crate::mistake::report(&mistakes));
+            panic!("{name}: {}", tollway_firewall::mistake::report(&mistakes));
         });
         let (before, after) = (rules(&first), rules(&listing));
         for (before, after) in before.iter().zip(&after) {

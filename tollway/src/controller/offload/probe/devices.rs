@@ -5,8 +5,8 @@ use std::io;
 
 use crate::controller::kernel::Ifindex;
 use crate::controller::netlink::{link_body, xdp_program};
-use crate::netlink::QuerySocket;
-use crate::netlink::{Attribute, find};
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::{Attribute, find};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -85,7 +85,7 @@ fn marks(mapping: &Attribute<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::push;
+    use tollway_linux::netlink::push;
 
     /// A message about device 7 of a kind.
     fn message(kind: u16, info: &[u8]) -> Vec<u8> {

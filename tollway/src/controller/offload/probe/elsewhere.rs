@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd;
 
 use crate::controller::kernel::Ifindex;
 use crate::controller::netlink::link_body;
-use crate::netlink::QuerySocket;
-use crate::netlink::{find, push};
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::{find, push};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hooks::{self, Hook};
 use super::{Legacy, PerFamily, Probes, QueryResult, count, known, tables, taps, text};
 use crate::controller::kernel::Ifindex;
-use crate::xdp;
 
 /// The result of a quick poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +24,7 @@ impl Glance {
     /// Polls the network namespace of this thread and some devices. Skips queries that the kernel did not
     /// answer in `before`.
     pub fn take(devices: impl IntoIterator<Item = Ifindex>, before: &Probes) -> Self {
-        let tcx = |ifindex| (ifindex, known(xdp::tcx(ifindex)));
+        let tcx = |ifindex| (ifindex, known(tollway_xdp::tcx(ifindex)));
         Self {
             tcx: devices.into_iter().map(tcx).collect(),
             legacy: known(tables::legacy()),

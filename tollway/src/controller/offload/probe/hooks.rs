@@ -11,9 +11,8 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::controller::offload::PerFamily;
-use crate::netlink::QuerySocket;
-use crate::netlink::{find, push};
-use crate::xdp;
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::{find, push};
 
 /// `NFNL_SUBSYS_HOOK` and `NFNL_MSG_HOOK_GET`.
 const HOOK_GET: u16 = 12 << 8;
@@ -97,7 +96,7 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
 
 /// The BPF programs, which need no list of hooks; `None` if the kernel does not list these either.
 fn bpf() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
-    let Some(hooks) = xdp::netfilter_hooks()? else { return Ok(None) };
+    let Some(hooks) = tollway_xdp::netfilter_hooks()? else { return Ok(None) };
     let mut both = PerFamily::<BTreeSet<Hook>>::default();
     for (protocol, into) in PROTOCOLS.into_iter().zip([&mut both.v4, &mut both.v6]) {
         let forwards = |(family, hook): &&(u32, u32)| {

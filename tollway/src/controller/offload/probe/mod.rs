@@ -27,9 +27,9 @@ pub use xfrm::Xfrm;
 
 use super::PerFamily;
 use crate::controller::kernel::{Ifindex, Netdev};
-use crate::netlink::QuerySocket;
-use crate::sys::why;
-use crate::xdp;
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::sys::why;
+
 use devices::Nature;
 use tc::Hung;
 
@@ -228,7 +228,7 @@ fn device(
     hung: &QueryResult<BTreeMap<Ifindex, Hung>>,
 ) -> Device {
     let hung = hung.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
-    let tcx = known(xdp::tcx(ifindex));
+    let tcx = known(tollway_xdp::tcx(ifindex));
     // One match of either kind is enough; otherwise both results have to be known.
     let filters = |of_tc: fn(&Hung) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
         let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
@@ -265,7 +265,7 @@ fn has_own_hash(netdev: &Netdev) -> bool {
     };
     match netdev.kind.as_deref() {
         Some("veth") => true,
-        _ => xdp::hashes(&netdev.name).unwrap_or(true) || by_rps(),
+        _ => tollway_xdp::hashes(&netdev.name).unwrap_or(true) || by_rps(),
     }
 }
 
@@ -274,12 +274,12 @@ fn has_own_hash(netdev: &Netdev) -> bool {
 fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
     let name = netdev.name.as_str();
     match netdev.kind.as_deref() {
-        None if xdp::strips_tags(name).unwrap_or(false) => Tags::Stripped,
+        None if tollway_xdp::strips_tags(name).unwrap_or(false) => Tags::Stripped,
         Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
-            Some(peer) if xdp::sends_tags_beside(&peer.name).unwrap_or(true) => {
+            Some(peer) if tollway_xdp::sends_tags_beside(&peer.name).unwrap_or(true) => {
                 Tags::ByPeer(peer.name.clone())
             }
-            None if xdp::rxvlan(name).unwrap_or(true) => Tags::ByPeerElsewhere,
+            None if tollway_xdp::rxvlan(name).unwrap_or(true) => Tags::ByPeerElsewhere,
             _ => Tags::Kept,
         },
         _ => Tags::Kept,
@@ -290,7 +290,7 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
 fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> QueryResult<Option<u32>> {
     use caps::{CapSet, Capability, has_cap};
     let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    match (xdp, xdp::program_of(ifindex)) {
+    match (xdp, tollway_xdp::program_of(ifindex)) {
         (None, _) => Ok(None),
         (Some(_), None) if !may(Capability::CAP_BPF) && !may(Capability::CAP_SYS_ADMIN) => {
             Err(Unknown("only root may, run it so".to_owned()))
@@ -305,10 +305,12 @@ fn checksums(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>, nature: &Natu
     match netdev.kind.as_deref() {
         Some("tun") if nature.vnet_hdr => Checksums::ByOwner,
         Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
-            Some(peer) if xdp::leaves_checksums(&peer.name).unwrap_or(true) => {
+            Some(peer) if tollway_xdp::leaves_checksums(&peer.name).unwrap_or(true) => {
                 Checksums::ByPeer(peer.name.clone())
             }
-            None if xdp::rx_checksums(&netdev.name).unwrap_or(true) => Checksums::ByPeerElsewhere,
+            None if tollway_xdp::rx_checksums(&netdev.name).unwrap_or(true) => {
+                Checksums::ByPeerElsewhere
+            }
             _ => Checksums::Whole,
         },
         _ => Checksums::Whole,

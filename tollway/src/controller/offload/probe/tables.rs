@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
 
 use crate::controller::offload::PerFamily;
-use crate::sys;
+use tollway_linux::sys;
 
 /// The differences between the families.
 struct Layout {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use crate::controller::kernel::Ifindex;
-use crate::netlink::QuerySocket;
-use crate::netlink::find;
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::find;
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_GETQDISC: u16 = 38;
@@ -111,7 +111,7 @@ fn has_filters(route: &mut QuerySocket, ifindex: Ifindex, parent: u32) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::push;
+    use tollway_linux::netlink::push;
 
     #[test]
     fn a_discipline_is_read_and_the_default_is_recognized() {

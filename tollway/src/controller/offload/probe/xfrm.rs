@@ -8,8 +8,8 @@ use std::io;
 use netlink_sys::protocols::NETLINK_XFRM;
 
 use crate::controller::offload::PerFamily;
-use crate::netlink::QuerySocket;
-use crate::netlink::find;
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::find;
 
 const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 const XFRM_MSG_GETPOLICY: u16 = 0x15;
@@ -73,7 +73,7 @@ fn policy(body: &[u8]) -> Option<PerFamily<bool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::push;
+    use tollway_linux::netlink::push;
 
     fn of(family: i32, direction: u8, id: Option<u32>) -> Vec<u8> {
         let mut body = vec![0; POLICY];

@@ -2,8 +2,8 @@
 
 use super::super::message::{attribute, be_word, name as text};
 use super::Contents;
-use crate::netlink::{self, attributes, push};
 use tollway_dataplane::stages::filter::Element;
+use tollway_linux::netlink::{self, attributes, push};
 
 /// `NFNL_SUBSYS_IPSET`.
 const SUBSYSTEM: u16 = 6;

@@ -19,7 +19,7 @@ use std::io;
 use tollway_dataplane::stages::filter::Element;
 
 use super::socket::NetfilterSocket;
-use crate::sys::why;
+use tollway_linux::sys::why;
 pub(super) use watch::{Look, Watch};
 
 /// What precedes the name of such a set in the rules.

@@ -4,7 +4,7 @@ use super::message::Head;
 use super::watch::Watched;
 use super::*;
 use crate::controller::rules::elements::Use;
-use crate::netlink::push;
+use tollway_linux::netlink::push;
 
 fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -15,9 +15,9 @@ use super::{Budget, Contents, IpSet, list};
 use crate::controller::rules::ElementChange;
 use crate::controller::rules::elements::Use;
 use crate::controller::rules::socket::NetfilterSocket;
-use crate::mailbox::{Mailbox, MailboxReceiver, WakeReceiver, Waker};
-use crate::priority::Hurry;
-use crate::sys;
+use tollway_linux::mailbox::{Mailbox, MailboxReceiver, WakeReceiver, Waker};
+use tollway_linux::priority::Hurry;
+use tollway_linux::sys;
 
 /// How often the sets are listed.
 const PERIOD: Duration = Duration::from_millis(60);

@@ -2,7 +2,7 @@
 
 use super::field::{Base, Datum, Entry, Field, IIF, LEN, OIF, all};
 use crate::controller::rules::message::{attribute, be_word, name};
-use crate::netlink::attributes;
+use tollway_linux::netlink::attributes;
 
 /// An element of a set in the kernel, or one end of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! `include/uapi/linux/netfilter/nf_tables.h`). An expression with any unknown part is [`Expression::Other`].
 
 use super::super::message::{attribute, be_word, name};
-use crate::netlink::attributes;
+use tollway_linux::netlink::attributes;
 
 /// A register, identified by its first word; see [`register`].
 pub(super) type Register = usize;

@@ -4,7 +4,7 @@ use super::field::{
     Base, Field, IIF, IIFNAME, L4PROTO, LEN, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
     all,
 };
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as ListedTest,
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::expression::Expression;
 use super::{Chain, Kernel, Rule, match_set, multiport, version};
 use crate::controller::rules::elements::element;
-use crate::filter::nft::json::{number, only, text};
+use tollway_firewall::nft::json::{number, only, text};
 
 /// The placeholder for a rule that nft does not list.
 const UNLISTED: &str = "unlisted";

@@ -30,9 +30,9 @@ use std::io;
 use super::ipset::{Budget, Contents, IpSet};
 use super::message::{List, Table, attribute, be_word, family_number, name};
 use super::socket::NetfilterSocket;
-use crate::netlink::attributes;
 use elements::{Item, items};
 use expression::{Expression, expressions};
+use tollway_linux::netlink::attributes;
 pub(super) use verify::verify;
 
 /// The kernel's own lists of chains, rules and sets.

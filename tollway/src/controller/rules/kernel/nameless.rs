@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::elements::{in_one_form, is_number_of_device};
 use super::field::{Datum, Entry, Field};
 use super::listed::{Site, name_range};
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Datum as ListedDatum, Elements, Item, Key, LinkPattern, Range, Selector, Verdict,
 };
 
@@ -107,7 +107,7 @@ impl Site<'_> {
     }
 
     fn datum(&self, datum: &ListedDatum) -> Datum {
-        let chain = |id: &crate::filter::ir::ChainId| {
+        let chain = |id: &tollway_firewall::ir::ChainId| {
             let name = self.names.get(id.0).and_then(|name| name.strip_prefix(self.table));
             name.map(str::to_owned)
         };

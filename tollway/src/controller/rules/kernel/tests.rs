@@ -2,7 +2,7 @@ use super::expression::{Expression, expressions};
 use super::field::{Base, Field, LEN, Test};
 use super::program::{Act, SetContents, Sets, parts};
 use super::{match_set, multiport};
-use crate::netlink::push;
+use tollway_linux::netlink::push;
 
 struct NoSets;
 

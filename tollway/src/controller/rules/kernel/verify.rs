@@ -15,7 +15,7 @@ use super::field::{
 use super::listed::{Site, is_presence};
 use super::merged::apart;
 use super::program::{Act, Part, is_tcp, parts, version};
-use crate::filter::ir::{
+use tollway_firewall::ir::{
     Action, Chain, ChainId, Counter, Family, Hook, Limit, LimitUnit, Match, Place, Range, Reject,
     Rule, Ruleset, Selector, Set, SetId, Step, Target, Verdict,
 };

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::super::file::Loaded;
-use crate::filter::ir::{Ruleset, Step};
 use crate::rule_files::loaded;
+use tollway_firewall::ir::{Ruleset, Step};
 
 /// One rule, as the kernel has it.
 fn load(rule: &str) -> Loaded {

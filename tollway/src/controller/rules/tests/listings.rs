@@ -6,9 +6,9 @@ use super::super::elements::Use;
 use super::super::program::list_by;
 use super::super::read::{ListingError, Read, parse, uses};
 use super::super::{Need, Reading};
-use crate::filter::ir::{Action, Step};
-use crate::filter::offload::{Offload, offload};
 use crate::rule_files;
+use tollway_firewall::ir::{Action, Step};
+use tollway_firewall::offload::{Offload, offload};
 
 /// Rules in nft's listing.
 fn listed(text: &str) -> String {
@@ -17,7 +17,7 @@ fn listed(text: &str) -> String {
     // nft requires line breaks around the end of a block.
     std::fs::write(&file, text.replace("} }", "\n}\n}\n")).unwrap();
     rule_files::listing(&file)
-        .unwrap_or_else(|mistakes| panic!("{}", crate::mistake::report(&mistakes)))
+        .unwrap_or_else(|mistakes| panic!("{}", tollway_firewall::mistake::report(&mistakes)))
 }
 
 fn read(listing: &str, generation: u32, moving: &HashSet<String>) -> Result<Read, ListingError> {

@@ -1,7 +1,7 @@
 //! Messages in the kernel's format.
 
 use super::super::message::{Elements, Key, Message, RulesMessage, Table, read};
-use crate::netlink;
+use tollway_linux::netlink;
 
 /// The messages of a datagram.
 fn messages(mut bytes: &[u8]) -> Vec<RulesMessage> {

@@ -1,0 +1,101 @@
+//! ipfw: reads FreeBSD's rule files (ipfw(8)) into the intermediate form.
+//!
+//! A file is one of these: the argument of `ipfw FILE`, a script of `ipfw add ...` lines without variables,
+//! or the output of `ipfw list` or `ipfw show`. Rules mean what `ipfw_chk` does with them
+//! (`sys/netpfil/ipfw/ip_fw2.c`, FreeBSD 13 and later).
+//!
+//! - Each packet passes the list twice: when received (`in`, hook prerouting, before the route lookup) and
+//!   before it is sent (`out`, hook forward). If the file has rules about layer 2 (`layer2`, `mac`,
+//!   `mac-type`), the packet passes it four times: at hooks ingress and egress too, as with
+//!   `net.link.ether.ipfw=1`. Then the whole list applies to layer 2 as well; rules that are not meant for it
+//!   say `not layer2`. All passes share a rule's counter.
+//! - `allow` ends the pass only: a packet allowed `in` can be denied `out`. Rule 65535 denies.
+//! - Before the rules, as in FreeBSD, packets with truncated headers and IPv6 packets with unknown headers
+//!   are denied. They have counters of their own.
+//! - `skipto` never jumps backwards; `call` may, but not in a circle.
+//! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
+//!
+//! Limits: no states, no translation, no pipes, no `me`: each is a mistake, and its message says what to write
+//! instead. The reader reports all mistakes of a file. IPv6 packets with an authentication header are denied,
+//! since the reader does not look behind it. So are later fragments whose first header is another extension
+//! header. Unknown types of routing headers are not denied. `logamount` is accepted but does not stop the
+//! log. The bytes counted at layer 2 for received packets include those behind the packet. The rules do not
+//! see what the router itself sends: it takes the kernel path.
+
+mod action;
+mod address;
+mod body;
+mod chains;
+mod conditions;
+mod guard;
+mod list;
+mod names;
+mod options;
+mod rule;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+mod words;
+
+use super::ir::Ruleset;
+use crate::mistake::{Ledger, Mistake};
+use list::List;
+use rule::{Action, Links, Lookup, Rule, Test};
+use table::Kind;
+
+/// Reads a rule file; `file` is its name, for messages.
+///
+/// # Errors
+/// Every mistake found. A rule that cannot be executed exactly is a mistake too: the kernel cannot
+/// decide instead, as it does not know the rules.
+pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
+    let mut ledger = Ledger::new(file, text);
+    let list = List::read(text, &mut ledger);
+    for rule in &list.rules {
+        hold(&list, rule, &mut ledger);
+    }
+    let rules = chains::chains(&list, file);
+    if rules.check().is_err() {
+        let calls = |rule: &&Rule| matches!(rule.action, Action::Call(_));
+        let place = list.rules.iter().find(calls).map_or(0..0, |rule| rule.span.clone());
+        ledger.relation(
+            place,
+            "calls go round in a circle, or are more than 16 deep",
+            "let each called part end with a return, and call forwards",
+        );
+    }
+    let mistakes = ledger.finish();
+    if mistakes.is_empty() { Ok(rules) } else { Err(mistakes) }
+}
+
+/// Reports what is wrong with a rule in the context of others: pipes of rules that run, tables of another
+/// type.
+fn hold(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
+    if list.disabled >> rule.set & 1 == 1 {
+        return;
+    }
+    if rule.action == Action::Pipe {
+        ledger.relation(
+            rule.span.clone(),
+            "pipes and queues are not forwarded through yet",
+            "write allow instead, or disable the rule's set",
+        );
+    }
+    for term in rule.blocks.iter().flatten() {
+        let (name, kind, what) = match &term.test {
+            Test::Table(_, name, _) | Test::Lookup(Lookup::Address(_), name) => {
+                (name, Kind::Address, "addr")
+            }
+            Test::Lookup(_, name) => (name, Kind::Number, "number"),
+            Test::Link(_, Links::Table(name, _)) => (name, Kind::Link, "iface"),
+            _ => continue,
+        };
+        if list.tables.get(name).is_some_and(|table| table.kind != kind) {
+            ledger.relation(
+                rule.span.clone(),
+                format!("table {name} is not of the type that is looked up here"),
+                format!("create it with type {what}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Matches: the list of all, and those that test the transport header.
+
+use super::Family;
+use super::check::Check;
+use super::fields;
+use super::header::{Header, has_extensions};
+use super::names;
+use super::once::{Options, Used, needs_option};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
+use crate::ir::{Match, PayloadBase, Range, Selector, Step};
+use crate::mistake::{Fault, Span, quoted};
+
+/// Unsupported matches that test only the packet, or state that the packet does not change.
+const UNKNOWN: [&str; 25] = [
+    "addrtype",
+    "bpf",
+    "cgroup",
+    "cluster",
+    "connbytes",
+    "connlabel",
+    "connmark",
+    "conntrack",
+    "cpu",
+    "devgroup",
+    "ecn",
+    "eui64",
+    "helper",
+    "ipv6header",
+    "mh",
+    "osf",
+    "owner",
+    "physdev",
+    "policy",
+    "realm",
+    "rpfilter",
+    "state",
+    "string",
+    "tcpmss",
+    "u32",
+];
+
+/// Matches that need connection tracking.
+const TRACKING: [&str; 9] = [
+    "cluster",
+    "connbytes",
+    "connlabel",
+    "connlimit",
+    "connmark",
+    "conntrack",
+    "helper",
+    "socket",
+    "state",
+];
+
+/// `XT_MULTI_PORTS`.
+const MOST_PORTS: usize = 15;
+
+/// A match of a rule.
+#[derive(Clone, Debug)]
+pub(super) struct Loaded {
+    pub(super) name: String,
+    kind: Kind,
+    checks: Vec<Check>,
+    /// Rate and burst of a limit.
+    rate: fields::Rate,
+    used: Used,
+    /// Its position in the rule.
+    place: Span,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Two ports at the beginning of a header.
+    Ports {
+        protocol: u8,
+    },
+    Multiport,
+    Icmp,
+    /// A 32-bit number in the header.
+    Spi {
+        option: &'static str,
+        protocol: u8,
+        offset: u8,
+    },
+    Field,
+    Limit,
+    /// An IPv6 extension header: packets without it never match.
+    Extension,
+    Unknown,
+    UnknownState,
+}
+
+impl Loaded {
+    /// Starts a match.
+    pub(super) fn new(
+        word: &Word,
+        name: &str,
+        header: &Header,
+        family: Family,
+    ) -> Result<Self, SpannedFault> {
+        let six = family == Family::Ip6;
+        let kind = match name {
+            "tcp" => Kind::Ports { protocol: 6 },
+            "udp" => Kind::Ports { protocol: 17 },
+            "sctp" => Kind::Ports { protocol: 132 },
+            "dccp" => Kind::Ports { protocol: 33 },
+            "icmp" if !six => Kind::Icmp,
+            "icmp6" | "icmpv6" if six => Kind::Icmp,
+            "esp" => Kind::Spi { option: "--espspi", protocol: 50, offset: 0 },
+            "ah" if !six => Kind::Spi { option: "--ahspi", protocol: 51, offset: 4 },
+            "ah" | "frag" | "rt" | "hbh" | "dst" if six => Kind::Extension,
+            "multiport" => Kind::Multiport,
+            "limit" => Kind::Limit,
+            name if fields::is_one(name, family) => Kind::Field,
+            name if UNKNOWN.contains(&name) => Kind::Unknown,
+            name if is_sound(name) => Kind::UnknownState,
+            _ => {
+                return wrong(word, format!("{} is no match", quoted(name)), "write its name");
+            }
+        };
+        let mut loaded = Self {
+            name: name.to_owned(),
+            kind,
+            checks: Vec::new(),
+            rate: fields::Rate::default(),
+            used: Used::default(),
+            place: word.span.clone(),
+        };
+        loaded.check(word, header, family)?;
+        loaded.begin(family);
+        Ok(loaded)
+    }
+
+    /// Says whether it needs connection tracking.
+    pub(super) fn tracks(&self) -> bool {
+        TRACKING.contains(&self.name.as_str())
+    }
+
+    /// Checks that the rule requires the header that the match tests: the kernel rejects other rules.
+    fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
+        let wanted: &[u8] = match self.kind {
+            Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
+            Kind::Icmp if family == Family::Ip6 => &[58],
+            Kind::Icmp => &[1],
+            Kind::Multiport => &[6, 17, 33, 132, 136],
+            _ => return Ok(()),
+        };
+        match header.only_protocol() {
+            Some(protocol) if wanted.contains(&protocol) => Ok(()),
+            _ => wrong(
+                word,
+                format!("-m {} is in a rule for other protocols", self.name),
+                "write -p with its protocol before it",
+            ),
+        }
+    }
+
+    fn begin(&mut self, family: Family) {
+        let least = match self.kind {
+            Kind::Ports { protocol: 6 } => 20,
+            Kind::Ports { protocol: 17 } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
+            Kind::Ports { .. } | Kind::Spi { .. } => 12,
+            Kind::Multiport => 4,
+            Kind::Extension => {
+                self.checks.push(Check::one(has_extensions(), false));
+                return self.unknown("the match");
+            }
+            Kind::Unknown | Kind::UnknownState => return self.unknown("the match"),
+            Kind::Field | Kind::Limit => return,
+        };
+        let mut cases = vec![Check::shorter_than(least)];
+        // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
+        if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
+            cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
+        }
+        self.checks.push(Check::Hotdrop(cases));
+    }
+
+    fn unknown(&mut self, what: &str) {
+        let why = format!("{what} {} of iptables takes the kernel path", self.name);
+        self.checks.push(match self.kind {
+            Kind::UnknownState => Check::UnknownState(why),
+            _ => Check::Unknown(why),
+        });
+    }
+}
+
+impl Options for Loaded {
+    fn used(&mut self) -> &mut Used {
+        &mut self.used
+    }
+
+    fn take(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, SpannedFault> {
+        let name = option.text.as_str();
+        let check = match (self.kind, name) {
+            (Kind::Ports { .. }, "--sport" | "--source-port") => {
+                let ports = value::range(words.value(option)?, 0xffff)?;
+                Check::one(Match::in_ranges(Selector::SourcePort, [ports]), negate)
+            }
+            (Kind::Ports { .. }, "--dport" | "--destination-port") => {
+                let ports = value::range(words.value(option)?, 0xffff)?;
+                Check::one(Match::in_ranges(Selector::DestinationPort, [ports]), negate)
+            }
+            (Kind::Ports { protocol: 6 }, "--syn") => flags(0x17, 0x02, negate),
+            (Kind::Ports { protocol: 6 }, "--tcp-flags") => {
+                let mask = tcp_flags(words.value(option)?)?;
+                flags(mask, tcp_flags(words.value(option)?)?, negate)
+            }
+            (Kind::Icmp, "--icmp-type") if family == Family::Ip => {
+                icmp(words.value(option)?, negate, family)?
+            }
+            (Kind::Icmp, "--icmpv6-type") if family == Family::Ip6 => {
+                icmp(words.value(option)?, negate, family)?
+            }
+            (Kind::Spi { option: own, offset, .. }, name) if name == own => {
+                let spis = value::range(words.value(option)?, u32::MAX.into())?;
+                let selector = Selector::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
+                Check::one(Match::in_ranges(selector, [spis]), negate)
+            }
+            (Kind::Multiport, _) => {
+                let Some(checks) = multiport(option, negate, words)? else { return Ok(false) };
+                self.checks.extend(checks);
+                return Ok(true);
+            }
+            (Kind::Limit, _) => return self.rate.option(option, negate, words),
+            (Kind::Field, _) => {
+                let Some(checks) = fields::option(&self.name, option, negate, words, family)?
+                else {
+                    return Ok(false);
+                };
+                self.checks.extend(checks);
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        self.checks.push(check);
+        Ok(true)
+    }
+}
+
+impl Loaded {
+    /// Handles an unknown option.
+    pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
+        words.skip_values();
+        if !matches!(self.kind, Kind::Unknown | Kind::UnknownState | Kind::Extension) {
+            let why = format!(
+                "{} of the match {} takes the kernel path",
+                quoted(&option.text),
+                self.name
+            );
+            self.checks.push(Check::Unknown(why));
+        }
+    }
+
+    /// Reports what is missing, once the whole rule is parsed.
+    pub(super) fn check_whole(&self) -> Result<(), SpannedFault> {
+        if self.used.is_any() || !needs_option(&self.name) {
+            return Ok(());
+        }
+        let what = format!("-m {} has no option", self.name);
+        Err((self.place.clone(), Fault::new(what, "write what it is to match")))
+    }
+
+    /// Its checks.
+    pub(super) fn checks(self) -> Vec<Check> {
+        let mut checks = self.checks;
+        match self.kind {
+            Kind::Limit => checks.push(self.rate.check()),
+            // Excludes later fragments; a condition on the header does that too.
+            Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
+                if !checks.iter().any(|check| matches!(check, Check::Holds(_) | Check::Never)) =>
+            {
+                checks.push(Check::one(Match::is(Selector::FragmentOffset, 0), false));
+            }
+            _ => {}
+        }
+        checks
+    }
+}
+
+fn is_sound(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    !name.is_empty() && name.len() < 30 && !name.starts_with('-') && name.bytes().all(plain)
+}
+
+fn flags(mask: u8, set: u8, negate: bool) -> Check {
+    let key = crate::ir::Key::masked(Selector::TcpFlags, mask.into());
+    Check::one(Match::is(key, set.into()), negate)
+}
+
+fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
+    match names::tcp_flags(&word.text) {
+        Some(flags) => Ok(flags),
+        None => wrong(
+            word,
+            format!("{} are no TCP flags", quoted(&word.text)),
+            "write some of FIN,SYN,RST,PSH,ACK,URG, or ALL, or NONE",
+        ),
+    }
+}
+
+/// A type, optionally with a code.
+fn icmp(word: &Word, negate: bool, family: Family) -> Result<Check, SpannedFault> {
+    let (kind, code) = match names::icmp(&word.text, family) {
+        Some(found) => found,
+        None => match word.text.split_once('/') {
+            None => (value::number(word, 255)? as u8, None),
+            Some((kind, code)) => {
+                let code = value::in_word(word, code, 255)? as u8;
+                (value::in_word(word, kind, 255)? as u8, Some(code))
+            }
+        },
+    };
+    // `icmp_type_code_match`: 255 means any in IPv4.
+    if kind == 255 && family == Family::Ip {
+        return Ok(if negate {
+            Check::Never
+        } else {
+            Check::one(Match::is(Selector::FragmentOffset, 0), false)
+        });
+    }
+    let kind = Match::is(Selector::IcmpType, kind.into());
+    let code = code.map(|code| Match::is(Selector::IcmpCode, code.into()));
+    Ok(match (code, negate) {
+        (None, _) => Check::one(kind, negate),
+        (Some(code), false) => Check::Holds(Step::Any(vec![vec![kind, code]])),
+        (Some(code), true) => {
+            Check::Holds(Step::Any(vec![vec![kind.negated()], vec![code.negated()]]))
+        }
+    })
+}
+
+/// Ports and ranges, at most as many as `xt_multiport` has room for: a range takes two places.
+fn port_list(word: &Word) -> Result<Vec<Range>, SpannedFault> {
+    let parts = || word.text.split(',');
+    if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {
+        let what = format!("{} has a range with one end", quoted(&word.text));
+        return wrong(word, what, "write both, like 1024:65535");
+    }
+    let places: usize = parts().map(|part| 1 + usize::from(part.contains(':'))).sum();
+    if places > MOST_PORTS {
+        let what = format!("{} are too many ports, a range counting twice", quoted(&word.text));
+        return wrong(word, what, format!("write {MOST_PORTS} at most, and more rules"));
+    }
+    value::ranges(word, 0xffff)
+}
+
+fn multiport(
+    option: &Word,
+    negate: bool,
+    words: &mut Cursor<'_>,
+) -> Result<Option<Vec<Check>>, SpannedFault> {
+    let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
+    let selectors: &[Selector] = match option.text.as_str() {
+        "--sports" | "--source-ports" => &[source],
+        "--dports" | "--destination-ports" => &[destination],
+        "--ports" => &[source, destination],
+        _ => return Ok(None),
+    };
+    let ports = port_list(words.value(option)?)?;
+    let ports = |selector: &Selector| Match::in_ranges(*selector, ports.clone());
+    Ok(Some(match (selectors, negate) {
+        ([_, _], false) => {
+            vec![Check::Holds(Step::Any(selectors.iter().map(|one| vec![ports(one)]).collect()))]
+        }
+        _ => selectors.iter().map(|one| Check::one(ports(one), negate)).collect(),
+    }))
+}

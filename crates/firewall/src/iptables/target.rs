@@ -1,0 +1,267 @@
+//! Targets: the actions of rules.
+
+use super::Family;
+use super::check::Check;
+use super::fields::dscp_class;
+use super::names;
+use super::once::{Options, Used};
+use super::value;
+use super::words::{Cursor, SpannedFault, Word, wrong};
+use crate::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
+use crate::mistake::{Span, quoted};
+
+/// Targets that translate addresses or otherwise need connection tracking.
+const TRACKING: [&str; 11] = [
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DNAT",
+    "DNPT",
+    "MASQUERADE",
+    "NETMAP",
+    "REDIRECT",
+    "SNAT",
+    "SYNPROXY",
+    "TPROXY",
+];
+
+/// The effect of a rule on packets that pass its checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Only counts them.
+    Nothing,
+    /// Does this and continues.
+    Act(Action),
+    /// Ends with this verdict.
+    Verdict(Verdict),
+    /// Goes through a user chain.
+    Chain(String),
+    /// Unsupported, and why.
+    Unsupported(String),
+}
+
+/// A target being parsed.
+#[derive(Clone, Debug)]
+pub(super) struct Aim {
+    pub(super) word: Word,
+    pub(super) goto: bool,
+    effect: Effect,
+    /// What to check before.
+    check: Option<Check>,
+    /// Whether all required options are there.
+    complete: bool,
+    /// Why an option is unsupported.
+    unknown: Option<String>,
+    used: Used,
+    /// An option, in case the target is a chain, which has none.
+    stray: Option<Span>,
+}
+
+impl Aim {
+    /// Starts a target.
+    pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
+        let name = word.text.as_str();
+        let effect = match name {
+            _ if goto => Effect::Chain(name.to_owned()),
+            "ACCEPT" => Effect::Verdict(Verdict::Accept),
+            "DROP" => Effect::Verdict(Verdict::Drop),
+            "RETURN" => Effect::Verdict(Verdict::Return),
+            "REJECT" if family == Family::Ip6 => Effect::Verdict(Verdict::Reject(Reject::Icmp6(4))),
+            "REJECT" => Effect::Verdict(Verdict::Reject(Reject::Icmp(3))),
+            "LOG" => Effect::Act(Action::Log(Log::default())),
+            "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
+            "NOTRACK" => Effect::Act(Action::NoTrack),
+            "MARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
+            _ => Effect::Chain(name.to_owned()),
+        };
+        let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
+        Self {
+            word: word.clone(),
+            goto,
+            effect,
+            check: None,
+            complete,
+            unknown: None,
+            used: Used::default(),
+            stray: None,
+        }
+    }
+}
+
+impl Options for Aim {
+    fn used(&mut self) -> &mut Used {
+        &mut self.used
+    }
+
+    fn take(
+        &mut self,
+        option: &Word,
+        negate: bool,
+        words: &mut Cursor<'_>,
+        family: Family,
+    ) -> Result<bool, SpannedFault> {
+        if negate {
+            return Ok(false);
+        }
+        let all = u64::from(u32::MAX);
+        let mark = |keep: u64, flip: u64| {
+            Effect::Act(Action::Mark { keep: !(keep as u32), flip: flip as u32 })
+        };
+        let effect = match (self.word.text.as_str(), option.text.as_str()) {
+            ("REJECT", "--reject-with") => reject(words.value(option)?, family)?,
+            ("LOG", "--log-prefix") | ("NFLOG", "--nflog-prefix") => {
+                let word = words.value(option)?;
+                let prefix = word.text.clone();
+                if prefix.is_empty() {
+                    return wrong(word, "the prefix is empty", "leave it out");
+                }
+                return Ok(self.log(|log| log.prefix = prefix));
+            }
+            ("NFLOG", "--nflog-group") => {
+                let group = value::number(words.value(option)?, 0xffff)?;
+                return Ok(self.log(|log| log.group = Some(group as u16)));
+            }
+            ("LOG", "--log-level") => {
+                let word = words.value(option)?;
+                if !names::is_log_level(&word.text) {
+                    let what = format!("{} is no level of a log", quoted(&word.text));
+                    return wrong(word, what, "write 0 to 7, or a name as warning");
+                }
+                return Ok(true);
+            }
+            ("NFLOG", "--nflog-range" | "--nflog-size" | "--nflog-threshold") => {
+                let threshold = option.is("--nflog-threshold");
+                let most = if threshold { 0xffff } else { u64::from(u32::MAX) };
+                value::number(words.value(option)?, most)?;
+                return Ok(true);
+            }
+            (
+                "LOG",
+                "--log-tcp-sequence" | "--log-tcp-options" | "--log-ip-options" | "--log-uid"
+                | "--log-macdecode",
+            ) => return Ok(true),
+            ("MARK", "--set-xmark") => {
+                let (value, mask) = value::masked(words.value(option)?, all, all)?;
+                mark(mask, value)
+            }
+            ("MARK", "--set-mark") => {
+                let (value, mask) = value::masked(words.value(option)?, all, all)?;
+                mark(value | mask, value)
+            }
+            ("MARK", "--and-mark") => mark(!value::number(words.value(option)?, all)?, 0),
+            ("MARK", "--or-mark") => {
+                let bits = value::number(words.value(option)?, all)?;
+                mark(bits, bits)
+            }
+            ("MARK", "--xor-mark") => mark(0, value::number(words.value(option)?, all)?),
+            ("DSCP", "--set-dscp") => {
+                Effect::Act(Action::Dscp(value::number(words.value(option)?, 63)? as u8))
+            }
+            ("DSCP", "--set-dscp-class") => {
+                Effect::Act(Action::Dscp(dscp_class(words.value(option)?)?))
+            }
+            ("TOS", "--set-tos") => {
+                let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
+                self.set_tos(tos as u8, mask as u8)
+            }
+            ("CT", "--notrack") => Effect::Act(Action::NoTrack),
+            _ => return Ok(false),
+        };
+        self.effect = effect;
+        self.complete = true;
+        Ok(true)
+    }
+}
+
+impl Aim {
+    fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
+        if let Effect::Act(Action::Log(log)) = &mut self.effect {
+            change(log);
+        }
+        true
+    }
+
+    /// The intermediate form has no action for the lower two bits. If they already have the wanted value,
+    /// none is needed.
+    fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
+        if mask & 0xfc != 0xfc || tos & !mask != 0 {
+            return Effect::Unsupported(format!(
+                "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
+            ));
+        }
+        let ecn = Key::masked(Selector::TrafficClass, (mask & 3).into());
+        let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
+        self.check = (mask & 3 != 0)
+            .then(|| Check::Unless(others, "the form has nothing to write ECN with".to_owned()));
+        Effect::Act(Action::Dscp(tos >> 2))
+    }
+
+    /// Handles an unknown option.
+    pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
+        words.skip_values();
+        self.complete = true;
+        if matches!(self.effect, Effect::Chain(_)) {
+            self.stray.get_or_insert(option.span.clone());
+        } else {
+            let name = &self.word.text;
+            let why =
+                format!("{} of the target {name} takes the kernel path", quoted(&option.text));
+            self.unknown = Some(why);
+        }
+    }
+
+    /// Says whether it needs connection tracking.
+    pub(super) fn tracks(&self) -> bool {
+        TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
+    }
+
+    /// An option that a chain does not have.
+    pub(super) fn stray(&self) -> Option<Span> {
+        self.stray.clone()
+    }
+
+    /// Its effect, and what to check before.
+    pub(super) fn finish(
+        self,
+        protocol: Option<u8>,
+    ) -> Result<(Effect, Option<Check>), SpannedFault> {
+        if !self.complete {
+            let what = format!("{} does not say what it sets", self.word.text);
+            return wrong(&self.word, what, "write its option");
+        }
+        let effect = match self.effect {
+            _ if self.unknown.is_some() => Effect::Unsupported(self.unknown.unwrap_or_default()),
+            Effect::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
+                return wrong(
+                    &self.word,
+                    "a TCP reset is in a rule for other protocols",
+                    "write -p tcp before it",
+                );
+            }
+            effect => effect,
+        };
+        Ok((effect, self.check))
+    }
+}
+
+/// Why a target that is not a chain is unsupported; `None` if the name is not a target's.
+pub(super) fn stranger(name: &str) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let sound = !name.is_empty() && name.len() < 30 && name.bytes().all(plain);
+    sound.then(|| unsupported(name))
+}
+
+fn unsupported(name: &str) -> String {
+    format!("the target {name} of iptables takes the kernel path")
+}
+
+fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
+    match names::reject(&word.text, family) {
+        Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
+        None => wrong(
+            word,
+            format!("{} is nothing to reject with", quoted(&word.text)),
+            "write one that iptables-extensions(8) lists under REJECT",
+        ),
+    }
+}

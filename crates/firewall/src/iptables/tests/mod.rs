@@ -1,0 +1,51 @@
+//! Tests the front end by the evaluator.
+
+mod hostile;
+mod kernel;
+pub(crate) mod random;
+mod restore;
+mod saves;
+mod verdicts;
+
+use super::read;
+use crate::eval::{self, Fate, Link, Packet, State};
+use crate::ir::{Family, Hook, Ruleset};
+
+/// Reads valid rules.
+fn sound(text: &str, family: Family) -> Ruleset {
+    let rules = match read(text, "rules.v4", family) {
+        Ok(rules) => rules,
+        Err(mistakes) => panic!("{}\n{text}", crate::mistake::report(&mistakes)),
+    };
+    assert_eq!(rules.check(), Ok(()), "{text}");
+    rules
+}
+
+/// The links of the tests' packets.
+fn link(name: &str) -> Link {
+    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
+}
+
+/// The fate of a frame from wan0 to lan0 at all hooks.
+fn fate(rules: &Ruleset, state: &mut State, frame: &[u8], now_ns: u64) -> (Fate, u32, Vec<u8>) {
+    let (input, output) = (link("wan0"), link("lan0"));
+    let mut packet = Packet::new(frame, 14, &input);
+    let mut fate = eval::run(rules, state, Hook::Prerouting, &mut packet, now_ns);
+    packet.output = Some(&output);
+    for hook in [Hook::Forward, Hook::Postrouting] {
+        if fate == Fate::Accept {
+            fate = eval::run(rules, state, hook, &mut packet, now_ns);
+        }
+    }
+    (fate, packet.mark, packet.frame().to_vec())
+}
+
+/// The table filter with rules in its chain FORWARD, which accepts, and user chains a and b.
+fn forward(rules: &[&str]) -> String {
+    let mut text = String::from("*filter\n:FORWARD ACCEPT [0:0]\n:a - [0:0]\n:b - [0:0]\n");
+    for rule in rules {
+        let chain = if rule.starts_with("-A") { "" } else { "-A FORWARD " };
+        text += &format!("{chain}{rule}\n");
+    }
+    text + "COMMIT\n"
+}

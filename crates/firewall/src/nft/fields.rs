@@ -1,0 +1,254 @@
+//! The fields of a packet that nft has names for (`src/proto.c`, `src/meta.c`), as selectors.
+
+use crate::ir::{Key, PayloadBase, Selector};
+
+/// What the values of a field mean, which decides which names they may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Plain,
+    Ip4,
+    Ip6,
+    Mac,
+    Protocol,
+    EtherType,
+    Dscp,
+    Ecn,
+    IcmpType,
+    IcmpCode,
+    Icmp6Type,
+    Icmp6Code,
+    IcmpxCode,
+    IgmpType,
+    DccpType,
+    TcpFlags,
+    Nfproto,
+    Link,
+}
+
+/// A field: bits of a selector, and their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Field {
+    /// The selector and the field's bits in it.
+    pub(super) key: Key,
+    /// Number of bits of the selector below the field.
+    pub(super) shift: u32,
+    /// Number of bits of the field.
+    pub(super) bits: u32,
+    /// What its number means.
+    pub(super) kind: Kind,
+}
+
+impl Field {
+    pub(super) fn whole(selector: Selector, kind: Kind) -> Self {
+        Self { key: selector.into(), shift: 0, bits: selector.bits(), kind }
+    }
+
+    const fn part(selector: Selector, shift: u32, bits: u32, kind: Kind) -> Self {
+        let key = Key::masked(selector, ((1 << bits) - 1) << shift);
+        Self { key, shift, bits, kind }
+    }
+
+    /// Bits of a header, from `offset` on; `None` if they are more than a selector can hold.
+    pub(super) fn bits(base: PayloadBase, offset: u64, bits: u64, kind: Kind) -> Option<Self> {
+        let end = offset.checked_add(bits)?;
+        let (first, last) = (offset / 8, end.div_ceil(8));
+        let bytes = u8::try_from(last - first).ok().filter(|bytes| (1..=16).contains(bytes))?;
+        let bits = u32::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
+        let selector = Selector::Payload { base, offset: u8::try_from(first).ok()?, bytes };
+        let shift = u32::try_from(last * 8 - end).ok()?;
+        let mask = u128::MAX >> (128 - bits) << shift;
+        Some(Self { key: Key::masked(selector, mask), shift, bits, kind })
+    }
+
+    /// The field restricted to these bits of its number.
+    pub(super) fn masked(mut self, mask: u128) -> Self {
+        self.key.mask &= mask.checked_shl(self.shift).unwrap_or(0);
+        self
+    }
+}
+
+/// A field of a header, by protocol and name.
+pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
+    match protocol {
+        "ether" => ether(field),
+        "vlan" => vlan(field),
+        "ip" => ip(field),
+        "ip6" => ip6(field),
+        "icmp" | "icmpv6" => icmp(protocol == "icmpv6", field),
+        _ => transport(protocol, field),
+    }
+}
+
+/// Bits of a network header that may be invalid.
+pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> Field {
+    let (offset, bytes) = ((offset / 8) as u8, (bits / 8) as u8);
+    Field::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
+}
+
+/// The number of a transport protocol that has fields here.
+pub(super) fn protocol(name: &str) -> Option<u128> {
+    Some(match name {
+        "icmp" => 1,
+        "igmp" => 2,
+        "tcp" => 6,
+        "udp" => 17,
+        "dccp" => 33,
+        "esp" => 50,
+        "ah" => 51,
+        "icmpv6" => 58,
+        "comp" => 108,
+        "sctp" => 132,
+        "udplite" => 136,
+        _ => return None,
+    })
+}
+
+/// The types of ICMP or ICMPv6 that have this field.
+pub(super) fn icmp_types(protocol: &str, field: &str) -> &'static [u128] {
+    match (protocol, field) {
+        ("icmp", "id" | "sequence") => &[0, 8],
+        ("icmp", "gateway") => &[5],
+        ("icmp", "mtu") => &[3],
+        ("icmpv6", "id" | "sequence") => &[128, 129],
+        ("icmpv6", "mtu") => &[2],
+        ("icmpv6", "parameter-problem") => &[4],
+        ("icmpv6", "max-delay") => &[130],
+        _ => &[],
+    }
+}
+
+/// A field of the packet's metadata.
+pub(super) fn meta(key: &str) -> Option<Field> {
+    Some(match key {
+        "length" => Field { bits: 32, ..Field::whole(Selector::Length, Kind::Plain) },
+        "protocol" => Field::whole(Selector::EtherType, Kind::EtherType),
+        "nfproto" => Field::whole(Selector::IpVersion, Kind::Nfproto),
+        "l4proto" => Field::whole(Selector::Protocol, Kind::Protocol),
+        "mark" => Field::whole(Selector::Mark, Kind::Plain),
+        "iif" | "iifname" => Field::whole(Selector::Input, Kind::Link),
+        "oif" | "oifname" => Field::whole(Selector::Output, Kind::Link),
+        _ => return None,
+    })
+}
+
+/// A field of the IPv6 fragment header.
+pub(super) fn fragment(field: &str) -> Option<Field> {
+    match field {
+        "frag-off" => Some(Field::part(Selector::Fragment, 0, 13, Kind::Plain)),
+        "more-fragments" => Some(Field::part(Selector::Fragment, 13, 1, Kind::Plain)),
+        _ => None,
+    }
+}
+
+fn ether(field: &str) -> Option<Field> {
+    Some(match field {
+        "saddr" => Field::whole(Selector::EtherSource, Kind::Mac),
+        "daddr" => Field::whole(Selector::EtherDestination, Kind::Mac),
+        "type" => Field::whole(Selector::EtherType, Kind::EtherType),
+        _ => return None,
+    })
+}
+
+fn vlan(field: &str) -> Option<Field> {
+    Some(match field {
+        "id" => Field::whole(Selector::VlanId, Kind::Plain),
+        "pcp" => Field::whole(Selector::VlanPriority, Kind::Plain),
+        _ => return None,
+    })
+}
+
+fn network(offset: u64, bits: u64) -> Option<Field> {
+    Field::bits(PayloadBase::Network, offset, bits, Kind::Plain)
+}
+
+fn ip(field: &str) -> Option<Field> {
+    Some(match field {
+        "version" => return network(0, 4),
+        "hdrlength" => return network(4, 4),
+        "dscp" => Field::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => Field::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
+        "length" => Field::whole(Selector::Length, Kind::Plain),
+        "id" => return network(32, 16),
+        "frag-off" => return network(48, 16),
+        "ttl" => Field::whole(Selector::Ttl, Kind::Plain),
+        "protocol" => Field::whole(Selector::Protocol, Kind::Protocol),
+        "checksum" => return network(80, 16),
+        "saddr" => Field::whole(Selector::Source4, Kind::Ip4),
+        "daddr" => Field::whole(Selector::Destination4, Kind::Ip4),
+        _ => return None,
+    })
+}
+
+fn ip6(field: &str) -> Option<Field> {
+    Some(match field {
+        "version" => return network(0, 4),
+        "dscp" => Field::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => Field::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
+        "flowlabel" => return network(12, 20),
+        "length" => return network(32, 16),
+        "nexthdr" => Field::whole(Selector::NextHeader6, Kind::Protocol),
+        "hoplimit" => Field::whole(Selector::Ttl, Kind::Plain),
+        "saddr" => Field::whole(Selector::Source6, Kind::Ip6),
+        "daddr" => Field::whole(Selector::Destination6, Kind::Ip6),
+        _ => return None,
+    })
+}
+
+fn icmp(six: bool, field: &str) -> Option<Field> {
+    let (types, codes) = match six {
+        true => (Kind::Icmp6Type, Kind::Icmp6Code),
+        false => (Kind::IcmpType, Kind::IcmpCode),
+    };
+    let (offset, bits) = match (field, six) {
+        ("type", _) => return Some(Field::whole(Selector::IcmpType, types)),
+        ("code", _) => return Some(Field::whole(Selector::IcmpCode, codes)),
+        ("checksum", _) => (16, 16),
+        ("id", _) | ("max-delay", true) => (32, 16),
+        ("sequence", _) => (48, 16),
+        ("gateway", false) | ("mtu" | "parameter-problem", true) => (32, 32),
+        ("mtu", false) => (48, 16),
+        _ => return None,
+    };
+    Field::bits(PayloadBase::Transport, offset, bits, Kind::Plain)
+}
+
+fn transport(protocol: &str, field: &str) -> Option<Field> {
+    let ports = matches!(protocol, "tcp" | "udp" | "udplite" | "dccp" | "sctp" | "th");
+    match field {
+        "sport" if ports => return Some(Field::whole(Selector::SourcePort, Kind::Plain)),
+        "dport" if ports => return Some(Field::whole(Selector::DestinationPort, Kind::Plain)),
+        "flags" if protocol == "tcp" => {
+            return Some(Field::whole(Selector::TcpFlags, Kind::TcpFlags));
+        }
+        _ => {}
+    }
+    let (offset, bits, kind) = match (protocol, field) {
+        ("tcp", "sequence") => (32, 32, Kind::Plain),
+        ("tcp", "ackseq") => (64, 32, Kind::Plain),
+        ("tcp", "doff") => (96, 4, Kind::Plain),
+        ("tcp", "reserved") => (100, 4, Kind::Plain),
+        ("tcp", "window") => (112, 16, Kind::Plain),
+        ("tcp", "checksum") => (128, 16, Kind::Plain),
+        ("tcp", "urgptr") => (144, 16, Kind::Plain),
+        ("udp", "length") | ("udplite", "csumcov") => (32, 16, Kind::Plain),
+        ("udp" | "udplite", "checksum") => (48, 16, Kind::Plain),
+        ("dccp", "type") => (67, 4, Kind::DccpType),
+        ("sctp", "vtag") => (32, 32, Kind::Plain),
+        ("sctp", "checksum") => (64, 32, Kind::Plain),
+        ("igmp", "type") => (0, 8, Kind::IgmpType),
+        ("igmp", "mrt") => (8, 8, Kind::Plain),
+        ("igmp", "checksum") => (16, 16, Kind::Plain),
+        ("igmp", "group") => (32, 32, Kind::Ip4),
+        ("ah", "nexthdr") => (0, 8, Kind::Protocol),
+        ("ah", "hdrlength") => (8, 8, Kind::Plain),
+        ("ah", "reserved") => (16, 16, Kind::Plain),
+        ("ah", "spi") | ("esp", "sequence") => (32, 32, Kind::Plain),
+        ("ah", "sequence") => (64, 32, Kind::Plain),
+        ("esp", "spi") => (0, 32, Kind::Plain),
+        ("comp", "nexthdr") => (0, 8, Kind::Protocol),
+        ("comp", "flags") => (8, 8, Kind::Plain),
+        ("comp", "cpi") => (16, 16, Kind::Plain),
+        _ => return None,
+    };
+    Field::bits(PayloadBase::Transport, offset, bits, kind)
+}

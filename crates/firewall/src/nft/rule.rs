@@ -1,0 +1,72 @@
+//! A rule under construction.
+
+use super::fields::Field;
+use super::listing::{Listing, Presence, Site};
+use crate::ir::{Family, Match, Selector, Step};
+
+/// A rule under construction.
+pub(super) struct Rule<'l, 'v> {
+    pub(super) listing: &'l mut Listing<'v>,
+    pub(super) site: &'l Site,
+    pub(super) steps: Vec<Step>,
+    /// The version of IP of packets that reach the next step, if it is known.
+    pub(super) version: Option<u8>,
+}
+
+impl<'l, 'v> Rule<'l, 'v> {
+    pub(super) fn new(listing: &'l mut Listing<'v>, site: &'l Site) -> Self {
+        let version = match site.family {
+            Family::Ip => Some(4),
+            Family::Ip6 => Some(6),
+            _ => None,
+        };
+        Self { listing, site, steps: Vec::new(), version }
+    }
+
+    /// Adds a condition on a field that rules do not write, unless it is already there.
+    pub(super) fn need(&mut self, one: Match) {
+        let step = Step::Match(one);
+        if !self.steps.contains(&step) {
+            self.steps.push(step);
+        }
+    }
+
+    /// Restricts what follows to one version of IP.
+    pub(super) fn need_version(&mut self, version: u8) {
+        if self.version != Some(version) {
+            self.need(Match::is(Selector::IpVersion, version.into()));
+            self.version = Some(version);
+        }
+    }
+
+    /// Ends the rule with a condition that no packet meets.
+    pub(super) fn never(&mut self) {
+        self.need(Match::in_ranges(Selector::IpVersion, []));
+    }
+
+    /// The result of a test of fields that does not depend on the packet; `None` if it does. The kernel uses
+    /// an empty name for a link that a packet does not have.
+    ///
+    /// # Errors
+    /// The result differs between the hooks whose packets reach the rule.
+    pub(super) fn without_link(
+        &self,
+        fields: &[Field],
+        negate: bool,
+    ) -> Result<Option<bool>, String> {
+        for field in fields {
+            let selector = field.key.selector;
+            match self.site.presence(selector) {
+                Presence::Always => {}
+                Presence::Never if fields.len() == 1 || !negate => return Ok(Some(negate)),
+                Presence::Sometimes if selector == Selector::Output && !negate => {}
+                _ => {
+                    return Err(
+                        "the chain is reached where packets have no such interface".to_owned()
+                    );
+                }
+            }
+        }
+        Ok(None)
+    }
+}

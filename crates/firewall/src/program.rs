@@ -1,0 +1,117 @@
+//! Compiles the intermediate form into the linear program of rules that the classifier takes.
+//!
+//! The program contains every chain once. Base chains of a hook come first, by priority, each followed by a
+//! rule that states its policy. The other chains follow, each after those that jump to it and each followed
+//! by a return. A jump becomes a call to the chain's position. So the compiler multiplies out only a rule's
+//! own alternatives, elements of maps, and elements of sets of several keys.
+//!
+//! A rule's tests before its first action become conditions, which the classifier tries all at once. A rule
+//! that tests more after an action, or does several things in a row with maps, is cut into consecutive parts.
+//! Before each part, a rule without conditions keeps other packets out.
+//!
+//! At hook ingress a tagged frame meets the chains of the lower device first, then those of the VLAN. So the
+//! program contains those chains once for each level of links (`levels.rs`). VRFs at hook prerouting work the
+//! same way.
+//!
+//! Large named sets of addresses are not part of the program: rules query a set that changes while packets
+//! flow (`program/live.rs` says which). Small sets, and those of other keys, become conditions.
+//!
+//! Links are numbers here. A pattern becomes the links that exist at compile time, so rules are compiled
+//! again when links come or go.
+
+mod conditions;
+mod context;
+mod levels;
+mod live;
+mod parts;
+mod place;
+#[doc(hidden)]
+#[cfg(any(test, feature = "testkit"))]
+pub mod tests;
+
+use std::sync::Arc;
+
+use tollway_dataplane::epoch::Epochs;
+use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
+
+use super::eval::Link;
+use super::ir::{self, Ruleset};
+use super::{log, undone};
+use levels::Level;
+use live::Live;
+pub use live::live_versions;
+use place::Layout;
+
+/// Why a ruleset could not be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// The intermediate form is invalid.
+    #[error(transparent)]
+    Form(#[from] ir::IrError),
+    /// The classifier has no room for so many rules.
+    #[error("{0:?} has more than {most} rules, sets of several keys spread out", most = tollway_dataplane::stages::filter::MOST_RULES)]
+    TooMany(Point),
+    /// The classifier rejected the rules.
+    #[error("the rules of {0:?} do not fit the classifier: {1:?}")]
+    Classifier(Point, FilterError),
+    /// There is no room for the sets.
+    #[error("the sets do not fit: {0:?}")]
+    Sets(FilterError),
+}
+
+/// Compiles a ruleset. `links` are the router's links in the order of their numbers; `epochs` are those of
+/// the tables that will contain the filter.
+///
+/// Counters, limits and logs of the filter keep the numbers that they have in the ruleset. After the
+/// ruleset's limits comes one limit for each log. [`super::hops::resolve`] resolves the next hops that rules
+/// name.
+///
+/// # Errors
+/// See [`ProgramError`].
+pub fn compile(
+    rules: &Ruleset,
+    links: &[Link],
+    epochs: &Arc<Epochs>,
+) -> Result<Filter, ProgramError> {
+    rules.check()?;
+    let own = rules.limits.iter().map(limit);
+    let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
+    let mut filter = Filter::new(rules.counters.len(), limits);
+    filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
+    if rules.past_auth {
+        filter.look_past_auth();
+    }
+    let live = Live::choose(rules, &mut filter, epochs).map_err(ProgramError::Sets)?;
+    for (point, hooks) in
+        [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::LINES)
+    {
+        let levels = match point {
+            Point::Ingress => Level::ingress(links),
+            Point::Prerouting => Level::prerouting(links),
+            Point::Forward => vec![Level::forward(links)],
+        };
+        let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
+        for version in versions.iter().copied() {
+            let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks) else {
+                continue;
+            };
+            let line = line.map_err(|_| ProgramError::TooMany(point))?;
+            filter
+                .set(point, version, &line)
+                .map_err(|error| ProgramError::Classifier(point, error))?;
+        }
+    }
+    Ok(filter)
+}
+
+fn limit(limit: &ir::Limit) -> Limit {
+    Limit {
+        rate: limit.rate,
+        period_ns: limit.period_ns,
+        burst: limit.burst,
+        unit: match limit.unit {
+            ir::LimitUnit::Packets => LimitUnit::Packets,
+            ir::LimitUnit::Bytes => LimitUnit::Bytes,
+        },
+    }
+}

@@ -1,0 +1,127 @@
+//! Netlink queries for lists and single answers. The kernel has answered when it has accepted a request, or
+//! produces a list step by step as it is read: no query waits.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP};
+use netlink_sys::{Socket, SocketAddr};
+
+use super::bytes::{Message, request};
+
+/// The kernel fills no larger datagram.
+const DATAGRAM: usize = 1 << 16;
+/// How often a list is requested at most if it changes while it is read.
+const TRIES: usize = 4;
+
+/// A socket for queries.
+pub struct QuerySocket {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// How a list ended.
+enum End {
+    Whole,
+    /// The listed objects changed meanwhile.
+    Torn,
+}
+
+impl QuerySocket {
+    /// Opens a socket of a protocol (`NETLINK_ROUTE`, ...).
+    ///
+    /// # Errors
+    /// The kernel does not have the protocol, or no descriptor is left.
+    pub fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
+    pub fn set_strict_check(&self) {
+        let _ = self.socket.set_netlink_get_strict_chk(true);
+    }
+
+    /// Reads a whole list. `read` receives the messages' kinds and bodies. If the list keeps changing, the
+    /// result is the last attempt.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn list<T>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut read: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let mut all = Vec::new();
+        for _ in 0..TRIES {
+            all.clear();
+            self.send(kind, NLM_F_DUMP, body)?;
+            match self.receive(&mut |kind, body| all.extend(read(kind, body)))? {
+                End::Whole => break,
+                End::Torn => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// The body of the single message that answers a request.
+    ///
+    /// # Errors
+    /// The kernel refused, or the query could not be made.
+    pub fn query(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        self.answer(kind, body)?
+    }
+
+    /// The same, or the error with which the kernel answers.
+    ///
+    /// # Errors
+    /// The query could not be made.
+    pub fn answer(&mut self, kind: u16, body: &[u8]) -> io::Result<io::Result<Vec<u8>>> {
+        self.send(kind, 0, body)?;
+        loop {
+            self.buffer.clear();
+            self.socket.recv(&mut self.buffer, 0)?;
+            let (message, _) = Message::cut(&self.buffer).ok_or(io::ErrorKind::InvalidData)?;
+            // The rest of an abandoned query.
+            if message.sequence != self.sequence {
+                continue;
+            }
+            return Ok(match message.kind {
+                NLMSG_ERROR => message.error().map_or_else(|| Ok(Vec::new()), Err),
+                _ => Ok(message.body.to_vec()),
+            });
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        self.socket.send(&request(kind, flags, self.sequence, body), 0).map(drop)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(u16, &[u8])) -> io::Result<End> {
+        let mut end = End::Whole;
+        loop {
+            self.buffer.clear();
+            self.socket.recv(&mut self.buffer, 0)?;
+            let mut rest = self.buffer.as_slice();
+            while let Some((message, behind)) = Message::cut(rest) {
+                rest = behind;
+                // The rest of an abandoned list.
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                if message.flags & NLM_F_DUMP_INTR != 0 {
+                    end = End::Torn;
+                }
+                match message.kind {
+                    NLMSG_DONE | NLMSG_ERROR => return message.error().map_or(Ok(end), Err),
+                    NLMSG_NOOP => {}
+                    kind => take(kind, message.body),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the XDP program shares with user space, byte for byte as in src/counts.rs, src/page.rs and
+ * src/flows.rs, and the constants that are set when the program is loaded for a port.
+ */
+#ifndef TOLLWAY_MAPS_H
+#define TOLLWAY_MAPS_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define HEADER_ROOM 24
+
+/* With a heartbeat older than this, the worker counts as absent. */
+#define STALE_NS 20000000LL
+
+/* As in src/port.rs and src/flows.rs. */
+#define MOST_PORTS 64
+#define MOST_QUEUES 128
+#define LINKS_PER_PORT (2 * 4096)
+#define MOST_TALLIES 4096
+
+/* Two for each word of the longer key. */
+#define FLOW_SEED_COUNT 10
+
+/* A link that exists; its number is in the lower 16 bits. */
+#define LINK_EXISTS (1U << 31)
+/* IPv4, or IPv6, that arrives on the link takes the kernel path. */
+#define LINK_LEFT4 (1U << 30)
+#define LINK_LEFT6 (1U << 29)
+/* IPv4 fragments, or IPv6 packets with extension headers, take the kernel path. */
+#define LINK_FRAGMENTS4 (1U << 28)
+#define LINK_FRAGMENTS6 (1U << 27)
+
+enum pass_reason {
+	PASS_BYPASS,
+	PASS_STALE,
+	PASS_GROUP_MAC,
+	PASS_NOT_OURS_MAC,
+	PASS_ETHERTYPE,
+	PASS_VLAN_UNKNOWN,
+	PASS_MALFORMED,
+	PASS_SPECIAL,
+	PASS_LINK_LOCAL,
+	PASS_LOCAL,
+	PASS_OPTIONS,
+	PASS_TTL,
+	PASS_NO_SOCKET,
+	PASS_PUNTED,
+	PASS_OFFLOAD,
+	PASS_KERNEL_FLOW,
+	PASS_CROWDED,
+	PASS_MTU,
+	PASS_CHECKSUM,
+	PASS_REASONS,
+};
+
+struct state {
+	__u64 heartbeat_ns;
+	__u32 bypass;
+	__u32 generation;
+	__u32 ruled; /* flags: RULED, FAIL_CLOSED */
+	__u32 region_changes; /* user space only */
+	/*
+	 * A bit per port for IPv4, and for IPv6: packets without a flow take the kernel path,
+	 * because user space would only hand them over.
+	 */
+	__u64 crowded4;
+	__u64 crowded6;
+};
+
+/* In `ruled`: a firewall that the kernel does not know filters every forwarded packet. */
+#define RULED 1
+/*
+ * In `ruled`: packets are dropped, rather than forwarded by the kernel, while that firewall cannot
+ * be evaluated.
+ */
+#define FAIL_CLOSED 2
+
+struct port_counts {
+	__u64 xdp_rx_packets;
+	__u64 xdp_rx_bytes;
+	__u64 xdp_tx_packets;
+	__u64 xdp_tx_bytes;
+	__u64 to_user;
+	__u64 closed_packets; /* dropped because the rules could not be evaluated */
+	__u64 closed_bytes;
+	__u64 pass[PASS_REASONS];
+	__u64 alive_tick; /* the tick in which the heartbeat was last found fresh */
+};
+
+/* Keys are compared in words of 8 bytes. */
+struct flow4_key {
+	__be32 src;
+	__be32 dst;
+	__be32 ports; /* source, then destination, as in the packet */
+	__u8 protocol;
+	__u8 pad;
+	__u16 link;
+} __attribute__((aligned(8)));
+
+struct flow6_key {
+	__be32 src[4];
+	__be32 dst[4];
+	__be32 ports;
+	__u8 protocol;
+	__u8 pad;
+	__u16 link;
+} __attribute__((aligned(8)));
+
+/*
+ * Constants of the port that the program is loaded for. The verifier knows their values, and
+ * removes the code that they disable.
+ */
+const volatile __u32 PORT = 0;
+const volatile __u32 IFINDEX = 0;
+const volatile __u32 MAC_FIRST = 0; /* the first four bytes, as read from the frame */
+const volatile __u32 MAC_LAST = 0; /* the last two */
+const volatile __u32 QUEUES = 0;
+const volatile __u32 XDP_PATH = 0;
+const volatile __u32 GENERIC = 0;
+const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that does not exist */
+const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
+const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */
+const volatile __u32 FLOWS6_MASK = 0;
+const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
+const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
+
+#endif

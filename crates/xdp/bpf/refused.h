@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The reaction to a device's result for redirected frames, whichever tracepoint reports it. The
+ * program counts the frames that the device did not accept. It takes a device that accepts none
+ * any more out of the XDP path at once.
+ */
+#ifndef TOLLWAY_REFUSED_H
+#define TOLLWAY_REFUSED_H
+
+#include "state.h"
+
+/* A full queue accepts a frame sooner than this, even if its reader waits for a processor. */
+#define REFUSES_NS 20000000ULL
+#define REFUSES_BULKS 4
+/* In `since_ns`: the device has yet to prove that it accepts frames, as in src/refusals.rs. */
+#define UNPROVEN 1ULL
+/*
+ * In `cause`: user space probes the device first with a frame of the router's own; as in
+ * src/refusals.rs.
+ */
+#define UNPROBED (~0ULL)
+
+/* Frames that a port's device refused, as in src/refusals.rs. */
+struct refusals {
+	__u64 packets; /* in total */
+	__u64 since_ns; /* no frame accepted since then; 0: accepts frames; or UNPROVEN */
+	__u64 bulks; /* bulks refused since then */
+	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNPROBED; else error plus 1 */
+};
+
+/* One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MOST_PORTS + 1);
+	__type(key, __u32);
+	__type(value, struct refusals);
+} refusals SEC(".maps");
+
+/* Ports by their device's ifindex. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_of SEC(".maps");
+
+/* Takes a port out of the XDP path. User space sees the cause before it sees the new generation. */
+static __always_inline void leave(struct refusals *port, __u64 cause)
+{
+	__u32 first = 0;
+	struct state *all = bpf_map_lookup_elem(&state, &first);
+
+	if (!all)
+		return;
+	port->cause = cause;
+	/* 0 is not a valid generation. */
+	if (__sync_fetch_and_add(&all->generation, 1) == ~0U)
+		__sync_fetch_and_add(&all->generation, 1);
+}
+
+/* Says whether to look at a bulk: some of it was refused, or a device has yet to accept frames. */
+static __always_inline int matters(__u32 drops)
+{
+	__u32 last = MOST_PORTS;
+	struct refusals *any = bpf_map_lookup_elem(&refusals, &last);
+
+	return any && (drops || any->packets);
+}
+
+/*
+ * Evaluates a bulk that a port's device accepted in part or not at all; `is_own` says whether the
+ * frames came in by the same port.
+ */
+static __always_inline void evaluate(const __u32 *port, int is_own, __u32 sent, __u32 drops, int error)
+{
+	struct refusals *here = bpf_map_lookup_elem(&refusals, port), *any;
+	__u32 last = MOST_PORTS;
+	__u64 now;
+
+	any = bpf_map_lookup_elem(&refusals, &last);
+	if (!here || !any)
+		return;
+	if (sent) {
+		here->since_ns = 0;
+		if (!drops)
+			return;
+	}
+	/* The router's own probe is not a user's packet. */
+	if (here->cause == UNPROBED && is_own) {
+		if (!sent)
+			here->cause = 1 - error;
+		return;
+	}
+	__sync_fetch_and_add(&here->packets, drops);
+	if (sent)
+		return;
+	if (here->since_ns == UNPROVEN) {
+		if (!here->cause)
+			leave(here, 1 - error);
+		return;
+	}
+	now = bpf_ktime_get_ns();
+	if (!here->since_ns) {
+		here->since_ns = now;
+		here->bulks = 0;
+	}
+	here->bulks++;
+	any->packets = 1;
+	if (here->cause)
+		return;
+	if (error || (here->bulks >= REFUSES_BULKS && now - here->since_ns >= REFUSES_NS))
+		leave(here, 1 - error);
+}
+
+#endif

@@ -1,0 +1,143 @@
+//! What the XDP program counts, byte for byte as in `bpf/maps.h`.
+
+/// Why the XDP program passed a packet to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum PassReason {
+    /// The bypass is set: user space makes the kernel forward everything.
+    Bypass,
+    /// The heartbeat is too old: no worker is running.
+    Stale,
+    /// Its destination Ethernet address is a multicast or broadcast address.
+    GroupMac,
+    /// Its destination Ethernet address is not the port's.
+    NotOursMac,
+    /// Neither IPv4 nor IPv6: ARP, LLDP, spanning tree, ...
+    Ethertype,
+    /// Tagged with a VLAN that is not configured.
+    VlanUnknown,
+    /// The IP header is truncated, or has a wrong version or wrong lengths.
+    Malformed,
+    /// Its destination address is not routed: multicast, broadcast, loopback, reserved.
+    Special,
+    /// Its source or destination is a link-local address.
+    LinkLocal,
+    /// Its destination is one of the router's own addresses.
+    Local,
+    /// It has IPv4 options or an IPv6 hop-by-hop header.
+    Options,
+    /// Its TTL or hop limit expires here.
+    Ttl,
+    /// The queue that it arrived on has no socket.
+    NoSocket,
+    /// The user path has already handed it to the kernel.
+    Punted,
+    /// Traffic that arrives on its link takes the kernel path.
+    Offload,
+    /// Its flow takes the kernel path, because of its route or of a rule.
+    KernelFlow,
+    /// It has no flow in the XDP path, and its port is crowded ([`State::set_crowded`](crate::State::set_crowded)).
+    Crowded,
+    /// It is larger than its flow's MTU; the kernel fragments it, or reports an ICMP error.
+    MtuExceeded,
+    /// Its sender left its checksum to a network card, or seems to have done so.
+    Checksum,
+}
+
+impl PassReason {
+    /// All reasons, in the order of [`PortCounts::pass`].
+    pub const ALL: [Self; PASS_REASONS] = [
+        Self::Bypass,
+        Self::Stale,
+        Self::GroupMac,
+        Self::NotOursMac,
+        Self::Ethertype,
+        Self::VlanUnknown,
+        Self::Malformed,
+        Self::Special,
+        Self::LinkLocal,
+        Self::Local,
+        Self::Options,
+        Self::Ttl,
+        Self::NoSocket,
+        Self::Punted,
+        Self::Offload,
+        Self::KernelFlow,
+        Self::Crowded,
+        Self::MtuExceeded,
+        Self::Checksum,
+    ];
+
+    /// The reason's name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bypass => "bypass",
+            Self::Stale => "stale",
+            Self::GroupMac => "group_mac",
+            Self::NotOursMac => "not_ours_mac",
+            Self::Ethertype => "ethertype",
+            Self::VlanUnknown => "vlan_unknown",
+            Self::Malformed => "malformed",
+            Self::Special => "special",
+            Self::LinkLocal => "link_local",
+            Self::Local => "local",
+            Self::Options => "options",
+            Self::Ttl => "ttl",
+            Self::NoSocket => "no_socket",
+            Self::Punted => "punted",
+            Self::Offload => "offload",
+            Self::KernelFlow => "kernel_flow",
+            Self::Crowded => "crowded",
+            Self::MtuExceeded => "mtu_exceeded",
+            Self::Checksum => "checksum",
+        }
+    }
+}
+
+/// The number of [`PassReason`]s.
+pub const PASS_REASONS: usize = 19;
+
+/// The XDP program's counters of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortCounts {
+    /// Packets that this port received and the XDP path forwarded.
+    pub xdp_rx_packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub xdp_rx_bytes: u64,
+    /// Packets that the XDP path sent by this port.
+    pub xdp_tx_packets: u64,
+    /// Their bytes, with the new Ethernet header.
+    pub xdp_tx_bytes: u64,
+    /// Packets that went to an AF_XDP socket.
+    pub to_user: u64,
+    /// Packets dropped while the rules could not be evaluated ([`super::State::set_ruled`]).
+    pub closed_packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub closed_bytes: u64,
+    /// Packets passed to the kernel, by [`PassReason`].
+    pub pass: [u64; PASS_REASONS],
+    /// The tick in which the XDP program last found the heartbeat fresh; only the program uses it.
+    pub(super) alive_tick: u64,
+}
+
+impl PortCounts {
+    /// The number of packets passed to the kernel for a reason.
+    #[must_use]
+    pub const fn passed(&self, reason: PassReason) -> u64 {
+        self.pass[reason as usize]
+    }
+
+    /// Adds another processor's counters.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.xdp_rx_packets += other.xdp_rx_packets;
+        self.xdp_rx_bytes += other.xdp_rx_bytes;
+        self.xdp_tx_packets += other.xdp_tx_packets;
+        self.xdp_tx_bytes += other.xdp_tx_bytes;
+        self.to_user += other.to_user;
+        self.closed_packets += other.closed_packets;
+        self.closed_bytes += other.closed_bytes;
+        self.pass.iter_mut().zip(other.pass).for_each(|(sum, more)| *sum += more);
+    }
+}

@@ -1,0 +1,43 @@
+//! Properties of devices beside their programs, and the TAP devices.
+
+use std::fs::File;
+use std::io;
+
+use super::{XdpError, XdpPort, sys};
+use tollway_linux::sys::tap;
+
+/// Whether BPF programs are attached to a device's ingress and egress, before and behind the rest
+/// of traffic control (tcx, Linux 6.6).
+///
+/// # Errors
+/// No privilege.
+pub fn tcx(ifindex: u32) -> io::Result<(bool, bool)> {
+    let has = |hook| match sys::attached(ifindex, hook) {
+        // A kernel without tcx, or a device that has gone.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => {
+            Ok(false)
+        }
+        count => count.map(|count| count > 0),
+    };
+    Ok((has(sys::TCX_INGRESS)?, has(sys::TCX_EGRESS)?))
+}
+
+/// Creates the TAP device of a port; returns its name and its file.
+pub(super) fn make_tap(port: &XdpPort, mtu: u16) -> Result<(String, File), XdpError> {
+    // A predecessor that is about to end may still have the first name.
+    let names = ["", "b", "c"].map(|last| format!("toll{}{last}", port.ifindex));
+    let mut result = Err(XdpError::NoPort(port.port.0));
+    for name in names {
+        match tap::attach_mute(&name, mtu) {
+            Ok(file) => return Ok((name, file)),
+            Err((action, error)) => {
+                let is_taken = error.raw_os_error() == Some(libc::EBUSY);
+                result = Err(XdpError::system(&name, action)(error));
+                if !is_taken {
+                    break;
+                }
+            }
+        }
+    }
+    result
+}

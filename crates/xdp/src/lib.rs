@@ -1,0 +1,75 @@
+//! The dispatcher: the XDP program on each port.
+//!
+//! The program sends packets to the user path, repeats that path's decisions in the XDP path, and
+//! passes the rest to the kernel.
+//!
+//! The program (`bpf/dispatcher.c`) passes these to the kernel, by
+//! [`PassReason`](counts::PassReason):
+//!
+//! - everything, while no heartbeat arrives in [`State`] or its bypass is set
+//! - a family that takes the kernel path on its link
+//! - frames for other stations, groups and broadcast
+//! - everything except IPv4 and IPv6
+//! - VLANs that are not configured
+//! - malformed headers
+//! - the router's own addresses, and addresses that are not routed
+//! - options, and a TTL that ends here
+//! - checksums that a sender left to a network card (`bpf/checksum.h`), on devices whose senders can
+//!   leave them
+//!
+//! The rest goes to the socket of its queue, if there is one.
+//!
+//! A packet of a flow in [`FlowMaps`] with an active generation leaves by the flow's device. Its
+//! checksum must be right, it must fit the MTU, it must not be a fragment, and its TTL must not end
+//! here. The XDP path never drops.
+//!
+//! Limits: XDP cannot see a tag that the device removed before. So devices with VLAN links need
+//! `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. [`refusals`] counts
+//! redirected frames that a driver drops; on a kernel without BTF, only that device's statistics
+//! count them.
+
+mod attach;
+mod clock;
+pub mod counts;
+mod device;
+mod error;
+mod features;
+pub mod flows;
+mod home;
+mod links;
+mod load;
+pub mod maps;
+mod object;
+mod options;
+mod page;
+mod pin;
+mod port;
+mod prober;
+mod programs;
+pub mod refusals;
+pub mod regions;
+mod shared;
+mod sys;
+pub mod xdp_path;
+
+pub use attach::Attached;
+pub use counts::PortCounts;
+pub use device::tcx;
+pub use error::XdpError;
+pub use features::{
+    hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
+};
+pub use flows::FlowMaps;
+pub use links::netfilter_hooks;
+pub use load::PORT;
+pub use maps::{CountMap, Ruled, State};
+pub use options::{Mode, Options, prepare};
+pub use pin::{clean, program_of};
+pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
+pub use prober::ProbeTarget;
+pub use programs::{Action, Program, XdpPrograms};
+pub use refusals::Refusals;
+
+#[cfg(test)]
+#[path = "../../../dataplane/src/testkit/mod.rs"]
+mod testkit;

@@ -1,0 +1,241 @@
+//! Loads the BPF programs, which all share one set of maps.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+
+use super::error::XdpError;
+use super::features;
+use super::flows::{self, FlowMaps, SEEDS, Seeds};
+use super::object::program;
+use super::pin::Names;
+use super::{Mode, Options, State, XdpPort, refusals, sys};
+
+/// The compiled programs of a port.
+pub static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
+
+/// The maps of bpf/*.h that all ports share.
+pub(super) struct Maps {
+    pub(super) state: OwnedFd,
+    pub(super) counts: OwnedFd,
+    pub(super) xsks: OwnedFd,
+    pub(super) links: OwnedFd,
+    pub(super) locals4: OwnedFd,
+    pub(super) locals6: OwnedFd,
+    pub(super) flows4: OwnedFd,
+    pub(super) flows6: OwnedFd,
+    pub(super) egress: OwnedFd,
+    pub(super) regions: OwnedFd,
+    /// Records the frames that devices refuse, if the kernel permits.
+    pub(super) refused: Option<refusals::Program>,
+    tallies: OwnedFd,
+    /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
+    buckets: [u32; 2],
+    seeds: Seeds,
+    /// The mark of punted frames in generic mode.
+    punt_mark: [u64; 2],
+}
+
+/// The names of the maps.
+const NAMES: [&str; 11] = [
+    "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
+    "regions", "tallies",
+];
+
+/// The constants that the programs get when they are loaded (bpf/maps.h).
+#[derive(Clone, Copy)]
+struct Constants {
+    port: u32,
+    ifindex: u32,
+    mac_first: u32,
+    mac_last: u32,
+    queues: u32,
+    xdp_path: u32,
+    generic: u32,
+    unfinished: u32,
+    weakly_ordered: u32,
+    flow_masks: [u32; 2],
+    flow_seeds: [u64; SEEDS],
+    punt_mark: [u64; 2],
+}
+
+impl Constants {
+    fn new(port: &XdpPort, mode: Mode, xdp_path: bool, maps: &Maps) -> Self {
+        let [a, b, c, d, e, f] = port.mac.0;
+        Self {
+            port: u32::from(port.port.0),
+            ifindex: port.ifindex,
+            mac_first: u32::from_ne_bytes([a, b, c, d]),
+            mac_last: u32::from(u16::from_ne_bytes([e, f])),
+            queues: port.queues,
+            xdp_path: u32::from(xdp_path),
+            generic: u32::from(mode == Mode::Generic),
+            // Generic XDP sees packets of any sender.
+            unfinished: u32::from(
+                mode == Mode::Generic || features::passes_unfinished(&port.device),
+            ),
+            weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
+            flow_masks: maps.buckets.map(|buckets| buckets - 1),
+            flow_seeds: maps.seeds.0,
+            punt_mark: maps.punt_mark,
+        }
+    }
+
+    fn give<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        for (name, value) in [
+            ("PORT", &self.port),
+            ("IFINDEX", &self.ifindex),
+            ("MAC_FIRST", &self.mac_first),
+            ("MAC_LAST", &self.mac_last),
+            ("QUEUES", &self.queues),
+            ("XDP_PATH", &self.xdp_path),
+            ("GENERIC", &self.generic),
+            ("UNFINISHED", &self.unfinished),
+            ("WEAKLY_ORDERED", &self.weakly_ordered),
+            ("FLOWS4_MASK", &self.flow_masks[0]),
+            ("FLOWS6_MASK", &self.flow_masks[1]),
+        ] {
+            loader.override_global(name, value, true);
+        }
+        loader.override_global("FLOW_SEEDS", &self.flow_seeds, true);
+        loader.override_global("PUNT_MARK", &self.punt_mark, true);
+    }
+}
+
+/// A random mark of 112 bits. It reads as the Ethernet header of a protocol that is never punted,
+/// to a station that is no port. So the kernel parses the header again after the mark is removed.
+fn punt_mark(random: Seeds) -> [u64; 2] {
+    let [first, second, ..] = random.0;
+    let mut bytes = [first.to_ne_bytes(), second.to_ne_bytes()];
+    // A unicast, locally administered address.
+    bytes[0][0] = bytes[0][0] & 0xfc | 2;
+    bytes[1][4..6].copy_from_slice(&LOCAL_EXPERIMENT.to_be_bytes());
+    bytes.map(u64::from_ne_bytes)
+}
+
+/// The EtherType for experiments; such frames never leave the machine (IEEE 802, 9.2.4).
+const LOCAL_EXPERIMENT: u16 = 0x88b5;
+
+impl Maps {
+    /// Creates the maps.
+    pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
+        let names = Names::new()?;
+        let namespace = refusals::namespace()?;
+        // One for all objects: each loader parses the types of the whole kernel.
+        let mut loader = EbpfLoader::new();
+        let buckets = [options.flows4, options.flows6].map(flows::buckets);
+        loader.map_max_entries("flows4", buckets[0]);
+        loader.map_max_entries("flows6", buckets[1]);
+        NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
+        let _made = loader.load(PORT).map_err(|error| XdpError::load("a map", &error))?;
+        let map = |name: &'static str| {
+            sys::pinned(&names.path(name)).map_err(XdpError::system(name, "opening the map"))
+        };
+        let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, regions, tallies] =
+            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
+        let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
+            tracing::warn!(
+                "nobody notices what devices refuse of the XDP path's frames, so what leaves by devices with \
+                 zero-copy keeps out of it: {error}"
+            );
+        });
+        Ok(Self {
+            refused: refused.ok(),
+            state: state?,
+            counts: counts?,
+            xsks: xsks?,
+            links: links?,
+            locals4: locals4?,
+            locals6: locals6?,
+            flows4: flows4?,
+            flows6: flows6?,
+            egress: egress?,
+            regions: regions?,
+            tallies: tallies?,
+            buckets,
+            seeds: Seeds::random(),
+            punt_mark: punt_mark(Seeds::random()),
+        })
+    }
+
+    /// The memory of the flows; `state` decides which are active.
+    pub(super) fn flows(&self, state: State) -> Result<FlowMaps, XdpError> {
+        let [buckets4, buckets6] = self.buckets;
+        let failed = || XdpError::system("flows", "mapping");
+        let tallies = self.tallies.try_clone().map_err(failed())?;
+        let maps = [(&self.flows4, buckets4), (&self.flows6, buckets6)];
+        FlowMaps::map(maps, self.seeds, tallies, state).map_err(failed())
+    }
+
+    /// In the order of [`NAMES`].
+    fn all(&self) -> [&OwnedFd; NAMES.len()] {
+        [
+            &self.state,
+            &self.counts,
+            &self.xsks,
+            &self.links,
+            &self.locals4,
+            &self.locals6,
+            &self.flows4,
+            &self.flows6,
+            &self.egress,
+            &self.regions,
+            &self.tallies,
+        ]
+    }
+
+    /// Loads the XDP program for a port. The object has the program for its TAP device, too.
+    pub(super) fn xdp(
+        &self,
+        port: &XdpPort,
+        mode: Mode,
+        xdp_path: bool,
+    ) -> Result<(OwnedFd, Ebpf), XdpError> {
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
+        let mut object = self.object(port, mode, xdp_path)?;
+        let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
+        program.load().map_err(|error| failed(&error))?;
+        let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
+        Ok((fd.map_err(XdpError::system(&port.device, "keeping the program"))?, object))
+    }
+
+    /// Loads the program of a port's object that hands frames back to the kernel, and attaches it
+    /// to the output of a TAP device. It stays attached as long as the object lives.
+    pub(super) fn punt(port: &XdpPort, object: &mut Ebpf, tap: &str) -> Result<(), XdpError> {
+        use aya::programs::tc::{TcAttachType, qdisc_add_clsact};
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
+        let program: &mut SchedClassifier =
+            program(object, "punt").map_err(|error| failed(&error))?;
+        program.load().map_err(|error| failed(&error))?;
+        if program.attach(tap, TcAttachType::Ingress).is_err() {
+            // Before Linux 6.6, attaching needs a queueing discipline.
+            let _ = qdisc_add_clsact(tap);
+            program.attach(tap, TcAttachType::Ingress).map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The programs of a port, not yet loaded into the kernel.
+    pub(super) fn object(
+        &self,
+        port: &XdpPort,
+        mode: Mode,
+        xdp_path: bool,
+    ) -> Result<Ebpf, XdpError> {
+        let names = Names::new()?;
+        let constants = Constants::new(port, mode, xdp_path, self);
+        let mut loader = EbpfLoader::new();
+        for (name, map) in NAMES.iter().zip(self.all()) {
+            let path = names.path(name);
+            let named = sys::pin(map.as_fd(), &path);
+            named.map_err(XdpError::system(&port.device, "naming a map"))?;
+            loader.map_pin_path(name, path);
+        }
+        constants.give(&mut loader);
+        loader.load(PORT).map_err(|error| XdpError::load(&port.device, &error))
+    }
+}

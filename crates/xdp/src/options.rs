@@ -1,0 +1,47 @@
+//! What is the same for all ports, and where a program runs.
+
+use crate::{home, sys};
+
+/// Options for all ports, fixed when the maps are created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The most IPv4 flows in the XDP path, 64 bytes each; rounded up to a power of two.
+    pub flows4: u32,
+    /// The most IPv6 flows in the XDP path, 128 bytes each; rounded up likewise.
+    pub flows6: u32,
+    /// Whether to take ports over from a Tollway that still serves them.
+    pub replace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { flows4: 1 << 17, flows6: 1 << 17, replace: false }
+    }
+}
+
+/// Mounts the BPF file system if necessary and permitted; if that fails, [`XdpPrograms::load`](crate::XdpPrograms::load)
+/// reports it.
+pub fn prepare() {
+    let _ = home::Home::make();
+}
+
+/// Where the program runs on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// Behind the driver, in the kernel's own receive function; works on any device, but slower.
+    Generic,
+}
+
+impl Mode {
+    /// All modes, the best one first; the last one works on any device.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
+
+    pub(crate) const fn flag(self) -> u32 {
+        match self {
+            Self::Native => sys::XDP_NATIVE,
+            Self::Generic => sys::XDP_GENERIC,
+        }
+    }
+}

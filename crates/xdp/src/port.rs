@@ -1,0 +1,90 @@
+//! A port as the XDP program sees it, and its slots in the maps.
+
+use tollway_dataplane::id::{LinkId, PortId, Vid};
+
+use super::features::strips_tags;
+use tollway_net::{Left, Mac, VlanProtocol};
+
+/// Flags of bpf/maps.h.
+const LINK_EXISTS: u32 = 1 << 31;
+const LINK_LEFT4: u32 = 1 << 30;
+const LINK_LEFT6: u32 = 1 << 29;
+const LINK_FRAGMENTS4: u32 = 1 << 28;
+const LINK_FRAGMENTS6: u32 = 1 << 27;
+
+/// A port as the XDP program sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpPort {
+    /// Its number, below [`MOST_PORTS`].
+    pub port: PortId,
+    /// The device's name, for messages.
+    pub device: String,
+    /// The device's ifindex.
+    pub ifindex: u32,
+    /// The port's Ethernet address, to which packets to be routed are sent.
+    pub mac: Mac,
+    /// The number of its receive queues, at most [`MOST_QUEUES`].
+    pub queues: u32,
+    /// The links on it, the port's own included.
+    pub links: Vec<XdpLink>,
+}
+
+/// A link as the XDP program sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpLink {
+    /// The outermost tag of its frames; `None` for untagged frames.
+    pub tag: Option<(VlanProtocol, Vid)>,
+    /// Its number in the router's tables.
+    pub link: LinkId,
+    /// The link's traffic that takes the kernel path.
+    pub left: Left,
+}
+
+impl XdpLink {
+    /// Its value in the map `links`.
+    pub(super) fn value(&self) -> u32 {
+        let flag = |is_left: bool, flag| if is_left { flag } else { 0 };
+        let left = flag(self.left.v4, LINK_LEFT4) | flag(self.left.v6, LINK_LEFT6);
+        let fragments = flag(self.left.fragments4, LINK_FRAGMENTS4)
+            | flag(self.left.fragments6, LINK_FRAGMENTS6);
+        LINK_EXISTS | left | fragments | u32::from(self.link.0)
+    }
+}
+
+/// The most ports.
+pub const MOST_PORTS: usize = 64;
+/// The most receive queues of a port.
+pub const MOST_QUEUES: u32 = 128;
+
+/// Says whether the maps have room for a port.
+pub(super) fn has_room(port: &XdpPort) -> bool {
+    usize::from(port.port.0) < MOST_PORTS && port.queues <= MOST_QUEUES
+}
+
+/// The slot of a link in the map `links`.
+pub(super) fn slot(port: PortId, link: &XdpLink) -> u32 {
+    let (kind, vid) = match link.tag {
+        None => (0, 0),
+        Some((VlanProtocol::Dot1q, vid)) => (0, vid.get()),
+        Some((VlanProtocol::Dot1ad, vid)) => (1, vid.get()),
+    };
+    (u32::from(port.0) * 2 + kind) * 4096 + u32::from(vid)
+}
+
+/// The slot of a queue's socket in the map `xsks`.
+pub(super) fn socket_slot(port: PortId, queue: u32) -> u32 {
+    u32::from(port.0) * MOST_QUEUES + queue
+}
+
+/// A note for the user about a device with VLAN links.
+pub(super) fn note(port: &XdpPort) -> Option<String> {
+    let device = &port.device;
+    let has_tags = port.links.iter().any(|link| link.tag.is_some());
+    (has_tags && strips_tags(device).unwrap_or(false)).then(|| {
+        format!(
+            "{device} may take VLAN tags off before XDP sees them, and their frames are then taken \
+             for untagged ones; run `ethtool -K {device} rxvlan off rx-vlan-stag-hw-parse off`, for a veth \
+             also `ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off` at its peer"
+        )
+    })
+}

@@ -1,0 +1,405 @@
+//! The programs of all ports, and the maps that they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use tollway_dataplane::id::PortId;
+
+use crate::attach::{Attached, Attachment};
+use crate::device::make_tap;
+use crate::error::XdpError;
+use crate::flows::FlowMaps;
+use crate::load::Maps;
+use crate::maps::{CountMap, State};
+use crate::port::{MOST_QUEUES, XdpPort, note, slot, socket_slot};
+use crate::{Mode, Options, Refusals, pin, sys};
+
+/// The program's verdict on a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The kernel gets it.
+    Pass,
+    /// Another device or a socket gets it.
+    Redirect,
+    /// Anything else; the program returns this only if the kernel breaks a promise.
+    Other(u32),
+}
+
+/// A port's program, attached to no device.
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Returns the program's verdict on a frame now, and the frame as it would leave. The frame
+    /// goes nowhere, but the program counts it.
+    ///
+    /// # Errors
+    /// The frame has no complete Ethernet header, or the system refused.
+    pub fn probe(&self, frame: &[u8]) -> io::Result<(Action, Vec<u8>)> {
+        let (code, frame) = sys::run(self.0.as_fd(), frame)?;
+        let action = match code {
+            2 => Action::Pass,
+            4 => Action::Redirect,
+            other => Action::Other(other),
+        };
+        Ok((action, frame))
+    }
+}
+
+/// The XDP programs of all ports, and the maps that they share.
+///
+/// When dropped, it makes the kernel forward: it sets the bypass first, and then detaches the
+/// programs from the devices, except those that a successor has taken over.
+pub struct XdpPrograms {
+    maps: Maps,
+    state: State,
+    flows: FlowMaps,
+    counts: CountMap,
+    options: Options,
+    ports: BTreeMap<PortId, LoadedPort>,
+    locals: BTreeSet<IpAddr>,
+    /// Whether the devices keep their programs when this is dropped.
+    leaves: bool,
+}
+
+/// A port and the objects created for it.
+struct LoadedPort {
+    port: XdpPort,
+    attachment: Option<Attachment>,
+    /// Has the program of the TAP device, and keeps it attached.
+    punt: Option<aya::Ebpf>,
+}
+
+impl XdpPrograms {
+    /// Creates the maps and enters the ports. It touches no device yet, and sets the bypass: the
+    /// kernel forwards everything until [`State::set_bypass`] clears it.
+    ///
+    /// # Errors
+    /// No privilege, no BPF file system, too many ports or queues, no such device.
+    pub fn load(ports: &[XdpPort], options: &Options) -> Result<Self, XdpError> {
+        pin::sweep()?;
+        let maps = Maps::make(options)?;
+        let own = |map: &OwnedFd| {
+            map.try_clone().map_err(XdpError::system("a map", "keeping its descriptor"))
+        };
+        let state = State::map(&maps.state, &maps.regions);
+        let state = state.map_err(XdpError::system("state", "mapping"))?;
+        state.set_bypass(true);
+        let counts = CountMap::new(own(&maps.counts)?);
+        let mut programs = Self {
+            flows: maps.flows(state.clone())?,
+            state,
+            counts: counts.map_err(XdpError::system("counts", "counting processors"))?,
+            options: *options,
+            ports: BTreeMap::new(),
+            locals: BTreeSet::new(),
+            leaves: false,
+            maps,
+        };
+        ports.iter().try_for_each(|port| programs.set_port(port.clone()))?;
+        Ok(programs)
+    }
+
+    /// Enters a port, or changes its device, address or links. This empties the XDP path. A program
+    /// on the same device stays as it is; attach it again after a change of address or number of
+    /// queues. A program on another device is detached.
+    ///
+    /// # Errors
+    /// There is no room for the port, or no such device.
+    pub fn set_port(&mut self, port: XdpPort) -> Result<(), XdpError> {
+        XdpError::check_room(&port)?;
+        let mut old = self.ports.remove(&port.port);
+        if let Some(moved) = old.take_if(|old| old.port.ifindex != port.ifindex) {
+            self.forget(moved);
+        }
+        // Now, so that no flow leaves by the new device with a header for the old one.
+        self.state.bump_generation();
+        let entered = self.enter(&port, old.as_ref().map(|old| &old.port));
+        let (attachment, punt) = old.map_or((None, None), |old| (old.attachment, old.punt));
+        self.ports.insert(port.port, LoadedPort { port, attachment, punt });
+        self.state.bump_generation();
+        entered
+    }
+
+    /// The port as it was entered.
+    #[must_use]
+    pub fn port(&self, port: PortId) -> Option<&XdpPort> {
+        self.ports.get(&port).map(|loaded_port| &loaded_port.port)
+    }
+
+    /// Removes a port; the kernel alone uses its device again.
+    pub fn remove_port(&mut self, port: PortId) {
+        if let Some(loaded_port) = self.ports.remove(&port) {
+            self.forget(loaded_port);
+            self.state.bump_generation();
+        }
+    }
+
+    /// Updates the maps from a port's old entries to its new ones.
+    fn enter(&self, port: &XdpPort, old: Option<&XdpPort>) -> Result<(), XdpError> {
+        let failed = |action| XdpError::system(&port.device, action);
+        let wanted: BTreeSet<u32> = port.links.iter().map(|link| slot(port.port, link)).collect();
+        for link in old.iter().flat_map(|old| &old.links) {
+            let slot = slot(port.port, link);
+            if !wanted.contains(&slot) {
+                sys::update(self.maps.links.as_fd(), &slot, &0_u32)
+                    .map_err(failed("taking a link out"))?;
+            }
+        }
+        for link in &port.links {
+            sys::update(self.maps.links.as_fd(), &slot(port.port, link), &link.value())
+                .map_err(failed("entering a link"))?;
+        }
+        if let Some(refused) = &self.maps.refused {
+            refused.enter(port).map_err(failed("noting its device"))?;
+        }
+        // `struct bpf_devmap_val`: the device, and no program to run there.
+        let way_out = [port.ifindex, 0];
+        sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
+            match error.kind() {
+                // The map reports a missing device with this error.
+                io::ErrorKind::InvalidInput => XdpError::NoDevice { device: port.device.clone() },
+                _ => failed("entering it as a way out")(error),
+            }
+        })
+    }
+
+    /// Destroys a port's objects and removes its entries from the maps, as far as they still exist.
+    fn forget(&self, loaded_port: LoadedPort) {
+        let port = &loaded_port.port;
+        for link in &port.links {
+            let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
+        }
+        let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
+        if let Some(refused) = &self.maps.refused {
+            refused.forget(port);
+        }
+        if let Some(attachment) = loaded_port.attachment.filter(|_| !self.leaves) {
+            attachment.end(self.maps.state.as_fd());
+        }
+    }
+
+    fn loaded_port(&self, port: PortId) -> Result<&LoadedPort, XdpError> {
+        self.ports.get(&port).ok_or(XdpError::NoPort(port.0))
+    }
+
+    /// Attaches the program to a port's device, in the first of the modes that works, with or
+    /// without the XDP path.
+    ///
+    /// If a Tollway program is already attached, this one replaces it between two packets. So call
+    /// it again to switch the XDP path on or off.
+    ///
+    /// # Errors
+    /// The device carries another program or is served by another Tollway, or no mode works.
+    pub fn attach(
+        &mut self,
+        port: PortId,
+        modes: &[Mode],
+        xdp_path: bool,
+    ) -> Result<Attached, XdpError> {
+        let loaded_port = self.loaded_port(port)?;
+        let before = loaded_port.attachment.as_ref();
+        let (attachment, attached) = self.make(&loaded_port.port, before, (modes, xdp_path))?;
+        if let Some(loaded_port) = self.ports.get_mut(&port) {
+            loaded_port.attachment = Some(attachment);
+        }
+        Ok(attached)
+    }
+
+    /// Enters a port and attaches the program to its device, as [`XdpPrograms::set_port`] and
+    /// [`XdpPrograms::attach`] do. If the device refuses, a new port stays out, and the XDP path
+    /// keeps its flows.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn serve(
+        &mut self,
+        port: XdpPort,
+        modes: &[Mode],
+        xdp_path: bool,
+    ) -> Result<Attached, XdpError> {
+        let id = port.port;
+        if self.ports.contains_key(&id) {
+            self.set_port(port)?;
+            return self.attach(id, modes, xdp_path);
+        }
+        XdpError::check_room(&port)?;
+        // The program does not know any link yet, so it passes every frame.
+        let (attachment, attached) = self.make(&port, None, (modes, xdp_path))?;
+        let entered = self.set_port(port);
+        if let Some(loaded_port) = self.ports.get_mut(&id) {
+            loaded_port.attachment = Some(attachment);
+        }
+        entered.inspect_err(|_| self.remove_port(id))?;
+        Ok(attached)
+    }
+
+    fn make(
+        &self,
+        port: &XdpPort,
+        before: Option<&Attachment>,
+        (modes, xdp_path): (&[Mode], bool),
+    ) -> Result<(Attachment, Attached), XdpError> {
+        let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
+        let mut load = |mode| self.maps.xdp(port, mode, xdp_path);
+        let made = Attachment::make(port, modes, (before, state), replace, &mut load);
+        let (mut attachment, mut attached) = made?;
+        attachment.xdp_path = xdp_path;
+        attached.note = note(port);
+        Ok((attachment, attached))
+    }
+
+    /// Reloads a port's program onto its device in the same mode, to apply changes of the port.
+    ///
+    /// # Errors
+    /// As [`XdpPrograms::attach`].
+    pub fn attach_again(&mut self, port: PortId) -> Result<(), XdpError> {
+        let Some(attachment) = &self.loaded_port(port)?.attachment else { return Ok(()) };
+        let (mode, xdp_path) = (attachment.mode, attachment.xdp_path);
+        self.attach(port, &[mode], xdp_path).map(drop)
+    }
+
+    /// Whether a port's program is on its device. It no longer is when the device has gone, or when
+    /// the program was detached or replaced.
+    #[must_use]
+    pub fn is_attached(&self, port: PortId) -> bool {
+        let loaded_port = self.ports.get(&port);
+        loaded_port
+            .and_then(|loaded_port| loaded_port.attachment.as_ref())
+            .is_some_and(Attachment::is_there)
+    }
+
+    /// Directs the packets of a queue to an AF_XDP socket, which must have its receive ring.
+    ///
+    /// # Errors
+    /// There is no such port or queue, or the system refused.
+    pub fn set_socket(
+        &self,
+        port: PortId,
+        queue: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), XdpError> {
+        use std::os::fd::AsRawFd;
+        let device = &self.loaded_port(port)?.port.device;
+        if queue >= MOST_QUEUES {
+            return Err(XdpError::TooMany { device: device.clone() });
+        }
+        let socket = socket.as_raw_fd() as u32;
+        sys::update(self.maps.xsks.as_fd(), &socket_slot(port, queue), &socket)
+            .map_err(XdpError::system(device, "giving a socket its queue"))
+    }
+
+    /// Returns the packets of a queue to the kernel.
+    ///
+    /// # Errors
+    /// There is no such port, or the system refused.
+    pub fn clear_socket(&self, port: PortId, queue: u32) -> Result<(), XdpError> {
+        let device = &self.loaded_port(port)?.port.device;
+        let cleared = sys::delete(self.maps.xsks.as_fd(), &socket_slot(port, queue));
+        cleared.map(|_| ()).map_err(XdpError::system(device, "taking a socket from its queue"))
+    }
+
+    /// Sets the router's own addresses, including the broadcast addresses of its links; empties the
+    /// XDP path if that changes anything.
+    ///
+    /// # Errors
+    /// The system refused; what was entered by then stays.
+    pub fn set_locals(&mut self, addresses: &[IpAddr]) -> Result<(), XdpError> {
+        let wanted: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+        if wanted == self.locals {
+            return Ok(());
+        }
+        let failed = || XdpError::system("the router", "entering its addresses");
+        for address in wanted.difference(&self.locals) {
+            match address {
+                IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), &1_u32),
+                IpAddr::V6(v6) => sys::update(self.maps.locals6.as_fd(), &v6.octets(), &1_u32),
+            }
+            .map_err(failed())?;
+        }
+        for address in self.locals.difference(&wanted) {
+            match address {
+                IpAddr::V4(v4) => sys::delete(self.maps.locals4.as_fd(), &v4.octets()),
+                IpAddr::V6(v6) => sys::delete(self.maps.locals6.as_fd(), &v6.octets()),
+            }
+            .map_err(failed())?;
+        }
+        self.locals = wanted;
+        self.state.bump_generation();
+        Ok(())
+    }
+
+    /// Creates the TAP device that hands frames to the kernel as if an attached port had just
+    /// received them: one frame per write(2). The device exists until the descriptor is closed.
+    /// Create it again when the port is attached in another mode.
+    ///
+    /// # Errors
+    /// The device cannot be created.
+    pub fn punt_tap(&mut self, port: PortId, mtu: u16) -> Result<OwnedFd, XdpError> {
+        let loaded_port = self.ports.get_mut(&port).ok_or(XdpError::NoPort(port.0))?;
+        let (tap, file) = make_tap(&loaded_port.port, mtu)?;
+        let attachment = loaded_port.attachment.as_mut();
+        // The overhead for generic XDP is small where it is not needed.
+        let mode = attachment.as_ref().map_or(Mode::Generic, |attachment| attachment.mode);
+        let mut object = match attachment.and_then(|attachment| attachment.object.take()) {
+            Some(object) => object,
+            None => self.maps.object(&loaded_port.port, mode, false)?,
+        };
+        Maps::punt(&loaded_port.port, &mut object, &tap)?;
+        loaded_port.punt = Some(object);
+        Ok(file.into())
+    }
+
+    /// A port's program as [`XdpPrograms::attach`] would attach it, to try frames on.
+    ///
+    /// # Errors
+    /// There is no such port, or the system refused.
+    pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
+        let (program, _) = self.maps.xdp(&self.loaded_port(port)?.port, mode, xdp_path)?;
+        Ok(Program(program))
+    }
+
+    /// The heartbeat, the bypass and the generation; for the worker's thread too.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    /// The flows of the XDP path; for the worker's thread too.
+    #[must_use]
+    pub fn flows(&self) -> FlowMaps {
+        self.flows.clone()
+    }
+
+    /// The program's counters; for any thread.
+    #[must_use]
+    pub fn counts(&self) -> CountMap {
+        self.counts.clone()
+    }
+
+    /// The XDP path's frames that devices refused, where the kernel reports that; for any thread.
+    #[must_use]
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.maps.refused.as_ref().map(|refused| refused.refusals().clone())
+    }
+
+    /// Keeps the programs on the devices from now on. They pass everything to the kernel until
+    /// another Tollway takes them over.
+    pub fn leave(&mut self) {
+        self.state.set_bypass(true);
+        self.leaves = true;
+    }
+}
+
+impl Drop for XdpPrograms {
+    fn drop(&mut self) {
+        self.state.set_bypass(true);
+        if self.leaves {
+            return;
+        }
+        for loaded_port in std::mem::take(&mut self.ports).into_values() {
+            self.forget(loaded_port);
+        }
+    }
+}

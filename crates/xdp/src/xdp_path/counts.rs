@@ -1,0 +1,166 @@
+//! Adds what the XDP program has counted to the path's counters.
+
+use std::io;
+
+use tollway_dataplane::counters::{Counters, Traffic};
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::verdict::DropReason;
+
+use crate::counts::PortCounts;
+use crate::maps::CountMap;
+use crate::{MOST_PORTS, Refusals};
+
+/// What the XDP path had received and sent at one moment, by port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Received.
+    pub rx: Vec<Traffic>,
+    /// Redirected to a device; never more than was received.
+    pub tx: Vec<Traffic>,
+    /// The part of these packets that the device refused; never more than were redirected.
+    pub refused: Vec<u64>,
+}
+
+impl Reading {
+    /// Reads the counters of so many ports.
+    ///
+    /// A packet counts as received first, then as sent, and last as refused if its device refuses
+    /// it. So this reads what was refused first, then what was sent, then what was received. A
+    /// packet that passes meanwhile then shows as received and not yet sent.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn of(counts: &CountMap, refusals: Option<&Refusals>, ports: usize) -> io::Result<Self> {
+        // Ports beyond the maximum have no XDP program.
+        let refused = |port| refusals.map_or(0, |refusals| refusals.packets(port));
+        Self::by(ports.min(MOST_PORTS), refused, |port| counts.port(port))
+    }
+
+    /// As [`Self::of`], from any source with counters by port.
+    pub(super) fn by(
+        ports: usize,
+        refused: impl FnMut(PortId) -> u64,
+        mut read: impl FnMut(PortId) -> io::Result<PortCounts>,
+    ) -> io::Result<Self> {
+        let refused = (0..ports).map(|port| PortId(port as u16)).map(refused).collect();
+        let mut all = |of: fn(&PortCounts) -> (u64, u64)| -> io::Result<Vec<Traffic>> {
+            (0..ports)
+                .map(|port| {
+                    let (packets, bytes) = of(&read(PortId(port as u16))?);
+                    Ok(Traffic { packets, bytes })
+                })
+                .collect()
+        };
+        let tx = all(|counts| (counts.xdp_tx_packets, counts.xdp_tx_bytes))?;
+        let rx = all(|counts| (counts.xdp_rx_packets, counts.xdp_rx_bytes))?;
+        Ok(Self { rx, tx, refused })
+    }
+}
+
+/// What the XDP path has received and sent under this process.
+///
+/// The XDP program and its counters outlive the process that loaded them. So the first reading is
+/// the successor's zero, as for its other counters. Counters that went back belong to a reloaded
+/// XDP program, and begin at zero. So reported values never go back, with one exception: packets
+/// that a device refuses after the reading, a burst at most, no longer count as sent.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    last: Reading,
+    sum: Reading,
+    /// The refused part of what was sent. Refused bytes are not counted, so each packet has the
+    /// average size of those that the device received since the last reading.
+    refused: Vec<Traffic>,
+}
+
+impl Tally {
+    /// Begins at a reading. Take it while the XDP path is empty: after [`super::XdpFlows::new`],
+    /// before the first turn.
+    #[must_use]
+    pub fn new(first: Reading) -> Self {
+        let none = |list: &[Traffic]| vec![Traffic::default(); list.len()];
+        let refused = vec![0; first.refused.len()];
+        let sum = Reading { rx: none(&first.rx), tx: none(&first.tx), refused };
+        Self { last: first, refused: none(&sum.tx), sum }
+    }
+
+    /// Applies a newer reading.
+    pub fn update(&mut self, now: Reading) {
+        let before = self.sum.tx.clone();
+        advance(&mut self.sum.rx, &self.last.rx, &now.rx);
+        advance(&mut self.sum.tx, &self.last.tx, &now.tx);
+        self.refuse(&before, &now.refused);
+        self.last = now;
+    }
+
+    /// Applies what devices refused, with its share of the bytes that they received since `before`.
+    fn refuse(&mut self, before: &[Traffic], now: &[u64]) {
+        let ports = self.sum.tx.len();
+        self.sum.refused.resize(ports, 0);
+        self.refused.resize(ports, Traffic::default());
+        for (port, now) in now.iter().enumerate().take(ports) {
+            let last = self.last.refused.get(port).copied().unwrap_or(0);
+            let more = if *now >= last { now - last } else { *now };
+            let (sum, given) = (&mut self.refused[port], self.sum.tx[port]);
+            let before = before.get(port).copied().unwrap_or_default();
+            let (packets, bytes) = match given.packets - before.packets {
+                grown if grown >= more && grown > 0 => (grown, given.bytes - before.bytes),
+                _ => (given.packets.max(1), given.bytes),
+            };
+            let share = u128::from(bytes) * u128::from(more) / u128::from(packets);
+            sum.packets = (sum.packets + more).min(given.packets);
+            sum.bytes = (sum.bytes + share as u64).min(given.bytes);
+            self.sum.refused[port] = sum.packets;
+        }
+    }
+
+    /// What the XDP path has received, redirected and refused, by port.
+    #[must_use]
+    pub fn sum(&self) -> &Reading {
+        &self.sum
+    }
+
+    /// What the XDP path has sent, by port.
+    pub fn sent(&self) -> impl Iterator<Item = Traffic> + '_ {
+        let refused = self.refused.iter().copied().chain(std::iter::repeat(Traffic::default()));
+        self.sum.tx.iter().zip(refused).map(|(given, refused)| Traffic {
+            packets: given.packets - refused.packets,
+            bytes: given.bytes - refused.bytes,
+        })
+    }
+
+    /// Adds the XDP path's packets to a worker's counters.
+    ///
+    /// Packets that a device refused count as dropped. Packets that were received and not yet sent
+    /// at the reading count as held.
+    pub fn add_to(&self, counters: &mut Counters) {
+        let received = add(&mut counters.rx, self.sum.rx.iter().copied());
+        let sent = add(&mut counters.tx, self.sent());
+        let refused: u64 = self.refused.iter().take(counters.tx.len()).map(|all| all.packets).sum();
+        counters.sent += sent;
+        counters.drops[DropReason::DevTxFailed as usize] += refused;
+        counters.held += received.saturating_sub(sent + refused);
+    }
+}
+
+/// Adds to each port's traffic; returns the packets added in all.
+fn add(to: &mut [Traffic], more: impl Iterator<Item = Traffic>) -> u64 {
+    let both = to.iter_mut().zip(more);
+    both.map(|(sum, more)| {
+        sum.add(more.packets, more.bytes);
+        more.packets
+    })
+    .sum()
+}
+
+/// Adds each counter's growth to its sum.
+fn advance(sums: &mut Vec<Traffic>, last: &[Traffic], now: &[Traffic]) {
+    if sums.len() < now.len() {
+        sums.resize(now.len(), Traffic::default());
+    }
+    for (index, (sum, now)) in sums.iter_mut().zip(now).enumerate() {
+        let last = last.get(index).copied().unwrap_or_default();
+        let is_same = now.packets >= last.packets && now.bytes >= last.bytes;
+        let last = if is_same { last } else { Traffic::default() };
+        sum.add(now.packets - last.packets, now.bytes - last.bytes);
+    }
+}

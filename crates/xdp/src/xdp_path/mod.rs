@@ -1,0 +1,503 @@
+//! The user-space half of the XDP path: enters flows that the XDP program may forward itself, and
+//! what to do with their packets.
+//!
+//! The XDP path never decides; it repeats. An entry holds what the path has just done with a packet
+//! of the flow, even if that was to punt it to the kernel. A flow is what the path's verdict
+//! depends on: ingress link, addresses, protocol, ports. It enters with its second packet
+//! (`flow_stats.rs`), so that a flood of single packets changes nothing. It stays until something
+//! changes that its verdict depends on, or other flows need its place.
+//!
+//! Kernel equivalent: `net/netfilter/nf_flow_table_core.c` (flowtable offload).
+//!
+//! Limits: these never enter:
+//!
+//! - fragments, IPv4 options, IPv6 extension headers
+//! - frames that arrive under more than one VLAN tag
+//! - protocols other than TCP, UDP, ICMP and ICMPv6
+//! - packets to a port that XDP cannot send to
+//! - packets in [`Burst::bound`]
+//! - flows for which the firewall's rules need more than the flow's key
+//! - flows that match too many of the firewall's counters (`tallies.rs`)
+//!
+//! A flow on a next-hop group stays on its member, which the entry holds, until the group changes.
+
+mod counted;
+mod counts;
+mod entry;
+mod flow_stats;
+mod outdated;
+mod ports;
+mod tallies;
+#[cfg(test)]
+pub(crate) mod tests;
+mod waiting;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tollway_dataplane::burst::{BURST, Burst, Lanes};
+use tollway_dataplane::changes::{Changes, Version};
+use tollway_dataplane::frame::Umem;
+use tollway_dataplane::id::{PortId, RecordId};
+use tollway_dataplane::next_hops::Record;
+use tollway_dataplane::stages::filter::Count;
+use tollway_dataplane::tables::Tables;
+use tollway_dataplane::verdict::{PuntReason, Verdict};
+use tollway_dataplane::xdp_path::XdpPath;
+
+use crate::State;
+use crate::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
+pub use counted::Counted;
+pub use counts::{Reading, Tally};
+use entry::{Key, Words};
+use flow_stats::{FlowHash, FlowStats, Mark, Moment};
+pub use outdated::Outdated;
+use outdated::Void;
+pub use ports::{Exit, Ports};
+use tallies::Tallies;
+use waiting::WaitingRoom;
+
+/// The destination of flow entries: the maps of the XDP program, or a test's.
+pub trait Flows: Send {
+    /// The XDP path's generation. A flow is active under the sum of this and its regions'
+    /// generations ([`Flow::generation`]).
+    fn generation(&self) -> u32;
+
+    /// Gives the XDP path its next generation, which deactivates all earlier entries.
+    fn bump_generation(&self);
+
+    /// The generation of a region.
+    fn region_generation(&self, region: u32) -> u32;
+
+    /// How many times generations of regions have changed.
+    fn region_changes(&self) -> u32;
+
+    /// Counts the change, then gives regions their next generation.
+    fn bump_regions(&self, regions: &[u32]);
+
+    /// Enters IPv4 flows, `flows[i]` for `keys[i]`; returns for how many there was room.
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize;
+
+    /// Enters IPv6 flows, `flows[i]` for `keys[i]`; returns for how many there was room.
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize;
+
+    /// Packets and layer-3 bytes that flows with this tally have counted in all.
+    ///
+    /// # Errors
+    /// The system refused.
+    fn tally(&self, number: u16) -> io::Result<(u64, u64)>;
+}
+
+impl Flows for (State, FlowMaps) {
+    fn generation(&self) -> u32 {
+        self.0.generation()
+    }
+
+    fn bump_generation(&self) {
+        self.0.bump_generation();
+    }
+
+    fn region_generation(&self, region: u32) -> u32 {
+        self.0.region_generation(region)
+    }
+
+    fn region_changes(&self) -> u32 {
+        self.0.region_changes()
+    }
+
+    fn bump_regions(&self, regions: &[u32]) {
+        self.0.bump_regions(regions.iter().copied());
+    }
+
+    fn enter4(&mut self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
+        self.1.insert4(keys, flows)
+    }
+
+    fn enter6(&mut self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
+        self.1.insert6(keys, flows)
+    }
+
+    fn tally(&self, number: u16) -> io::Result<(u64, u64)> {
+        self.1.tally(number)
+    }
+}
+
+/// Counters of the user-space half of the XDP path.
+#[derive(Debug, Default)]
+pub struct Entered {
+    entered: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Entered {
+    /// Flows entered; repeated entries count again.
+    #[must_use]
+    pub fn entered(&self) -> u64 {
+        self.entered.load(Relaxed)
+    }
+
+    /// Flows that found no room; each of them tries again with later packets.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+}
+
+/// The worker's side of the XDP path.
+pub struct XdpFlows<F> {
+    flows: F,
+    ports: Arc<Ports>,
+    entered: Arc<Entered>,
+    flow_stats: FlowStats,
+    tallies: Tallies,
+    /// What all active entries depend on: the tables, and the ports.
+    version: Option<(Version, u64)>,
+    /// The generation for this turn's entries, to which those of their regions are added.
+    generation: u32,
+    /// The number of region changes at that time.
+    region_changes: u32,
+    outdated: Outdated,
+    now: Moment,
+    now_ns: u64,
+    /// Flows to enter after this burst.
+    due: Vec<Due>,
+    /// Where flows wait for a pause of their packets; without it they enter at once.
+    waiting: Option<WaitingRoom>,
+    v4: Batch<Flow4Key>,
+    v6: Batch<Flow6Key>,
+}
+
+impl<F: Flows> XdpFlows<F> {
+    /// Creates an empty XDP path; earlier entries become inactive. It distinguishes about
+    /// twice `most_flows` flows; further flows enter later or not at all.
+    #[must_use]
+    pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
+        flows.bump_generation();
+        Self {
+            generation: flows.generation(),
+            region_changes: flows.region_changes(),
+            outdated: Outdated::new(),
+            flows,
+            ports,
+            entered: Arc::default(),
+            flow_stats: FlowStats::new(most_flows),
+            tallies: Tallies::new(),
+            version: None,
+            now: Moment::default(),
+            now_ns: 0,
+            due: Vec::with_capacity(BURST),
+            waiting: None,
+            v4: Batch::new(),
+            v6: Batch::new(),
+        }
+    }
+
+    /// Lets flows enter only in a pause of their packets, which keeps these in order.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { waiting: Some(WaitingRoom::new()), ..self }
+    }
+
+    /// The counters, readable from any thread.
+    #[must_use]
+    pub fn entered(&self) -> Arc<Entered> {
+        Arc::clone(&self.entered)
+    }
+
+    /// The tally that counts a flow's packets for the firewall's rules; 0 if none is needed. `None`
+    /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
+    fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u16> {
+        let Some(filter) = &tables.filter else { return Some(0) };
+        let touched = filter.of_flow(&flow.for_rules(record.link()))?;
+        self.tallies.number(touched, |number| self.flows.tally(number))
+    }
+
+    /// The generation for a flow's entry.
+    #[inline(always)]
+    fn generation_of(&self, flow: Words, by_source: bool) -> u32 {
+        let [src, dst] = flow.regions();
+        let sum = self.generation.wrapping_add(self.flows.region_generation(dst));
+        if by_source { sum.wrapping_add(self.flows.region_generation(src)) } else { sum }
+    }
+
+    /// Invalidates entries that predate the changes since the last turn.
+    fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
+        let (_, of_ports) = self.version.replace(now).unwrap_or_default();
+        match self.outdated.since_last(changes, now.0) {
+            Void::Regions(regions) if of_ports == now.1 => self.flows.bump_regions(regions),
+            _ => self.flows.bump_generation(),
+        }
+    }
+
+    /// Queues a flow to enter after the burst.
+    fn put(
+        &mut self,
+        (flow, label): (Words, Option<u32>),
+        at: (FlowHash, PortId),
+        record: &Record,
+        (under, tally): ((u32, bool), u16),
+    ) {
+        if let Some(value) = entry::flow(record, under, label) {
+            self.due.push(Due { at, key: flow.key(), flow: Flow { tally, ..value } });
+        }
+    }
+
+    /// As [`Self::put`], for a flow whose packets the path punts: all of them, or only those that
+    /// exceed the egress MTU. The XDP program passes packets that exceed a flow's MTU to the
+    /// kernel.
+    fn put_punted(
+        &mut self,
+        (flow, label): (Words, Option<u32>),
+        at: (FlowHash, PortId),
+        (next, under): (Next, (u32, bool)),
+        tables: &Tables,
+    ) {
+        match next {
+            Next::Kernel => {
+                self.due.push(Due { at, key: flow.key(), flow: entry::to_kernel(under) });
+            }
+            Next::Route(id) => {
+                let next_hops = tables.routes.next_hops.view();
+                if let Some(record) = next_hops.record(id)
+                    && self.ports.is_exit(record)
+                    && let Some(tally) = self.tally(tables, flow, record)
+                {
+                    self.put((flow, label), at, record, (under, tally));
+                }
+            }
+        }
+    }
+
+    /// Enters the burst's flows, or queues them in the waiting room.
+    fn enter(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        if self.flows.region_changes() != self.region_changes {
+            // Another worker has changed regions, so the generations that were read may be later
+            // than the lookups.
+            self.due.clear();
+            return;
+        }
+        let Self { due, waiting, v4, v6, now_ns, .. } = self;
+        for Due { at, key, flow } in due.drain(..) {
+            let entry = match waiting {
+                None => Some((key, flow)),
+                Some(waiting) => waiting.put(at, (key, flow), *now_ns),
+            };
+            if let Some((key, flow)) = entry {
+                put(v4, v6, key, flow);
+            }
+        }
+        self.flush();
+    }
+
+    /// Enters waiting flows after a port received `count` packets: none, or a burst. A burst that
+    /// is not full has emptied the port's queues.
+    #[cold]
+    fn enter_waiting(&mut self, port: PortId, count: usize) {
+        let Self { waiting: Some(waiting), v4, v6, now_ns, .. } = self else { return };
+        let enter = |key, flow| put(v4, v6, key, flow);
+        match count {
+            0 => waiting.idle(port, *now_ns, enter),
+            _ => waiting.busy((port, count >= BURST), *now_ns, enter),
+        }
+        self.flush();
+    }
+
+    /// Notes a packet of a flow that may be waiting.
+    #[inline(always)]
+    fn touch(&mut self, hash: FlowHash) {
+        if let Some(waiting) = self.waiting.as_mut().filter(|waiting| !waiting.is_empty()) {
+            waiting.touch(hash, self.now_ns);
+        }
+    }
+
+    #[inline(always)]
+    fn has_waiting(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// Enters the queued flows.
+    fn flush(&mut self) {
+        let Self { flows, v4, v6, .. } = self;
+        let count = v4.flows.len() + v6.flows.len();
+        if count == 0 {
+            return;
+        }
+        let done = v4.empty(|keys, values| flows.enter4(keys, values))
+            + v6.empty(|keys, values| flows.enter6(keys, values));
+        self.entered.entered.fetch_add(done as u64, Relaxed);
+        self.entered.refused.fetch_add(count.saturating_sub(done) as u64, Relaxed);
+    }
+}
+
+impl<F: Flows> XdpPath for XdpFlows<F> {
+    fn begin(&mut self, changes: &Changes, now_ns: u64) {
+        (self.now, self.now_ns) = (Moment::at(now_ns), now_ns);
+        let version = (changes.version(), self.ports.changes());
+        // The order of these three steps makes the XDP path correct:
+        //
+        // 1. A writer changes a table first, and counts the change afterwards.
+        // 2. This function reads the count. If it is new, it then raises the generation: the XDP
+        //    path's, or, if only routes have changed, those of the regions that they cover. Entries
+        //    that predate the change are void from then on.
+        // 3. It reads the generation, and only then any lookup of this turn happens.
+        //
+        // So an entry made from old tables carries a generation from before step 2, and is void, no
+        // matter whether its burst was under way meanwhile at this worker or another. An entry made
+        // from new tables may be void too; then it enters again.
+        //
+        // There are too many regions to read all their generations in step 3. So a flow's are read
+        // when it enters, which is after the lookup. They still are from before the lookup: a
+        // writer counts a change of regions before it raises them, step 3 reads that count, and
+        // nothing enters under another count. This worker itself raises regions only here.
+        //
+        // Another thread that changes a table also does step 2 at once (`Outdated::void`), because
+        // a sleeping worker takes no turn for milliseconds.
+        if self.version != Some(version) {
+            self.follow(changes, version);
+        }
+        self.region_changes = self.flows.region_changes();
+        self.generation = self.flows.generation();
+    }
+
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        if self.has_waiting() {
+            self.enter_waiting(burst.port, burst.count);
+        }
+        let lanes = lanes.without(burst.bound);
+        if lanes.is_empty() || !self.ports.is_entrance(burst.port) {
+            return;
+        }
+        let next_hops = tables.routes.next_hops.view();
+        let mut hashes = [FlowHash::default(); BURST];
+        let mut generations = [0; BURST];
+        let mut known = Lanes::NONE;
+        for lane in lanes {
+            let Some(record) = next_hops.record(burst.next[lane]) else { continue };
+            if let Some(flow) = Words::of(burst, umem, lane, record.header_len()) {
+                let hash = self.flow_stats.hash(flow);
+                self.flow_stats.prefetch(hash);
+                hashes[lane] = hash;
+                let by_source = tables.checks_source_route(burst.link[lane]);
+                generations[lane] = self.generation_of(flow, by_source);
+                known.put(lane, true);
+            }
+        }
+        for lane in known {
+            let generation = generations[lane];
+            if !self.flow_stats.is_due(hashes[lane], Mark::of(generation), self.now) {
+                self.touch(hashes[lane]);
+                continue;
+            }
+            let Some(record) = next_hops.record(burst.next[lane]) else { continue };
+            let flow = Words::of(burst, umem, lane, record.header_len());
+            if let Some(flow) = flow.filter(|_| self.ports.is_exit(record))
+                && let Some(tally) = self.tally(tables, flow, record)
+            {
+                let by_source = tables.checks_source_route(burst.link[lane]);
+                let at = (hashes[lane], burst.port);
+                let label = entry::label(burst, umem, lane, record.header_len());
+                self.put((flow, label), at, record, ((generation, by_source), tally));
+            }
+        }
+        self.enter();
+    }
+
+    fn idle(&mut self, port: PortId) {
+        if self.has_waiting() {
+            self.enter_waiting(port, 0);
+        }
+    }
+
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+        if !self.ports.is_entrance(burst.port) {
+            return;
+        }
+        for lane in lanes.without(burst.bound) {
+            let next = match burst.verdict[lane] {
+                Verdict::Punt(PuntReason::MtuExceeded) => Next::Route(burst.next[lane]),
+                Verdict::Punt(reason) if reason.is_of_flow() => Next::Kernel,
+                _ => continue,
+            };
+            if let Some(flow) = Words::of(burst, umem, lane, burst.l3[lane]) {
+                let by_source = tables.checks_source_route(burst.link[lane]);
+                let under = (self.generation_of(flow, by_source), by_source);
+                let label = entry::label(burst, umem, lane, burst.l3[lane]);
+                let hash = self.flow_stats.hash(flow);
+                if self.flow_stats.is_due(hash, Mark::of(under.0), self.now) {
+                    self.put_punted((flow, label), (hash, burst.port), (next, under), tables);
+                } else {
+                    self.touch(hash);
+                }
+            }
+        }
+        self.enter();
+    }
+
+    fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
+        self.tallies.settle(counts, |number| self.flows.tally(number));
+        if end {
+            self.tallies.forget();
+        }
+    }
+}
+
+/// What becomes of a flow that the path punts.
+#[derive(Clone, Copy)]
+enum Next {
+    /// All packets take the kernel path.
+    Kernel,
+    /// Packets that fit the route's MTU are forwarded; the others take the kernel path.
+    Route(RecordId),
+}
+
+/// A flow to enter, with its hash and ingress port.
+struct Due {
+    at: (FlowHash, PortId),
+    key: Key,
+    flow: Flow,
+}
+
+/// Adds a flow to the batch of its family.
+fn put(v4: &mut Batch<Flow4Key>, v6: &mut Batch<Flow6Key>, key: Key, flow: Flow) {
+    match key {
+        Key::V4(key) => v4.put(key, flow),
+        Key::V6(key) => v6.put(key, flow),
+    }
+}
+
+/// Flows of one family that enter together.
+struct Batch<K> {
+    keys: Vec<K>,
+    flows: Vec<Flow>,
+}
+
+impl<K> Batch<K> {
+    fn new() -> Self {
+        Self { keys: Vec::with_capacity(BURST), flows: Vec::with_capacity(BURST) }
+    }
+
+    fn put(&mut self, key: K, flow: Flow) {
+        self.keys.push(key);
+        self.flows.push(flow);
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.flows.clear();
+    }
+
+    /// Passes the batch to `take` and clears it; returns how many flows were entered.
+    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
+        if self.keys.is_empty() {
+            return 0;
+        }
+        let done = take(&self.keys, &self.flows);
+        self.clear();
+        done
+    }
+}

@@ -1,0 +1,225 @@
+//! Flows that wait to enter. A flow enters in a pause of its packets, so that none of them
+//! overtakes those that still take the user path.
+//!
+//! XDP sends a packet within a microsecond; a packet through a socket takes ten to fifty. So a flow
+//! that enters while its packets follow each other closely is reordered. It waits here until none
+//! of its packets has come for a while and its port's queues are empty. A flow without any pause
+//! enters at last all the same. So does every flow when more packets arrive than user space can
+//! send, for losing packets is worse.
+
+use tollway_dataplane::id::PortId;
+
+use super::entry::Key;
+use super::flow_stats::FlowHash;
+use crate::flows::Flow;
+
+/// The most waiting flows. When two share a place, the older one enters at once.
+const PLACES: usize = 1024;
+/// The length of a pause: several times what a packet takes through user space.
+const PAUSE_NS: u64 = 100_000;
+/// The longest wait of a flow.
+const LONGEST_NS: u64 = 50_000_000;
+/// The interval between checks for flows that must enter.
+const LOOK_NS: u64 = 500_000;
+/// A port whose queues were not empty for this long brings more than user space can send. A worker
+/// that lost its processor for a moment has caught up by then.
+const BEHIND_NS: u64 = 5_000_000;
+
+/// A waiting flow.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    hash: FlowHash,
+    port: PortId,
+    key: Key,
+    flow: Flow,
+    since_ns: u64,
+    /// The time of its last packet.
+    last_ns: u64,
+}
+
+/// The waiting flows.
+pub(super) struct WaitingRoom {
+    places: Box<[Option<Waiting>]>,
+    /// The occupied places.
+    taken: Vec<u16>,
+    /// When each port's queues were last found empty.
+    idle_ns: Vec<u64>,
+    /// When the next check for flows that must enter is due.
+    look_ns: u64,
+}
+
+fn place_of(hash: FlowHash) -> usize {
+    hash.bits() as usize % PLACES
+}
+
+impl WaitingRoom {
+    pub(super) fn new() -> Self {
+        let (taken, idle_ns) = (Vec::with_capacity(PLACES), Vec::new());
+        Self { places: vec![None; PLACES].into_boxed_slice(), taken, idle_ns, look_ns: 0 }
+    }
+
+    /// Whether no flow waits.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    /// Notes a packet of a flow that may be waiting.
+    #[inline]
+    pub(super) fn touch(&mut self, hash: FlowHash, now_ns: u64) {
+        if let Some(Some(waiting)) = self.places.get_mut(place_of(hash))
+            && waiting.hash == hash
+        {
+            waiting.last_ns = now_ns;
+        }
+    }
+
+    /// Queues a flow; returns the flow that it displaces, which must enter now.
+    pub(super) fn put(
+        &mut self,
+        (hash, port): (FlowHash, PortId),
+        (key, flow): (Key, Flow),
+        now_ns: u64,
+    ) -> Option<(Key, Flow)> {
+        let place = place_of(hash);
+        let waiting = Waiting { hash, port, key, flow, since_ns: now_ns, last_ns: now_ns };
+        match self.places[place].replace(waiting) {
+            None => {
+                if self.taken.is_empty() {
+                    // The port was not checked recently.
+                    self.note_idle(port, now_ns);
+                }
+                self.taken.push(place as u16);
+                None
+            }
+            // The tables have changed since the flow's earlier entry was made.
+            Some(before) if before.hash == hash => {
+                self.places[place] = Some(Waiting { since_ns: before.since_ns, ..waiting });
+                None
+            }
+            Some(other) => Some((other.key, other.flow)),
+        }
+    }
+
+    /// A port received nothing: calls `enter` for the flows that may enter.
+    pub(super) fn idle(&mut self, port: PortId, now_ns: u64, enter: impl FnMut(Key, Flow)) {
+        self.note_idle(port, now_ns);
+        self.take(enter, |waiting| {
+            waiting.port == port && now_ns.saturating_sub(waiting.last_ns) >= PAUSE_NS
+        });
+    }
+
+    /// A port received packets, and its queues may not be empty (`is_behind`): calls `enter` for
+    /// the flows that must enter all the same.
+    pub(super) fn busy(
+        &mut self,
+        (port, is_behind): (PortId, bool),
+        now_ns: u64,
+        enter: impl FnMut(Key, Flow),
+    ) {
+        if !is_behind {
+            self.note_idle(port, now_ns);
+        }
+        if now_ns < self.look_ns {
+            return;
+        }
+        self.look_ns = now_ns + LOOK_NS;
+        let idle_ns = self.idle_ns.get(usize::from(port.0)).copied().unwrap_or(0);
+        let is_late = now_ns.saturating_sub(idle_ns) >= BEHIND_NS;
+        self.take(enter, |waiting| {
+            waiting.port == port && is_late || now_ns.saturating_sub(waiting.since_ns) >= LONGEST_NS
+        });
+    }
+
+    fn note_idle(&mut self, port: PortId, now_ns: u64) {
+        let index = usize::from(port.0);
+        if index >= self.idle_ns.len() {
+            self.idle_ns.resize(index + 1, now_ns);
+        }
+        self.idle_ns[index] = now_ns;
+    }
+
+    fn take(&mut self, mut enter: impl FnMut(Key, Flow), goes: impl Fn(&Waiting) -> bool) {
+        let Self { places, taken, .. } = self;
+        taken.retain(|place| {
+            let place = &mut places[usize::from(*place)];
+            let Some(waiting) = place.take_if(|waiting| goes(waiting)) else { return true };
+            enter(waiting.key, waiting.flow);
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flows::Flow4Key;
+
+    const PORT: PortId = PortId(1);
+
+    fn key(number: u8) -> Key {
+        let (src_be, dst_be) = ([10, 0, 0, number], [10, 0, 1, number]);
+        let (sport_be, dport_be) = ([0, 1], [0, 2]);
+        Key::V4(Flow4Key { src_be, dst_be, sport_be, dport_be, protocol: 17, link: 0 })
+    }
+
+    fn put(room: &mut WaitingRoom, number: u8, now_ns: u64) -> Option<Key> {
+        let at = (FlowHash::from_bits(number.into()), PORT);
+        room.put(at, (key(number), Flow::default()), now_ns).map(|(key, _)| key)
+    }
+
+    fn idle(room: &mut WaitingRoom, port: PortId, now_ns: u64) -> Vec<Key> {
+        let mut entered = Vec::new();
+        room.idle(port, now_ns, |key, _| entered.push(key));
+        entered
+    }
+
+    fn busy(room: &mut WaitingRoom, is_behind: bool, now_ns: u64) -> Vec<Key> {
+        let mut entered = Vec::new();
+        room.busy((PORT, is_behind), now_ns, |key, _| entered.push(key));
+        entered
+    }
+
+    #[test]
+    fn a_flow_enters_in_a_pause_of_its_own() {
+        let mut room = WaitingRoom::new();
+        assert_eq!((put(&mut room, 1, 0), put(&mut room, 2, 0)), (None, None));
+        room.touch(FlowHash::from_bits(2), PAUSE_NS / 2);
+        assert_eq!(idle(&mut room, PortId(0), PAUSE_NS), [], "another port's");
+        assert_eq!(idle(&mut room, PORT, PAUSE_NS - 1), []);
+        assert_eq!(idle(&mut room, PORT, PAUSE_NS), [key(1)]);
+        assert_eq!(idle(&mut room, PORT, 2 * PAUSE_NS), [key(2)]);
+        assert!(room.is_empty());
+    }
+
+    #[test]
+    fn a_flow_without_a_pause_enters_at_last() {
+        let mut room = WaitingRoom::new();
+        put(&mut room, 1, 0);
+        for now_ns in (LOOK_NS..LONGEST_NS).step_by(LOOK_NS as usize) {
+            assert_eq!(busy(&mut room, false, now_ns), [], "{now_ns}");
+            // The tables have changed, and the flow keeps waiting.
+            assert_eq!(put(&mut room, 1, now_ns), None);
+        }
+        assert_eq!(busy(&mut room, false, LONGEST_NS), [key(1)]);
+    }
+
+    #[test]
+    fn all_flows_enter_where_more_comes_than_is_sent() {
+        let mut room = WaitingRoom::new();
+        put(&mut room, 1, 0);
+        put(&mut room, 2, 0);
+        assert_eq!(busy(&mut room, true, BEHIND_NS - 1), []);
+        assert_eq!(busy(&mut room, true, 2 * BEHIND_NS), [key(1), key(2)]);
+    }
+
+    #[test]
+    fn of_two_flows_in_one_place_the_first_enters() {
+        let mut room = WaitingRoom::new();
+        put(&mut room, 1, 0);
+        let at = (FlowHash::from_bits(1 + PLACES as u64), PORT);
+        let other = room.put(at, (key(9), Flow::default()), 0);
+        assert_eq!(other.map(|(key, _)| key), Some(key(1)));
+        assert_eq!(idle(&mut room, PORT, PAUSE_NS), [key(9)]);
+    }
+}
