@@ -126,15 +126,24 @@ fn frames_of_all_forms_arrive() {
     }
 }
 
+/// Runs are one of 251, so that two may be the same; hardly always.
+const ATTEMPTS: usize = 5;
+
 fn a_sink_alone_counts() {
     cable();
-    let sink = start("sink -i b0 --time 60 --json");
-    namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
-    report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
-    report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
-    let report = interrupt(sink);
-    assert_eq!(whole(&report, "received_frames"), 5000);
-    assert_eq!((whole(&report, "lost_frames"), whole(&report, "duplicate_frames")), (0, 0));
+    for attempt in 1..=ATTEMPTS {
+        let sink = start("sink -i b0 --time 60 --json");
+        namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
+        report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
+        report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
+        let report = interrupt(sink);
+        if attempt < ATTEMPTS && whole(&report, "duplicate_frames") > 1000 {
+            continue;
+        }
+        assert_eq!(whole(&report, "received_frames"), 5000);
+        assert_eq!((whole(&report, "lost_frames"), whole(&report, "duplicate_frames")), (0, 0));
+        break;
+    }
 }
 
 /// Starts a command of the lab.
@@ -160,8 +169,6 @@ fn interrupt(child: Child) -> Value {
 }
 
 fn a_sink_alone_follows_generators_at_once() {
-    // Runs are one of 251, so that two may be the same; hardly always.
-    const ATTEMPTS: usize = 5;
     cable();
     for attempt in 1..=ATTEMPTS {
         let sink = start("sink -i b0 --time 60 --json");

@@ -78,13 +78,20 @@ fn run_all(
     missing: fn(&str) -> Option<&'static str>,
     words: &[&str],
 ) -> ExitCode {
-    let wanted: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let (skipped, words): (Vec<_>, Vec<_>) = words.iter().enumerate().partition(|(at, _)| {
+        // As in libtest: `--skip WORD`.
+        at.checked_sub(1).is_some_and(|before| words[before] == "--skip")
+    });
+    let wanted: Vec<_> = words.iter().filter(|(_, word)| !word.starts_with('-')).collect();
     // An ordinary user may skip tests that need root; the machine that tests every change may not.
     let can_run = |name: &str| {
         let missing = missing(name).filter(|_| std::env::var_os("CI").is_none());
         missing.inspect(|missing| println!("test {name} ... left out: {missing}")).is_none()
     };
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(**w));
+    let is_wanted = |name: &str| {
+        (wanted.is_empty() || wanted.iter().any(|(_, word)| name.contains(**word)))
+            && !skipped.iter().any(|(_, word)| name.contains(**word))
+    };
     let names = |tests: &[Test]| -> Vec<&'static str> {
         let names = tests.iter().map(|(name, _)| *name);
         names.filter(|name| is_wanted(name) && can_run(name)).collect()
