@@ -12,7 +12,9 @@ MOST=3
 MACHINE=_in_a_virtual_machine
 log=$(mktemp) || exit 1
 machines=$(mktemp) || exit 1
-trap 'rm -f "$log" "$machines"' EXIT
+others=
+# In a session of its own, the machines do not end with this script by themselves.
+trap 'rm -f "$log" "$machines"; [ -z "$others" ] || kill -- "-$others" 2>/dev/null' EXIT
 
 # Prints a line for each failed test: cargo's name of its program, a tab, the test's name. The number of
 # names must match the failures that the program reports, and the number of programs the total of cargo. The
@@ -38,14 +40,15 @@ failures() {
 
 # Compiles first, so that both runs find everything compiled.
 cargo test --workspace --locked --no-run || exit 1
-nice -n 5 cargo test --workspace --tests --locked --no-fail-fast -- "$MACHINE" > "$machines" 2>&1 &
+setsid nice -n 5 cargo test --workspace --tests --locked --no-fail-fast -- "$MACHINE" > "$machines" 2>&1 &
 others=$!
 cargo test --workspace --locked --no-fail-fast -- --skip "$MACHINE" 2>&1 | tee "$log"
 results=("${PIPESTATUS[@]}")
 wait "$others"
 results+=("$?")
+others=
 # What the machines said, without the programs that have none.
-grep -v -e '^$' -e 'Running' -e 'Doc-tests' -e '^running 0 tests' -e ' 0 passed; 0 failed' "$machines"
+grep -v -e '^$' -e '^running 0 tests' -e ' 0 passed; 0 failed' "$machines"
 [ "${results[*]}" = "0 0 0" ] && exit 0
 
 failed=

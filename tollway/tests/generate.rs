@@ -131,13 +131,14 @@ const ATTEMPTS: usize = 5;
 
 fn a_sink_alone_counts() {
     cable();
-    for attempt in 1..=ATTEMPTS {
+    for attempt in 1..=2 {
         let sink = start("sink -i b0 --time 60 --json");
         namespaces::until("a sink", || sh("ip -json link show dev b0").contains("\"xdp\""));
         report_of("generate -i a0 -m 02:00:00:00:00:0b -n 3000");
         report_of("generate -i a0 -m 02:00:00:00:00:0b -n 2000 --via af_packet");
         let report = interrupt(sink);
-        if attempt < ATTEMPTS && whole(&report, "duplicate_frames") > 1000 {
+        // Another attempt for two runs of one number, and no more: both must be whole here.
+        if attempt == 1 && whole(&report, "duplicate_frames") > 1000 {
             continue;
         }
         assert_eq!(whole(&report, "received_frames"), 5000);

@@ -199,7 +199,11 @@ impl Maps {
         let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
-        Ok((fd.map_err(XdpError::system(&port.device, "keeping the program"))?, object))
+        let fd = fd.map_err(XdpError::system(&port.device, "keeping the program"))?;
+        // Whoever keeps the object keeps no descriptors but those that `punt` needs, its constants.
+        program.unload().map_err(|error| failed(&error))?;
+        NAMES.iter().for_each(|name| drop(object.take_map(name)));
+        Ok((fd, object))
     }
 
     /// Loads the program of a port's object that hands frames back to the kernel, and attaches it

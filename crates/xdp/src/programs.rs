@@ -200,7 +200,12 @@ impl XdpPrograms {
     ) -> Result<Attached, XdpError> {
         let loaded_port = self.loaded_port(port)?;
         let before = loaded_port.attachment.as_ref();
-        let (attachment, attached) = self.make(&loaded_port.port, before, (modes, xdp_path))?;
+        let mode = before.map(|before| before.mode);
+        let (mut attachment, attached) = self.make(&loaded_port.port, before, (modes, xdp_path))?;
+        // The program of the TAP device stays as it is if it is right for this mode.
+        if loaded_port.punt.is_some() && mode == Some(attachment.mode) {
+            attachment.object = None;
+        }
         if let Some(loaded_port) = self.ports.get_mut(&port) {
             loaded_port.attachment = Some(attachment);
         }

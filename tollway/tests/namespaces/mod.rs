@@ -97,13 +97,17 @@ fn run_all(
         names.filter(|name| is_wanted(name) && can_run(name)).collect()
     };
     // `unshare -Ur` works for root too, but gives fewer rights. Users run Tollway as a real root.
-    let start = |name| Running::start(name, if is_root() { namespaces } else { "-Urn" });
+    let unshared = if is_root() { namespaces } else { "-Urn" };
+    let start = |name| Running::start(name, unshared);
     let (machines, beside): (Vec<_>, Vec<_>) =
         names(tests.beside).into_iter().partition(|name| name.ends_with(MACHINE));
     let machines: Vec<Running> = machines.into_iter().map(start).collect();
     let mut tally = Tally::default();
     run_side_by_side(beside, start, &mut tally);
-    names(tests.alone).into_iter().for_each(|name| tally.count(start(name)));
+    for name in names(tests.alone) {
+        let mut command = inside(unshared, name);
+        tally.count_status(name, command.status().expect(UNSHARE));
+    }
     machines.into_iter().for_each(|machine| tally.count(machine));
     tally.report()
 }
@@ -139,7 +143,12 @@ impl Tally {
     /// Waits for a test, and prints its output and result.
     fn count(&mut self, test: Running) {
         let name = test.name;
-        let is_passed = test.wait().success();
+        let status = test.wait();
+        self.count_status(name, status);
+    }
+
+    fn count_status(&mut self, name: &str, status: ExitStatus) {
+        let is_passed = status.success();
         println!("test {name} ... {}", if is_passed { "ok" } else { "FAILED" });
         self.passed += u32::from(is_passed);
         self.failed += u8::from(!is_passed);
