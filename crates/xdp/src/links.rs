@@ -33,8 +33,6 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// # Errors
 /// The kernel does not permit this process to list them.
 pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
-    // A namespace's number is the inode of its file.
-    let own = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if loaded.is_none() {
         if has_no_link() {
@@ -46,6 +44,8 @@ pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
         *loaded = Some(has_links.then(load).transpose().map_err(io::Error::other)?);
     }
     let Some(Some(ebpf)) = loaded.as_mut() else { return Ok(Some(Vec::new())) };
+    // A namespace's number is the inode of its file.
+    let own = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let all = read(ebpf).map_err(io::Error::other)?;
     let word = |record: &[u8], at: usize| {
         let bytes = record.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
@@ -55,8 +55,9 @@ pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
     Ok(Some(here.map(|record| (word(record, 0), word(record, 4))).collect()))
 }
 
-/// Links up to which [`has_no_link`] looks at each: some microseconds, less than what the iterator costs to load.
-const MOST_LINKS: usize = 256;
+/// Links up to which [`has_no_link`] looks at each. A router looks 20 times a second, and each link takes several
+/// system calls; with more links, loading the iterator once costs less than these looks do.
+const MOST_LINKS: usize = 16;
 
 /// Whether the kernel certainly has no link to netfilter, in no namespace.
 fn has_no_link() -> bool {
