@@ -6,11 +6,11 @@ use crate::frame::Umem;
 use crate::stages::filter::Point;
 use crate::stages::transmit::Egress;
 use crate::stages::{
-    admit, classify, ecmp, filter, icmp_redirect, rewrite, route, rule, source_check, transmit,
-    validate,
+    Stage, admit, classify, ecmp, filter, icmp_redirect, rewrite, route, rule, source_check,
+    transmit, validate,
 };
 use crate::tables::Tables;
-use crate::tolls::{Stage, StageTimer, Tolls};
+use crate::tolls::{StageTimer, Tolls};
 
 /// Takes a burst from its port to the queues in `egress`.
 ///

@@ -5,6 +5,7 @@
 
 use crate::burst::Lanes;
 use crate::clock;
+use crate::stages::Stage;
 
 /// Packets between two samples: one full burst in 64, smaller bursts less often, because reading the
 /// clock costs the same for a burst of one as for 64.
@@ -14,77 +15,6 @@ pub const SAMPLE_EVERY: u32 = 64 * 64;
 /// time means that something else ran in between, which is not the stage's toll. Unoptimised code takes
 /// some ten times as long.
 const INTERRUPTED: u64 = if cfg!(debug_assertions) { 1 << 21 } else { 1 << 17 };
-
-/// The stages that have a toll of their own, in the path's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Stage {
-    /// Is the frame for this router, and what does it carry?
-    Admit,
-    /// VLAN tags to links.
-    Classify,
-    /// Firewall rules of hook ingress.
-    Ingress,
-    /// IP header checks.
-    Validate,
-    /// Firewall rules of hook prerouting.
-    Prerouting,
-    /// FIB lookup.
-    Route,
-    /// Policy rules.
-    Rule,
-    /// The member of a next-hop group.
-    Ecmp,
-    /// Packets that exit through their ingress link.
-    IcmpRedirect,
-    /// Checks of the source address.
-    SourceCheck,
-    /// Firewall rules of hook forward and those behind it.
-    Forward,
-    /// TTL, checksum, Ethernet header.
-    Rewrite,
-    /// Grouping by port.
-    Transmit,
-}
-
-impl Stage {
-    /// Every stage in order.
-    pub const ALL: [Self; 13] = [
-        Self::Admit,
-        Self::Classify,
-        Self::Ingress,
-        Self::Validate,
-        Self::Prerouting,
-        Self::Route,
-        Self::Rule,
-        Self::Ecmp,
-        Self::IcmpRedirect,
-        Self::SourceCheck,
-        Self::Forward,
-        Self::Rewrite,
-        Self::Transmit,
-    ];
-
-    /// The stage's name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Admit => "admit",
-            Self::Classify => "classify",
-            Self::Ingress => "ingress",
-            Self::Validate => "validate",
-            Self::Prerouting => "prerouting",
-            Self::Route => "route",
-            Self::Rule => "rule",
-            Self::Ecmp => "ecmp",
-            Self::IcmpRedirect => "icmp_redirect",
-            Self::SourceCheck => "source_check",
-            Self::Forward => "forward",
-            Self::Rewrite => "rewrite",
-            Self::Transmit => "transmit",
-        }
-    }
-}
 
 /// The sum of one stage's samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +30,7 @@ pub struct Toll {
 /// The tolls of one worker.
 #[derive(Clone, Debug)]
 pub struct Tolls {
-    stages: [Toll; Stage::ALL.len()],
+    stages: [Toll; Stage::COUNT],
     /// Packets until the next sample; none while [`Tolls::switch`] is off.
     credit: u32,
     on: bool,

@@ -15,7 +15,7 @@ use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
-use tollway_dataplane::tolls::Stage;
+use tollway_dataplane::stages::Stage;
 use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{checksum, word32};
 

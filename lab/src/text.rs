@@ -1,7 +1,7 @@
 //! Reports as text.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use tollway_dataplane::tolls::Stage;
+use tollway_dataplane::stages::Stage;
 
 use crate::report::{Report, Row};
 
@@ -56,7 +56,7 @@ fn tolls(report: &Report) -> String {
 
 fn stages<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> String {
     let is_used = |stage: &Stage| rows.clone().any(|row| row.stages.contains_key(stage.name()));
-    let used: Vec<Stage> = Stage::ALL.into_iter().filter(is_used).collect();
+    let used: Vec<Stage> = Stage::ALL.iter().copied().filter(is_used).collect();
     let mut header = vec!["row"];
     header.extend(used.iter().map(|stage| stage.name()));
     let mut table = plain_table(&header);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tollway_dataplane::counters::{self, Counters};
 use tollway_dataplane::router::Router;
-use tollway_dataplane::tolls::{self, Stage};
+use tollway_dataplane::stages::Stage;
+use tollway_dataplane::tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};

@@ -1,6 +1,6 @@
 //! Rows as bars divided into stages.
 
-use tollway_dataplane::tolls::Stage;
+use tollway_dataplane::stages::Stage;
 
 use super::bars::{label, step};
 use crate::svg::{Anchor, Svg};
@@ -28,8 +28,9 @@ pub(super) fn draw(rows: &[Row], ns_per_clock: f64) -> String {
         return String::new();
     }
     let used: Vec<(Stage, &str)> = Stage::ALL
-        .into_iter()
-        .zip(COLOURS)
+        .iter()
+        .copied()
+        .zip(COLOURS.into_iter().cycle())
         .filter(|(stage, _)| rows.iter().any(|row| row.row.stages.contains_key(stage.name())))
         .collect();
     let step = step(most);
