@@ -1,11 +1,9 @@
 //! Builds of the path for several instruction sets; the program picks the widest of the machine at
 //! start.
 
-use std::marker::PhantomData;
-
 use crate::burst::Burst;
 use crate::cpu::Level;
-use crate::features::{AllStages, Features};
+use crate::features::{AllStages, Features, NoStages};
 use crate::frame::Umem;
 use crate::path::forward;
 use crate::stages::filter::State;
@@ -18,24 +16,35 @@ type Forward = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress
 
 /// The path for one instruction set.
 #[derive(Clone, Copy, Debug)]
-pub struct Path<F: Features = AllStages> {
+pub struct Path {
     level: Level,
     plain: Forward,
     timed: Forward,
-    features: PhantomData<F>,
 }
 
-impl<F: Features> Path<F> {
-    /// The path for the widest instructions of this machine.
+// Only these functions name the builds, and they are inlined nowhere: each build is compiled once, with this
+// crate, and not once more in every program.
+impl Path {
+    /// The path with all stages, for the widest instructions of this machine.
     #[must_use]
+    #[inline(never)]
     pub fn detect() -> Self {
-        Self::build(Level::detect())
+        Self::build::<AllStages>(Level::detect())
     }
 
     /// The path for `level`; none if this machine does not support it.
     #[must_use]
+    #[inline(never)]
     pub fn at(level: Level) -> Option<Self> {
-        (level <= Level::detect()).then(|| Self::build(level))
+        (level <= Level::detect()).then(|| Self::build::<AllStages>(level))
+    }
+
+    /// The path without optional stages: the lab measures what those cost that are compiled in but not
+    /// configured.
+    #[must_use]
+    #[inline(never)]
+    pub fn without_optional_stages() -> Self {
+        Self::build::<NoStages>(Level::detect())
     }
 
     /// The instruction set that it uses.
@@ -44,7 +53,7 @@ impl<F: Features> Path<F> {
         self.level
     }
 
-    fn build(level: Level) -> Self {
+    fn build<F: Features>(level: Level) -> Self {
         let (plain, timed): (Forward, Forward) = match level {
             Level::Baseline => (baseline::<F, false>, baseline::<F, true>),
             #[cfg(target_arch = "x86_64")]
@@ -54,7 +63,7 @@ impl<F: Features> Path<F> {
             #[cfg(not(target_arch = "x86_64"))]
             _ => (baseline::<F, false>, baseline::<F, true>),
         };
-        Self { level, plain, timed, features: PhantomData }
+        Self { level, plain, timed }
     }
 
     /// Takes a burst from its port to the queues in `egress`; see [`crate::path`].
@@ -70,7 +79,7 @@ impl<F: Features> Path<F> {
         state: &mut State,
     ) {
         let forward = if tolls.due(burst.count) { self.timed } else { self.plain };
-        // SAFETY: the function only requires the instructions of `level`, which both constructors have
+        // SAFETY: the function only requires the instructions of `level`, which all constructors have
         // checked.
         unsafe { forward(burst, umem, tables, tolls, egress, state) }
     }

@@ -4,7 +4,7 @@
 ///
 /// The program uses [`AllStages`]. The lab also measures [`NoStages`], to show what a feature costs
 /// that is compiled in but not configured.
-pub trait Features {
+pub(crate) trait Features {
     /// VLAN links.
     const VLAN: bool;
     /// Next-hop groups.
@@ -18,7 +18,7 @@ pub trait Features {
 }
 
 /// Every optional stage.
-pub struct AllStages;
+pub(crate) struct AllStages;
 impl Features for AllStages {
     const VLAN: bool = true;
     const ECMP: bool = true;
@@ -28,7 +28,7 @@ impl Features for AllStages {
 }
 
 /// No optional stage.
-pub struct NoStages;
+pub(crate) struct NoStages;
 impl Features for NoStages {
     const VLAN: bool = false;
     const ECMP: bool = false;

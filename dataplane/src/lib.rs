@@ -21,7 +21,7 @@ pub mod counters;
 pub mod cpu;
 pub mod dispatch;
 pub mod epoch;
-pub mod features;
+mod features;
 pub mod fib;
 pub mod frame;
 pub mod host;

@@ -6,7 +6,6 @@ use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
-use crate::features::{AllStages, Features};
 use crate::frame::{Descriptor, Umem};
 use crate::host::{Context, Host, Outgoing, Packet};
 use crate::id::{LinkId, PortId};
@@ -19,8 +18,8 @@ use crate::tolls::Tolls;
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::xdp_path::XdpPath;
 
-/// A router, built with the optional stages of `F`, with everything that it needs except its ports.
-pub struct Router<F: Features = AllStages> {
+/// A router with everything that it needs except its ports.
+pub struct Router {
     /// The tables that the stages read.
     pub tables: Tables,
     /// The memory of the frames.
@@ -43,14 +42,14 @@ pub struct Router<F: Features = AllStages> {
     pub limits: Limits,
     /// Finds ports at which the kernel has to carry too many packets.
     pub crowd: Crowd,
-    path: Path<F>,
+    path: Path,
     reader: Reader,
     burst: Box<Burst>,
     egress: Egress,
     outbox: Vec<Outgoing>,
 }
 
-impl<F: Features> Router<F> {
+impl Router {
     /// Creates a router for the ports in `tables`, with the path for the widest instructions of the
     /// machine.
     #[must_use]
@@ -60,7 +59,7 @@ impl<F: Features> Router<F> {
 
     /// Creates a router that uses the given path.
     #[must_use]
-    pub fn with_path(path: Path<F>, tables: Tables, umem: Umem, host: Host) -> Self {
+    pub fn with_path(path: Path, tables: Tables, umem: Umem, host: Host) -> Self {
         let ports = tables.ports.len();
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::features::Features;
 use tollway_dataplane::frame::Descriptor;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
+use tollway_dataplane::stages::Stage;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
-use tollway_dataplane::stages::Stage;
 use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{checksum, word32};
 
@@ -33,8 +32,8 @@ const TRIM: f64 = 0.05;
 const CHUNK: u32 = 4096;
 
 /// A router between two memory ports, and the frames that it forwards repeatedly.
-pub struct Bench<F: Features> {
-    router: Router<F>,
+pub struct Bench {
+    router: Router,
     ports: Vec<MemoryPort>,
     frames: Vec<Descriptor>,
     source: Source,
@@ -48,14 +47,27 @@ pub struct Bench<F: Features> {
     delay: u64,
 }
 
-impl<F: Features> Bench<F> {
+impl Bench {
     /// A router with these tables, which receives these frames in turn.
     ///
     /// # Errors
     /// A message, if memory is short.
     pub fn over(tables: Tables, source: Source, burst: usize) -> Result<Self, String> {
+        Self::with_path(Path::detect(), tables, source, burst)
+    }
+
+    /// The same with a certain build of the path.
+    ///
+    /// # Errors
+    /// As [`Bench::over`].
+    pub fn with_path(
+        path: Path,
+        tables: Tables,
+        source: Source,
+        burst: usize,
+    ) -> Result<Self, String> {
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
-        let mut router = Router::with_path(Path::detect(), tables, umem, Host::new());
+        let mut router = Router::with_path(path, tables, umem, Host::new());
         let umem = &mut router.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
@@ -217,37 +229,6 @@ impl<F: Features> Bench<F> {
             header[22..26].copy_from_slice(&word.to_le_bytes());
         }
         self.ports[0].clear();
-    }
-}
-
-/// A bench of either build of the packet path.
-pub(crate) trait Measure {
-    fn sample(&mut self, on: bool);
-    fn inject(&mut self, clocks_per_packet: f64);
-    fn clocks_per_packet(&mut self, passes: usize) -> f64;
-    fn watch(&mut self, passes: usize, gate: fn(bool));
-    fn stages(&self) -> BTreeMap<&'static str, f64>;
-}
-
-impl<F: Features> Measure for Bench<F> {
-    fn sample(&mut self, on: bool) {
-        Self::sample(self, on);
-    }
-
-    fn inject(&mut self, clocks_per_packet: f64) {
-        Self::inject(self, clocks_per_packet);
-    }
-
-    fn clocks_per_packet(&mut self, passes: usize) -> f64 {
-        Self::clocks_per_packet(self, passes)
-    }
-
-    fn watch(&mut self, passes: usize, gate: fn(bool)) {
-        Self::watch(self, passes, gate);
-    }
-
-    fn stages(&self) -> BTreeMap<&'static str, f64> {
-        Self::stages(self)
     }
 }
 

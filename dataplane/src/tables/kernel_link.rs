@@ -78,7 +78,7 @@ mod tests {
 
     fn sent_or_punted(tables: &Tables, way: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
         let path = crate::dispatch::Path::detect();
-        let mut path_bench = PathBench::<crate::features::AllStages>::over(tables, path, 2048);
+        let mut path_bench = PathBench::over(tables, path, 2048);
         match path_bench.one(0, &way.packet(0, dst).build()) {
             Outcome::Sent(..) => None,
             Outcome::Punt(reason, link, _) => {

@@ -3,7 +3,6 @@
 use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::features::{AllStages, Features};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::stages::filter::State;
@@ -43,9 +42,9 @@ pub fn paths() -> Vec<Path> {
 }
 
 /// The path with memory, queues and state.
-pub struct PathBench<'a, F: Features = AllStages> {
+pub struct PathBench<'a> {
     tables: &'a Tables,
-    path: Path<F>,
+    path: Path,
     umem: Umem,
     burst: Box<Burst>,
     egress: Egress,
@@ -63,9 +62,9 @@ impl PathBench<'static> {
     }
 }
 
-impl<'a, F: Features> PathBench<'a, F> {
+impl<'a> PathBench<'a> {
     /// A path over the given tables, with chunks of `chunk` bytes.
-    pub fn over(tables: &'a Tables, path: Path<F>, chunk: u32) -> Self {
+    pub fn over(tables: &'a Tables, path: Path, chunk: u32) -> Self {
         Self {
             tables,
             path,

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollway_dataplane::cpu::Level;
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::features::{AllStages, NoStages};
 use tollway_dataplane::tolls::SAMPLE_EVERY;
 use tollway_dataplane::verdict::DropReason;
 
@@ -85,8 +84,8 @@ proptest! {
     #[cfg_attr(miri, ignore = "takes minutes there")]
     fn optional_stages_touch_only_their_packets((port, seeds) in seeds()) {
         let frames = frames(port, &seeds);
-        let everything = PathBench::over(&TABLES, Path::<AllStages>::detect(), CHUNK).burst(port, &frames);
-        let nothing = PathBench::over(&TABLES, Path::<NoStages>::detect(), CHUNK).burst(port, &frames);
+        let everything = PathBench::over(&TABLES, Path::detect(), CHUNK).burst(port, &frames);
+        let nothing = PathBench::over(&TABLES, Path::without_optional_stages(), CHUNK).burst(port, &frames);
         for ((frame, with), without) in frames.iter().zip(everything).zip(nothing) {
             // Only the path with all stages does not look at the bytes behind a runt.
             if frame.len() < 14 {

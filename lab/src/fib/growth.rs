@@ -1,7 +1,6 @@
 //! The cost of forwarding as a table grows.
 
 use indicatif::ProgressBar;
-use tollway_dataplane::features::AllStages;
 
 use super::data::more;
 use super::scene::{self, Family};
@@ -42,7 +41,7 @@ pub(super) fn measure(
             let prefixes = &prefixes[..size];
             let tables = scene::tables(family, prefixes)?;
             let frames = scene::frames(family, prefixes);
-            let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
+            let mut bench = Bench::over(tables, frames, 64)?;
             bench.clocks_per_packet(PASSES);
             let clocks: Vec<_> = (0..REPEATS).map(|_| bench.clocks_per_packet(PASSES)).collect();
             let clocks = Summary::of(&clocks).ok_or("no repeats")?;

@@ -17,7 +17,6 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::features::AllStages;
 
 use crate::bench::Bench;
 use crate::machine::Machine;
@@ -125,7 +124,7 @@ fn rows(
         let prefixes = scene::sample(size.family.of(table), size.prefixes);
         let tables = tables(size.family, &prefixes)?;
         let frames = frames(size.family, &prefixes);
-        benches.push((size, Bench::<AllStages>::over(tables, frames, 64)?));
+        benches.push((size, Bench::over(tables, frames, 64)?));
     }
     if benches.is_empty() {
         return Ok(Vec::new());

@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::fib::{Fib, FibError, Root};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::prefix::Prefix;
@@ -64,7 +63,7 @@ pub(super) fn measure(
     scene::add_default(&mut others)?;
     let others = (Arc::clone(&others.routes.fib4), others.routes.vrfs[0].root4);
     let frames = scene::frames(Family::V4, &prefixes);
-    let mut bench = Bench::<AllStages>::over(tables, frames, 64)?;
+    let mut bench = Bench::over(tables, frames, 64)?;
     let order = Order::default();
     let (done, outcome) = thread::scope(|scope| {
         let changes = scope.spawn(|| {
@@ -137,7 +136,7 @@ enum Meanwhile {
     ChangesOfOthers,
 }
 
-fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> Measured {
+fn forward(bench: &mut Bench, order: &Order, bar: &ProgressBar) -> Measured {
     let mut measured = Measured::default();
     bench.clocks_per_packet(PASSES);
     for _ in 0..FREE_RUNS {

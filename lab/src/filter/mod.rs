@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 
@@ -89,7 +88,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 /// A row's benches, one for each trace, with their measurements.
 struct Measured<'a> {
     row: &'a Scene,
-    benches: Vec<(Trace, Bench<AllStages>, Vec<f64>)>,
+    benches: Vec<(Trace, Bench, Vec<f64>)>,
 }
 
 /// Measures the rows in turn.
@@ -125,7 +124,7 @@ fn sum_up(
     machine: &Machine,
     figures: &mut Figures,
 ) -> Result<Row, String> {
-    let mut worst: Option<(Summary, &Bench<AllStages>)> = None;
+    let mut worst: Option<(Summary, &Bench)> = None;
     for (trace, bench, clocks) in &measured.benches {
         let clocks = Summary::of(clocks).ok_or("no repeats")?;
         figures.insert(format!("clocks_{}_{}", measured.row.name, trace.name()), clocks.median);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
 
 use super::rules::{self, ANYTHING, Tuple};
@@ -77,7 +76,7 @@ impl Scene {
     }
 
     /// A bench of the row.
-    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench<AllStages>, String> {
+    pub(super) fn bench(&self, list: &[Tuple], trace: Trace) -> Result<Bench, String> {
         if let Kind::Set(count) = self.kind {
             return Ok(sets::under(count, trace, self.flows)?.0);
         }

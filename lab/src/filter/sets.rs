@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::stages::filter::{
     Address, Condition, Field, Filter, LiveSet, LiveSetError, Op, Point, Rule, Rules,
 };
@@ -62,7 +61,7 @@ pub(super) fn under(
     count: usize,
     trace: Trace,
     flows: usize,
-) -> Result<(Bench<AllStages>, Arc<LiveSet>), String> {
+) -> Result<(Bench, Arc<LiveSet>), String> {
     let addresses = addresses(count);
     let mut spread = Spread::new(0xf10e);
     let mut flow = || {
@@ -144,7 +143,7 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
 }
 
 /// The maximum of changes per second; clocks per packet without and with changes.
-fn forward(bench: &mut Bench<AllStages>, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
+fn forward(bench: &mut Bench, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3] {
     let mut measured = [const { Vec::new() }; 3];
     bench.clocks_per_packet(PASSES);
     for _ in 0..RUNS {

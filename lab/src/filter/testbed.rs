@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::id::Vid;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::filter::{Filter, FilterError, Point};
@@ -39,17 +38,13 @@ const VIDS: [u16; 2] = [100, 200];
 const MTU: u16 = 1500;
 
 /// A bench with rules that accept everything.
-pub(super) fn under(
-    tuples: &[Tuple],
-    trace: Trace,
-    count: usize,
-) -> Result<Bench<AllStages>, String> {
+pub(super) fn under(tuples: &[Tuple], trace: Trace, count: usize) -> Result<Bench, String> {
     let mut bench = bench(flows(tuples, trace, count), false)?;
     bench.filter(filter(tuples)?, false);
     Ok(bench)
 }
 
-pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench<AllStages>, String> {
+pub(super) fn bench(flows: Vec<Flow4>, tagged: bool) -> Result<Bench, String> {
     let (tables, source) = stage(flows, tagged)?;
     Bench::over(tables, source, 64)
 }

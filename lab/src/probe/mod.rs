@@ -44,7 +44,7 @@ pub fn run(
     input: impl BufRead,
     output: impl Write,
 ) -> Result<(), String> {
-    let mut bench = tolls::open(tolls::scenario(scenario)?)?;
+    let mut bench = tolls::scenario(scenario)?.bench()?;
     let ns_per_clock = Machine::probe().ns_per_clock();
     bench.inject(inject_ns / ns_per_clock);
     child::serve(input, output, |line| {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::bench::Measure;
+use crate::bench::Bench;
 use crate::machine::Machine;
 use crate::progress;
 use crate::report::Report;
@@ -89,11 +89,11 @@ pub fn run(options: &Options) -> Result<Profile, Error> {
             Error::Failed(format!("{} cannot be made: {error}", directory.display()))
         })?;
     }
-    let mut bench = tolls::open(scenario).map_err(Error::Failed)?;
+    let mut bench = scenario.bench().map_err(Error::Failed)?;
     let machine = Machine::probe();
     bench.inject(options.inject_ns / machine.ns_per_clock());
     bench.clocks_per_packet(PASSES);
-    let (stacks, clocks) = sample(&mut *bench, options.time)?;
+    let (stacks, clocks) = sample(&mut bench, options.time)?;
     let ns = clocks * machine.ns_per_clock();
     let mut profile = Profile {
         report: Report::new(machine, stacks::functions(&stacks, ns)),
@@ -111,7 +111,7 @@ pub fn run(options: &Options) -> Result<Profile, Error> {
 }
 
 /// Samples a bench for `time`. Returns the stacks, and the clocks per packet measured meanwhile.
-fn sample(bench: &mut dyn Measure, time: Duration) -> Result<(Stacks, f64), Error> {
+fn sample(bench: &mut Bench, time: Duration) -> Result<(Stacks, f64), Error> {
     let failed = |error| Error::Failed(format!("the system has no timer for samples: {error}"));
     let sampler = sampler::Sampler::begin(RATE).map_err(failed)?;
     let bar = progress::bar(time.as_millis() as u64).with_message("sampling");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn known() -> Stacks {
-        let root = "tollway_lab::bench::Bench<F>::forward";
+        let root = "tollway_lab::bench::Bench::forward";
         [
             (stack(&[root, "tollway_dataplane::forward"]), 10),
             (stack(&[root, "tollway_dataplane::forward", "~tollway_dataplane::route"]), 40),
@@ -204,7 +204,7 @@ mod tests {
                 ("tollway_dataplane::route", true, 60.0, 60.0, 12.0),
                 ("memcpy", false, 30.0, 30.0, 6.0),
                 ("tollway_dataplane::forward", false, 10.0, 100.0, 2.0),
-                ("tollway_lab::bench::Bench<F>::forward", false, 0.0, 100.0, 0.0),
+                ("tollway_lab::bench::Bench::forward", false, 0.0, 100.0, 0.0),
             ]
         );
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn frames_outside_of_the_measured_part_are_omitted() {
-        let whole = stack(&["main", "tollway_lab::bench::Bench<F>::forward", "x"]);
+        let whole = stack(&["main", "tollway_lab::bench::Bench::forward", "x"]);
         assert_eq!(from_root(whole.clone()), whole[1..]);
         assert_eq!(from_root(stack(&["main", "forward"])), stack(&["main", "forward"]));
     }

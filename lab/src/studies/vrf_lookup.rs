@@ -5,7 +5,6 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::burst::BURST;
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::NextHopId;
@@ -343,7 +342,7 @@ struct Bench {
     small_path: SmallPath,
     sources: [Source; 2],
     /// By family, without and with a VRF.
-    paths: Vec<PathBench<AllStages>>,
+    paths: Vec<PathBench>,
     passes: [usize; 2],
     ns_per_clock: f64,
     agreement: Agreement,

@@ -17,9 +17,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tollway_dataplane::features::{AllStages, NoStages};
 
-use crate::bench::Measure;
 use crate::machine::Machine;
 use crate::progress;
 use crate::report::{self, Report};
@@ -92,11 +90,11 @@ pub fn run(only: &[String]) -> Result<Tolls, String> {
     bar.set_message("building tables");
     let mut benches = Vec::new();
     for scenario in &rows {
-        benches.push(open(scenario)?);
+        benches.push(scenario.bench()?);
         bar.inc(1);
     }
     // One bench, with and without sampling in turn, determines the cost of sampling.
-    let mut sampling = open(&ROWS[1])?;
+    let mut sampling = ROWS[1].bench()?;
     let machine = Machine::probe();
     let load = load_average();
     let mut clocks = vec![Vec::with_capacity(REPEATS); benches.len()];
@@ -150,14 +148,6 @@ pub fn scenario(name: &str) -> Result<&'static Scenario, String> {
     ROWS.iter().find(|row| row.name == name).ok_or_else(|| {
         let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         format!("no row is called {name}; the rows are {}", names.join(", "))
-    })
-}
-
-/// The bench of a row.
-pub(crate) fn open(scenario: &Scenario) -> Result<Box<dyn Measure>, String> {
-    Ok(match scenario.build {
-        Build::NoStages => Box::new(scenario.bench::<NoStages>()?),
-        Build::AllStages => Box::new(scenario.bench::<AllStages>()?),
     })
 }
 

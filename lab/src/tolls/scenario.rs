@@ -1,4 +1,4 @@
-use tollway_dataplane::features::Features;
+use tollway_dataplane::dispatch::Path;
 
 use super::scene::{self, Scene, Stage};
 use crate::bench::Bench;
@@ -263,9 +263,13 @@ impl Scenario {
     ///
     /// # Errors
     /// A message, if memory is short.
-    pub fn bench<F: Features>(&self) -> Result<Bench<F>, String> {
+    pub fn bench(&self) -> Result<Bench, String> {
+        let path = match self.build {
+            Build::NoStages => Path::without_optional_stages(),
+            Build::AllStages => Path::detect(),
+        };
         let stage = self.stage()?;
-        let mut bench = Bench::over(stage.tables, stage.source, self.burst)?;
+        let mut bench = Bench::with_path(path, stage.tables, stage.source, self.burst)?;
         if self.is_floor() {
             bench.set_floor();
         }

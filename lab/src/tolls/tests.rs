@@ -42,7 +42,7 @@ fn rows_have_names_of_their_own_and_others_to_be_held_against() {
 #[test]
 fn every_packet_of_every_row_is_forwarded() {
     for row in ROWS.iter().filter(|row| !row.name.ends_with("100k") && !row.name.ends_with("1m")) {
-        let mut bench = open(row).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+        let mut bench = row.bench().unwrap_or_else(|error| panic!("{}: {error}", row.name));
         assert!(bench.clocks_per_packet(4).is_finite(), "{}", row.name);
         bench.watch(1, |_| ());
     }
@@ -58,7 +58,7 @@ fn stages_that_are_configured_have_a_toll() {
         ("ip4-filter-10", &["prerouting", "forward"]),
         ("ip4-all-on", &["classify", "ecmp", "rule", "icmp_redirect", "source_check", "forward"]),
     ] {
-        let mut bench = open(scenario(name).unwrap()).unwrap();
+        let mut bench = scenario(name).unwrap().bench().unwrap();
         bench.clocks_per_packet(16);
         let found = bench.stages();
         for stage in stages {

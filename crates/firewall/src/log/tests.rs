@@ -59,14 +59,7 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
         assert!(burst.push(stored.addr, frame.len() as u16));
     }
     let (mut tolls, mut egress) = (Tolls::new(), Egress::new(2));
-    Path::<tollway_dataplane::features::AllStages>::detect().forward(
-        &mut burst,
-        &mut umem,
-        &tables,
-        &mut tolls,
-        &mut egress,
-        state,
-    );
+    Path::detect().forward(&mut burst, &mut umem, &tables, &mut tolls, &mut egress, state);
 }
 
 /// The log lines of frames.

@@ -12,7 +12,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use stage::{Classified, run};
+pub use stage::Classified;
+pub(crate) use stage::run;
 pub use table::{PortRecord, VlanEntry, VlanTable};
 
 /// The maximum number of tags in a frame: two links deep and a priority tag each.

@@ -24,7 +24,7 @@ const TAGGED: usize = eth::LEN + vlan::LEN;
 
 /// Finds each frame's link and FIB root; untagged frames have those of their port.
 #[inline(always)]
-pub fn run<F: Features>(
+pub(crate) fn run<F: Features>(
     burst: &mut Burst,
     umem: &Umem,
     links: &Links,

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::{Groups, Hash, MAX_EXTENSIONS, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
-use crate::features::AllStages;
 use crate::id::NextHopId;
 use crate::testkit::packet::Packet;
 use crate::testkit::path_bench::{Outcome, PathBench};
@@ -91,7 +90,7 @@ fn each_family_goes_by_the_hash_that_it_is_given() {
         let version = tables.version();
         tables.set_multipath(v4, v6);
         assert_ne!(tables.version(), version, "a change");
-        let mut path_bench = PathBench::<AllStages>::over(&tables, Path::detect(), 2048);
+        let mut path_bench = PathBench::over(&tables, Path::detect(), 2048);
         let flows = (0..32).flat_map(|n| [flow4().ports(n, 53), flow6().ports(n, 53)]);
         let frames: Vec<_> = flows.map(|flow| flow.build()).collect();
         let mut members = [BTreeSet::new(), BTreeSet::new()];

@@ -1,7 +1,6 @@
 use std::net::IpAddr;
 
 use crate::dispatch::Path;
-use crate::features::AllStages;
 use crate::id::{LinkId, VrfId};
 use crate::prefix::RoutePrefix;
 use crate::tables::{Tables, TablesError};
@@ -13,7 +12,7 @@ use crate::verdict::PuntReason;
 
 fn fate(tables: &Tables, way: LinkVariant, packet: &Packet) -> Fate {
     let packet = packet.clone().to(way.mac(0)).tagged(way.tags());
-    let mut path_bench = PathBench::<AllStages>::over(tables, Path::detect(), 2048);
+    let mut path_bench = PathBench::over(tables, Path::detect(), 2048);
     Fate::of(&path_bench.one(0, &packet.build()))
 }
 

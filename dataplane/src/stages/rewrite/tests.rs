@@ -1,7 +1,6 @@
 use etherparse::{EtherType, Ethernet2Header, IpDscp, IpEcn, Ipv4Header, Ipv6Header};
 
 use crate::dispatch::Path;
-use crate::features::AllStages;
 use crate::testkit::packet::{Packet, layer3};
 use crate::testkit::path_bench::{Outcome, PathBench, paths};
 use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, TABLES};
@@ -200,7 +199,7 @@ fn a_packet_of_the_mtu_passes_and_one_byte_more_does_not() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn giants_exceed_the_mtu() {
-    let mut path_bench = PathBench::over(&TABLES, Path::<AllStages>::detect(), 65_536);
+    let mut path_bench = PathBench::over(&TABLES, Path::detect(), 65_536);
     for dst in hosts(1, LinkVariant::Stacked) {
         for size in [9001, 16_000, 65_000, 65_266 - 22] {
             let frame = LinkVariant::Stacked.packet(0, dst).size(size).build();

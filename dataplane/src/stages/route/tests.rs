@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use crate::burst::BURST;
 use crate::dispatch::Path;
 use crate::epoch::Epochs;
-use crate::features::AllStages;
 use crate::fib::{Capacity, Fib, Root};
 use crate::id::{NextHopId, VrfId};
 use crate::prefix::{Prefix, RoutePrefix};
@@ -292,7 +291,7 @@ fn every_prefix_length_is_looked_up_on_the_path() {
 /// Asserts that a packet to `host` is sent by `port`.
 fn assert_path(tables: &Tables, host: IpAddr, port: u8) {
     let frame = LinkVariant::Plain.packet(0, host).build();
-    let outcome = PathBench::over(tables, Path::<AllStages>::detect(), 512).one(0, &frame);
+    let outcome = PathBench::over(tables, Path::detect(), 512).one(0, &frame);
     assert_eq!(outcome, Outcome::Sent(port.into(), LinkVariant::Plain.forwarded(port, &frame)));
 }
 

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 
 use super::{PolicyAction, PolicyRule};
 use crate::dispatch::Path;
-use crate::features::AllStages;
 use crate::id::{LinkId, NextHopId, VrfId};
 use crate::prefix::RoutePrefix;
 use crate::stages::filter::{Condition, Field, Filter, Op, Point, Rule, Rules};
@@ -40,7 +39,7 @@ fn random_rule(dice: &mut Dice, tables: usize) -> PolicyRule {
     }
 }
 
-fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
+fn path_bench(tables: &Tables) -> PathBench<'_> {
     PathBench::over(tables, Path::detect(), 2048)
 }
 

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::{Rpf, SourceCheck, SourceLookup};
 use crate::dispatch::Path;
-use crate::features::AllStages;
 use crate::id::{LinkId, VrfId};
 use crate::prefix::{Prefix, RoutePrefix};
 use crate::stages::filter::{Filter, Op, Point, Rule, Rules};
@@ -201,7 +200,7 @@ fn random_rules(dice: &mut Dice, tables: u16) -> Vec<PolicyRule> {
     (0..=dice.below(4)).map(|_| rule(dice)).collect()
 }
 
-fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
+fn path_bench(tables: &Tables) -> PathBench<'_> {
     PathBench::over(tables, Path::detect(), 2048)
 }
 

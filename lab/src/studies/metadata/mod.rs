@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tollway_dataplane::burst::BURST;
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule as PathRule, Rules};
@@ -267,7 +266,7 @@ fn flagged(out: u64) -> impl FnMut(&mut [Rule], &[u8; PACKET], u16) -> bool {
 
 struct Bench {
     small_path: SmallPath,
-    paths: Vec<PathBench<AllStages>>,
+    paths: Vec<PathBench>,
     passes: [usize; 2],
     ns_per_clock: f64,
     agreement: Agreement,
@@ -285,7 +284,7 @@ fn open(size: Size) -> Result<Box<dyn Experiment>, String> {
 }
 
 /// The router's path with the rule.
-fn path(of: &PathMethod) -> Result<PathBench<AllStages>, String> {
+fn path(of: &PathMethod) -> Result<PathBench, String> {
     let points = of.points;
     let tables = tables().map_err(|error| format!("tables: {error:?}"))?;
     let frames = Source::Whole(small_path::templates(FRAMES, &[], 53));

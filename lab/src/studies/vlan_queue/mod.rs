@@ -7,7 +7,6 @@ mod work;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollway_dataplane::features::AllStages;
 use tollway_dataplane::wire::eth::ethertype;
 
 use super::experiment::{Experiment, Slice};
@@ -82,7 +81,7 @@ struct Bench {
     /// Packets without tags and with.
     templates: [Vec<Template>; 2],
     routes: Routes,
-    paths: [PathBench<AllStages>; 2],
+    paths: [PathBench; 2],
     time: Duration,
     passes: usize,
     ns_per_clock: f64,

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use crate::dispatch::Path;
-use crate::features::AllStages;
 use crate::id::{NextHopId, VrfId};
 use crate::next_hops::Action;
 use crate::prefix::RoutePrefix;
@@ -21,7 +20,7 @@ fn packet(port: u8, dst: IpAddr) -> Vec<u8> {
     Packet::between(src, dst).to(mac(port)).build()
 }
 
-fn path_bench(tables: &Tables) -> PathBench<'_, AllStages> {
+fn path_bench(tables: &Tables) -> PathBench<'_> {
     PathBench::over(tables, Path::detect(), 2048)
 }
 
