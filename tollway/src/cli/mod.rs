@@ -24,7 +24,9 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{self, report};
 use crate::control;
@@ -172,19 +174,18 @@ fn start_log(cli: &Cli, log: &Arc<Log>) -> Result<(), CliError> {
         (None, _) => Some("trace".to_owned()),
     };
     let level = chosen.unwrap_or_else(|| "info".to_owned());
-    let filter = EnvFilter::try_new(&level).map_err(|error| {
+    let filter = level.parse::<Targets>().map_err(|error| {
         let remedy = "Write error, warn, info, debug or trace, or TARGET=LEVEL";
         CliError::usage(format!("the log level {level:?} is not understood: {error}"), remedy)
     })?;
     let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
     let colour = io::stderr().is_terminal() && !plain;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(Arc::clone(log))
         .log_internal_errors(false)
         .with_ansi(colour)
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     Ok(())
 }
 

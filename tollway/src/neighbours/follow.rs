@@ -7,13 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkMessage;
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
-};
-
-use super::event::{self, Event, Ifindex, Key};
+use super::event::{Event, Ifindex, Key};
 use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
@@ -223,8 +217,7 @@ impl Follow {
 
     fn take(&mut self, state: &mut State, received: Received) -> io::Result<()> {
         match received {
-            Received::Change(message) => {
-                let Some(event) = event::read(&message) else { return Ok(()) };
+            Received::Change(event) => {
                 if self.phase != Phase::Idle {
                     match &event {
                         Event::Link(index, _) => self.links.changed(*index),
@@ -233,8 +226,7 @@ impl Follow {
                 }
                 state.take(event);
             }
-            Received::Listed(number, message) if self.is_current(number) => {
-                let Some(event) = event::read(&message) else { return Ok(()) };
+            Received::Listed(number, event) if self.is_current(number) => {
                 let believed = match &event {
                     Event::Link(index, _) => self.links.listed(*index),
                     Event::Neigh(key, _) => self.neighs.listed(*key),
@@ -280,8 +272,7 @@ impl Follow {
         };
         gone.into_iter().for_each(|event| state.take(event));
         self.phase = if of_links {
-            let all = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-            Phase::Neighs(self.netlink.list(all)?)
+            Phase::Neighs(self.netlink.list_neighs()?)
         } else {
             if whole {
                 self.counts.lists.fetch_add(1, Ordering::Relaxed);
@@ -305,8 +296,7 @@ impl Follow {
         }
         (self.list_at, self.since) = (None, now);
         (self.links, self.neighs) = (Sweep::default(), Sweep::default());
-        let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        self.phase = Phase::Links(self.netlink.list(all)?);
+        self.phase = Phase::Links(self.netlink.list_links()?);
         Ok(())
     }
 
@@ -355,22 +345,8 @@ impl Follow {
         }
         self.confirm_at = now + SECOND;
         let rest = self.confirm.len().saturating_sub(CONFIRMED_PER_SECOND);
-        for (index, address) in self.confirm.split_off(rest) {
-            let mut message = NeighbourMessage::default();
-            message.header.ifindex = index;
-            message.header.flags = NeighbourFlags::Use;
-            let destination = match address {
-                std::net::IpAddr::V4(v4) => {
-                    message.header.family = netlink_packet_route::AddressFamily::Inet;
-                    NeighbourAddress::Inet(v4)
-                }
-                std::net::IpAddr::V6(v6) => {
-                    message.header.family = netlink_packet_route::AddressFamily::Inet6;
-                    NeighbourAddress::Inet6(v6)
-                }
-            };
-            message.attributes.push(NeighbourAttribute::Destination(destination));
-            self.netlink.send(RouteNetlinkMessage::NewNeighbour(message), 0)?;
+        for key in self.confirm.split_off(rest) {
+            self.netlink.use_neigh(key)?;
             self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

@@ -4,25 +4,21 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 
-use tollway_linux::netlink::{self, Message, Socket};
+use super::event::{self, Event, Key};
+use tollway_linux::netlink::{self, Message, Socket, request};
 
 /// The notification groups (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];
 
-/// The bytes of a message's header with the port that it answers (`nlmsg_pid`).
-const PORT: std::ops::Range<usize> = 12..16;
-
 /// A received message.
 pub(super) enum Received {
     /// A notification of a change.
-    Change(RouteNetlinkMessage),
+    Change(Event),
     /// An object of the list that was requested with this number.
-    Listed(u32, RouteNetlinkMessage),
+    Listed(u32, Event),
     /// The list requested with this number is complete; the flag says whether it shows one moment.
     Done(u32, bool),
     /// The request with this number is refused.
@@ -49,23 +45,30 @@ impl Netlink {
         self.socket.fd()
     }
 
-    /// Requests a list; returns the request's number.
-    pub(super) fn list(&mut self, what: RouteNetlinkMessage) -> io::Result<u32> {
-        self.interrupted = false;
-        self.send(what, NLM_F_DUMP)
+    /// Requests the list of devices; returns the request's number.
+    pub(super) fn list_links(&mut self) -> io::Result<u32> {
+        self.list(event::is::GET_LINK, &[0; event::LINK])
     }
 
-    /// Sends a request; returns its number.
-    pub(super) fn send(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.socket.next_sequence();
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(what));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes)?;
-        Ok(header.sequence_number)
+    /// Requests the list of neighbours; returns the request's number.
+    pub(super) fn list_neighs(&mut self) -> io::Result<u32> {
+        self.list(event::is::GET_NEIGH, &[0; event::NEIGH])
+    }
+
+    fn list(&mut self, kind: u16, body: &[u8]) -> io::Result<u32> {
+        self.interrupted = false;
+        self.send(kind, NLM_F_DUMP, body)
+    }
+
+    /// Makes the kernel confirm a neighbour, as if it had just sent it a packet.
+    pub(super) fn use_neigh(&mut self, key: Key) -> io::Result<()> {
+        self.send(event::is::NEW_NEIGH, 0, &event::use_neigh(key)).map(drop)
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<u32> {
+        let sequence = self.socket.next_sequence();
+        self.socket.send(&request(kind, flags, sequence, body))?;
+        Ok(sequence)
     }
 
     /// Reads the messages of one datagram, if there is one; returns whether there was. Never waits.
@@ -85,30 +88,20 @@ impl Netlink {
 }
 
 fn read(message: Message<'_>, own: u32, interrupted: &mut bool) -> Option<Received> {
-    let message = match NetlinkMessage::<RouteNetlinkMessage>::deserialize(message.whole) {
-        Ok(message) => message,
-        Err(error) => {
-            tracing::debug!("a netlink message is not understood: {error}");
-            // An unreadable change counts as a loss, after which everything is listed; in a list it is skipped.
-            let is_listed = message.whole.get(PORT).is_some_and(|port| port == own.to_ne_bytes());
-            return (!is_listed).then_some(Received::Lost);
-        }
-    };
-    let NetlinkHeader { flags, sequence_number, port_number, .. } = message.header;
+    let Message { kind, flags, sequence, port, .. } = message;
     // A notification also has the port of the process that caused the change, so the port alone does
     // not show that a message is an answer.
-    let listed = port_number == own && flags & NLM_F_MULTIPART != 0;
+    let listed = port == own && flags & NLM_F_MULTIPART != 0;
     *interrupted |= listed && flags & NLM_F_DUMP_INTR != 0;
-    match message.payload {
-        NetlinkPayload::InnerMessage(inner) if listed => {
-            Some(Received::Listed(sequence_number, inner))
-        }
-        NetlinkPayload::InnerMessage(inner) => Some(Received::Change(inner)),
-        NetlinkPayload::Done(_) => Some(Received::Done(sequence_number, !*interrupted)),
-        NetlinkPayload::Error(error) if error.code.is_some() => {
-            Some(Received::Refused(sequence_number, error.to_io()))
-        }
-        NetlinkPayload::Overrun(_) => Some(Received::Lost),
-        _ => None,
+    match kind {
+        NLMSG_DONE => Some(Received::Done(sequence, !*interrupted)),
+        NLMSG_ERROR => message.error().map(|error| Received::Refused(sequence, error)),
+        NLMSG_OVERRUN => Some(Received::Lost),
+        _ => match event::read(&message) {
+            Ok(event) if listed => Some(Received::Listed(sequence, event?)),
+            Ok(event) => Some(Received::Change(event?)),
+            // An unreadable change counts as a loss, after which everything is listed; in a list it is skipped.
+            Err(event::CutShort) => (port != own).then_some(Received::Lost),
+        },
     }
 }

@@ -20,10 +20,10 @@ pub struct Message<'a> {
     pub flags: u16,
     /// The number of the request that it answers.
     pub sequence: u32,
+    /// The port of the socket that it answers, or whose request caused it (`nlmsg_pid`).
+    pub port: u32,
     /// What follows the header.
     pub body: &'a [u8],
-    /// The whole message.
-    pub whole: &'a [u8],
 }
 
 impl<'a> Message<'a> {
@@ -35,8 +35,8 @@ impl<'a> Message<'a> {
             kind: u16_at(whole, 4)?,
             flags: u16_at(whole, 6)?,
             sequence: u32_at(whole, 8)?,
+            port: u32_at(whole, 12)?,
             body: whole.get(HEADER..)?,
-            whole,
         };
         Some((message, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
     }
@@ -168,7 +168,7 @@ mod tests {
         bytes.extend(request(20, 0, 8, &[]));
         let (first, rest) = Message::cut(&bytes).unwrap();
         assert_eq!((first.kind, first.flags, first.sequence), (18, 0x301, 7));
-        assert_eq!((first.body, first.whole.len()), (&[1, 2, 3, 4][..], 20));
+        assert_eq!(first.body, &[1, 2, 3, 4]);
         let (second, rest) = Message::cut(rest).unwrap();
         assert_eq!((second.kind, second.flags, second.sequence), (20, 1, 8));
         assert!(second.body.is_empty() && rest.is_empty());

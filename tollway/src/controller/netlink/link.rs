@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::controller::event::Event;
 use crate::controller::kernel::{Address, Family, Ifindex, Netdev};
-use tollway_linux::netlink::{Attribute, attributes};
+use tollway_linux::netlink::{Attribute, attributes, vlan_tag};
 
 /// Length of `struct ifinfomsg`.
 const LINK: usize = 16;
@@ -67,7 +67,7 @@ fn describe(netdev: &mut Netdev, info: Attribute<'_>) {
     const DATA: u16 = 2;
     match (info.kind, netdev.kind.as_deref()) {
         (KIND, _) => netdev.kind = Some(info.text()),
-        (DATA, Some("vlan")) => netdev.vlan = vlan(info),
+        (DATA, Some("vlan")) => netdev.vlan = vlan_tag(info),
         (DATA, Some("vrf")) => {
             const TABLE: u16 = 1;
             let table = info.nested().find(|part| part.kind == TABLE);
@@ -75,20 +75,6 @@ fn describe(netdev: &mut Netdev, info: Attribute<'_>) {
         }
         _ => {}
     }
-}
-
-fn vlan(info: Attribute<'_>) -> Option<(u16, u16)> {
-    const ID: u16 = 1;
-    const PROTOCOL: u16 = 5;
-    let (mut vid, mut protocol) = (None, 0x8100);
-    for part in info.nested() {
-        match part.kind {
-            ID => vid = part.u16(),
-            PROTOCOL => protocol = part.u16().map_or(protocol, u16::from_be),
-            _ => {}
-        }
-    }
-    vid.map(|vid| (vid, protocol))
 }
 
 /// The number of the XDP program, or of one of several, from an `IFLA_XDP`: with programs in two modes,

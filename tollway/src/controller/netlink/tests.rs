@@ -79,7 +79,7 @@ proptest! {
         if let Some(first) = body.first_mut() {
             *first = [0, libc::AF_INET as u8, libc::AF_INET6 as u8][family];
         }
-        let message = Message { kind, flags, sequence: 1, body: &body, whole: &body };
+        let message = Message { kind, flags, sequence: 1, port: 0, body: &body };
         let _ = message::read(&message, listed);
         let _ = (route::read(&body), nexthop::read(&body), rule::read(&body), link::address(&body));
         let _ = Message::cut(&body);
