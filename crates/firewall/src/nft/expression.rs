@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{self, Field, Kind};
+use super::fields::{self, Kind, NamedBits};
 use super::json::{inner, number, only, pair, text};
 use super::refusal::refusal;
 use super::rule::Rule;
@@ -10,18 +10,19 @@ use super::value;
 use crate::ir::{Family, Match, PayloadBase, Range, Selector};
 
 impl Rule<'_, '_> {
-    /// The fields of an expression, several for a concatenation. Adds the implied conditions to the rule.
-    pub(super) fn fields(&mut self, expression: &Value) -> Result<Vec<Field>, String> {
+    /// The bits that an expression looks at, several for a concatenation. Adds the implied conditions to the
+    /// rule.
+    pub(super) fn named(&mut self, expression: &Value) -> Result<Vec<NamedBits>, String> {
         match inner(expression, "concat") {
             Some(parts) => {
                 let parts = parts.as_array().map(Vec::as_slice).unwrap_or_default();
-                parts.iter().map(|part| self.field(part)).collect()
+                parts.iter().map(|part| self.one_named(part)).collect()
             }
-            None => Ok(vec![self.field(expression)?]),
+            None => Ok(vec![self.one_named(expression)?]),
         }
     }
 
-    fn field(&mut self, expression: &Value) -> Result<Field, String> {
+    fn one_named(&mut self, expression: &Value) -> Result<NamedBits, String> {
         let unknown = || format!("{expression} is no expression that is known here");
         let (name, inner) = only(expression).ok_or_else(unknown)?;
         match name {
@@ -33,18 +34,18 @@ impl Rule<'_, '_> {
             "exthdr" => self.extension(inner),
             "&" => {
                 let (left, mask) = pair(inner).ok_or_else(unknown)?;
-                let field = self.field(left)?;
-                if field.kind == Kind::Link {
+                let bits = self.one_named(left)?;
+                if bits.kind == Kind::Link {
                     return Err("bits of an interface are not known here".to_owned());
                 }
-                Ok(field.masked(value::number(field.kind, mask)?))
+                Ok(bits.masked(value::number(bits.kind, mask)?))
             }
             _ => Err(refusal(name, inner)),
         }
     }
 
-    fn meta(&self, key: &str) -> Result<Field, String> {
-        let field = fields::meta(key).ok_or_else(|| format!("meta {key} is not known here"))?;
+    fn meta(&self, key: &str) -> Result<NamedBits, String> {
+        let bits = fields::meta(key).ok_or_else(|| format!("meta {key} is not known here"))?;
         match key {
             "nfproto" if matches!(self.site.family, Family::Netdev | Family::Bridge) => {
                 Err("nfproto is no version of IP in this family; write meta protocol".to_owned())
@@ -52,16 +53,16 @@ impl Rule<'_, '_> {
             "length" if self.site.is_at_device() => {
                 Err("a frame's padding is in meta length here".to_owned())
             }
-            _ => Ok(field),
+            _ => Ok(bits),
         }
     }
 
-    fn payload(&mut self, protocol: &str, name: &str) -> Result<Field, String> {
+    fn payload(&mut self, protocol: &str, name: &str) -> Result<NamedBits, String> {
         if protocol == "arp" {
             // No IP packet gets beyond this.
             self.need(Match::is(Selector::EtherType, 0x0806));
         }
-        let field = fields::payload(protocol, name)
+        let bits = fields::payload(protocol, name)
             .ok_or_else(|| format!("{protocol} {name} is not known here"))?;
         match protocol {
             "ip" => self.need_version(4),
@@ -82,15 +83,15 @@ impl Rule<'_, '_> {
         if self.site.is_at_device() && protocol == "ip" {
             // The kernel has checked no header yet, and takes its content as it is.
             match name {
-                "protocol" => return Ok(fields::unchecked(72, 8, field.kind)),
-                "length" => return Ok(fields::unchecked(16, 16, field.kind)),
+                "protocol" => return Ok(fields::unchecked(72, 8, bits.kind)),
+                "length" => return Ok(fields::unchecked(16, 16, bits.kind)),
                 _ => {}
             }
         }
         if protocol == "ip" && name == "checksum" && self.site.is_behind_routing() {
             return Err("the checksum is another one behind the routing".to_owned());
         }
-        Ok(field)
+        Ok(bits)
     }
 
     fn link_header(&self, protocol: &str, name: &str) -> Result<(), String> {
@@ -109,7 +110,7 @@ impl Rule<'_, '_> {
         }
     }
 
-    fn raw(&self, inner: &Value) -> Result<Field, String> {
+    fn raw(&self, inner: &Value) -> Result<NamedBits, String> {
         let (Some(offset), Some(bits)) = (number(inner, "offset"), number(inner, "len")) else {
             return Err(format!("{inner} is no part of a header"));
         };
@@ -136,11 +137,11 @@ impl Rule<'_, '_> {
                 return Err("TTL and checksum are others behind the routing".to_owned());
             }
         }
-        Field::bits(base, offset, bits, Kind::Plain)
+        NamedBits::of_header(base, offset, bits, Kind::Plain)
             .ok_or_else(|| format!("{bits} bits at {offset} are too many"))
     }
 
-    fn extension(&mut self, inner: &Value) -> Result<Field, String> {
+    fn extension(&mut self, inner: &Value) -> Result<NamedBits, String> {
         let (name, field) = (text(inner, "name"), text(inner, "field"));
         let found = if name == "frag" { fields::fragment(field) } else { None };
         let found = found.ok_or_else(|| format!("extension header {name} {field} is not known"))?;

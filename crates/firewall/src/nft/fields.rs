@@ -25,42 +25,47 @@ pub(super) enum Kind {
     Link,
 }
 
-/// A field: bits of a selector, and their meaning.
+/// What nft has a name for: bits of a selector, and their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Field {
-    /// The selector and the field's bits in it.
+pub(super) struct NamedBits {
+    /// The selector, and which of its bits.
     pub(super) key: Key,
-    /// Number of bits of the selector below the field.
+    /// Number of bits of the selector below them.
     pub(super) shift: u32,
-    /// Number of bits of the field.
-    pub(super) bits: u32,
-    /// What its number means.
+    /// Number of bits.
+    pub(super) width: u32,
+    /// What their number means.
     pub(super) kind: Kind,
 }
 
-impl Field {
+impl NamedBits {
     pub(super) fn whole(selector: Selector, kind: Kind) -> Self {
-        Self { key: selector.into(), shift: 0, bits: selector.bits(), kind }
+        Self { key: selector.into(), shift: 0, width: selector.bits(), kind }
     }
 
-    const fn part(selector: Selector, shift: u32, bits: u32, kind: Kind) -> Self {
-        let key = Key::masked(selector, ((1 << bits) - 1) << shift);
-        Self { key, shift, bits, kind }
+    const fn part(selector: Selector, shift: u32, width: u32, kind: Kind) -> Self {
+        let key = Key::masked(selector, ((1 << width) - 1) << shift);
+        Self { key, shift, width, kind }
     }
 
     /// Bits of a header, from `offset` on; `None` if they are more than a selector can hold.
-    pub(super) fn bits(base: PayloadBase, offset: u64, bits: u64, kind: Kind) -> Option<Self> {
-        let end = offset.checked_add(bits)?;
+    pub(super) fn of_header(
+        base: PayloadBase,
+        offset: u64,
+        width: u64,
+        kind: Kind,
+    ) -> Option<Self> {
+        let end = offset.checked_add(width)?;
         let (first, last) = (offset / 8, end.div_ceil(8));
         let bytes = u8::try_from(last - first).ok().filter(|bytes| (1..=16).contains(bytes))?;
-        let bits = u32::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
+        let width = u32::try_from(width).ok().filter(|width| (1..=128).contains(width))?;
         let selector = Selector::Payload { base, offset: u8::try_from(first).ok()?, bytes };
         let shift = u32::try_from(last * 8 - end).ok()?;
-        let mask = u128::MAX >> (128 - bits) << shift;
-        Some(Self { key: Key::masked(selector, mask), shift, bits, kind })
+        let mask = u128::MAX >> (128 - width) << shift;
+        Some(Self { key: Key::masked(selector, mask), shift, width, kind })
     }
 
-    /// The field restricted to these bits of its number.
+    /// Those of them that a mask of their number leaves.
     pub(super) fn masked(mut self, mask: u128) -> Self {
         self.key.mask &= mask.checked_shl(self.shift).unwrap_or(0);
         self
@@ -68,7 +73,7 @@ impl Field {
 }
 
 /// A field of a header, by protocol and name.
-pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
+pub(super) fn payload(protocol: &str, field: &str) -> Option<NamedBits> {
     match protocol {
         "ether" => ether(field),
         "vlan" => vlan(field),
@@ -80,9 +85,9 @@ pub(super) fn payload(protocol: &str, field: &str) -> Option<Field> {
 }
 
 /// Bits of a network header that may be invalid.
-pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> Field {
+pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> NamedBits {
     let (offset, bytes) = ((offset / 8) as u8, (bits / 8) as u8);
-    Field::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
+    NamedBits::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
 }
 
 /// The number of a transport protocol that has fields here.
@@ -118,90 +123,90 @@ pub(super) fn icmp_types(protocol: &str, field: &str) -> &'static [u128] {
 }
 
 /// A field of the packet's metadata.
-pub(super) fn meta(key: &str) -> Option<Field> {
+pub(super) fn meta(key: &str) -> Option<NamedBits> {
     Some(match key {
-        "length" => Field { bits: 32, ..Field::whole(Selector::Length, Kind::Plain) },
-        "protocol" => Field::whole(Selector::EtherType, Kind::EtherType),
-        "nfproto" => Field::whole(Selector::IpVersion, Kind::Nfproto),
-        "l4proto" => Field::whole(Selector::Protocol, Kind::Protocol),
-        "mark" => Field::whole(Selector::Mark, Kind::Plain),
-        "iif" | "iifname" => Field::whole(Selector::Input, Kind::Link),
-        "oif" | "oifname" => Field::whole(Selector::Output, Kind::Link),
+        "length" => NamedBits { width: 32, ..NamedBits::whole(Selector::Length, Kind::Plain) },
+        "protocol" => NamedBits::whole(Selector::EtherType, Kind::EtherType),
+        "nfproto" => NamedBits::whole(Selector::IpVersion, Kind::Nfproto),
+        "l4proto" => NamedBits::whole(Selector::Protocol, Kind::Protocol),
+        "mark" => NamedBits::whole(Selector::Mark, Kind::Plain),
+        "iif" | "iifname" => NamedBits::whole(Selector::Input, Kind::Link),
+        "oif" | "oifname" => NamedBits::whole(Selector::Output, Kind::Link),
         _ => return None,
     })
 }
 
 /// A field of the IPv6 fragment header.
-pub(super) fn fragment(field: &str) -> Option<Field> {
+pub(super) fn fragment(field: &str) -> Option<NamedBits> {
     match field {
-        "frag-off" => Some(Field::part(Selector::Fragment, 0, 13, Kind::Plain)),
-        "more-fragments" => Some(Field::part(Selector::Fragment, 13, 1, Kind::Plain)),
+        "frag-off" => Some(NamedBits::part(Selector::Fragment, 0, 13, Kind::Plain)),
+        "more-fragments" => Some(NamedBits::part(Selector::Fragment, 13, 1, Kind::Plain)),
         _ => None,
     }
 }
 
-fn ether(field: &str) -> Option<Field> {
+fn ether(field: &str) -> Option<NamedBits> {
     Some(match field {
-        "saddr" => Field::whole(Selector::EtherSource, Kind::Mac),
-        "daddr" => Field::whole(Selector::EtherDestination, Kind::Mac),
-        "type" => Field::whole(Selector::EtherType, Kind::EtherType),
+        "saddr" => NamedBits::whole(Selector::EtherSource, Kind::Mac),
+        "daddr" => NamedBits::whole(Selector::EtherDestination, Kind::Mac),
+        "type" => NamedBits::whole(Selector::EtherType, Kind::EtherType),
         _ => return None,
     })
 }
 
-fn vlan(field: &str) -> Option<Field> {
+fn vlan(field: &str) -> Option<NamedBits> {
     Some(match field {
-        "id" => Field::whole(Selector::VlanId, Kind::Plain),
-        "pcp" => Field::whole(Selector::VlanPriority, Kind::Plain),
+        "id" => NamedBits::whole(Selector::VlanId, Kind::Plain),
+        "pcp" => NamedBits::whole(Selector::VlanPriority, Kind::Plain),
         _ => return None,
     })
 }
 
-fn network(offset: u64, bits: u64) -> Option<Field> {
-    Field::bits(PayloadBase::Network, offset, bits, Kind::Plain)
+fn network(offset: u64, bits: u64) -> Option<NamedBits> {
+    NamedBits::of_header(PayloadBase::Network, offset, bits, Kind::Plain)
 }
 
-fn ip(field: &str) -> Option<Field> {
+fn ip(field: &str) -> Option<NamedBits> {
     Some(match field {
         "version" => return network(0, 4),
         "hdrlength" => return network(4, 4),
-        "dscp" => Field::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
-        "ecn" => Field::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
-        "length" => Field::whole(Selector::Length, Kind::Plain),
+        "dscp" => NamedBits::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => NamedBits::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
+        "length" => NamedBits::whole(Selector::Length, Kind::Plain),
         "id" => return network(32, 16),
         "frag-off" => return network(48, 16),
-        "ttl" => Field::whole(Selector::Ttl, Kind::Plain),
-        "protocol" => Field::whole(Selector::Protocol, Kind::Protocol),
+        "ttl" => NamedBits::whole(Selector::Ttl, Kind::Plain),
+        "protocol" => NamedBits::whole(Selector::Protocol, Kind::Protocol),
         "checksum" => return network(80, 16),
-        "saddr" => Field::whole(Selector::Source4, Kind::Ip4),
-        "daddr" => Field::whole(Selector::Destination4, Kind::Ip4),
+        "saddr" => NamedBits::whole(Selector::Source4, Kind::Ip4),
+        "daddr" => NamedBits::whole(Selector::Destination4, Kind::Ip4),
         _ => return None,
     })
 }
 
-fn ip6(field: &str) -> Option<Field> {
+fn ip6(field: &str) -> Option<NamedBits> {
     Some(match field {
         "version" => return network(0, 4),
-        "dscp" => Field::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
-        "ecn" => Field::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
+        "dscp" => NamedBits::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => NamedBits::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
         "flowlabel" => return network(12, 20),
         "length" => return network(32, 16),
-        "nexthdr" => Field::whole(Selector::NextHeader6, Kind::Protocol),
-        "hoplimit" => Field::whole(Selector::Ttl, Kind::Plain),
-        "saddr" => Field::whole(Selector::Source6, Kind::Ip6),
-        "daddr" => Field::whole(Selector::Destination6, Kind::Ip6),
+        "nexthdr" => NamedBits::whole(Selector::NextHeader6, Kind::Protocol),
+        "hoplimit" => NamedBits::whole(Selector::Ttl, Kind::Plain),
+        "saddr" => NamedBits::whole(Selector::Source6, Kind::Ip6),
+        "daddr" => NamedBits::whole(Selector::Destination6, Kind::Ip6),
         _ => return None,
     })
 }
 
-fn icmp(six: bool, field: &str) -> Option<Field> {
+fn icmp(six: bool, field: &str) -> Option<NamedBits> {
     let (types, codes) = match six {
         true => (Kind::Icmp6Type, Kind::Icmp6Code),
         false => (Kind::IcmpType, Kind::IcmpCode),
     };
     let (offset, bits) = match (field, six) {
-        ("type", _) => return Some(Field::whole(Selector::IcmpType, types)),
-        ("code", _) => return Some(Field::whole(Selector::IcmpCode, codes)),
+        ("type", _) => return Some(NamedBits::whole(Selector::IcmpType, types)),
+        ("code", _) => return Some(NamedBits::whole(Selector::IcmpCode, codes)),
         ("checksum", _) => (16, 16),
         ("id", _) | ("max-delay", true) => (32, 16),
         ("sequence", _) => (48, 16),
@@ -209,16 +214,16 @@ fn icmp(six: bool, field: &str) -> Option<Field> {
         ("mtu", false) => (48, 16),
         _ => return None,
     };
-    Field::bits(PayloadBase::Transport, offset, bits, Kind::Plain)
+    NamedBits::of_header(PayloadBase::Transport, offset, bits, Kind::Plain)
 }
 
-fn transport(protocol: &str, field: &str) -> Option<Field> {
+fn transport(protocol: &str, field: &str) -> Option<NamedBits> {
     let ports = matches!(protocol, "tcp" | "udp" | "udplite" | "dccp" | "sctp" | "th");
     match field {
-        "sport" if ports => return Some(Field::whole(Selector::SourcePort, Kind::Plain)),
-        "dport" if ports => return Some(Field::whole(Selector::DestinationPort, Kind::Plain)),
+        "sport" if ports => return Some(NamedBits::whole(Selector::SourcePort, Kind::Plain)),
+        "dport" if ports => return Some(NamedBits::whole(Selector::DestinationPort, Kind::Plain)),
         "flags" if protocol == "tcp" => {
-            return Some(Field::whole(Selector::TcpFlags, Kind::TcpFlags));
+            return Some(NamedBits::whole(Selector::TcpFlags, Kind::TcpFlags));
         }
         _ => {}
     }
@@ -250,5 +255,5 @@ fn transport(protocol: &str, field: &str) -> Option<Field> {
         ("comp", "cpi") => (16, 16, Kind::Plain),
         _ => return None,
     };
-    Field::bits(PayloadBase::Transport, offset, bits, kind)
+    NamedBits::of_header(PayloadBase::Transport, offset, bits, kind)
 }

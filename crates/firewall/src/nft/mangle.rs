@@ -63,21 +63,21 @@ impl Rule<'_, '_> {
         data: Option<Kind>,
     ) -> Result<Option<(Vec<Key>, SetId)>, String> {
         let none = Value::Null;
-        let fields = self.fields(map.get("key").unwrap_or(&none))?;
-        if self.without_link(&fields, false)?.is_some() {
+        let named = self.named(map.get("key").unwrap_or(&none))?;
+        if self.without_link(&named, false)?.is_some() {
             self.never();
             return Ok(None);
         }
         let right = map.get("data").unwrap_or(&none);
         let data = Some(data);
         let set = match set_name(right) {
-            Some(name) => self.listing.named_set(self.site, name, &fields, data)?,
+            Some(name) => self.listing.named_set(self.site, name, &named, data)?,
             None => {
                 let elements = inner(right, "set").ok_or_else(|| format!("{right} is no map"))?;
-                self.listing.nameless_set(self.site, several(elements), &fields, data)?
+                self.listing.nameless_set(self.site, several(elements), &named, data)?
             }
         };
-        Ok(Some((fields.iter().map(|field| field.key).collect(), set)))
+        Ok(Some((named.iter().map(|bits| bits.key).collect(), set)))
     }
 }
 

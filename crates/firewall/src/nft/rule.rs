@@ -1,6 +1,6 @@
 //! A rule under construction.
 
-use super::fields::Field;
+use super::fields::NamedBits;
 use super::listing::{Listing, Presence, Site};
 use crate::ir::{Family, Match, Selector, Step};
 
@@ -44,21 +44,21 @@ impl<'l, 'v> Rule<'l, 'v> {
         self.need(Match::in_ranges(Selector::IpVersion, []));
     }
 
-    /// The result of a test of fields that does not depend on the packet; `None` if it does. The kernel uses
+    /// The result of a test of bits that does not depend on the packet; `None` if it does. The kernel uses
     /// an empty name for a link that a packet does not have.
     ///
     /// # Errors
     /// The result differs between the hooks whose packets reach the rule.
     pub(super) fn without_link(
         &self,
-        fields: &[Field],
+        named: &[NamedBits],
         negate: bool,
     ) -> Result<Option<bool>, String> {
-        for field in fields {
-            let selector = field.key.selector;
+        for bits in named {
+            let selector = bits.key.selector;
             match self.site.presence(selector) {
                 Presence::Always => {}
-                Presence::Never if fields.len() == 1 || !negate => return Ok(Some(negate)),
+                Presence::Never if named.len() == 1 || !negate => return Ok(Some(negate)),
                 Presence::Sometimes if selector == Selector::Output && !negate => {}
                 _ => {
                     return Err(

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{Field, Kind};
+use super::fields::{Kind, NamedBits};
 use super::json::{inner, pair, several};
 use super::listing::{Data, Listing, Reading, Site};
 use super::value;
@@ -11,20 +11,20 @@ use crate::ir::{
 };
 
 impl Listing<'_> {
-    /// A named set, for a lookup by these fields.
+    /// A named set, for a lookup by these bits.
     pub(super) fn named_set(
         &mut self,
         site: &Site,
         name: &str,
-        fields: &[Field],
+        named: &[NamedBits],
         data: Data,
     ) -> Result<SetId, String> {
-        let layout = fields.iter().map(|field| (field.kind, field.shift, field.bits)).collect();
+        let layout = named.iter().map(|bits| (bits.kind, bits.shift, bits.width)).collect();
         let reading: Reading = (site.table.clone(), name.to_owned(), layout, data);
         if let Some(known) = self.read_sets.get(&reading) {
             return known.clone();
         }
-        let read = self.read_set(site, name, fields, data);
+        let read = self.read_set(site, name, named, data);
         self.read_sets.insert(reading, read.clone());
         read
     }
@@ -33,7 +33,7 @@ impl Listing<'_> {
         &mut self,
         site: &Site,
         name: &str,
-        fields: &[Field],
+        named: &[NamedBits],
         data: Data,
     ) -> Result<SetId, String> {
         let key = (site.table.clone(), name.to_owned());
@@ -48,10 +48,10 @@ impl Listing<'_> {
         let comes_and_goes = |flag: &Value| matches!(flag.as_str(), Some("dynamic" | "timeout"));
         let dynamic = flags.iter().any(comes_and_goes) || set.get("timeout").is_some();
         let elements = set.get("elem").map(several).unwrap_or_default();
-        let elements = self.elements(site, elements, fields, data)?;
+        let elements = self.elements(site, elements, named, data)?;
         Ok(self.rules.add_set(Set {
             name: format!("{} {name}", site.table),
-            key: fields.iter().map(|field| field.key).collect(),
+            key: named.iter().map(|bits| bits.key).collect(),
             dynamic,
             elements,
         }))
@@ -62,25 +62,25 @@ impl Listing<'_> {
         &mut self,
         site: &Site,
         elements: &[Value],
-        fields: &[Field],
+        named: &[NamedBits],
         data: Data,
     ) -> Result<SetId, String> {
-        let elements = self.elements(site, elements, fields, data)?;
-        let key = fields.iter().map(|field| field.key).collect();
+        let elements = self.elements(site, elements, named, data)?;
+        let key = named.iter().map(|bits| bits.key).collect();
         Ok(self.rules.add_set(Set { name: String::new(), key, dynamic: false, elements }))
     }
 
-    /// A test of one field against values written in the rule.
-    pub(super) fn one_of(&self, field: &Field, elements: &[Value]) -> Result<Match, String> {
-        let keys = vec![field.key];
+    /// A test of bits against values written in the rule.
+    pub(super) fn one_of(&self, bits: &NamedBits, elements: &[Value]) -> Result<Match, String> {
+        let keys = vec![bits.key];
         let elements = elements.iter().map(bare).collect::<Result<Vec<_>, _>>()?;
-        let test = match field.kind {
+        let test = match bits.kind {
             Kind::Link => {
                 let links = elements.into_iter().map(value::link);
                 Test::Link(links.collect::<Result<Vec<LinkPattern>, _>>()?)
             }
             _ => {
-                let ranges = elements.into_iter().map(|element| value::range(field, element));
+                let ranges = elements.into_iter().map(|element| value::range(bits, element));
                 Test::Ranges(ranges.collect::<Result<Vec<Range>, _>>()?)
             }
         };
@@ -91,13 +91,13 @@ impl Listing<'_> {
         &self,
         site: &Site,
         elements: &[Value],
-        fields: &[Field],
+        named: &[NamedBits],
         data: Data,
     ) -> Result<Elements, String> {
-        if let ([field], None) = (fields, data)
-            && field.kind != Kind::Link
+        if let ([bits], None) = (named, data)
+            && bits.kind != Kind::Link
         {
-            let ranges = elements.iter().map(|element| value::range(field, bare(element)?));
+            let ranges = elements.iter().map(|element| value::range(bits, bare(element)?));
             return Ok(Elements::Ranges(ranges.collect::<Result<_, String>>()?));
         }
         let mut tuples = Vec::with_capacity(elements.len());
@@ -112,7 +112,7 @@ impl Listing<'_> {
                 }
             };
             let key = bare(key)?;
-            let element = Element { key: items(fields, key)?, datum };
+            let element = Element { key: items(named, key)?, datum };
             if key.as_str() == Some("*") {
                 catch_all = Some(element);
             } else {
@@ -136,24 +136,24 @@ impl Listing<'_> {
 }
 
 /// The keys of an element.
-fn items(fields: &[Field], key: &Value) -> Result<Vec<Item>, String> {
+fn items(named: &[NamedBits], key: &Value) -> Result<Vec<Item>, String> {
     if key.as_str() == Some("*") {
-        return fields.iter().map(every).collect();
+        return named.iter().map(every).collect();
     }
     let parts = match inner(key, "concat") {
         Some(parts) => several(parts),
         None => std::slice::from_ref(key),
     };
-    if parts.len() != fields.len() {
-        return Err(format!("{key} has not one part for each of {}", fields.len()));
+    if parts.len() != named.len() {
+        return Err(format!("{key} has not one part for each of {}", named.len()));
     }
-    fields.iter().zip(parts).map(|(field, part)| value::item(field, bare(part)?)).collect()
+    named.iter().zip(parts).map(|(bits, part)| value::item(bits, bare(part)?)).collect()
 }
 
-fn every(field: &Field) -> Result<Item, String> {
-    match field.kind {
+fn every(bits: &NamedBits) -> Result<Item, String> {
+    match bits.kind {
         Kind::Link => Ok(Item::Link(LinkPattern::Prefix(String::new()))),
-        _ => value::item(field, &Value::String("*".to_owned())),
+        _ => value::item(bits, &Value::String("*".to_owned())),
     }
 }
 

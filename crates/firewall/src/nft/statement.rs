@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{Field, Kind};
+use super::fields::{Kind, NamedBits};
 use super::json::{inner, number, only, set_name, text};
 use super::rule::Rule;
 use super::value;
@@ -53,17 +53,17 @@ impl Rule<'_, '_> {
         if let Some(header) = inner(left, "exthdr").filter(|header| header.get("field").is_none()) {
             return self.presence(text(header, "name"), operator, right);
         }
-        let fields = self.fields(left)?;
+        let named = self.named(left)?;
         let negate = operator == "!=";
-        if let Some(holds) = self.without_link(&fields, negate)? {
+        if let Some(holds) = self.without_link(&named, negate)? {
             if !holds {
                 self.never();
             }
             return Ok(());
         }
-        let mut one = self.test(&fields, operator, right)?;
+        let mut one = self.test(&named, operator, right)?;
         one.negate = negate;
-        self.note_version(&fields, &one);
+        self.note_version(&named, &one);
         // The rule itself may have written the field before it tests the field again.
         self.steps.push(Step::Match(one));
         Ok(())
@@ -81,46 +81,50 @@ impl Rule<'_, '_> {
         Ok(())
     }
 
-    /// The test of fields, not negated.
-    fn test(&mut self, fields: &[Field], operator: &str, right: &Value) -> Result<Match, String> {
-        let keys = || fields.iter().map(|field| field.key).collect::<Vec<Key>>();
+    /// The test of bits, not negated.
+    fn test(
+        &mut self,
+        named: &[NamedBits],
+        operator: &str,
+        right: &Value,
+    ) -> Result<Match, String> {
+        let keys = || named.iter().map(|bits| bits.key).collect::<Vec<Key>>();
         let test = |test| Match { keys: keys(), test, negate: false };
         let is_equality = matches!(operator, "==" | "!=" | "in");
         if let Some(name) = set_name(right).filter(|_| is_equality) {
-            let set = self.listing.named_set(self.site, name, fields, None)?;
+            let set = self.listing.named_set(self.site, name, named, None)?;
             return Ok(test(Test::Set(set)));
         }
         let elements = inner(right, "set").map(super::json::several);
-        let [field] = fields else {
+        let [bits] = named else {
             let elements = elements.filter(|_| is_equality);
             let elements = elements.unwrap_or(std::slice::from_ref(right));
-            let set = self.listing.nameless_set(self.site, elements, fields, None)?;
+            let set = self.listing.nameless_set(self.site, elements, named, None)?;
             return Ok(test(Test::Set(set)));
         };
         if let Some(elements) = elements.filter(|_| is_equality) {
-            return self.listing.one_of(field, elements);
+            return self.listing.one_of(bits, elements);
         }
         match operator {
-            "==" | "!=" => self.listing.one_of(field, std::slice::from_ref(right)),
-            "in" | "!" if field.kind == Kind::TcpFlags => {
-                let mask = value::number(field.kind, right)?;
+            "==" | "!=" => self.listing.one_of(bits, std::slice::from_ref(right)),
+            "in" | "!" if bits.kind == Kind::TcpFlags => {
+                let mask = value::number(bits.kind, right)?;
                 let none = operator == "!";
-                let all =
-                    if none { Range::one(0) } else { Range::new(1, field.key.selector.max()) };
-                Ok(Match::in_ranges(field.masked(mask).key, [all]))
+                let all = if none { Range::one(0) } else { Range::new(1, bits.key.selector.max()) };
+                Ok(Match::in_ranges(bits.masked(mask).key, [all]))
             }
-            "in" => self.listing.one_of(field, std::slice::from_ref(right)),
-            _ => order(field, operator, right),
+            "in" => self.listing.one_of(bits, std::slice::from_ref(right)),
+            _ => order(bits, operator, right),
         }
     }
 
     /// Records what a condition implies about the version of IP.
-    fn note_version(&mut self, fields: &[Field], one: &Match) {
-        let ([field], Test::Ranges(ranges), false) = (fields, &one.test, one.negate) else {
+    fn note_version(&mut self, named: &[NamedBits], one: &Match) {
+        let ([bits], Test::Ranges(ranges), false) = (named, &one.test, one.negate) else {
             return;
         };
         let is = |number| ranges[..] == [Range::one(number)];
-        match field.kind {
+        match bits.kind {
             Kind::Nfproto if is(4) => self.version = Some(4),
             Kind::Nfproto if is(6) => self.version = Some(6),
             Kind::EtherType if is(0x0800) => self.version = Some(4),
@@ -194,12 +198,12 @@ impl Rule<'_, '_> {
 }
 
 /// Less than or greater than a number.
-fn order(field: &Field, operator: &str, right: &Value) -> Result<Match, String> {
-    if matches!(field.kind, Kind::Link | Kind::Nfproto) {
+fn order(bits: &NamedBits, operator: &str, right: &Value) -> Result<Match, String> {
+    if matches!(bits.kind, Kind::Link | Kind::Nfproto) {
         return Err(format!("{operator} is not known for this"));
     }
-    let number = value::number(field.kind, right)?;
-    let all = value::all(field);
+    let number = value::number(bits.kind, right)?;
+    let all = value::all(bits);
     let range = match operator {
         "<" => number.checked_sub(1).map(|last| Range::new(0, last)),
         "<=" => Some(Range::new(0, number)),
@@ -207,8 +211,8 @@ fn order(field: &Field, operator: &str, right: &Value) -> Result<Match, String> 
         ">=" => Some(Range::new(number, all)),
         _ => return Err(format!("operator {operator:?} is not known here")),
     };
-    let ranges = range.map(|range| value::shifted(field, range)).transpose()?;
-    Ok(Match::in_ranges(field.key, ranges.into_iter().collect::<Vec<_>>()))
+    let ranges = range.map(|range| value::shifted(bits, range)).transpose()?;
+    Ok(Match::in_ranges(bits.key, ranges.into_iter().collect::<Vec<_>>()))
 }
 
 /// A limit, and whether packets beyond it go on (`net/netfilter/nft_limit.c`).

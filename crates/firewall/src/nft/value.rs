@@ -1,10 +1,10 @@
-//! What fields are compared with: numbers, ranges, prefixes, links.
+//! What bits are compared with: numbers, ranges, prefixes, links.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
 
-use super::fields::{Field, Kind};
+use super::fields::{Kind, NamedBits};
 use super::json::{inner, only, pair};
 use super::names;
 use crate::ir::{Item, LinkPattern, Range};
@@ -70,26 +70,26 @@ fn operation(kind: Kind, value: &Value) -> Result<u128, String> {
     })
 }
 
-/// A value for a field: an element of a set, or the single value of a comparison.
-pub(super) fn item(field: &Field, value: &Value) -> Result<Item, String> {
-    match field.kind {
+/// A value for bits: an element of a set, or the single value of a comparison.
+pub(super) fn item(bits: &NamedBits, value: &Value) -> Result<Item, String> {
+    match bits.kind {
         Kind::Link => link(value).map(Item::Link),
-        _ => range(field, value).map(Item::Range),
+        _ => range(bits, value).map(Item::Range),
     }
 }
 
-/// A value as a range of a field's selector.
-pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
-    let number = |value| number(field.kind, value);
+/// A value as a range of the selector.
+pub(super) fn range(bits: &NamedBits, value: &Value) -> Result<Range, String> {
+    let number = |value| number(bits.kind, value);
     let range = if value.as_str() == Some("*") {
-        Range::new(0, all(field))
+        Range::new(0, all(bits))
     } else if let Some((first, last)) = inner(value, "range").and_then(pair) {
         Range::new(number(first)?, number(last)?)
     } else if let Some(prefix) = inner(value, "prefix") {
         let address = number(prefix.get("addr").unwrap_or(&Value::Null))?;
         let len = super::json::number(prefix, "len").and_then(|len| u32::try_from(len).ok());
-        let len = len.filter(|len| *len <= field.bits).ok_or("a prefix is too long")?;
-        let range = Range::prefix(address, len, field.bits);
+        let len = len.filter(|len| *len <= bits.width).ok_or("a prefix is too long")?;
+        let range = Range::prefix(address, len, bits.width);
         if range.first != address {
             // nft lists `meta mark & 0xff00 == 1` like this: the kernel compares with bits that are never
             // set.
@@ -99,28 +99,28 @@ pub(super) fn range(field: &Field, value: &Value) -> Result<Range, String> {
     } else {
         Range::one(number(value)?)
     };
-    if field.kind == Kind::Nfproto && range.first != range.last {
+    if bits.kind == Kind::Nfproto && range.first != range.last {
         return Err("a range of nfproto is not known here".to_owned());
     }
-    shifted(field, range)
+    shifted(bits, range)
 }
 
-/// Converts a range of a field's numbers into one of its selector.
-pub(super) fn shifted(field: &Field, range: Range) -> Result<Range, String> {
-    if range.first > range.last || range.last > all(field) {
+/// Converts a range of the bits' numbers into one of their selector.
+pub(super) fn shifted(bits: &NamedBits, range: Range) -> Result<Range, String> {
+    if range.first > range.last || range.last > all(bits) {
         return Err(format!("{} to {} is no range of the field", range.first, range.last));
     }
-    // In the kernel a field may have more bits than its selector, whose numbers never get that large.
-    let most = field.key.selector.max() >> field.shift;
+    // In the kernel they may be more than the selector has, whose numbers never get that large.
+    let most = bits.key.selector.max() >> bits.shift;
     if range.first > most {
         return Err(format!("{} is more than there can be here", range.first));
     }
-    Ok(Range::new(range.first << field.shift, range.last.min(most) << field.shift))
+    Ok(Range::new(range.first << bits.shift, range.last.min(most) << bits.shift))
 }
 
-/// The greatest number of a field.
-pub(super) fn all(field: &Field) -> u128 {
-    u128::MAX >> (128 - field.bits.clamp(1, 128))
+/// The greatest number of these bits.
+pub(super) fn all(bits: &NamedBits) -> u128 {
+    u128::MAX >> (128 - bits.width.clamp(1, 128))
 }
 
 /// A link by its name; a star at the end makes it a prefix.
