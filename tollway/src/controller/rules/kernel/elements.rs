@@ -1,6 +1,6 @@
 //! Elements of anonymous sets, which nft lists where rules use them.
 
-use super::field::{Base, Datum, Entry, Field, IIF, LEN, OIF, all};
+use super::condition::{Datum, Entry, IIF, LEN, Load, Location, OIF, all};
 use crate::controller::rules::message::{attribute, be_word, name};
 use tollway_linux::netlink::attributes;
 
@@ -19,7 +19,7 @@ pub(super) struct Item {
 /// A part of a key: its content and its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    pub(super) field: Field,
+    pub(super) load: Load,
     /// Whether its bytes are in host order.
     pub(super) is_host: bool,
     /// Bits that were shifted out.
@@ -72,7 +72,7 @@ pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Opti
     let mut ends = Vec::new();
     for item in items {
         let Some(key) = &item.key else {
-            let every = parts.iter().map(|part| (0, all(part.field.bytes))).collect();
+            let every = parts.iter().map(|part| (0, all(part.load.bytes))).collect();
             entries.push((every, item.datum.clone()));
             continue;
         };
@@ -89,7 +89,7 @@ pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Opti
             _ => return None,
         }
     }
-    entries.extend(intervals(ends, all(parts.first()?.field.bytes)));
+    entries.extend(intervals(ends, all(parts.first()?.load.bytes)));
     let mut shifted = Vec::with_capacity(entries.len());
     for (key, datum) in entries {
         let key = key.into_iter().zip(parts);
@@ -97,8 +97,8 @@ pub(super) fn entries(items: &[Item], parts: &[Part], is_interval: bool) -> Opti
         let key = key.map(|((first, last), part)| Some((up((first, part))?, up((last, part))?)));
         shifted.push((key.collect::<Option<Vec<_>>>()?, datum));
     }
-    let fields: Vec<_> = parts.iter().map(|part| part.field).collect();
-    Some(in_one_form(shifted, &fields))
+    let loads: Vec<_> = parts.iter().map(|part| part.load).collect();
+    Some(in_one_form(shifted, &loads))
 }
 
 /// Intervals whose ends the kernel stores separately; one without an end extends to the last number.
@@ -124,7 +124,7 @@ fn numbers(key: &[u8], parts: &[Part]) -> Option<Vec<u128>> {
     let mut rest = key;
     let mut numbers = Vec::with_capacity(parts.len());
     for part in parts {
-        let bytes = usize::try_from(part.field.bytes).ok()?;
+        let bytes = usize::try_from(part.load.bytes).ok()?;
         let own = rest.get(..bytes)?;
         // Each part occupies whole words, except the only part of a key.
         rest = rest.get(bytes.next_multiple_of(4)..).unwrap_or_default();
@@ -138,15 +138,15 @@ fn numbers(key: &[u8], parts: &[Part]) -> Option<Vec<u128>> {
 }
 
 /// Elements in canonical form, regardless of their source: without bits that do not matter, and in order.
-/// Adjacent ranges of a single field are merged.
-pub(super) fn in_one_form(entries: Vec<Entry>, fields: &[Field]) -> Vec<Entry> {
+/// Adjacent ranges of a single load are merged.
+pub(super) fn in_one_form(entries: Vec<Entry>, loads: &[Load]) -> Vec<Entry> {
     let short = |(key, datum): Entry| {
-        let key = key.into_iter().zip(fields).map(|(range, field)| bounds(range, field));
+        let key = key.into_iter().zip(loads).map(|(range, load)| bounds(range, load));
         (key.collect::<Vec<_>>(), datum)
     };
     let mut entries: Vec<_> = entries.into_iter().map(short).collect();
     entries.sort_by(|(one, a), (other, b)| (one, is_data(a)).cmp(&(other, is_data(b))));
-    let is_plain = fields.len() == 1 && entries.iter().all(|(_, datum)| datum.is_none());
+    let is_plain = loads.len() == 1 && entries.iter().all(|(_, datum)| datum.is_none());
     if is_plain {
         entries.dedup_by(|(next, _), (before, _)| join(before, next));
     }
@@ -167,20 +167,20 @@ fn join(before: &mut [(u128, u128)], next: &[(u128, u128)]) -> bool {
     is_next
 }
 
-/// The ends of a range, as numbers that the field can have.
-fn bounds((first, last): (u128, u128), field: &Field) -> (u128, u128) {
-    let low = field.mask & field.mask.wrapping_neg();
+/// The ends of a range, as numbers that the load can have.
+fn bounds((first, last): (u128, u128), load: &Load) -> (u128, u128) {
+    let low = load.mask & load.mask.wrapping_neg();
     let below = low.wrapping_sub(1);
-    let most = if field.is_meta(&[LEN]) { 0xffff } else { field.mask };
+    let most = if load.is_meta(&[LEN]) { 0xffff } else { load.mask };
     if low == 0 {
         return (first, last);
     }
     let (first, last) = (first.saturating_add(below) & !below, last.min(most) & !below);
-    let behind = field.trimmed().1;
+    let behind = load.trimmed().1;
     (first >> behind, last >> behind)
 }
 
-/// Says whether the field contains device numbers, which cannot be compared with names.
-pub(super) fn is_number_of_device(field: &Field) -> bool {
-    matches!(field.base, Base::Meta(IIF | OIF))
+/// Says whether the load contains device numbers, which cannot be compared with names.
+pub(super) fn is_number_of_device(load: &Load) -> bool {
+    matches!(load.location, Location::Meta(IIF | OIF))
 }

@@ -1,8 +1,8 @@
 //! The conditions of a rule in nft's listing, in the same form as the kernel's.
 
-use super::field::{
-    Base, Field, IIF, IIFNAME, L4PROTO, LEN, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
-    all,
+use super::condition::{
+    IIF, IIFNAME, L4PROTO, LEN, Load, Location, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL,
+    Test, all,
 };
 use tollway_firewall::ir::{
     Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as ListedTest,
@@ -29,44 +29,38 @@ impl Site<'_> {
             (ListedTest::Link(patterns), [key]) => self.is_link(key, patterns, one.negate, test),
             (ListedTest::Ranges(ranges), [key]) => self.is_ranges(key, ranges, one.negate, test),
             (ListedTest::Set(set), keys) => {
-                let Test::Set { keys: fields, set: name, negate } = test else { return false };
+                let Test::Set { keys: loads, set: name, negate } = test else { return false };
                 let Some(set) = self.sets.get(set.0) else { return false };
-                *negate == one.negate && self.is_set(set, name, keys, fields)
+                *negate == one.negate && self.is_set(set, name, keys, loads)
             }
             _ => false,
         }
     }
 
-    /// Says whether a set is the one that the kernel looks up, by the same fields.
-    pub(super) fn is_set(
-        &self,
-        listed: &Set,
-        own: &Lookup,
-        keys: &[Key],
-        fields: &[Field],
-    ) -> bool {
+    /// Says whether a set is the one that the kernel looks up, by the same loads.
+    pub(super) fn is_set(&self, listed: &Set, own: &Lookup, keys: &[Key], loads: &[Load]) -> bool {
         let is = match own {
             Lookup::Nameless(Some(own)) => {
-                listed.name.is_empty() && self.has(&listed.elements, keys, fields, own)
+                listed.name.is_empty() && self.has(&listed.elements, keys, loads, own)
             }
             Lookup::Nameless(None) => false,
             Lookup::Named(name) => listed.name.strip_prefix(self.table) == Some(name),
         };
-        is && self.are(keys, fields)
+        is && self.are(keys, loads)
     }
 
-    /// Says whether the fields are those of the keys.
-    fn are(&self, keys: &[Key], fields: &[Field]) -> bool {
-        let is = |(key, field): (&Key, &Field)| self.is_key(key, field);
-        keys.len() == fields.len() && keys.iter().zip(fields).all(is)
+    /// Says whether the loads are those of the keys.
+    fn are(&self, keys: &[Key], loads: &[Load]) -> bool {
+        let is = |(key, load): (&Key, &Load)| self.is_key(key, load);
+        keys.len() == loads.len() && keys.iter().zip(loads).all(is)
     }
 
-    fn is_key(&self, key: &Key, field: &Field) -> bool {
+    fn is_key(&self, key: &Key, load: &Load) -> bool {
         match key.selector {
-            Selector::Input => field.is_meta(&[IIF, IIFNAME]),
-            Selector::Output => field.is_meta(&[OIF, OIFNAME]),
-            Selector::IpVersion => *field == Field::meta(NFPROTO),
-            _ => self.places(key).iter().any(|place| place.field.as_key() == *field),
+            Selector::Input => load.is_meta(&[IIF, IIFNAME]),
+            Selector::Output => load.is_meta(&[OIF, OIFNAME]),
+            Selector::IpVersion => *load == Load::meta(NFPROTO),
+            _ => self.places(key).iter().any(|place| place.load.as_key() == *load),
         }
     }
 
@@ -74,16 +68,16 @@ impl Site<'_> {
         match test {
             // Ranges written in the rule form an anonymous set.
             Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other } => {
-                let [field] = &keys[..] else { return false };
+                let [load] = &keys[..] else { return false };
                 *other == negate
-                    && self.is_key(key, field)
-                    && self.has_ranges(ranges, key, field, own)
+                    && self.is_key(key, load)
+                    && self.has_ranges(ranges, key, load, own)
             }
             Test::Set { .. } => false,
-            Test::Ranges { field, ranges: others, negate: other } => {
+            Test::Ranges { load, ranges: others, negate: other } => {
                 let same = |(one, other): (&Range, &(u128, u128))| (one.first, one.last) == *other;
                 *other == negate
-                    && self.is_key(key, field)
+                    && self.is_key(key, load)
                     && ranges.len() == others.len()
                     && ranges.iter().zip(others).all(same)
             }
@@ -94,7 +88,7 @@ impl Site<'_> {
         }
     }
 
-    /// The conditions that the kernel may have for one on a range of one field.
+    /// The conditions that the kernel may have for one on a range of one key.
     pub(super) fn forms(&self, one: &Match) -> Vec<Test> {
         match (&one.test, &one.keys[..]) {
             (ListedTest::Ranges(ranges), [key]) => match ranges[..] {
@@ -111,17 +105,17 @@ impl Site<'_> {
         }
         let form = |place: &Place| {
             let (first, last) = (place.number(range.first)?, place.number(range.last)?);
-            // The field may have more bits than the selector.
+            // The load may have more bits than the selector.
             let last = match range.last == key.selector.max() && place.up == 0 {
-                true => all(place.field.bytes),
+                true => all(place.load.bytes),
                 false => last,
             };
-            let last = if place.field.mask == all(place.field.bytes) {
+            let last = if place.load.mask == all(place.load.bytes) {
                 last
             } else {
-                last.min(place.field.mask)
+                last.min(place.load.mask)
             };
-            Some(Test::range(place.field, first, last, negate))
+            Some(Test::range(place.load, first, last, negate))
         };
         self.places(key).iter().filter_map(form).collect()
     }
@@ -132,12 +126,12 @@ impl Site<'_> {
             (6, 6) => (10, 0x86dd),
             _ => return Vec::new(),
         };
-        let is = |field: Field, number| Test::range(field, number, number, negate);
-        let mut forms = vec![is(Field::meta(NFPROTO), protocol), is(Field::meta(PROTOCOL), kind)];
+        let is = |load: Load, number| Test::range(load, number, number, negate);
+        let mut forms = vec![is(Load::meta(NFPROTO), protocol), is(Load::meta(PROTOCOL), kind)];
         if !negate {
             // Behind a tag, or where the kernel has removed it.
             let at = if self.is_at_device { 16 } else { 12 };
-            forms.push(is(Field::whole(Base::Link, at, 2), kind));
+            forms.push(is(Load::payload(PayloadBase::Link, at, 2), kind));
         }
         forms
     }
@@ -149,14 +143,14 @@ impl Site<'_> {
         };
         match (test, patterns) {
             (Test::Set { keys, set: Lookup::Nameless(Some(own)), negate: other }, _) => {
-                let [field] = &keys[..] else { return false };
+                let [load] = &keys[..] else { return false };
                 *other == negate
-                    && field.is_meta(&[number, name])
-                    && self.has_links(patterns, key, field, own)
+                    && load.is_meta(&[number, name])
+                    && self.has_links(patterns, key, load, own)
             }
             // nft has queried the device's name.
-            (Test::Range { field, negate: other, .. }, [LinkPattern::Name(_)])
-                if *field == Field::meta(number) =>
+            (Test::Range { load, negate: other, .. }, [LinkPattern::Name(_)])
+                if *load == Load::meta(number) =>
             {
                 *other == negate
             }
@@ -165,19 +159,19 @@ impl Site<'_> {
         }
     }
 
-    /// Where the kernel finds the selector of a key, if in this field.
-    pub(super) fn place_of(&self, key: &Key, field: &Field) -> Option<Place> {
-        self.places(key).into_iter().find(|place| place.field.as_key() == *field)
+    /// Where the kernel finds the selector of a key, if in this load.
+    pub(super) fn place_of(&self, key: &Key, load: &Load) -> Option<Place> {
+        self.places(key).into_iter().find(|place| place.load.as_key() == *load)
     }
 
     /// All places where the kernel may find the selector of a key.
     fn places(&self, key: &Key) -> Vec<Place> {
-        let whole = |base, offset, bytes| Place::new(base, offset, bytes, key.mask);
-        let network = |offset, bytes| whole(Base::Network, offset, bytes);
-        let transport = |offset, bytes| whole(Base::Transport, offset, bytes);
-        let link = |offset, bytes| whole(Base::Link, offset, bytes);
-        let meta =
-            |of| Place { field: Field { mask: key.mask, ..Field::meta(of) }, up: 0, down: 0 };
+        let whole = |location, offset, bytes| Place::new(location, offset, bytes, key.mask);
+        let payload = |base, offset, bytes| whole(Location::Payload(base), offset, bytes);
+        let network = |offset, bytes| payload(PayloadBase::Network, offset, bytes);
+        let transport = |offset, bytes| payload(PayloadBase::Transport, offset, bytes);
+        let link = |offset, bytes| payload(PayloadBase::Link, offset, bytes);
+        let meta = |of| Place { load: Load { mask: key.mask, ..Load::meta(of) }, up: 0, down: 0 };
         let (is_4, is_6) = (self.version == Some(4), self.version == Some(6));
         let mut places = Vec::new();
         let mut add = |is: bool, place: Place| places.extend(is.then_some(place));
@@ -211,7 +205,7 @@ impl Site<'_> {
             Selector::Length => {
                 // The selector has fewer bits than the kernel's number.
                 let mask = if key.mask == key.selector.max() { all(4) } else { key.mask };
-                let of_meta = Place { field: Field { mask, ..Field::meta(LEN) }, up: 0, down: 0 };
+                let of_meta = Place { load: Load { mask, ..Load::meta(LEN) }, up: 0, down: 0 };
                 add(true, of_meta);
                 add(is_4 && !self.is_at_device, network(2, 2));
             }
@@ -222,18 +216,13 @@ impl Site<'_> {
             Selector::Fragment => {
                 let offset = key.mask & !0x1fff == 0;
                 let more = key.mask == 0x2000;
-                let extension = whole(Base::Extension(44), 2, 2);
+                let extension = whole(Location::Extension(44), 2, 2);
                 add(offset, extension.shifted(3, 0));
-                add(more, whole(Base::Extension(44), 3, 1).shifted(0, 13));
+                add(more, whole(Location::Extension(44), 3, 1).shifted(0, 13));
             }
             Selector::Mark => add(true, meta(MARK)),
             Selector::Payload { base, offset, bytes } => {
-                let base = match base {
-                    PayloadBase::Link => Base::Link,
-                    PayloadBase::Network => Base::Network,
-                    PayloadBase::Transport => Base::Transport,
-                };
-                add(true, whole(base, offset.into(), bytes.into()));
+                add(true, payload(base, offset.into(), bytes.into()));
             }
             Selector::IpVersion
             | Selector::TransportLength
@@ -245,38 +234,38 @@ impl Site<'_> {
     }
 }
 
-/// A field, and the position of a selector's number in it.
+/// A load, and the position of a selector's number in it.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    pub(super) field: Field,
+    pub(super) load: Load,
     up: u32,
     down: u32,
 }
 
 impl Place {
-    const fn new(base: Base, offset: u32, bytes: u32, mask: u128) -> Self {
-        Self { field: Field { base, offset, bytes, mask }, up: 0, down: 0 }
+    const fn new(location: Location, offset: u32, bytes: u32, mask: u128) -> Self {
+        Self { load: Load { location, offset, bytes, mask }, up: 0, down: 0 }
     }
 
-    /// Moves the selector's number up or down in the field.
+    /// Moves the selector's number up or down in the load.
     const fn shifted(mut self, up: u32, down: u32) -> Self {
-        self.field.mask = self.field.mask << up >> down;
+        self.load.mask = self.load.mask << up >> down;
         (self.up, self.down) = (up, down);
         self
     }
 
-    /// Converts a number of the selector into one of the field.
+    /// Converts a number of the selector into one of the load.
     pub(super) fn number(&self, number: u128) -> Option<u128> {
         let moved = number.checked_shl(self.up)? >> self.down;
-        (moved <= all(self.field.bytes)).then_some(moved)
+        (moved <= all(self.load.bytes)).then_some(moved)
     }
 }
 
 /// A condition on a device's name.
 fn named(key: u32, pattern: &LinkPattern, negate: bool) -> Option<Test> {
     let (first, last) = name_range(pattern)?;
-    let field = Field { mask: !(last - first), ..Field::meta(key) };
-    Some(Test::range(field, first, first, negate))
+    let load = Load { mask: !(last - first), ..Load::meta(key) };
+    Some(Test::range(load, first, first, negate))
 }
 
 /// The names that match a pattern, as a range of numbers.
@@ -297,6 +286,6 @@ pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
 /// Says whether `test` is the presence of a fragment header, on any IPv6 packet.
 pub(super) fn is_presence(one: &Match, test: &Test) -> bool {
     let presence = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
-    let there = Field::whole(Base::Presence(44), 0, 1);
+    let there = Load::whole(Location::Presence(44), 0, 1);
     *one == presence && test.number() == Some((there, 1))
 }

@@ -1,7 +1,8 @@
 //! The match `set` of iptables (`include/uapi/linux/netfilter/xt_set.h`, revisions 1, 2 and 4).
 
+use super::condition::{Load, Lookup, Test};
 use super::expression::Expression;
-use super::field::{Base, Field, Lookup, Test};
+use tollway_firewall::ir::PayloadBase;
 
 /// A lookup of one address of a packet in a set of ipset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl SetLookup {
             (_, true) => (8, 16),
             (_, false) => (24, 16),
         };
-        let keys = vec![Field::whole(Base::Network, offset, bytes)];
+        let keys = vec![Load::payload(PayloadBase::Network, offset, bytes)];
         Test::Set { keys, set: Lookup::Named(set), negate: self.negate }
     }
 }

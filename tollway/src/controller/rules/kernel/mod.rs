@@ -10,9 +10,9 @@
 //! 3. `verify.rs` verifies the result against the kernel's expressions. `nameless.rs` does so for the
 //!    elements of sets that are written in rules. `merged.rs` splits comparisons that nft has merged.
 
+mod condition;
 mod elements;
 mod expression;
-mod field;
 mod listed;
 mod listing;
 mod match_set;

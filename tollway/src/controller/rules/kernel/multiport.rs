@@ -1,6 +1,7 @@
 //! The match `multiport` of iptables (`include/uapi/linux/netfilter/xt_multiport.h`, revision 1).
 
-use super::field::{Base, Field, Test};
+use super::condition::{Load, Test};
+use tollway_firewall::ir::PayloadBase;
 
 /// The ports of one side of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +71,8 @@ impl Ports {
             Side::Source => 0,
             Side::Destination => 2,
         };
-        let field = Field::whole(Base::Transport, offset, 2);
+        let load = Load::payload(PayloadBase::Transport, offset, 2);
         let ranges = self.ranges.iter().map(|(first, last)| ((*first).into(), (*last).into()));
-        Some(Test::Ranges { field, ranges: ranges.collect(), negate: self.negate })
+        Some(Test::Ranges { load, ranges: ranges.collect(), negate: self.negate })
     }
 }

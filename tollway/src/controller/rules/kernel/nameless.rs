@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::condition::{Datum, Entry, Load};
 use super::elements::{in_one_form, is_number_of_device};
-use super::field::{Datum, Entry, Field};
 use super::listed::{Site, name_range};
 use tollway_firewall::ir::{
     Datum as ListedDatum, Elements, Item, Key, LinkPattern, Range, Selector, Verdict,
@@ -13,24 +13,24 @@ use tollway_firewall::ir::{
 const ANY: Datum = Datum::Verdict { code: i32::MIN, chain: None };
 
 impl Site<'_> {
-    /// Says whether a set has the same elements for keys of these fields.
+    /// Says whether a set has the same elements for keys of these loads.
     pub(super) fn has(
         &self,
         elements: &Elements,
         keys: &[Key],
-        fields: &[Field],
+        loads: &[Load],
         own: &[Entry],
     ) -> bool {
-        let entries: Option<Vec<_>> = match (elements, keys, fields) {
-            (Elements::Ranges(ranges), [key], [field]) => {
-                return self.has_ranges(ranges, key, field, own);
+        let entries: Option<Vec<_>> = match (elements, keys, loads) {
+            (Elements::Ranges(ranges), [key], [load]) => {
+                return self.has_ranges(ranges, key, load, own);
             }
             (Elements::Ranges(_), ..) => return false,
             (Elements::Tuples(tuples), ..) => tuples
                 .iter()
                 .map(|tuple| {
-                    let parts = tuple.key.iter().zip(keys.iter().zip(fields));
-                    let key = parts.map(|(item, (key, field))| self.item(item, key, field));
+                    let parts = tuple.key.iter().zip(keys.iter().zip(loads));
+                    let key = parts.map(|(item, (key, load))| self.item(item, key, load));
                     Some((
                         key.collect::<Option<Vec<_>>>()?,
                         tuple.datum.as_ref().map(|one| self.datum(one)),
@@ -38,21 +38,20 @@ impl Site<'_> {
                 })
                 .collect(),
         };
-        entries.is_some_and(|entries| self.are_same(entries, keys, fields, own))
+        entries.is_some_and(|entries| self.are_same(entries, keys, loads, own))
     }
 
-    /// The same for ranges of one field.
+    /// The same for ranges of one load.
     pub(super) fn has_ranges(
         &self,
         ranges: &[Range],
         key: &Key,
-        field: &Field,
+        load: &Load,
         own: &[Entry],
     ) -> bool {
-        let entries =
-            ranges.iter().map(|range| Some((vec![self.range(*range, key, field)?], None)));
+        let entries = ranges.iter().map(|range| Some((vec![self.range(*range, key, load)?], None)));
         let entries: Option<Vec<_>> = entries.collect();
-        entries.is_some_and(|entries| self.are_same(entries, &[*key], &[*field], own))
+        entries.is_some_and(|entries| self.are_same(entries, &[*key], &[*load], own))
     }
 
     /// The same for devices.
@@ -60,41 +59,41 @@ impl Site<'_> {
         &self,
         patterns: &[LinkPattern],
         key: &Key,
-        field: &Field,
+        load: &Load,
         own: &[Entry],
     ) -> bool {
         let entries = patterns.iter().map(|pattern| Some((vec![name_range(pattern)?], None)));
         let entries: Option<Vec<_>> = entries.collect();
-        entries.is_some_and(|entries| self.are_same(entries, &[*key], &[*field], own))
+        entries.is_some_and(|entries| self.are_same(entries, &[*key], &[*load], own))
     }
 
-    fn are_same(&self, listed: Vec<Entry>, keys: &[Key], fields: &[Field], own: &[Entry]) -> bool {
-        let as_they_lie = keys.iter().zip(fields).map(|(key, field)| self.lies(key, field));
+    fn are_same(&self, listed: Vec<Entry>, keys: &[Key], loads: &[Load], own: &[Entry]) -> bool {
+        let as_they_lie = keys.iter().zip(loads).map(|(key, load)| self.lies(key, load));
         let Some(as_they_lie) = as_they_lie.collect::<Option<Vec<_>>>() else { return false };
         let count = listed.len();
         let listed = in_one_form(listed, &as_they_lie);
-        if fields.iter().any(is_number_of_device) {
-            return are_same_but_for_devices((&listed, count), fields, own);
+        if loads.iter().any(is_number_of_device) {
+            return are_same_but_for_devices((&listed, count), loads, own);
         }
         listed.len() == own.len() && listed.iter().zip(own).all(|(one, other)| is_same(one, other))
     }
 
-    /// The field with all bytes by which nft knows the key.
-    fn lies(&self, key: &Key, field: &Field) -> Option<Field> {
+    /// The load with all bytes by which nft knows the key.
+    fn lies(&self, key: &Key, load: &Load) -> Option<Load> {
         match key.selector {
-            Selector::Input | Selector::Output | Selector::IpVersion => Some(*field),
-            _ => self.place_of(key, field).map(|place| place.field),
+            Selector::Input | Selector::Output | Selector::IpVersion => Some(*load),
+            _ => self.place_of(key, load).map(|place| place.load),
         }
     }
 
-    fn item(&self, item: &Item, key: &Key, field: &Field) -> Option<(u128, u128)> {
+    fn item(&self, item: &Item, key: &Key, load: &Load) -> Option<(u128, u128)> {
         match item {
             Item::Link(pattern) => name_range(pattern),
-            Item::Range(range) => self.range(*range, key, field),
+            Item::Range(range) => self.range(*range, key, load),
         }
     }
 
-    fn range(&self, range: Range, key: &Key, field: &Field) -> Option<(u128, u128)> {
+    fn range(&self, range: Range, key: &Key, load: &Load) -> Option<(u128, u128)> {
         if key.selector == Selector::IpVersion {
             return match (range.first, range.last) {
                 (4, 4) => Some((2, 2)),
@@ -102,7 +101,7 @@ impl Site<'_> {
                 _ => None,
             };
         }
-        let place = self.place_of(key, field)?;
+        let place = self.place_of(key, load)?;
         Some((place.number(range.first)?, place.number(range.last)?))
     }
 
@@ -140,10 +139,10 @@ fn is_same_datum(listed: Option<&Datum>, own: Option<&Datum>) -> bool {
 /// listed entries.
 fn are_same_but_for_devices(
     (listed, count): (&[Entry], usize),
-    fields: &[Field],
+    loads: &[Load],
     own: &[Entry],
 ) -> bool {
-    if fields.len() == 1 && own.iter().all(|(_, datum)| datum.is_none()) {
+    if loads.len() == 1 && own.iter().all(|(_, datum)| datum.is_none()) {
         // Adjacent numbers form one range.
         let numbers = own.iter().flat_map(|(key, _)| key);
         let all = numbers.fold(0_u128, |all, (first, last)| {
@@ -152,8 +151,8 @@ fn are_same_but_for_devices(
         return all == count as u128;
     }
     let without_devices = |(key, _): &Entry| -> Vec<_> {
-        let key = key.iter().zip(fields);
-        key.map(|(range, field)| if is_number_of_device(field) { (0, 0) } else { *range }).collect()
+        let key = key.iter().zip(loads);
+        key.map(|(range, load)| if is_number_of_device(load) { (0, 0) } else { *range }).collect()
     };
     let mut rest: HashMap<_, Vec<_>> = HashMap::new();
     for entry in own {
@@ -169,21 +168,22 @@ fn are_same_but_for_devices(
 
 #[cfg(test)]
 mod tests {
-    use super::super::field::{Base, IIF, IIFNAME};
+    use super::super::condition::{IIF, IIFNAME};
     use super::*;
+    use tollway_firewall::ir::PayloadBase;
 
     fn drop_or_accept(accept: bool) -> Option<Datum> {
         Some(Datum::Verdict { code: accept.into(), chain: None })
     }
 
-    fn is_same(fields: &[Field], listed: &[Entry], own: &[Entry]) -> bool {
-        are_same_but_for_devices((listed, listed.len()), fields, own)
+    fn is_same(loads: &[Load], listed: &[Entry], own: &[Entry]) -> bool {
+        are_same_but_for_devices((listed, listed.len()), loads, own)
     }
 
     #[test]
     fn devices_are_counted() {
-        let field = [Field::meta(IIF)];
-        assert!(is_number_of_device(&field[0]) && !is_number_of_device(&Field::meta(IIFNAME)));
+        let load = [Load::meta(IIF)];
+        assert!(is_number_of_device(&load[0]) && !is_number_of_device(&Load::meta(IIFNAME)));
         // nft lists names, regardless of the devices' numbers.
         let names = |count: u128| -> Vec<Entry> {
             (0..count).map(|name| (vec![(900 + name, 900 + name)], None)).collect()
@@ -198,33 +198,33 @@ mod tests {
             (2, vec![(0, u128::MAX)], false),
         ] {
             let own: Vec<Entry> = own.into_iter().map(|range| (vec![range], None)).collect();
-            assert_eq!(is_same(&field, &names(listed), &own), same, "{listed} {own:?}");
+            assert_eq!(is_same(&load, &names(listed), &own), same, "{listed} {own:?}");
         }
     }
 
     #[test]
     fn entries_are_compared_apart_from_their_devices() {
-        let fields = [Field::meta(IIF), Field::whole(Base::Transport, 2, 2)];
+        let loads = [Load::meta(IIF), Load::payload(PayloadBase::Transport, 2, 2)];
         let ports = |ports: &[u128]| -> Vec<Entry> {
             let entry = |(at, port): (usize, &u128)| (vec![(at as u128, 0), (*port, *port)], None);
             ports.iter().enumerate().map(entry).collect()
         };
-        assert!(is_same(&fields, &ports(&[22, 80]), &ports(&[80, 22])));
-        assert!(is_same(&fields, &ports(&[22, 22]), &ports(&[22, 22])));
+        assert!(is_same(&loads, &ports(&[22, 80]), &ports(&[80, 22])));
+        assert!(is_same(&loads, &ports(&[22, 22]), &ports(&[22, 22])));
         for (listed, own) in
             [(&[22, 80][..], &[22, 81][..]), (&[22, 22], &[22, 80]), (&[22], &[22, 22])]
         {
-            assert!(!is_same(&fields, &ports(listed), &ports(own)), "{listed:?} {own:?}");
+            assert!(!is_same(&loads, &ports(listed), &ports(own)), "{listed:?} {own:?}");
         }
-        let field = [Field::meta(IIF)];
+        let load = [Load::meta(IIF)];
         let verdicts = |verdicts: &[Option<Datum>]| -> Vec<Entry> {
             let entry = |(at, one): (usize, &Option<Datum>)| (vec![(at as u128, 0)], one.clone());
             verdicts.iter().enumerate().map(entry).collect()
         };
         let [drops, accepts] = [false, true].map(drop_or_accept);
         let both = verdicts(&[drops.clone(), accepts.clone()]);
-        assert!(is_same(&field, &both, &verdicts(&[accepts.clone(), drops])));
-        assert!(!is_same(&field, &both, &verdicts(&[accepts.clone(), accepts.clone()])));
-        assert!(is_same(&field, &verdicts(&[Some(ANY)]), &verdicts(&[accepts])));
+        assert!(is_same(&load, &both, &verdicts(&[accepts.clone(), drops])));
+        assert!(!is_same(&load, &both, &verdicts(&[accepts.clone(), accepts.clone()])));
+        assert!(is_same(&load, &verdicts(&[Some(ANY)]), &verdicts(&[accepts])));
     }
 }

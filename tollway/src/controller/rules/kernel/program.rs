@@ -3,10 +3,11 @@
 //! This module follows each register from load to use. An expression that it cannot follow becomes
 //! [`Act::Unknown`]; the rest of the rule is then unknown.
 
+use super::condition::{Load, Location, Lookup, MARK, Test, all, meta};
 use super::elements::{Item, Part as KeyPart, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
-use super::field::{Base, Field, L4PROTO, Lookup, MARK, NFPROTO, PROTOCOL, Test, all, meta};
 use super::{match_set, multiport};
+use tollway_firewall::ir::PayloadBase;
 
 /// Conditions, all of which have to hold, and the action that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) enum Act {
     },
     /// Sets the mark to a map's datum.
     MarkBy {
-        keys: Vec<Field>,
+        keys: Vec<Load>,
         map: Lookup,
     },
     /// Writes the DSCP of packets of one version of IP.
@@ -51,7 +52,7 @@ pub(super) enum Act {
     },
     /// Executes a map's verdict.
     VerdictBy {
-        keys: Vec<Field>,
+        keys: Vec<Load>,
         map: Lookup,
     },
     /// `NFT_REJECT_*` and a code.
@@ -106,8 +107,8 @@ pub(super) fn parts(expressions: &[Expression], sets: &dyn Sets) -> Vec<Part> {
 #[derive(Clone, Debug)]
 enum Value {
     /// `bytes & mask ^ flip`, in host or network order, with some low bits shifted out.
-    Field {
-        field: Field,
+    Load {
+        load: Load,
         flip: u128,
         is_host: bool,
         shift: u32,
@@ -118,7 +119,7 @@ enum Value {
 impl Value {
     fn bytes(&self) -> u32 {
         match self {
-            Self::Field { field, .. } => field.bytes,
+            Self::Load { load, .. } => load.bytes,
             Self::Number(data) => data.len() as u32,
         }
     }
@@ -138,26 +139,26 @@ impl Run<'_> {
     fn step(&mut self, expression: &Expression, behind: &[Expression]) -> Option<usize> {
         match expression {
             Expression::Payload { to, base, offset, len } => {
-                let field = payload(*base, *offset, *len)?;
-                self.load(*to, field, false);
+                let load = payload(*base, *offset, *len)?;
+                self.load(*to, load, false);
             }
             Expression::Meta { to, key } => {
                 let (_, is_host) = meta(*key)?;
-                self.load(*to, Field::meta(*key), is_host);
+                self.load(*to, Load::meta(*key), is_host);
             }
             Expression::Extension { to, header, offset, len, is_presence } => {
-                let (base, len) = match is_presence {
-                    true => (Base::Presence(*header), 1),
-                    false => (Base::Extension(*header), *len),
+                let (location, len) = match is_presence {
+                    true => (Location::Presence(*header), 1),
+                    false => (Location::Extension(*header), *len),
                 };
-                let field = bytes(base, if *is_presence { 0 } else { *offset }, len)?;
-                self.load(*to, field, false);
+                let load = bytes(location, if *is_presence { 0 } else { *offset }, len)?;
+                self.load(*to, load, false);
             }
             Expression::Compare { from, operator, data } => self.compare(*from, *operator, data)?,
             Expression::Range { from, negate, first, last } => {
-                let field = self.plain(*from)?;
-                let number = |data: &[u8]| number(data, field.bytes);
-                self.tests.push(Test::range(field, number(first)?, number(last)?, *negate));
+                let load = self.plain(*from)?;
+                let number = |data: &[u8]| number(data, load.bytes);
+                self.tests.push(Test::range(load, number(first)?, number(last)?, *negate));
             }
             Expression::Mask { from, to, mask, flip } => self.mask(*from, *to, mask, flip)?,
             Expression::Shift { from, to, bits } => self.shift(*from, *to, *bits)?,
@@ -197,7 +198,7 @@ impl Run<'_> {
 
     fn act(&mut self, act: Act) {
         self.end(Some(act));
-        // Fields loaded before may have changed.
+        // What was loaded before may have changed.
         self.words = std::array::from_fn(|_| None);
     }
 
@@ -206,8 +207,8 @@ impl Run<'_> {
         self.parts.push(Part { tests, act });
     }
 
-    fn load(&mut self, to: Register, field: Field, is_host: bool) {
-        self.store(to, Value::Field { field, flip: 0, is_host, shift: 0 });
+    fn load(&mut self, to: Register, load: Load, is_host: bool) {
+        self.store(to, Value::Load { load, flip: 0, is_host, shift: 0 });
     }
 
     /// Stores a value; values that shared any of these words are lost.
@@ -229,23 +230,23 @@ impl Run<'_> {
         self.words.get(from)?.as_ref()
     }
 
-    /// A field whose bytes are as in the packet, neither inverted nor shifted.
-    fn plain(&self, from: Register) -> Option<Field> {
+    /// A load whose bytes are as in the packet, neither inverted nor shifted.
+    fn plain(&self, from: Register) -> Option<Load> {
         match self.value(from)? {
-            Value::Field { field, flip: 0, is_host: false, shift: 0 } => Some(*field),
+            Value::Load { load, flip: 0, is_host: false, shift: 0 } => Some(*load),
             _ => None,
         }
     }
 
     fn compare(&mut self, from: Register, operator: u32, data: &[u8]) -> Option<()> {
-        let Value::Field { field, flip, is_host, shift: 0 } = *self.value(from)? else {
+        let Value::Load { load, flip, is_host, shift: 0 } = *self.value(from)? else {
             return None;
         };
         let len = data.len() as u32;
         if operator > 1 {
-            let field = self.plain(from)?;
-            let number = number(data, field.bytes)?;
-            let most = all(field.bytes);
+            let load = self.plain(from)?;
+            let number = number(data, load.bytes)?;
+            let most = all(load.bytes);
             let (first, last) = match operator {
                 2 => (0, number.checked_sub(1)?),
                 3 => (0, number),
@@ -253,39 +254,39 @@ impl Run<'_> {
                 5 => (number, most),
                 _ => return None,
             };
-            self.bound(field, first, last);
+            self.bound(load, first, last);
             return Some(());
         }
         let number = match is_host {
-            true => host_number(data, field.bytes)?,
+            true => host_number(data, load.bytes)?,
             // Compares as many bytes as the data have.
-            false => number(data, len)?.checked_shl((field.bytes.checked_sub(len)?) * 8)?,
+            false => number(data, len)?.checked_shl((load.bytes.checked_sub(len)?) * 8)?,
         };
-        let mut field = field;
+        let mut load = load;
         if !is_host {
-            field.mask &= !all(field.bytes - len);
+            load.mask &= !all(load.bytes - len);
         }
         let number = number ^ flip;
-        if number & !field.mask != 0 {
+        if number & !load.mask != 0 {
             return None;
         }
-        self.tests.push(Test::range(field, number, number, operator == 1));
+        self.tests.push(Test::range(load, number, number, operator == 1));
         Some(())
     }
 
-    /// Two bounds of one field form a range.
-    fn bound(&mut self, field: Field, first: u128, last: u128) {
-        let most = all(field.bytes);
+    /// Two bounds of one load form a range.
+    fn bound(&mut self, load: Load, first: u128, last: u128) {
+        let most = all(load.bytes);
         let mut range = (first, last);
         let is_bounded =
-            matches!(self.tests.last(), Some(Test::Range { field: other, .. }) if *other == field);
+            matches!(self.tests.last(), Some(Test::Range { load: other, .. }) if *other == load);
         if range == (0, most) && is_bounded {
-            // The condition only says that the field is present; it is no bound.
+            // The condition only says that the bytes are present; it is no bound.
             return;
         }
-        if let (0, Some(Test::Range { field: other, first, last: end, negate: false })) =
+        if let (0, Some(Test::Range { load: other, first, last: end, negate: false })) =
             (first, self.tests.last())
-            && *other == field
+            && *other == load
             && *end == most
             && last != most
         {
@@ -293,45 +294,45 @@ impl Run<'_> {
             self.tests.pop();
         }
         let (first, last) = range;
-        self.tests.push(Test::Range { field, first, last, negate: false });
+        self.tests.push(Test::Range { load, first, last, negate: false });
     }
 
     fn mask(&mut self, from: Register, to: Register, mask: &[u8], flip: &[u8]) -> Option<()> {
-        let Value::Field { field, flip: before, is_host, shift: 0 } = *self.value(from)? else {
+        let Value::Load { load, flip: before, is_host, shift: 0 } = *self.value(from)? else {
             return None;
         };
         let read = |data: &[u8]| match is_host {
-            true => host_number(data, field.bytes),
-            false => number(data, field.bytes),
+            true => host_number(data, load.bytes),
+            false => number(data, load.bytes),
         };
         let (mask, flip) = (read(mask)?, read(flip)?);
-        let field = Field { mask: field.mask & mask, ..field };
-        self.store(to, Value::Field { field, flip: before & mask ^ flip, is_host, shift: 0 });
+        let load = Load { mask: load.mask & mask, ..load };
+        self.store(to, Value::Load { load, flip: before & mask ^ flip, is_host, shift: 0 });
         Some(())
     }
 
     /// Shifts one byte, or a number in host order.
     fn shift(&mut self, from: Register, to: Register, bits: u32) -> Option<()> {
-        let Value::Field { field, flip: 0, is_host, shift: 0 } = *self.value(from)? else {
+        let Value::Load { load, flip: 0, is_host, shift: 0 } = *self.value(from)? else {
             return None;
         };
-        let is_number = field.bytes == 1 || is_host;
+        let is_number = load.bytes == 1 || is_host;
         // No bit that matters is lost.
-        if !is_number || field.mask.trailing_zeros() < bits {
+        if !is_number || load.mask.trailing_zeros() < bits {
             return None;
         }
-        self.store(to, Value::Field { field, flip: 0, is_host, shift: bits });
+        self.store(to, Value::Load { load, flip: 0, is_host, shift: bits });
         Some(())
     }
 
     fn swap(&mut self, from: Register, to: Register, len: u32, size: u32) -> Option<()> {
-        let Value::Field { field, flip, is_host, shift } = *self.value(from)? else {
+        let Value::Load { load, flip, is_host, shift } = *self.value(from)? else {
             return None;
         };
-        if len != field.bytes || size != len || !matches!(size, 2 | 4) {
+        if len != load.bytes || size != len || !matches!(size, 2 | 4) {
             return None;
         }
-        self.store(to, Value::Field { field, flip, is_host: !is_host, shift });
+        self.store(to, Value::Load { load, flip, is_host: !is_host, shift });
         Some(())
     }
 
@@ -345,7 +346,7 @@ impl Run<'_> {
     ) -> Option<usize> {
         let found = self.sets.find(set)?;
         let parts = self.keys(from, found.key)?;
-        let keys = parts.iter().map(|part| part.field.as_key()).collect();
+        let keys = parts.iter().map(|part| part.load.as_key()).collect();
         let set = match found.is_nameless {
             true => {
                 let items = found.items.and_then(|all| entries(all, &parts, found.is_interval));
@@ -368,20 +369,20 @@ impl Run<'_> {
         Some(0)
     }
 
-    /// The fields that a key of this many bytes consists of.
+    /// The loads that a key of this many bytes consists of.
     fn keys(&self, from: Register, len: u32) -> Option<Vec<KeyPart>> {
         let mut keys = Vec::new();
         let (mut word, end) = (from, from + len.div_ceil(4) as usize);
         while word < end {
-            let Value::Field { field, flip: 0, shift, is_host } = *self.value(word)? else {
+            let Value::Load { load, flip: 0, shift, is_host } = *self.value(word)? else {
                 return None;
             };
             // Either all bits that matter, or unshifted.
-            if shift != 0 && shift != field.mask.trailing_zeros() {
+            if shift != 0 && shift != load.mask.trailing_zeros() {
                 return None;
             }
-            keys.push(KeyPart { field, is_host, shift });
-            word += field.bytes.div_ceil(4) as usize;
+            keys.push(KeyPart { load, is_host, shift });
+            word += load.bytes.div_ceil(4) as usize;
         }
         (word == end).then_some(keys)
     }
@@ -395,24 +396,25 @@ impl Run<'_> {
                 let mark = host_number(data, 4)? as u32;
                 Some(Act::Mark { keep: 0, flip: mark })
             }
-            Value::Field { field, flip, is_host: true, shift: 0 } if field.is_meta(&[MARK]) => {
-                Some(Act::Mark { keep: field.mask as u32, flip: *flip as u32 })
+            Value::Load { load, flip, is_host: true, shift: 0 } if load.is_meta(&[MARK]) => {
+                Some(Act::Mark { keep: load.mask as u32, flip: *flip as u32 })
             }
-            Value::Field { .. } => None,
+            Value::Load { .. } => None,
         }
     }
 
     /// The action for a write into the bytes that contain the DSCP.
-    fn dscp(&self, from: Register, written: Field) -> Option<Act> {
-        let Value::Field { field, flip, is_host: false, shift: 0 } = *self.value(from)? else {
+    fn dscp(&self, from: Register, written: Load) -> Option<Act> {
+        const NETWORK: Location = Location::Payload(PayloadBase::Network);
+        let Value::Load { load, flip, is_host: false, shift: 0 } = *self.value(from)? else {
             return None;
         };
-        if Field::whole(field.base, field.offset, field.bytes) != written {
+        if Load::whole(load.location, load.offset, load.bytes) != written {
             return None;
         }
-        let (version, shift) = match (written.base, written.offset, written.bytes, field.mask) {
-            (Base::Network, 0, 2, 0xff03) | (Base::Network, 1, 1, 0x03) => (4, 2),
-            (Base::Network, 0, 2, 0xf03f) => (6, 6),
+        let (version, shift) = match (written.location, written.offset, written.bytes, load.mask) {
+            (NETWORK, 0, 2, 0xff03) | (NETWORK, 1, 1, 0x03) => (4, 2),
+            (NETWORK, 0, 2, 0xf03f) => (6, 6),
             _ => return None,
         };
         let dscp = flip >> shift;
@@ -437,18 +439,18 @@ fn act(expression: &Expression) -> Option<Act> {
     })
 }
 
-fn payload(base: u32, offset: u32, len: u32) -> Option<Field> {
+fn payload(base: u32, offset: u32, len: u32) -> Option<Load> {
     let base = match base {
-        0 => Base::Link,
-        1 => Base::Network,
-        2 => Base::Transport,
+        0 => PayloadBase::Link,
+        1 => PayloadBase::Network,
+        2 => PayloadBase::Transport,
         _ => return None,
     };
-    bytes(base, offset, len)
+    bytes(Location::Payload(base), offset, len)
 }
 
-fn bytes(base: Base, offset: u32, len: u32) -> Option<Field> {
-    (1..=16).contains(&len).then(|| Field::whole(base, offset, len))
+fn bytes(location: Location, offset: u32, len: u32) -> Option<Load> {
+    (1..=16).contains(&len).then(|| Load::whole(location, offset, len))
 }
 
 /// A number of this many bytes in network order.
@@ -469,28 +471,6 @@ fn host_number(data: &[u8], len: u32) -> Option<u128> {
         [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
         _ => None,
     }
-}
-
-/// The version of IP of the packets that fulfil this. At the hooks of devices the Ethernet header may contain
-/// the type of a tag.
-pub(super) fn version(test: &Test, is_at_device: bool) -> Option<u8> {
-    let (field, number) = test.number()?;
-    let is_type = field == Field::meta(PROTOCOL)
-        || field == Field::whole(Base::Link, if is_at_device { 16 } else { 12 }, 2);
-    match number {
-        2 if field == Field::meta(NFPROTO) => Some(4),
-        10 if field == Field::meta(NFPROTO) => Some(6),
-        0x0800 if is_type => Some(4),
-        0x86dd if is_type => Some(6),
-        _ => None,
-    }
-}
-
-/// Says whether packets that fulfil this are TCP; IPv4 if `is_4`.
-pub(super) fn is_tcp(test: &Test, is_4: bool) -> bool {
-    let (protocol, of_4) = (Field::meta(L4PROTO), Field::whole(Base::Network, 9, 1));
-    test.number()
-        .is_some_and(|(field, number)| number == 6 && (field == protocol || is_4 && field == of_4))
 }
 
 impl Expression {

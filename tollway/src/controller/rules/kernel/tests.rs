@@ -1,7 +1,8 @@
+use super::condition::{LEN, Load, Location, Test};
 use super::expression::{Expression, expressions};
-use super::field::{Base, Field, LEN, Test};
 use super::program::{Act, SetContents, Sets, parts};
 use super::{match_set, multiport};
+use tollway_firewall::ir::PayloadBase;
 use tollway_linux::netlink::push;
 
 struct NoSets;
@@ -18,8 +19,9 @@ impl Sets for NoSets {
 
 #[test]
 fn conditions_that_mean_the_same_are_the_same() {
-    let network = |offset, bytes, mask| Field { base: Base::Network, offset, bytes, mask };
-    let whole = |offset, bytes| Field::whole(Base::Network, offset, bytes);
+    let location = Location::Payload(PayloadBase::Network);
+    let network = |offset, bytes, mask| Load { location, offset, bytes, mask };
+    let whole = |offset, bytes| Load::payload(PayloadBase::Network, offset, bytes);
     for (one, other) in [
         // 10.0.0.0/8, by its first byte and by its range.
         (
@@ -40,13 +42,13 @@ fn conditions_that_mean_the_same_are_the_same() {
         ),
         // Lengths have no upper bound, but packets do.
         (
-            Test::range(Field::meta(LEN), 61, u32::MAX.into(), false),
-            Test::range(Field::meta(LEN), 61, 0xffff, false),
+            Test::range(Load::meta(LEN), 61, u32::MAX.into(), false),
+            Test::range(Load::meta(LEN), 61, 0xffff, false),
         ),
     ] {
         assert_eq!(one, other);
     }
-    let ports = Field::whole(Base::Transport, 2, 2);
+    let ports = Load::payload(PayloadBase::Transport, 2, 2);
     assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 20, true));
     assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 21, false));
 }
@@ -86,7 +88,7 @@ fn lookups_of_one_address_in_a_set_are_read() {
     assert_eq!((lookup.index, lookup.field(), lookup.negate), (7, "saddr", false));
     let lookup = match_set::read("set", 1, &info(1, 1, 0)[..8]).unwrap();
     assert_eq!((lookup.field(), lookup.negate), ("daddr", true));
-    assert!(read(&info(2, 2, 0)).is_none(), "two fields");
+    assert!(read(&info(2, 2, 0)).is_none(), "two loads");
     assert!(read(&info(1, 2, 0x80)).is_none(), "--return-nomatch");
     assert!(match_set::read("set", 2, &info(1, 0x82, 0)[..8]).is_none(), "--return-nomatch");
     let mut counted = info(1, 2, 0);

@@ -8,16 +8,16 @@
 use std::collections::BTreeSet;
 
 use super::Kernel;
-use super::expression::{Expression, Rate};
-use super::field::{
-    Base, Field, IIF, IIFNAME, IIFTYPE, L4PROTO, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
+use super::condition::{
+    IIF, IIFNAME, IIFTYPE, L4PROTO, Load, Location, NFPROTO, OIF, OIFNAME, PROTOCOL, Test,
 };
+use super::expression::{Expression, Rate};
 use super::listed::{Site, is_presence};
 use super::merged::apart;
-use super::program::{Act, Part, is_tcp, parts, version};
+use super::program::{Act, Part, parts};
 use tollway_firewall::ir::{
-    Action, Chain, ChainId, Counter, Family, Hook, Limit, LimitUnit, Match, Place, Range, Reject,
-    Rule, Ruleset, Selector, Set, SetId, Step, Target, Verdict,
+    Action, Chain, ChainId, Counter, Family, Hook, Limit, LimitUnit, Match, PayloadBase, Place,
+    Range, Reject, Rule, Ruleset, Selector, Set, SetId, Step, Target, Verdict,
 };
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
@@ -166,10 +166,10 @@ impl Verifier<'_> {
         steps
     }
 
-    /// Splits the kernel's conditions as the listing has them, where the kernel compares several fields at
+    /// Splits the kernel's conditions as the listing has them, where the kernel compares several loads at
     /// once.
     fn take_apart(&self, part: &mut Part, listed: &[Match], known: &mut Vec<Test>) {
-        // The version of IP may be among them; without it the positions of other fields are not clear.
+        // The version of IP may be among them; without it the positions of other bytes are not clear.
         for _ in 0..2 {
             let site = self.site(known);
             let forms: Vec<_> = listed.iter().flat_map(|one| site.forms(one)).collect();
@@ -225,7 +225,7 @@ impl Verifier<'_> {
         let version = match self.family {
             Family::Ip => Some(4),
             Family::Ip6 => Some(6),
-            _ => known.iter().find_map(|test| version(test, self.is_at_device)),
+            _ => known.iter().find_map(|test| test.version(self.is_at_device)),
         };
         let Self { sets, names, table, is_at_device, .. } = *self;
         Site { sets, names, version, is_at_device, table }
@@ -240,10 +240,11 @@ impl Verifier<'_> {
         }
         match test.number() {
             // All forwarded packets fulfil it, and the kernel checks it before the Ethernet header.
-            Some((field, ETHER)) if field == Field::meta(IIFTYPE) => {
-                known.iter().flat_map(Test::fields).any(|field| field.base == Base::Link)
+            Some((load, ETHER)) if load == Load::meta(IIFTYPE) => {
+                let header = Location::Payload(PayloadBase::Link);
+                known.iter().flat_map(Test::loads).any(|load| load.location == header)
             }
-            Some((field, 0x8100)) if field == Field::whole(Base::Link, 12, 2) => {
+            Some((load, 0x8100)) if load == Load::payload(PayloadBase::Link, 12, 2) => {
                 let is_tag =
                     |selector| matches!(selector, Selector::VlanId | Selector::VlanPriority);
                 self.is_at_device
@@ -255,7 +256,7 @@ impl Verifier<'_> {
                     Family::Ip6 => Some(6),
                     _ => None,
                 };
-                own.is_some() && version(test, self.is_at_device) == own
+                own.is_some() && test.version(self.is_at_device) == own
             }
             None => false,
         }
@@ -269,27 +270,27 @@ impl Verifier<'_> {
         let is_before =
             |hook: &Hook| matches!(hook, Hook::Ingress | Hook::Prerouting | Hook::Input);
         *negate
-            && matches!(test.fields(), [field] if field.is_meta(&[OIF, OIFNAME]))
+            && matches!(test.loads(), [load] if load.is_meta(&[OIF, OIFNAME]))
             && self.hooks.iter().all(is_before)
     }
 
     /// A condition that the listing does not have.
     fn condition(&self, test: &Test, ip: Option<u8>) -> Option<Match> {
-        let Test::Range { field, first, last, negate } = test else { return None };
+        let Test::Range { load, first, last, negate } = test else { return None };
         if first != last {
             return None;
         }
-        let is = |base, offset, bytes| *field == Field::whole(base, offset, bytes);
-        let one = if *field == Field::meta(NFPROTO) {
-            let version = version(&Test::range(*field, *first, *last, false), self.is_at_device)?;
+        let network = |offset, bytes| Load::payload(PayloadBase::Network, offset, bytes);
+        let one = if *load == Load::meta(NFPROTO) {
+            let version = Test::range(*load, *first, *last, false).version(self.is_at_device)?;
             Match::is(Selector::IpVersion, version.into())
-        } else if *field == Field::meta(L4PROTO)
-            || ip == Some(4) && !self.is_at_device && is(Base::Network, 9, 1)
+        } else if *load == Load::meta(L4PROTO)
+            || ip == Some(4) && !self.is_at_device && *load == network(9, 1)
         {
             Match::is(Selector::Protocol, *first)
-        } else if *field == Field::meta(PROTOCOL) {
+        } else if *load == Load::meta(PROTOCOL) {
             Match::is(Selector::EtherType, *first)
-        } else if ip == Some(6) && is(Base::Network, 6, 1) {
+        } else if ip == Some(6) && *load == network(6, 1) {
             Match::is(Selector::NextHeader6, *first)
         } else {
             return None;
@@ -337,7 +338,7 @@ impl Verifier<'_> {
                     (0, Reject::Icmp6(own)) => site.version == Some(6) && own == code,
                     // Packets other than TCP get no reset.
                     (1, Reject::TcpReset) => {
-                        known.iter().any(|test| is_tcp(test, site.version == Some(4)))
+                        known.iter().any(|test| test.is_tcp(site.version == Some(4)))
                     }
                     (2, Reject::Icmpx(own)) => own == code,
                     _ => false,
@@ -380,5 +381,5 @@ fn is_never(one: &Match) -> bool {
 }
 
 fn is_of_link(test: &Test) -> bool {
-    test.fields().iter().any(|field| field.is_meta(&[IIF, OIF, IIFNAME, OIFNAME]))
+    test.loads().iter().any(|load| load.is_meta(&[IIF, OIF, IIFNAME, OIFNAME]))
 }

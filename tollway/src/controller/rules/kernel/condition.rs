@@ -1,15 +1,13 @@
 //! Conditions of rules in canonical form, whether from the kernel's expressions or from nft's listing.
 
-/// The location of bytes.
+use tollway_firewall::ir::PayloadBase;
+
+/// Where an expression loads bytes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
-    /// In the Ethernet header.
-    Link,
-    /// In the IP header.
-    Network,
-    /// Behind the IP headers.
-    Transport,
-    /// In an extension header of IPv6, by its number.
+pub(super) enum Location {
+    /// A header, or the bytes behind it.
+    Payload(PayloadBase),
+    /// An extension header of IPv6, by its number.
     Extension(u8),
     /// Whether there is such an extension header.
     Presence(u8),
@@ -17,10 +15,10 @@ pub(super) enum Base {
     Meta(u32),
 }
 
-/// Some bits of some bytes.
+/// What an expression loads into a register: some bits of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) base: Base,
+pub(super) struct Load {
+    pub(super) location: Location,
     pub(super) offset: u32,
     /// Number of bytes, at most 16.
     pub(super) bytes: u32,
@@ -28,15 +26,15 @@ pub(super) struct Field {
     pub(super) mask: u128,
 }
 
-/// A condition on fields.
+/// A condition on what was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// The field is in this range, or with `negate` is not.
-    Range { field: Field, first: u128, last: u128, negate: bool },
-    /// A set contains the fields, or with `negate` does not.
-    Set { keys: Vec<Field>, set: Lookup, negate: bool },
-    /// The field is in one of these ranges, or with `negate` is in none.
-    Ranges { field: Field, ranges: Vec<(u128, u128)>, negate: bool },
+    /// The number is in this range, or with `negate` is not.
+    Range { load: Load, first: u128, last: u128, negate: bool },
+    /// A set contains the numbers, or with `negate` does not.
+    Set { keys: Vec<Load>, set: Lookup, negate: bool },
+    /// The number is in one of these ranges, or with `negate` is in none.
+    Ranges { load: Load, ranges: Vec<(u128, u128)>, negate: bool },
 }
 
 /// The set of a lookup.
@@ -93,10 +91,15 @@ pub(super) const fn all(bytes: u32) -> u128 {
     }
 }
 
-impl Field {
+impl Load {
     /// All bits of some bytes.
-    pub(super) const fn whole(base: Base, offset: u32, bytes: u32) -> Self {
-        Self { base, offset, bytes, mask: all(bytes) }
+    pub(super) const fn whole(location: Location, offset: u32, bytes: u32) -> Self {
+        Self { location, offset, bytes, mask: all(bytes) }
+    }
+
+    /// All bits of some bytes of a header.
+    pub(super) const fn payload(base: PayloadBase, offset: u32, bytes: u32) -> Self {
+        Self::whole(Location::Payload(base), offset, bytes)
     }
 
     /// All bits of a metadata key.
@@ -105,19 +108,19 @@ impl Field {
             Some((bytes, _)) => bytes,
             None => 0,
         };
-        Self::whole(Base::Meta(key), 0, bytes)
+        Self::whole(Location::Meta(key), 0, bytes)
     }
 
     /// Says whether it is metadata with one of these keys.
     pub(super) fn is_meta(&self, keys: &[u32]) -> bool {
-        matches!(self.base, Base::Meta(key) if keys.contains(&key))
+        matches!(self.location, Location::Meta(key) if keys.contains(&key))
     }
 
     /// The same bits without leading and trailing bytes that do not matter, and the number of bits cut off at
     /// the end.
     pub(super) fn trimmed(mut self) -> (Self, u32) {
         let mut behind = 0;
-        if matches!(self.base, Base::Meta(_)) || self.mask == 0 {
+        if matches!(self.location, Location::Meta(_)) || self.mask == 0 {
             return (self, behind);
         }
         while self.bytes > 1 && self.mask >> ((self.bytes - 1) * 8) == 0 {
@@ -132,82 +135,109 @@ impl Field {
         (self, behind)
     }
 
-    /// The field as the key of a set.
+    /// The load as the key of a set.
     pub(super) fn as_key(self) -> Self {
         self.trimmed().0
     }
 }
 
 impl Test {
-    /// A field is in a range, or is not. Conditions that mean the same compare equal, as far as kernels and
+    /// A number is in a range, or is not. Conditions that mean the same compare equal, as far as kernels and
     /// nft differ.
-    pub(super) fn range(field: Field, first: u128, last: u128, negate: bool) -> Self {
-        let mut field = field;
+    pub(super) fn range(load: Load, first: u128, last: u128, negate: bool) -> Self {
+        let mut load = load;
         let (mut first, mut last, mut negate) = (first, last, negate);
-        if field.is_meta(&[LEN]) {
+        if load.is_meta(&[LEN]) {
             // No packet is longer.
             last = last.min(0xffff);
         }
-        if field.mask != all(field.bytes) {
+        if load.mask != all(load.bytes) {
             // There are no values between the numbers that these bits can form.
-            let low = field.mask & field.mask.wrapping_neg();
+            let low = load.mask & load.mask.wrapping_neg();
             let below = low.wrapping_sub(1);
             let is_one_piece =
-                field.mask.checked_add(low).is_none_or(|above| above & field.mask == 0);
+                load.mask.checked_add(low).is_none_or(|above| above & load.mask == 0);
             if low != 0 && is_one_piece {
                 first = first.saturating_add(below) & !below;
-                last = last.min(field.mask) & !below;
+                last = last.min(load.mask) & !below;
             }
         }
-        let low = field.mask & field.mask.wrapping_neg();
-        if first != 0 && first <= low && last >= field.mask {
+        let low = load.mask & load.mask.wrapping_neg();
+        if first != 0 && first <= low && last >= load.mask {
             // Some of these bits are set.
             (first, last, negate) = (0, 0, !negate);
         }
         // A range of all numbers that begin with the same bits.
         let open = last.wrapping_sub(first);
         let is_prefix = open & open.wrapping_add(1) == 0 && first & open == 0 && first <= last;
-        if is_prefix && open != 0 && open < all(field.bytes) && !matches!(field.base, Base::Meta(_))
+        if is_prefix
+            && open != 0
+            && open < all(load.bytes)
+            && !matches!(load.location, Location::Meta(_))
         {
-            field.mask &= !open;
+            load.mask &= !open;
             last = first;
         }
         if first == last {
-            let (short, behind) = field.trimmed();
+            let (short, behind) = load.trimmed();
             if behind == 0 || first & ((1 << behind) - 1) == 0 {
                 return Self::Range {
-                    field: short,
+                    load: short,
                     first: first >> behind,
                     last: first >> behind,
                     negate,
                 };
             }
         }
-        Self::Range { field, first, last, negate }
+        Self::Range { load, first, last, negate }
     }
 
     /// The same condition in the form of [`Test::range`].
     pub(super) fn in_one_form(self) -> Self {
         match self {
-            Self::Range { field, first, last, negate } => Self::range(field, first, last, negate),
+            Self::Range { load, first, last, negate } => Self::range(load, first, last, negate),
             other => other,
         }
     }
 
-    /// The field and the number that it must equal.
-    pub(super) fn number(&self) -> Option<(Field, u128)> {
+    /// The load and the number that it must equal.
+    pub(super) fn number(&self) -> Option<(Load, u128)> {
         match self {
-            Self::Range { field, first, last, negate: false } if first == last => {
-                Some((*field, *first))
+            Self::Range { load, first, last, negate: false } if first == last => {
+                Some((*load, *first))
             }
             _ => None,
         }
     }
 
-    /// The fields of the condition.
-    pub(super) fn fields(&self) -> &[Field] {
+    /// The version of IP of the packets that fulfil this. At the hooks of devices the Ethernet header may
+    /// contain the type of a tag.
+    pub(super) fn version(&self, is_at_device: bool) -> Option<u8> {
+        let (load, number) = self.number()?;
+        let type_at = if is_at_device { 16 } else { 12 };
+        let is_type =
+            load == Load::meta(PROTOCOL) || load == Load::payload(PayloadBase::Link, type_at, 2);
+        match number {
+            2 if load == Load::meta(NFPROTO) => Some(4),
+            10 if load == Load::meta(NFPROTO) => Some(6),
+            0x0800 if is_type => Some(4),
+            0x86dd if is_type => Some(6),
+            _ => None,
+        }
+    }
+
+    /// Says whether packets that fulfil this are TCP; IPv4 if `is_4`.
+    pub(super) fn is_tcp(&self, is_4: bool) -> bool {
+        let of_4 = Load::payload(PayloadBase::Network, 9, 1);
+        self.number().is_some_and(|(load, number)| {
+            number == 6 && (load == Load::meta(L4PROTO) || is_4 && load == of_4)
+        })
+    }
+
+    /// What the condition tests.
+    pub(super) fn loads(&self) -> &[Load] {
         match self {
-            Self::Range { field, .. } | Self::Ranges { field, .. } => std::slice::from_ref(field),
+            Self::Range { load, .. } | Self::Ranges { load, .. } => std::slice::from_ref(load),
             Self::Set { keys, .. } => keys,
         }
     }
