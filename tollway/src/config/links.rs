@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-use super::raw::{At, Field, Section};
+use super::raw::{At, Section, Setting};
 use super::values;
 use super::vrfs::Vrfs;
 use crate::model::{PortIndex, VrfIndex};
@@ -68,9 +68,9 @@ pub(super) fn narrow(key: &str, value: u32) -> Result<u16, Fault> {
 
 fn read_addresses(section: &Section<'_>, ledger: &mut Ledger<'_>) -> (Vec<At<IpNet>>, bool) {
     let list = match section.list("addresses", ledger) {
-        Field::Absent => return (Vec::new(), true),
-        Field::Bad => return (Vec::new(), false),
-        Field::Given(at) => at.value,
+        Setting::Absent => return (Vec::new(), true),
+        Setting::Bad => return (Vec::new(), false),
+        Setting::Given(at) => at.value,
     };
     let mut addresses = Vec::new();
     for item in list {

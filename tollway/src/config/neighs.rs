@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::raw::{At, Field, Section, bare};
+use super::raw::{At, Section, Setting, bare};
 use super::topology::Topology;
 use super::values::{host_address, mac};
 use crate::model::{LinkIndex, Neigh};
@@ -15,8 +15,8 @@ pub(super) fn read(
     ledger: &mut Ledger<'_>,
 ) -> Vec<Neigh> {
     let sections = match root.list_of_tables("neighbours", "this neighbour", ledger) {
-        Field::Given(at) => at.value,
-        Field::Absent | Field::Bad => return Vec::new(),
+        Setting::Given(at) => at.value,
+        Setting::Absent | Setting::Bad => return Vec::new(),
     };
     let mut seen = HashMap::new();
     let mut neighs = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::links::narrow;
-use super::raw::{At, Field, Section, bare};
+use super::raw::{At, Section, Setting, bare};
 use super::topology::Topology;
 use super::values::{host_address, is_link_local};
 use crate::model::{LinkIndex, NextHop, NextHopGroup, VrfIndex};
@@ -61,16 +61,16 @@ pub(super) fn read_list(
     vrf: Option<VrfIndex>,
     topology: &Topology<'_>,
     ledger: &mut Ledger<'_>,
-) -> Field<Vec<Resolved>> {
+) -> Setting<Vec<Resolved>> {
     let hops = match section.list_of_tables("nexthops", "this next hop", ledger) {
-        Field::Absent => return Field::Absent,
-        Field::Bad => return Field::Bad,
-        Field::Given(at) => at,
+        Setting::Absent => return Setting::Absent,
+        Setting::Bad => return Setting::Bad,
+        Setting::Given(at) => at,
     };
     if hops.value.is_empty() {
         let what = format!("{} has an empty list of nexthops", section.title);
         ledger.value(hops.span, Fault::new(what, "add at least one { via = \"...\" }"));
-        return Field::Bad;
+        return Setting::Bad;
     }
     let count = hops.value.len();
     let read: Vec<Resolved> = hops
@@ -82,7 +82,11 @@ pub(super) fn read_list(
         })
         .collect();
     check_distinct(&read, topology, ledger);
-    if read.len() < count { Field::Bad } else { Field::Given(At { value: read, span: hops.span }) }
+    if read.len() < count {
+        Setting::Bad
+    } else {
+        Setting::Given(At { value: read, span: hops.span })
+    }
 }
 
 /// Reads one next hop from a table with `via`, `dev` and `weight`, and finds its link.

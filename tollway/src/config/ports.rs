@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::links::{COMMON_KEYS, Draft, DraftKind, read_common};
-use super::raw::{At, Field, Section};
+use super::raw::{At, Section, Setting};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
 use crate::model::{AfXdpMode, Port, PortIndex, PortKind};
@@ -99,7 +99,7 @@ impl Reader<'_> {
         }
     }
 
-    fn file(&self, key: &str, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Field<PathBuf> {
+    fn file(&self, key: &str, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Setting<PathBuf> {
         section.text(key, ledger).read(ledger, |text| {
             if text.is_empty() || text.contains('\0') {
                 return Fault::err(format!("{key} is not a file name"), "name a capture file");
@@ -116,8 +116,8 @@ impl Reader<'_> {
 
     fn take_capture(
         &mut self,
-        input: Field<PathBuf>,
-        output: Field<PathBuf>,
+        input: Setting<PathBuf>,
+        output: Setting<PathBuf>,
         section: &Section<'_>,
         ledger: &mut Ledger<'_>,
     ) -> PortKind {
@@ -140,8 +140,8 @@ impl Reader<'_> {
 fn device(name: &At<&str>, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<At<String>> {
     let read = |text: &str| device_name("device", text).map(|()| text.to_owned());
     match section.text("device", ledger).read(ledger, read) {
-        Field::Absent => Some(At { value: name.value.to_owned(), span: name.span.clone() }),
-        field => field.given(),
+        Setting::Absent => Some(At { value: name.value.to_owned(), span: name.span.clone() }),
+        given => given.given(),
     }
 }
 

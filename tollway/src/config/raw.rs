@@ -18,15 +18,15 @@ pub(super) struct At<T> {
     pub(super) span: Span,
 }
 
-/// The value of a key. `Bad` has already been reported and is not reported again.
+/// The setting of a key in the file. `Bad` has already been reported and is not reported again.
 #[derive(Clone, Debug)]
-pub(super) enum Field<T> {
+pub(super) enum Setting<T> {
     Absent,
     Bad,
     Given(At<T>),
 }
 
-impl<T> Field<T> {
+impl<T> Setting<T> {
     pub(super) fn given(self) -> Option<At<T>> {
         match self {
             Self::Given(at) => Some(at),
@@ -47,15 +47,15 @@ impl<T> Field<T> {
         self,
         ledger: &mut Ledger<'_>,
         read: impl FnOnce(T) -> Result<U, Fault>,
-    ) -> Field<U> {
+    ) -> Setting<U> {
         match self {
-            Self::Absent => Field::Absent,
-            Self::Bad => Field::Bad,
+            Self::Absent => Setting::Absent,
+            Self::Bad => Setting::Bad,
             Self::Given(At { value, span }) => match read(value) {
-                Ok(value) => Field::Given(At { value, span }),
+                Ok(value) => Setting::Given(At { value, span }),
                 Err(fault) => {
                     ledger.value(span, fault);
-                    Field::Bad
+                    Setting::Bad
                 }
             },
         }
@@ -119,8 +119,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(super) fn text(&self, key: &str, ledger: &mut Ledger<'_>) -> Field<&'a str> {
-        self.field(key).read(ledger, |value| match value {
+    pub(super) fn text(&self, key: &str, ledger: &mut Ledger<'_>) -> Setting<&'a str> {
+        self.setting(key).read(ledger, |value| match value {
             DeValue::String(text) => Ok(text.as_ref()),
             other => self.wrong_type(key, other, "a string", "put the value in quotes"),
         })
@@ -131,7 +131,7 @@ impl<'a> Section<'a> {
         key: &str,
         range: RangeInclusive<u32>,
         ledger: &mut Ledger<'_>,
-    ) -> Field<u32> {
+    ) -> Setting<u32> {
         self.number(key, range, ledger, |found, range| out_of_range(key, found, range))
     }
 
@@ -142,8 +142,8 @@ impl<'a> Section<'a> {
         range: RangeInclusive<u32>,
         ledger: &mut Ledger<'_>,
         refuse: impl Fn(&str, &RangeInclusive<u32>) -> Fault,
-    ) -> Field<u32> {
-        self.field(key).read(ledger, |value| match value {
+    ) -> Setting<u32> {
+        self.setting(key).read(ledger, |value| match value {
             DeValue::Integer(number) => {
                 let parsed = i64::from_str_radix(number.as_str(), number.radix()).ok();
                 match parsed.and_then(|n| u32::try_from(n).ok()).filter(|n| range.contains(n)) {
@@ -166,8 +166,8 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
         ledger: &mut Ledger<'_>,
-    ) -> Field<&'a [Spanned<DeValue<'a>>]> {
-        self.field(key).read(ledger, |value| match value {
+    ) -> Setting<&'a [Spanned<DeValue<'a>>]> {
+        self.setting(key).read(ledger, |value| match value {
             DeValue::Array(list) => Ok(list.as_ref()),
             other => self.wrong_type(key, other, "a list", "put the value in square brackets"),
         })
@@ -181,7 +181,7 @@ impl<'a> Section<'a> {
         ledger: &mut Ledger<'_>,
     ) -> Vec<(At<&'a str>, Section<'a>)> {
         let hint = format!("write one [{key}.NAME] table for each");
-        let table = self.field(key).read(ledger, |value| match value {
+        let table = self.setting(key).read(ledger, |value| match value {
             DeValue::Table(table) => Ok(table),
             other => self.wrong_type(key, other, "a table", &hint),
         });
@@ -210,11 +210,11 @@ impl<'a> Section<'a> {
         key: &str,
         title: &str,
         ledger: &mut Ledger<'_>,
-    ) -> Field<Vec<Section<'a>>> {
+    ) -> Setting<Vec<Section<'a>>> {
         let (span, list) = match self.list(key, ledger) {
-            Field::Absent => return Field::Absent,
-            Field::Bad => return Field::Bad,
-            Field::Given(at) => (at.span, at.value),
+            Setting::Absent => return Setting::Absent,
+            Setting::Bad => return Setting::Bad,
+            Setting::Given(at) => (at.span, at.value),
         };
         let mut sections = Vec::new();
         for item in list {
@@ -231,16 +231,16 @@ impl<'a> Section<'a> {
         }
         // If an item was wrong and reported, the rest is not what the user wrote.
         if sections.len() < list.len() {
-            Field::Bad
+            Setting::Bad
         } else {
-            Field::Given(At { value: sections, span })
+            Setting::Given(At { value: sections, span })
         }
     }
 
-    fn field(&self, key: &str) -> Field<&'a DeValue<'a>> {
+    fn setting(&self, key: &str) -> Setting<&'a DeValue<'a>> {
         match self.table.get(key) {
-            None => Field::Absent,
-            Some(value) => Field::Given(At { value: value.get_ref(), span: value.span() }),
+            None => Setting::Absent,
+            Some(value) => Setting::Given(At { value: value.get_ref(), span: value.span() }),
         }
     }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::nearest::nearest;
 use super::nexthops::{Group, Resolved, read_hop, read_list};
-use super::raw::{At, Field, Section, bare};
+use super::raw::{At, Section, Setting, bare};
 use super::topology::Topology;
 use super::values::{choice, destination, never_forwarded};
 use crate::model::{GroupIndex, Route, RouteTarget, VrfIndex};
@@ -63,8 +63,8 @@ pub(super) fn read(
     ledger: &mut Ledger<'_>,
 ) -> Vec<Route> {
     let sections = match root.list_of_tables("routes", "this route", ledger) {
-        Field::Given(at) => at.value,
-        Field::Absent | Field::Bad => return Vec::new(),
+        Setting::Given(at) => at.value,
+        Setting::Absent | Setting::Bad => return Vec::new(),
     };
     let by_name = groups.iter().enumerate().map(|(i, group)| (group.name, i)).collect();
     let reader = Reader { topology, groups, by_name };
@@ -117,9 +117,9 @@ impl Reader<'_> {
             return None;
         }
         let metric = match metric {
-            Field::Absent => 0,
-            Field::Bad => return None,
-            Field::Given(at) => at.value,
+            Setting::Absent => 0,
+            Setting::Bad => return None,
+            Setting::Given(at) => at.value,
         };
         Some((Route { vrf, dst, metric, target: target.target }, span))
     }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::links::{Draft, DraftKind};
 use super::nearest::nearest;
-use super::raw::{At, Field, Section, bare};
+use super::raw::{At, Section, Setting, bare};
 use super::values::{derived_mac, edge, is_link_local};
 use super::vrfs::Vrfs;
 use crate::model::{Link, LinkIndex, LinkKind, Vrf, VrfIndex};
@@ -183,14 +183,14 @@ impl<'a> Topology<'a> {
     }
 
     /// The link that the key `dev` names; reports a wrong name.
-    pub(super) fn dev(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Field<usize> {
+    pub(super) fn dev(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Setting<usize> {
         let at = match section.text("dev", ledger) {
-            Field::Absent => return Field::Absent,
-            Field::Bad => return Field::Bad,
-            Field::Given(at) => at,
+            Setting::Absent => return Setting::Absent,
+            Setting::Bad => return Setting::Bad,
+            Setting::Given(at) => at,
         };
         if let Some(index) = self.by_name.get(at.value) {
-            return Field::Given(At { value: *index, span: at.span });
+            return Setting::Given(At { value: *index, span: at.span });
         }
         let mut known: Vec<&str> = self.by_name.keys().copied().collect();
         known.sort_unstable();
@@ -199,7 +199,7 @@ impl<'a> Topology<'a> {
             None => "name a port or a VLAN link".to_owned(),
         };
         ledger.relation(at.span, format!("dev {} is not a link", quoted(at.value)), remedy);
-        Field::Bad
+        Setting::Bad
     }
 
     /// Checks that a station on a link can have this address. The address must lie in a prefix of

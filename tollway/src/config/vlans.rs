@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use super::links::{COMMON_KEYS, Draft, DraftKind, narrow, read_common};
 use super::nearest::nearest;
-use super::raw::{At, Field, Section, bare};
+use super::raw::{At, Section, Setting, bare};
 use super::topology::Arranged;
 use super::values::choice;
 use super::vrfs::Vrfs;
@@ -35,8 +35,8 @@ pub(super) fn read<'a>(
         }
         let vid = read_vid(&name, &section, ledger);
         let protocol = match section.text("protocol", ledger) {
-            Field::Absent => Some(VlanProtocol::default()),
-            field => field
+            Setting::Absent => Some(VlanProtocol::default()),
+            given => given
                 .read(ledger, |text| choice("VLAN protocol", text, &PROTOCOLS))
                 .given()
                 .map(|at| at.value),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::nearest::nearest;
-use super::raw::{Field, Section};
+use super::raw::{Section, Setting};
 use super::values::device_name;
 use crate::model::{Vrf, VrfIndex};
 use tollway_firewall::mistake::{Ledger, Span, quoted};
@@ -51,9 +51,9 @@ impl Vrfs {
     /// The VRF that a table names: main if it names none, `None` if the name is wrong.
     pub(super) fn of(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Option<VrfIndex> {
         let at = match section.text("vrf", ledger) {
-            Field::Absent => return Some(VrfIndex::MAIN),
-            Field::Bad => return None,
-            Field::Given(at) => at,
+            Setting::Absent => return Some(VrfIndex::MAIN),
+            Setting::Bad => return None,
+            Setting::Given(at) => at,
         };
         if at.value == MAIN {
             return Some(VrfIndex::MAIN);
