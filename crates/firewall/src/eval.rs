@@ -242,7 +242,7 @@ impl<'a> Run<'a, '_> {
     }
 
     fn number(&self, key: Key) -> Option<u128> {
-        Some(self.packet.number(key.selector, self.hook)? & key.mask)
+        Some(self.packet.number(key.field, self.hook)? & key.mask)
     }
 
     fn holds(&self, one: &Match) -> bool {
@@ -251,12 +251,12 @@ impl<'a> Run<'a, '_> {
                 self.number(*key).map(|number| ranges.iter().any(|range| range.has(number)))
             }
             (Test::Link(patterns), [key]) => {
-                let link = self.packet.link(key.selector);
+                let link = self.packet.link(key.field);
                 link.map(|link| patterns.iter().any(|pattern| link.is(pattern)))
             }
             (Test::Set(set), keys) => {
-                let there = keys.iter().all(|key| match key.selector.is_link() {
-                    true => self.packet.link(key.selector).is_some(),
+                let there = keys.iter().all(|key| match key.field.is_link() {
+                    true => self.packet.link(key.field).is_some(),
                     false => self.number(*key).is_some(),
                 });
                 there.then(|| self.find(keys, *set).is_some())
@@ -278,7 +278,7 @@ impl<'a> Run<'a, '_> {
                 let has = |(item, key): (&Item, &Key)| match item {
                     Item::Range(range) => self.number(*key).is_some_and(|number| range.has(number)),
                     Item::Link(pattern) => {
-                        self.packet.link(key.selector).is_some_and(|link| link.is(pattern))
+                        self.packet.link(key.field).is_some_and(|link| link.is(pattern))
                     }
                 };
                 let element = elements.iter().find(|one| one.key.iter().zip(keys).all(has))?;

@@ -26,19 +26,19 @@
 //! let mut rules = Ruleset::default();
 //! let bad = rules.add_set(Set {
 //!     name: "inet filter bad".into(),
-//!     key: vec![Selector::Source4.into()],
+//!     key: vec![Field::Source4.into()],
 //!     dynamic: false,
 //!     elements: Elements::Ranges(vec![Range::prefix(0xc000_0200, 24, 32)]),
 //! });
 //! let hits = rules.add_counter(Counter::default());
 //! let mut forward = Chain::new("inet filter forward", Family::Inet);
 //! forward.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
-//! // `ip saddr` looks at IPv4 only: a packet that lacks a selector's field never matches.
+//! // `ip saddr` looks at IPv4 only: a packet that lacks a field never matches.
 //! forward.rules.push(Rule {
 //!     place: Place::handle(4),
 //!     text: "ip saddr @bad counter drop".into(),
 //!     steps: vec![
-//!         Step::Match(Match::in_set(Selector::Source4, bad)),
+//!         Step::Match(Match::in_set(Field::Source4, bad)),
 //!         Step::Do(Action::Count(hits)),
 //!         Step::Verdict(Verdict::Drop),
 //!     ],
@@ -48,10 +48,10 @@
 //!     place: Place::handle(5),
 //!     text: "iifname \"wan*\" tcp dport { 22, 8000-8080 } reject with tcp reset".into(),
 //!     steps: vec![
-//!         Step::Match(Match::link(Selector::Input, LinkPattern::Prefix("wan".into()))),
-//!         Step::Match(Match::is(Selector::Protocol, 6)),
+//!         Step::Match(Match::link(Field::Input, LinkPattern::Prefix("wan".into()))),
+//!         Step::Match(Match::is(Field::Protocol, 6)),
 //!         Step::Match(Match::in_ranges(
-//!             Selector::DestinationPort,
+//!             Field::DestinationPort,
 //!             [Range::one(22), Range::new(8000, 8080)],
 //!         )),
 //!         Step::Verdict(Verdict::Reject(Reject::TcpReset)),
@@ -63,13 +63,14 @@
 
 mod act;
 mod check;
-mod select;
+mod matches;
 mod set;
 
 pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
 pub use check::{IrError, MOST_JUMPS};
-pub use select::{Base as PayloadBase, Key, LinkPattern, Match, Range, Selector, Test};
+pub use matches::{Key, LinkPattern, Match, Range, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
+pub use tollway_dataplane::stages::filter::{Field, PayloadBase};
 
 /// A position in [`Ruleset::chains`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,7 +99,7 @@ pub struct Ruleset {
     pub counters: Vec<Counter>,
     /// Rate limits of the rules; rules may share one.
     pub limits: Vec<Limit>,
-    /// Whether [`Selector::Protocol`] and the transport header are those behind an IPv6 authentication header
+    /// Whether [`Field::Protocol`] and the transport header are those behind an IPv6 authentication header
     /// (ip6tables). If not, the authentication header is itself the protocol (nft).
     pub past_auth: bool,
 }

@@ -178,19 +178,19 @@ mod tests {
 
     #[test]
     fn verdicts_of_the_kernels_are_found_in_maps() {
-        use crate::ir::{Element, Item, Range, Selector, Set};
+        use crate::ir::{Element, Field, Item, Range, Set};
         let mut rules = Ruleset::default();
         let datum = Datum::Verdict(Verdict::Unsupported("queue".to_owned()));
         let map = rules.add_set(Set {
             name: String::new(),
-            key: vec![Selector::Protocol.into()],
+            key: vec![Field::Protocol.into()],
             dynamic: false,
             elements: Elements::Tuples(vec![Element {
                 key: vec![Item::Range(Range::one(6))],
                 datum: Some(datum),
             }]),
         });
-        let steps = vec![Step::VerdictMap { keys: vec![Selector::Protocol.into()], map }];
+        let steps = vec![Step::VerdictMap { keys: vec![Field::Protocol.into()], map }];
         let mut rule = rule(0, steps);
         rule.place = Place::handle(9);
         rules.add_chain(chain("forward", Some(Hook::Forward), Family::Ip, vec![rule]));

@@ -168,7 +168,8 @@ pub(super) fn accepting(tuples: &[Tuple]) -> Rules {
 impl Tuple {
     pub(super) fn conditions(&self) -> Vec<Condition> {
         let mut conditions = Vec::new();
-        for (field, (address, len)) in [(Field::Source, self.src), (Field::Destination, self.dst)] {
+        let addresses = [(Field::Source4, self.src), (Field::Destination4, self.dst)];
+        for (field, (address, len)) in addresses {
             if len > 0 {
                 let range = (address.into(), (address | below(len)).into());
                 conditions.push(Condition::new(field, [range]));

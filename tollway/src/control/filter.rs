@@ -130,14 +130,14 @@ const fn hook(hook: Hook) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollway_firewall::ir::{Counter, Place, Range, Selector, Set, Verdict};
+    use tollway_firewall::ir::{Counter, Field, Place, Range, Set, Verdict};
 
     #[test]
     fn rules_come_with_their_counts_and_chains_with_their_hook() {
         let mut rules = Ruleset::default();
         rules.add_set(Set {
             name: "inet t bad".to_owned(),
-            key: vec![Selector::Source4.into()],
+            key: vec![Field::Source4.into()],
             dynamic: false,
             elements: Elements::Ranges(vec![Range::one(1), Range::one(5)]),
         });

@@ -1,6 +1,6 @@
 //! Rules that nft lists incompletely, and rules of all kinds that it lists completely.
 
-use tollway_firewall::ir::{LinkPattern, Match, Ruleset, Selector, Step, Verdict};
+use tollway_firewall::ir::{Field, LinkPattern, Match, Ruleset, Step, Verdict};
 use tollway_firewall::offload::{Offload, offload};
 
 use super::namespaces::sh;
@@ -172,12 +172,12 @@ pub fn apart() {
     }\n}\n");
     consumer.sync();
     assert!(!sh("nft list ruleset").contains("nexthdr tcp"), "nft leaves it out");
-    for (number, protocol, selector, value) in
-        [(0, 6, Selector::DestinationPort, 80), (1, 58, Selector::IcmpType, 128)]
+    for (number, protocol, field, value) in
+        [(0, 6, Field::DestinationPort, 80), (1, 58, Field::IcmpType, 128)]
     {
         let wanted = [
-            Step::Match(Match::is(selector, value)),
-            Step::Match(Match::is(Selector::NextHeader6, protocol)),
+            Step::Match(Match::is(field, value)),
+            Step::Match(Match::is(Field::NextHeader6, protocol)),
             Step::Verdict(Verdict::Accept),
         ];
         assert_eq!(steps(consumer.rules(), "ip6 f c", number), wanted);
@@ -212,8 +212,8 @@ pub fn apart() {
     assert_eq!(
         steps(consumer.rules(), "inet r c", 0),
         [
-            Step::Match(Match::is(Selector::Protocol, 1)),
-            Step::Match(Match::is(Selector::IcmpType, 8)),
+            Step::Match(Match::is(Field::Protocol, 1)),
+            Step::Match(Match::is(Field::IcmpType, 8)),
             Step::Verdict(Verdict::Drop),
         ],
         "of either version of IP"
@@ -260,9 +260,9 @@ pub fn modules() {
         other => panic!("{other:?}"),
     };
     let range = tollway_firewall::ir::Range::new;
-    let sources = Match::in_ranges(Selector::SourcePort, [range(53, 53)]).negated();
+    let sources = Match::in_ranges(Field::SourcePort, [range(53, 53)]).negated();
     assert_eq!(ports(1), sources);
     let ranges = [range(22, 22), range(80, 80), range(1000, 2000)];
-    assert_eq!(ports(2), Match::in_ranges(Selector::DestinationPort, ranges));
+    assert_eq!(ports(2), Match::in_ranges(Field::DestinationPort, ranges));
     assert_eq!(steps(rules, "ip filter FORWARD", 3).len(), 2, "counted and accepted");
 }

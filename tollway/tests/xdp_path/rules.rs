@@ -22,8 +22,8 @@ fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
         place: Place::line("t.nft", 3),
         text: format!("udp dport {port} counter"),
         steps: vec![
-            Step::Match(Match::is(Selector::Protocol, 17)),
-            Step::Match(Match::is(Selector::DestinationPort, port)),
+            Step::Match(Match::is(Field::Protocol, 17)),
+            Step::Match(Match::is(Field::DestinationPort, port)),
             Step::Do(Action::Count(counter)),
             Step::Verdict(verdict),
         ],

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::ir::{Hook, PayloadBase, Selector};
+use crate::ir::{Field, Hook, PayloadBase};
 
 /// A link, with what rules need to identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Parsed {
     pub transport: Option<(u8, usize)>,
     /// Fragment offset, in units of 8 bytes.
     pub offset: u16,
-    /// The fields of a fragment header, see [`Selector::Fragment`].
+    /// The fields of a fragment header, see [`Field::Fragment`].
     pub fragment: Option<u16>,
 }
 
@@ -117,19 +117,19 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The link of a selector.
+    /// The link of a field.
     #[must_use]
-    pub fn link(&self, selector: Selector) -> Option<&'a Link> {
-        match selector {
-            Selector::Input => Some(self.input),
-            Selector::Output => self.output,
+    pub fn link(&self, field: Field) -> Option<&'a Link> {
+        match field {
+            Field::Input => Some(self.input),
+            Field::Output => self.output,
             _ => None,
         }
     }
 
-    /// A selector's number at a hook; `None` if the packet lacks it.
+    /// A field's number at a hook; `None` if the packet lacks it.
     #[must_use]
-    pub fn number(&self, selector: Selector, hook: Hook) -> Option<u128> {
+    pub fn number(&self, field: Field, hook: Hook) -> Option<u128> {
         let parsed = self.parsed_at(hook);
         let end = if hook == Hook::Ingress { self.layer3().len() } else { parsed.length };
         let network = |at: usize, bytes: usize| number(self.layer3(), at, bytes);
@@ -140,39 +140,39 @@ impl<'a> Packet<'a> {
         let of = |version: u8, at: usize, bytes: usize| {
             (self.version() == version).then(|| network(at, bytes)).flatten()
         };
-        match selector {
-            Selector::IpVersion => Some(self.version().into()),
-            Selector::EtherType => Some(self.ethertype().into()),
-            Selector::EtherDestination => number(&self.frame, 0, 6),
-            Selector::EtherSource => number(&self.frame, 6, 6),
-            Selector::VlanId => Some(self.tag()? & 0x0fff),
-            Selector::VlanPriority => Some(self.tag()? >> 13),
-            Selector::Source4 => of(4, 12, 4),
-            Selector::Destination4 => of(4, 16, 4),
-            Selector::Source6 => of(6, 8, 16),
-            Selector::Destination6 => of(6, 24, 16),
-            Selector::Protocol => Some(parsed.transport?.0.into()),
-            Selector::NextHeader6 => of(6, 6, 1),
-            Selector::SourcePort => transport(0, 2),
-            Selector::DestinationPort => transport(2, 2),
-            Selector::TcpFlags => transport(13, 1),
-            Selector::IcmpType => transport(0, 1),
-            Selector::IcmpCode => transport(1, 1),
-            Selector::TransportLength => {
+        match field {
+            Field::IpVersion => Some(self.version().into()),
+            Field::EtherType => Some(self.ethertype().into()),
+            Field::EtherDestination => number(&self.frame, 0, 6),
+            Field::EtherSource => number(&self.frame, 6, 6),
+            Field::VlanId => Some(self.tag()? & 0x0fff),
+            Field::VlanPriority => Some(self.tag()? >> 13),
+            Field::Source4 => of(4, 12, 4),
+            Field::Destination4 => of(4, 16, 4),
+            Field::Source6 => of(6, 8, 16),
+            Field::Destination6 => of(6, 24, 16),
+            Field::Protocol => Some(parsed.transport?.0.into()),
+            Field::NextHeader6 => of(6, 6, 1),
+            Field::SourcePort => transport(0, 2),
+            Field::DestinationPort => transport(2, 2),
+            Field::TcpFlags => transport(13, 1),
+            Field::IcmpType => transport(0, 1),
+            Field::IcmpCode => transport(1, 1),
+            Field::TransportLength => {
                 let (_, start) = parsed.transport.filter(|_| parsed.offset == 0)?;
                 Some(parsed.length.saturating_sub(start) as u128)
             }
-            Selector::TrafficClass => of(4, 1, 1).or_else(|| Some(of(6, 0, 2)? >> 4 & 0xff)),
-            Selector::Length => (parsed.version != 0).then_some(parsed.length as u128),
-            Selector::Ttl => {
+            Field::TrafficClass => of(4, 1, 1).or_else(|| Some(of(6, 0, 2)? >> 4 & 0xff)),
+            Field::Length => (parsed.version != 0).then_some(parsed.length as u128),
+            Field::Ttl => {
                 let ttl = of(4, 8, 1).or_else(|| of(6, 7, 1))?;
                 let after = matches!(hook, Hook::Forward | Hook::Postrouting | Hook::Egress);
                 Some(ttl.saturating_sub(after.into()))
             }
-            Selector::Fragment => parsed.fragment.map(u128::from),
-            Selector::FragmentOffset => parsed.transport.map(|_| parsed.offset.into()),
-            Selector::Mark => Some(self.mark.into()),
-            Selector::Payload { base, offset, bytes } => {
+            Field::Fragment => parsed.fragment.map(u128::from),
+            Field::FragmentOffset => parsed.transport.map(|_| parsed.offset.into()),
+            Field::Mark => Some(self.mark.into()),
+            Field::Payload { base, offset, bytes } => {
                 let (at, bytes) = (usize::from(offset), usize::from(bytes));
                 match base {
                     PayloadBase::Link => number(&self.untagged_header(), at, bytes),
@@ -180,7 +180,7 @@ impl<'a> Packet<'a> {
                     PayloadBase::Transport => transport(at, bytes),
                 }
             }
-            Selector::Input | Selector::Output => None,
+            Field::Input | Field::Output | Field::InSet { .. } => None,
         }
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ir::{Chain, Counter, Element, Family, Place, Range, Selector, Set};
+use crate::ir::{Chain, Counter, Element, Family, Field, Place, Range, Set};
 use etherparse::{IpFragOffset, PacketBuilder};
 
 fn tcp(port: u16) -> Vec<u8> {
@@ -40,13 +40,13 @@ fn fate(rules: &Ruleset, frame: &[u8]) -> (Fate, State) {
 }
 
 fn port(port: u128) -> Step {
-    Step::Match(Match::is(Selector::DestinationPort, port))
+    Step::Match(Match::is(Field::DestinationPort, port))
 }
 
 #[test]
 fn a_port_is_never_a_later_fragments() {
     for negate in [false, true] {
-        let one = Match::is(Selector::DestinationPort, 80);
+        let one = Match::is(Field::DestinationPort, 80);
         let one = if negate { one.negated() } else { one };
         let mut rules = Ruleset::default();
         let steps = vec![Step::Match(one), Step::Verdict(Verdict::Drop)];
@@ -106,7 +106,7 @@ fn maps_give_verdicts_and_marks() {
         |port, datum| Element { key: vec![Item::Range(Range::one(port))], datum: Some(datum) };
     let map = |elements| Set {
         name: "map".into(),
-        key: vec![Selector::DestinationPort.into()],
+        key: vec![Field::DestinationPort.into()],
         dynamic: false,
         elements: Elements::Tuples(elements),
     };
@@ -116,7 +116,7 @@ fn maps_give_verdicts_and_marks() {
         element(25, Datum::Verdict(Verdict::Drop)),
         element(53, Datum::Verdict(Verdict::Continue)),
     ]));
-    let keys = || vec![Selector::DestinationPort.into()];
+    let keys = || vec![Field::DestinationPort.into()];
     let set_mark = Step::Map { keys: keys(), map: marks, target: Target::Mark };
     let unless = Step::Verdict(Verdict::Reject(Reject::TcpReset));
     let rules_of_chain = vec![
@@ -124,7 +124,7 @@ fn maps_give_verdicts_and_marks() {
             Step::VerdictMap { keys: keys(), map: verdicts },
             Step::Verdict(Verdict::Reject(Reject::Icmp(13))),
         ]),
-        rule(vec![set_mark, Step::Match(Match::is(Selector::Mark, 9)), unless]),
+        rule(vec![set_mark, Step::Match(Match::is(Field::Mark, 9)), unless]),
     ];
     rules.add_chain(chain(Hook::Forward, 0, Policy::Accept, rules_of_chain));
     assert_eq!(fate(&rules, &tcp(25)).0, Fate::Drop);
@@ -178,8 +178,8 @@ fn six(next: u8, payload: &[u8], padding: &[u8]) -> Vec<u8> {
     [&frame[..], payload, padding].concat()
 }
 
-fn found(frame: &[u8], selector: Selector, hook: Hook) -> Option<u128> {
-    Packet::new(frame, 14, &Link::default()).number(selector, hook)
+fn found(frame: &[u8], field: Field, hook: Hook) -> Option<u128> {
+    Packet::new(frame, 14, &Link::default()).number(field, hook)
 }
 
 #[test]
@@ -187,19 +187,19 @@ fn headers_are_found_as_the_kernel_finds_them() {
     let fragment = |next, field: u8| [next, 0, 0, field, 0, 0, 0, 7];
     let auth = [&[44, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
     let behind = six(51, &[&auth[..], &fragment(17, 1)].concat(), &[]);
-    assert_eq!(found(&behind, Selector::Fragment, Hook::Forward), Some(1 << 13));
-    assert_eq!(found(&behind, Selector::Protocol, Hook::Forward), Some(51));
+    assert_eq!(found(&behind, Field::Fragment, Hook::Forward), Some(1 << 13));
+    assert_eq!(found(&behind, Field::Protocol, Hook::Forward), Some(51));
     let two = six(44, &[fragment(44, 1), fragment(17, 0)].concat(), &[]);
-    assert_eq!(found(&two, Selector::Fragment, Hook::Forward), Some(1 << 13));
+    assert_eq!(found(&two, Field::Fragment, Hook::Forward), Some(1 << 13));
     // The kernel reads four bytes of a routing header, two of options.
     for (next, protocol) in [(43, None), (60, Some(17))] {
         let cut = six(next, &[17, 0], &[]);
-        assert_eq!(found(&cut, Selector::Protocol, Hook::Forward), protocol);
+        assert_eq!(found(&cut, Field::Protocol, Hook::Forward), protocol);
     }
     // At hook ingress the packet is not yet cut to its length.
     let padded = six(17, &[], &[0, 53, 0, 80, 0, 8, 0, 0]);
-    assert_eq!(found(&padded, Selector::DestinationPort, Hook::Ingress), Some(80));
-    assert_eq!(found(&padded, Selector::DestinationPort, Hook::Forward), None);
+    assert_eq!(found(&padded, Field::DestinationPort, Hook::Ingress), Some(80));
+    assert_eq!(found(&padded, Field::DestinationPort, Hook::Forward), None);
 }
 
 #[test]

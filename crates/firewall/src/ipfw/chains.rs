@@ -12,8 +12,8 @@ use super::guard;
 use super::list::List;
 use super::rule::{Action, RejectKind, Rule, Term, Test};
 use crate::ir::{
-    Action as IrAction, Base, Chain, ChainId, Counter, CounterId, Family, Log, Match, Place,
-    Policy, Ruleset, Selector, Step, Verdict,
+    Action as IrAction, Base, Chain, ChainId, Counter, CounterId, Family, Field, Log, Match, Place,
+    Policy, Ruleset, Step, Verdict,
 };
 
 /// Turns the content of a file into the intermediate form.
@@ -257,7 +257,7 @@ impl Cut<'_> {
         let version = if via.is_ipv4() { 4 } else { 6 };
         let text = format!("(fwd {via})");
         let sends = vec![
-            Step::Match(Match::is(Selector::IpVersion, version)),
+            Step::Match(Match::is(Field::IpVersion, version)),
             Step::Do(IrAction::Forward { via, link: None }),
             Step::Verdict(Verdict::Accept),
         ];

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use super::rule::{Bits, LinkSelector, Links, Lookup, Rule, Side, Term, Test};
 use super::table::{Kind, Tables};
 use crate::ir::{
-    Elements, Hook, Key, LinkPattern, Match, PayloadBase, Range, Ruleset, Selector, Set, SetId,
-    Step, Test as IrTest,
+    Elements, Field, Hook, Key, LinkPattern, Match, PayloadBase, Range, Ruleset, Set, SetId, Step,
+    Test as IrTest,
 };
 
 /// Alternatives; all matches of at least one must hold. Empty: never; one alternative without matches:
@@ -107,9 +107,9 @@ impl Conditions<'_, '_> {
             Test::In => always(self.pass.is_in() != not),
             Test::Layer2 => always(self.pass.is_ether() != not),
             Test::Version(version) => {
-                vec![vec![one_of(Selector::IpVersion, &[*version]).turned(not)]]
+                vec![vec![one_of(Field::IpVersion, &[*version]).turned(not)]]
             }
-            Test::Protocol(protocol) => self.field(one_of(Selector::Protocol, &[*protocol]), not),
+            Test::Protocol(protocol) => self.field(one_of(Field::Protocol, &[*protocol]), not),
             Test::Four(side, list) => addresses4(*side, list, not),
             Test::Six(side, list) => addresses6(*side, list, not),
             Test::Table(side, name, value) => self.table(*side, name, *value, not),
@@ -120,33 +120,31 @@ impl Conditions<'_, '_> {
             Test::Fragment(bits) => self.fragment(*bits, not),
             Test::TcpFlags(bits) => self.tcp_flags(*bits, not),
             Test::Established => {
-                let key = Key::masked(Selector::TcpFlags, 0x16);
+                let key = Key::masked(Field::TcpFlags, 0x16);
                 self.tcp(Match::is(key, 0x02).negated(), not)
             }
-            Test::Icmp(types) => self.transport(&[1], one_of(Selector::IcmpType, types), not),
+            Test::Icmp(types) => self.transport(&[1], one_of(Field::IcmpType, types), not),
             Test::Icmp6(types) => {
-                let mut any = self.transport(&[58], one_of(Selector::IcmpType, types), not);
-                let six = Match::is(Selector::IpVersion, 6);
+                let mut any = self.transport(&[58], one_of(Field::IcmpType, types), not);
+                let six = Match::is(Field::IpVersion, 6);
                 match not {
                     true => any.push(vec![six.negated()]),
                     false => any.iter_mut().for_each(|all| all.insert(0, six.clone())),
                 }
                 any
             }
-            Test::Length(ranges) => {
-                self.field(Match::in_ranges(Selector::Length, short(ranges)), not)
-            }
-            Test::Ttl(ranges) => of_four(Match::in_ranges(Selector::Ttl, short(ranges)), not),
+            Test::Length(ranges) => self.field(Match::in_ranges(Field::Length, short(ranges)), not),
+            Test::Ttl(ranges) => of_four(Match::in_ranges(Field::Ttl, short(ranges)), not),
             Test::Id(ranges) => of_four(Match::in_ranges(network(4, 2), short(ranges)), not),
             Test::Tos(bits) => match both(*bits) {
                 Some((mask, set)) => {
-                    let key = Key::masked(Selector::TrafficClass, mask);
+                    let key = Key::masked(Field::TrafficClass, mask);
                     of_four(Match::is(key, set), not)
                 }
                 None => always(not),
             },
             Test::Precedence(level) => {
-                let key = Key::masked(Selector::TrafficClass, 0xe0);
+                let key = Key::masked(Field::TrafficClass, 0xe0);
                 of_four(Match::is(key, u128::from(*level) << 5), not)
             }
             Test::Dscp(all) => self.field(dscp(all.iter().map(|dscp| (*dscp).into())), not),
@@ -161,7 +159,7 @@ impl Conditions<'_, '_> {
             Test::Mac(addresses) => self.mac(addresses, not),
             Test::EtherType(ranges) => match self.pass.is_ether() {
                 true => {
-                    vec![vec![Match::in_ranges(Selector::EtherType, short(ranges)).turned(not)]]
+                    vec![vec![Match::in_ranges(Field::EtherType, short(ranges)).turned(not)]]
                 }
                 false => always(not),
             },
@@ -179,13 +177,13 @@ impl Conditions<'_, '_> {
 
     /// Packets that are not IP occur at layer 2 only.
     fn no_ip(&self) -> Any {
-        let none = || vec![Match::in_ranges(Selector::IpVersion, [Range::new(4, 6)]).negated()];
+        let none = || vec![Match::in_ranges(Field::IpVersion, [Range::new(4, 6)]).negated()];
         self.pass.is_ether().then(none).into_iter().collect()
     }
 
     /// A field of the transport header of certain protocols.
     fn transport(&self, protocols: &[u8], one: Match, not: bool) -> Any {
-        let protocol = one_of(Selector::Protocol, protocols);
+        let protocol = one_of(Field::Protocol, protocols);
         if !not {
             return vec![vec![protocol, one]];
         }
@@ -200,19 +198,17 @@ impl Conditions<'_, '_> {
 
     fn tcp_flags(&self, bits: Bits, not: bool) -> Any {
         match both(bits) {
-            Some((mask, set)) => {
-                self.tcp(Match::is(Key::masked(Selector::TcpFlags, mask), set), not)
-            }
+            Some((mask, set)) => self.tcp(Match::is(Key::masked(Field::TcpFlags, mask), set), not),
             None => always(not),
         }
     }
 
     fn ports(&self, side: Side, ranges: Vec<Range>, not: bool) -> Any {
-        let selector = match side {
-            Side::Source => Selector::SourcePort,
-            Side::Destination => Selector::DestinationPort,
+        let field = match side {
+            Side::Source => Field::SourcePort,
+            Side::Destination => Field::DestinationPort,
         };
-        self.transport(&WITH_PORTS, Match::in_ranges(selector, ranges), not)
+        self.transport(&WITH_PORTS, Match::in_ranges(field, ranges), not)
     }
 
     /// Number of data bytes: those of transport header and data, less the length of the header. Since that
@@ -220,21 +216,21 @@ impl Conditions<'_, '_> {
     fn tcp_data(&self, ranges: &[(u16, u16)], not: bool) -> Any {
         let mut any = Any::new();
         if not {
-            any.push(vec![Match::is(Selector::Protocol, TCP).negated()]);
+            any.push(vec![Match::is(Field::Protocol, TCP).negated()]);
             any.push(vec![later()]);
             any.extend(self.no_ip());
         }
         for words in 0_u32..16 {
-            let is = Match::is(Key::masked(transport(12, 1).selector, 0xf0), (words << 4).into());
+            let is = Match::is(Key::masked(transport(12, 1).field, 0xf0), (words << 4).into());
             let lengths: Vec<_> =
                 ranges.iter().flat_map(|range| with_header(*range, words * 4)).collect();
-            let length = Match::in_ranges(Selector::TransportLength, lengths.clone());
+            let length = Match::in_ranges(Field::TransportLength, lengths.clone());
             match (lengths.is_empty(), not) {
                 (true, true) => any.push(vec![is]),
                 (true, false) => {}
                 (false, true) => any.push(vec![is, length.negated()]),
                 (false, false) => {
-                    any.push(vec![Match::is(Selector::Protocol, TCP), is, length]);
+                    any.push(vec![Match::is(Field::Protocol, TCP), is, length]);
                 }
             }
         }
@@ -244,12 +240,12 @@ impl Conditions<'_, '_> {
     /// `mf`, `df` and `rf` apply to IPv4 only, `offset` to IPv6 too.
     fn fragment(&self, bits: Bits, not: bool) -> Any {
         let Some((mask, set)) = both(bits) else { return always(not) };
-        let four = Match::is(Selector::IpVersion, 4);
+        let four = Match::is(Field::IpVersion, 4);
         if (mask, set) == (1, 1) {
             return self.field(later(), not);
         }
         let flags = (mask & 0xe0 != 0).then(|| {
-            let key = Key::masked(network(6, 2).selector, (mask & 0xe0) << 8);
+            let key = Key::masked(network(6, 2).field, (mask & 0xe0) << 8);
             Match::is(key, (set & 0xe0) << 8)
         });
         let offset = (mask & 1 != 0).then(|| later().turned(set & 1 == 0));
@@ -266,9 +262,9 @@ impl Conditions<'_, '_> {
         if !self.pass.is_ether() {
             return always(not);
         }
-        let parts = [Selector::EtherDestination, Selector::EtherSource].into_iter().zip(addresses);
-        let parts = parts.filter(|(_, (_, mask))| *mask != 0).map(|(selector, (address, mask))| {
-            Match::is(Key::masked(selector, (*mask).into()), (*address).into()).turned(not)
+        let parts = [Field::EtherDestination, Field::EtherSource].into_iter().zip(addresses);
+        let parts = parts.filter(|(_, (_, mask))| *mask != 0).map(|(field, (address, mask))| {
+            Match::is(Key::masked(field, (*mask).into()), (*address).into()).turned(not)
         });
         match not {
             true => parts.map(|part| vec![part]).collect(),
@@ -277,9 +273,9 @@ impl Conditions<'_, '_> {
     }
 
     fn link(&mut self, which: LinkSelector, links: &Links, not: bool) -> Any {
-        let selector = match (which, self.pass.is_in()) {
-            (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Selector::Input,
-            (LinkSelector::Xmit | LinkSelector::Via, false) => Selector::Output,
+        let field = match (which, self.pass.is_in()) {
+            (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Field::Input,
+            (LinkSelector::Xmit | LinkSelector::Via, false) => Field::Output,
             (LinkSelector::Xmit, true) => return always(not),
         };
         let patterns = match links {
@@ -296,14 +292,14 @@ impl Conditions<'_, '_> {
             return always(not);
         }
         let test = IrTest::Link(patterns);
-        vec![vec![Match { keys: vec![selector.into()], test, negate: not }]]
+        vec![vec![Match { keys: vec![field.into()], test, negate: not }]]
     }
 
     /// An address in a table.
     fn table(&mut self, side: Side, name: &str, value: Option<u32>, not: bool) -> Any {
         let mut any = Any::new();
         for version in [4, 6] {
-            let is = Match::is(Selector::IpVersion, version.into());
+            let is = Match::is(Field::IpVersion, version.into());
             match (self.set(name, version, value), not) {
                 (None, false) => {}
                 (None, true) => any.push(vec![is]),
@@ -372,14 +368,14 @@ fn always(holds: bool) -> Any {
     if holds { vec![Vec::new()] } else { Vec::new() }
 }
 
-fn one_of(selector: Selector, numbers: &[u8]) -> Match {
+fn one_of(field: Field, numbers: &[u8]) -> Match {
     let ranges: Vec<_> = numbers.iter().map(|number| Range::one((*number).into())).collect();
-    Match::in_ranges(selector, ranges)
+    Match::in_ranges(field, ranges)
 }
 
 /// A later fragment.
 fn later() -> Match {
-    Match::in_ranges(Selector::FragmentOffset, [Range::new(1, 0x1fff)])
+    Match::in_ranges(Field::FragmentOffset, [Range::new(1, 0x1fff)])
 }
 
 fn short(ranges: &[(u16, u16)]) -> Vec<Range> {
@@ -388,7 +384,7 @@ fn short(ranges: &[(u16, u16)]) -> Vec<Range> {
 
 fn dscp(all: impl Iterator<Item = u128>) -> Match {
     let ranges: Vec<_> = all.map(|dscp| Range::one(dscp << 2)).collect();
-    Match::in_ranges(Key::masked(Selector::TrafficClass, 0xfc), ranges)
+    Match::in_ranges(Key::masked(Field::TrafficClass, 0xfc), ranges)
 }
 
 /// The bits that matter, and those of them that are set; `None` if a bit must be both set and clear.
@@ -397,28 +393,28 @@ fn both(bits: Bits) -> Option<(u128, u128)> {
 }
 
 fn network(offset: u8, bytes: u8) -> Key {
-    Selector::Payload { base: PayloadBase::Network, offset, bytes }.into()
+    Field::Payload { base: PayloadBase::Network, offset, bytes }.into()
 }
 
 fn transport(offset: u8, bytes: u8) -> Key {
-    Selector::Payload { base: PayloadBase::Transport, offset, bytes }.into()
+    Field::Payload { base: PayloadBase::Transport, offset, bytes }.into()
 }
 
 /// A match that applies only to IPv4 packets.
 fn of_four(one: Match, not: bool) -> Any {
-    let four = Match::is(Selector::IpVersion, 4);
+    let four = Match::is(Field::IpVersion, 4);
     match not {
         true => vec![vec![four.clone().negated()], vec![four, one.negated()]],
         false => vec![vec![four, one]],
     }
 }
 
-fn address(side: Side, version: u8) -> Selector {
+fn address(side: Side, version: u8) -> Field {
     match (side, version) {
-        (Side::Source, 4) => Selector::Source4,
-        (Side::Destination, 4) => Selector::Destination4,
-        (Side::Source, _) => Selector::Source6,
-        (Side::Destination, _) => Selector::Destination6,
+        (Side::Source, 4) => Field::Source4,
+        (Side::Destination, 4) => Field::Destination4,
+        (Side::Source, _) => Field::Source6,
+        (Side::Destination, _) => Field::Destination6,
     }
 }
 
@@ -431,11 +427,11 @@ fn addresses4(side: Side, list: &[(u32, u32)], not: bool) -> Any {
             false => masked.push((*address, *mask)),
         }
     }
-    let selector = address(side, 4);
-    let whole = (!ranges.is_empty()).then(|| Match::in_ranges(selector, ranges));
+    let field = address(side, 4);
+    let whole = (!ranges.is_empty()).then(|| Match::in_ranges(field, ranges));
     let parts = masked
         .into_iter()
-        .map(|(address, mask)| Match::is(Key::masked(selector, mask.into()), address.into()));
+        .map(|(address, mask)| Match::is(Key::masked(field, mask.into()), address.into()));
     of_version(4, whole.into_iter().chain(parts), not)
 }
 
@@ -450,7 +446,7 @@ fn of_version(version: u8, parts: impl Iterator<Item = Match>, not: bool) -> Any
     match not {
         false => parts.map(|part| vec![part]).collect(),
         true => vec![
-            vec![Match::is(Selector::IpVersion, version.into()).negated()],
+            vec![Match::is(Field::IpVersion, version.into()).negated()],
             parts.map(Match::negated).collect(),
         ],
     }

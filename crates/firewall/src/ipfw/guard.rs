@@ -3,7 +3,7 @@
 
 use super::rule::RejectKind;
 use crate::ir::{
-    Action, ChainId, Counter, CounterId, Key, Match, Place, Range, Reject, Rule, Ruleset, Selector,
+    Action, ChainId, Counter, CounterId, Field, Key, Match, Place, Range, Reject, Rule, Ruleset,
     Step, Verdict,
 };
 
@@ -48,15 +48,15 @@ impl Counters {
             Step::Verdict(Verdict::Drop),
         ];
         let unknown = vec![
-            Step::Match(Match::is(Selector::IpVersion, 6)),
-            Step::Match(one_of(Selector::Protocol, KNOWN6).negated()),
-            Step::Match(Match::is(Selector::FragmentOffset, 0)),
+            Step::Match(Match::is(Field::IpVersion, 6)),
+            Step::Match(one_of(Field::Protocol, KNOWN6).negated()),
+            Step::Match(Match::is(Field::FragmentOffset, 0)),
             Step::Do(Action::Count(self.unknown)),
             Step::Verdict(Verdict::Drop),
         ];
         // A packet whose headers cannot be walked has no offset.
         let mut whole =
-            vec![vec![Match::in_ranges(Selector::FragmentOffset, [Range::new(0, 0x1fff)])]];
+            vec![vec![Match::in_ranges(Field::FragmentOffset, [Range::new(0, 0x1fff)])]];
         if ether {
             whole.push(vec![is_ip().negated()]);
         }
@@ -71,30 +71,30 @@ impl Counters {
 
 /// Says whether a packet is IPv4 or IPv6.
 pub(super) fn is_ip() -> Match {
-    Match::in_ranges(Selector::IpVersion, [Range::new(4, 6)])
+    Match::in_ranges(Field::IpVersion, [Range::new(4, 6)])
 }
 
 fn added(text: &str, steps: Vec<Step>) -> Rule {
     Rule { place: Place::default(), text: text.to_owned(), steps }
 }
 
-fn one_of(selector: Selector, numbers: &[u8]) -> Match {
+fn one_of(field: Field, numbers: &[u8]) -> Match {
     let ranges: Vec<_> = numbers.iter().map(|number| Range::one((*number).into())).collect();
-    Match::in_ranges(selector, ranges)
+    Match::in_ranges(field, ranges)
 }
 
 fn short() -> Vec<Vec<Match>> {
     let whole = WHOLE.iter().map(|(version, protocol, bytes)| {
-        let of = (*version > 0).then(|| Match::is(Selector::IpVersion, (*version).into()));
-        let is = Match::is(Selector::Protocol, (*protocol).into());
-        let less = Match::in_ranges(Selector::TransportLength, [Range::new(0, bytes - 1)]);
+        let of = (*version > 0).then(|| Match::is(Field::IpVersion, (*version).into()));
+        let is = Match::is(Field::Protocol, (*protocol).into());
+        let less = Match::in_ranges(Field::TransportLength, [Range::new(0, bytes - 1)]);
         of.into_iter().chain([is, less]).collect()
     });
     // RFC 3128: a second fragment that would overwrite TCP's flags.
     let over = vec![
-        Match::is(Selector::IpVersion, 4),
-        Match::is(Selector::Protocol, 6),
-        Match::is(Selector::FragmentOffset, 1),
+        Match::is(Field::IpVersion, 4),
+        Match::is(Field::Protocol, 6),
+        Match::is(Field::FragmentOffset, 1),
     ];
     whole.chain([over]).collect()
 }
@@ -113,8 +113,8 @@ pub(super) fn rejecting(kind: RejectKind) -> Vec<Rule> {
     for (version, reject) in [(4, four), (6, six)] {
         let Some(reject) = reject else { continue };
         let mut steps = vec![
-            Step::Match(Match::is(Selector::IpVersion, version)),
-            Step::Match(Match::is(Selector::FragmentOffset, 0)),
+            Step::Match(Match::is(Field::IpVersion, version)),
+            Step::Match(Match::is(Field::FragmentOffset, 0)),
         ];
         steps.extend(answerable(version, reject));
         steps.push(Step::Verdict(Verdict::Reject(reject)));
@@ -127,20 +127,20 @@ pub(super) fn rejecting(kind: RejectKind) -> Vec<Rule> {
 /// The destination is not a group, and the packet is not an ICMP error.
 fn answerable(version: u128, reject: Reject) -> Vec<Step> {
     let group = match version {
-        4 => Match::in_ranges(Selector::Destination4, [Range::prefix(0xe000_0000, 4, 32)]),
-        _ => Match::in_ranges(Selector::Destination6, [Range::prefix(0xff << 120, 8, 128)]),
+        4 => Match::in_ranges(Field::Destination4, [Range::prefix(0xe000_0000, 4, 32)]),
+        _ => Match::in_ranges(Field::Destination6, [Range::prefix(0xff << 120, 8, 128)]),
     };
     let group = Step::Match(group.negated());
     if reject == Reject::TcpReset {
-        let reset = Match::is(Key::masked(Selector::TcpFlags, 4), 0);
-        return vec![group, Step::Match(Match::is(Selector::Protocol, 6)), Step::Match(reset)];
+        let reset = Match::is(Key::masked(Field::TcpFlags, 4), 0);
+        return vec![group, Step::Match(Match::is(Field::Protocol, 6)), Step::Match(reset)];
     }
     let (icmp, queries): (u128, &[u8]) = match version {
         4 => (1, &[8, 10, 13, 15, 17]),
         _ => (58, &[128, 130, 139]),
     };
-    let other = vec![Match::is(Selector::Protocol, icmp).negated()];
-    let query = vec![Match::is(Selector::Protocol, icmp), one_of(Selector::IcmpType, queries)];
+    let other = vec![Match::is(Field::Protocol, icmp).negated()];
+    let query = vec![Match::is(Field::Protocol, icmp), one_of(Field::IcmpType, queries)];
     vec![group, Step::Any(vec![other, query])]
 }
 

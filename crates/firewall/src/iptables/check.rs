@@ -1,6 +1,6 @@
 //! The checks of a rule, in the kernel's order.
 
-use crate::ir::{Limit, LinkPattern, Match, Range, Selector, Step};
+use crate::ir::{Field, Limit, LinkPattern, Match, Range, Step};
 
 /// One check of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,6 @@ impl Check {
 
     /// A transport header shorter than this.
     pub(super) fn shorter_than(bytes: u128) -> Vec<Match> {
-        vec![Match::in_ranges(Selector::TransportLength, [Range::new(0, bytes - 1)])]
+        vec![Match::in_ranges(Field::TransportLength, [Range::new(0, bytes - 1)])]
     }
 }

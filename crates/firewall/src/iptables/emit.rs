@@ -12,8 +12,8 @@ use super::names::family_name;
 use super::target::{self, Effect};
 use super::tracking;
 use crate::ir::{
-    Action, Base, Chain, ChainId, Counter, CounterId, Family, LinkPattern, Match, Place, Policy,
-    Range, Rule, Ruleset, Selector, Step, Verdict,
+    Action, Base, Chain, ChainId, Counter, CounterId, Family, Field, LinkPattern, Match, Place,
+    Policy, Range, Rule, Ruleset, Step, Verdict,
 };
 use crate::mistake::{Fault, Ledger, quoted};
 
@@ -94,7 +94,7 @@ impl Checked {
             }
             Reach { before_route: true, .. } => {}
             _ => {
-                let one = Match::link(Selector::Output, pattern.clone()).negated();
+                let one = Match::link(Field::Output, pattern.clone()).negated();
                 self.steps.push(Step::Match(one));
             }
         }
@@ -310,7 +310,7 @@ impl Emit<'_, '_> {
             return chain;
         }
         let rule = |text: &str, steps| Rule { place: Place::default(), text: text.into(), steps };
-        let any = Match::in_ranges(Selector::Protocol, [Range::new(0, 255)]);
+        let any = Match::in_ranges(Field::Protocol, [Range::new(0, 255)]);
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
             rule("(sound headers)", vec![Step::Match(any), Step::Verdict(Verdict::Return)]),
@@ -346,8 +346,8 @@ fn any(cases: &[Vec<Match>]) -> Vec<Step> {
 /// Says whether a step tests a field that rules write.
 fn changes(step: &Step) -> bool {
     let of = |one: &Match| {
-        let written = |selector| matches!(selector, Selector::Mark | Selector::TrafficClass);
-        one.keys.iter().any(|key| written(key.selector))
+        let written = |field| matches!(field, Field::Mark | Field::TrafficClass);
+        one.keys.iter().any(|key| written(key.field))
     };
     match step {
         Step::Match(one) => of(one),

@@ -5,7 +5,7 @@ use super::check::Check;
 use super::names;
 use super::value;
 use super::words::{Cursor, SpannedFault, Word, wrong};
-use crate::ir::{Key, Limit, LimitUnit, Match, Range, Selector};
+use crate::ir::{Field, Key, Limit, LimitUnit, Match, Range};
 use crate::mistake::quoted;
 
 /// Units per second in which `xt_limit` counts: `XT_LIMIT_SCALE`.
@@ -41,48 +41,48 @@ pub(super) fn option(
         ("mark", "--mark") => {
             let all = u32::MAX.into();
             let (mark, mask) = value::masked(words.value(option)?, all, all)?;
-            of(Key::masked(Selector::Mark, mask.into()), number(mark))
+            of(Key::masked(Field::Mark, mask.into()), number(mark))
         }
         ("dscp", "--dscp") => {
             let dscp = value::number(words.value(option)?, 63)?;
-            of(Key::masked(Selector::TrafficClass, 0xfc), number(dscp << 2))
+            of(Key::masked(Field::TrafficClass, 0xfc), number(dscp << 2))
         }
         ("dscp", "--dscp-class") => {
             let dscp = dscp_class(words.value(option)?)?;
-            of(Key::masked(Selector::TrafficClass, 0xfc), number(u64::from(dscp) << 2))
+            of(Key::masked(Field::TrafficClass, 0xfc), number(u64::from(dscp) << 2))
         }
         ("tos", "--tos") => {
             let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
-            of(Key::masked(Selector::TrafficClass, mask.into()), number(tos))
+            of(Key::masked(Field::TrafficClass, mask.into()), number(tos))
         }
         ("length", "--length") => {
-            of(Selector::Length.into(), vec![value::range(words.value(option)?, 0xffff)?])
+            of(Field::Length.into(), vec![value::range(words.value(option)?, 0xffff)?])
         }
         ("mac", "--mac-source") => {
             let mac = value::mac(words.value(option)?)?;
-            of(Selector::EtherSource.into(), vec![Range::one(mac)])
+            of(Field::EtherSource.into(), vec![Range::one(mac)])
         }
         ("iprange", "--src-range") => {
-            let selector = if six { Selector::Source6 } else { Selector::Source4 };
-            of(selector.into(), vec![value::address_range(words.value(option)?, family)?])
+            let field = if six { Field::Source6 } else { Field::Source4 };
+            of(field.into(), vec![value::address_range(words.value(option)?, family)?])
         }
         ("iprange", "--dst-range") => {
-            let selector = if six { Selector::Destination6 } else { Selector::Destination4 };
-            of(selector.into(), vec![value::address_range(words.value(option)?, family)?])
+            let field = if six { Field::Destination6 } else { Field::Destination4 };
+            of(field.into(), vec![value::address_range(words.value(option)?, family)?])
         }
         ("ttl", "--ttl-eq" | "--ttl") | ("hl", "--hl-eq" | "--hl") => {
-            of(Selector::Ttl.into(), number(value::number(words.value(option)?, 255)?))
+            of(Field::Ttl.into(), number(value::number(words.value(option)?, 255)?))
         }
         ("ttl", "--ttl-lt") | ("hl", "--hl-lt") => {
             match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
                 ((), 0) => Check::Never,
-                ((), ttl) => of(Selector::Ttl.into(), vec![Range::new(0, u128::from(ttl) - 1)]),
+                ((), ttl) => of(Field::Ttl.into(), vec![Range::new(0, u128::from(ttl) - 1)]),
             }
         }
         ("ttl", "--ttl-gt") | ("hl", "--hl-gt") => {
             match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
                 ((), 255) => Check::Never,
-                ((), ttl) => of(Selector::Ttl.into(), vec![Range::new(u128::from(ttl) + 1, 255)]),
+                ((), ttl) => of(Field::Ttl.into(), vec![Range::new(u128::from(ttl) + 1, 255)]),
             }
         }
         ("pkttype", "--pkt-type") => packet_type(words.value(option)?, negate)?,
@@ -113,9 +113,9 @@ fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
 
 /// The kind of destination, by the frame's MAC address.
 fn packet_type(word: &Word, negate: bool) -> Result<Check, SpannedFault> {
-    let all = Selector::EtherDestination.max();
-    let group = Key::masked(Selector::EtherDestination, 1 << 40);
-    let is_all = Match::is(Selector::EtherDestination, all);
+    let all = Field::EtherDestination.max();
+    let group = Key::masked(Field::EtherDestination, 1 << 40);
+    let is_all = Match::is(Field::EtherDestination, all);
     Ok(match (word.text.as_str(), negate) {
         ("unicast" | "host", negate) => Check::one(Match::is(group, 0), negate),
         ("broadcast", negate) => Check::one(is_all, negate),

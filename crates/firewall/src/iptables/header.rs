@@ -5,7 +5,7 @@ use super::once::{Options, Used};
 use super::value;
 use super::words::{Cursor, SpannedFault, Word, wrong};
 use super::{Family, names};
-use crate::ir::{Key, LinkPattern, Match, Range, Selector};
+use crate::ir::{Field, Key, LinkPattern, Match, Range};
 use crate::mistake::quoted;
 
 /// Longest name of a link: `IFNAMSIZ` without the NUL.
@@ -42,18 +42,18 @@ impl Options for Header {
         let six = family == Family::Ip6;
         match option.text.as_str() {
             "-s" | "--source" | "--src" => {
-                let selector = if six { Selector::Source6 } else { Selector::Source4 };
-                let check = address(selector, words.value(option)?, negate, family)?;
+                let field = if six { Field::Source6 } else { Field::Source4 };
+                let check = address(field, words.value(option)?, negate, family)?;
                 self.source = Some(check);
             }
             "-d" | "--destination" | "--dst" => {
-                let selector = if six { Selector::Destination6 } else { Selector::Destination4 };
-                let check = address(selector, words.value(option)?, negate, family)?;
+                let field = if six { Field::Destination6 } else { Field::Destination4 };
+                let check = address(field, words.value(option)?, negate, family)?;
                 self.destination = Some(check);
             }
             "-i" | "--in-interface" => {
                 self.input = link(words.value(option)?)?.map_or(all(negate), |pattern| {
-                    Some(Check::one(Match::link(Selector::Input, pattern), negate))
+                    Some(Check::one(Match::link(Field::Input, pattern), negate))
                 });
             }
             "-o" | "--out-interface" => {
@@ -61,7 +61,7 @@ impl Options for Header {
                     Some(if negate {
                         Check::NotOutput(pattern)
                     } else {
-                        Check::one(Match::link(Selector::Output, pattern), false)
+                        Check::one(Match::link(Field::Output, pattern), false)
                     })
                 });
             }
@@ -86,10 +86,10 @@ impl Header {
             if family == Family::Ip6 {
                 checks.push(Check::Headers6);
             }
-            checks.push(Check::one(Match::is(Selector::Protocol, protocol.into()), negate));
+            checks.push(Check::one(Match::is(Field::Protocol, protocol.into()), negate));
         }
         if let Some(later) = self.fragment {
-            checks.push(Check::one(Match::is(Selector::FragmentOffset, 0), later));
+            checks.push(Check::one(Match::is(Field::FragmentOffset, 0), later));
         }
         checks
     }
@@ -102,7 +102,7 @@ impl Header {
 
 /// IPv6 packets that have extension headers.
 pub(super) fn has_extensions() -> Match {
-    Match::in_ranges(Selector::NextHeader6, EXTENSIONS.map(Range::one))
+    Match::in_ranges(Field::NextHeader6, EXTENSIONS.map(Range::one))
 }
 
 /// A condition that holds for all packets, or if negated for none.
@@ -110,14 +110,9 @@ fn all(negate: bool) -> Option<Check> {
     negate.then_some(Check::Never)
 }
 
-fn address(
-    selector: Selector,
-    word: &Word,
-    negate: bool,
-    family: Family,
-) -> Result<Check, SpannedFault> {
+fn address(field: Field, word: &Word, negate: bool, family: Family) -> Result<Check, SpannedFault> {
     let (address, mask) = value::network(word, family)?;
-    Ok(Check::one(Match::is(Key::masked(selector, mask), address), negate))
+    Ok(Check::one(Match::is(Key::masked(field, mask), address), negate))
 }
 
 /// A link or a prefix of names; `None` for all links.

@@ -8,7 +8,7 @@ use super::names;
 use super::once::{Options, Used, needs_option};
 use super::value;
 use super::words::{Cursor, SpannedFault, Word, wrong};
-use crate::ir::{Match, PayloadBase, Range, Selector, Step};
+use crate::ir::{Field, Match, PayloadBase, Range, Step};
 use crate::mistake::{Fault, Span, quoted};
 
 /// Unsupported matches that test only the packet, or state that the packet does not change.
@@ -172,7 +172,7 @@ impl Loaded {
         let mut cases = vec![Check::shorter_than(least)];
         // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
         if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
-            cases.push(vec![Match::is(Selector::FragmentOffset, 1)]);
+            cases.push(vec![Match::is(Field::FragmentOffset, 1)]);
         }
         self.checks.push(Check::Hotdrop(cases));
     }
@@ -202,11 +202,11 @@ impl Options for Loaded {
         let check = match (self.kind, name) {
             (Kind::Ports { .. }, "--sport" | "--source-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
-                Check::one(Match::in_ranges(Selector::SourcePort, [ports]), negate)
+                Check::one(Match::in_ranges(Field::SourcePort, [ports]), negate)
             }
             (Kind::Ports { .. }, "--dport" | "--destination-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
-                Check::one(Match::in_ranges(Selector::DestinationPort, [ports]), negate)
+                Check::one(Match::in_ranges(Field::DestinationPort, [ports]), negate)
             }
             (Kind::Ports { protocol: 6 }, "--syn") => flags(0x17, 0x02, negate),
             (Kind::Ports { protocol: 6 }, "--tcp-flags") => {
@@ -221,8 +221,8 @@ impl Options for Loaded {
             }
             (Kind::Spi { option: own, offset, .. }, name) if name == own => {
                 let spis = value::range(words.value(option)?, u32::MAX.into())?;
-                let selector = Selector::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
-                Check::one(Match::in_ranges(selector, [spis]), negate)
+                let field = Field::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
+                Check::one(Match::in_ranges(field, [spis]), negate)
             }
             (Kind::Multiport, _) => {
                 let Some(checks) = multiport(option, negate, words)? else { return Ok(false) };
@@ -277,7 +277,7 @@ impl Loaded {
             Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
                 if !checks.iter().any(|check| matches!(check, Check::Holds(_) | Check::Never)) =>
             {
-                checks.push(Check::one(Match::is(Selector::FragmentOffset, 0), false));
+                checks.push(Check::one(Match::is(Field::FragmentOffset, 0), false));
             }
             _ => {}
         }
@@ -291,7 +291,7 @@ fn is_sound(name: &str) -> bool {
 }
 
 fn flags(mask: u8, set: u8, negate: bool) -> Check {
-    let key = crate::ir::Key::masked(Selector::TcpFlags, mask.into());
+    let key = crate::ir::Key::masked(Field::TcpFlags, mask.into());
     Check::one(Match::is(key, set.into()), negate)
 }
 
@@ -323,11 +323,11 @@ fn icmp(word: &Word, negate: bool, family: Family) -> Result<Check, SpannedFault
         return Ok(if negate {
             Check::Never
         } else {
-            Check::one(Match::is(Selector::FragmentOffset, 0), false)
+            Check::one(Match::is(Field::FragmentOffset, 0), false)
         });
     }
-    let kind = Match::is(Selector::IcmpType, kind.into());
-    let code = code.map(|code| Match::is(Selector::IcmpCode, code.into()));
+    let kind = Match::is(Field::IcmpType, kind.into());
+    let code = code.map(|code| Match::is(Field::IcmpCode, code.into()));
     Ok(match (code, negate) {
         (None, _) => Check::one(kind, negate),
         (Some(code), false) => Check::Holds(Step::Any(vec![vec![kind, code]])),
@@ -357,19 +357,19 @@ fn multiport(
     negate: bool,
     words: &mut Cursor<'_>,
 ) -> Result<Option<Vec<Check>>, SpannedFault> {
-    let (source, destination) = (Selector::SourcePort, Selector::DestinationPort);
-    let selectors: &[Selector] = match option.text.as_str() {
+    let (source, destination) = (Field::SourcePort, Field::DestinationPort);
+    let fields: &[Field] = match option.text.as_str() {
         "--sports" | "--source-ports" => &[source],
         "--dports" | "--destination-ports" => &[destination],
         "--ports" => &[source, destination],
         _ => return Ok(None),
     };
     let ports = port_list(words.value(option)?)?;
-    let ports = |selector: &Selector| Match::in_ranges(*selector, ports.clone());
-    Ok(Some(match (selectors, negate) {
+    let ports = |field: &Field| Match::in_ranges(*field, ports.clone());
+    Ok(Some(match (fields, negate) {
         ([_, _], false) => {
-            vec![Check::Holds(Step::Any(selectors.iter().map(|one| vec![ports(one)]).collect()))]
+            vec![Check::Holds(Step::Any(fields.iter().map(|one| vec![ports(one)]).collect()))]
         }
-        _ => selectors.iter().map(|one| Check::one(ports(one), negate)).collect(),
+        _ => fields.iter().map(|one| Check::one(ports(one), negate)).collect(),
     }))
 }

@@ -7,7 +7,7 @@ use super::names;
 use super::once::{Options, Used};
 use super::value;
 use super::words::{Cursor, SpannedFault, Word, wrong};
-use crate::ir::{Action, Key, Log, Match, Range, Reject, Selector, Verdict};
+use crate::ir::{Action, Field, Key, Log, Match, Range, Reject, Verdict};
 use crate::mistake::{Span, quoted};
 
 /// Targets that translate addresses or otherwise need connection tracking.
@@ -189,7 +189,7 @@ impl Aim {
                 "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
             ));
         }
-        let ecn = Key::masked(Selector::TrafficClass, (mask & 3).into());
+        let ecn = Key::masked(Field::TrafficClass, (mask & 3).into());
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
         self.check = (mask & 3 != 0)
             .then(|| Check::Unless(others, "the form has nothing to write ECN with".to_owned()));

@@ -9,7 +9,7 @@ use super::file::{Line, Table};
 use super::graph::Reach;
 use super::names;
 use crate::ir::{
-    Base, Chain, Family, Hook, Key, Match, Place, Policy, Range, Rule, Ruleset, Selector, Step,
+    Base, Chain, Family, Field, Hook, Key, Match, Place, Policy, Range, Rule, Ruleset, Step,
 };
 
 /// `NF_IP_PRI_CONNTRACK_DEFRAG`.
@@ -73,9 +73,7 @@ fn only(
 
 fn fragments(family: Family) -> Step {
     Step::Match(match family {
-        Family::Ip6 => {
-            Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())])
-        }
-        _ => Match::is(Key::masked(Selector::Fragment, 0x3fff), 0).negated(),
+        Family::Ip6 => Match::in_ranges(Field::Fragment, [Range::new(0, Field::Fragment.max())]),
+        _ => Match::is(Key::masked(Field::Fragment, 0x3fff), 0).negated(),
     })
 }

@@ -19,7 +19,7 @@ pub struct IrError {
 }
 
 impl Ruleset {
-    /// Checks that numbers refer to something, ranges fit their selectors, elements fit their sets, and jumps
+    /// Checks that numbers refer to something, ranges fit their fields, elements fit their sets, and jumps
     /// end.
     ///
     /// # Errors
@@ -172,10 +172,10 @@ impl Ruleset {
 
     fn check_match(&self, one: &Match) -> Result<(), String> {
         match (&one.test, &one.keys[..]) {
-            (Test::Ranges(ranges), [key]) if !key.selector.is_link() => {
+            (Test::Ranges(ranges), [key]) if !key.field.is_link() => {
                 ranges.iter().try_for_each(|range| check_range(*range, *key))
             }
-            (Test::Link(_), [key]) if key.selector.is_link() => Ok(()),
+            (Test::Link(_), [key]) if key.field.is_link() => Ok(()),
             (Test::Set(set), keys) => self.check_lookup(keys, *set, |_| true),
             _ => Err("compares something with what it cannot be".to_owned()),
         }
@@ -188,7 +188,7 @@ impl Ruleset {
         datum: impl Fn(&Option<Datum>) -> bool,
     ) -> Result<(), String> {
         let set = self.sets.get(set.0).ok_or("has a set that is not there")?;
-        let alike = |(key, own): (&Key, &Key)| key.selector.is_link() == own.selector.is_link();
+        let alike = |(key, own): (&Key, &Key)| key.field.is_link() == own.field.is_link();
         if keys.len() != set.key.len() || !keys.iter().zip(&set.key).all(alike) {
             return Err(format!("looks something else up than set {} has", set.name));
         }
@@ -201,7 +201,7 @@ impl Ruleset {
 }
 
 fn check_item(item: &Item, key: Key) -> Result<(), String> {
-    match (item, key.selector.is_link()) {
+    match (item, key.field.is_link()) {
         (Item::Range(range), false) => check_range(*range, key),
         (Item::Link(_), true) => Ok(()),
         _ => Err("an element is of another kind than the set".to_owned()),
@@ -209,7 +209,7 @@ fn check_item(item: &Item, key: Key) -> Result<(), String> {
 }
 
 fn check_range(range: Range, key: Key) -> Result<(), String> {
-    if range.first > range.last || range.last > key.selector.max() {
+    if range.first > range.last || range.last > key.field.max() {
         return Err(format!("{:#x} to {:#x} is no range of it", range.first, range.last));
     }
     Ok(())

@@ -8,7 +8,7 @@ pub struct Set {
     /// Its name after its table's; empty for an anonymous one.
     pub name: String,
     /// The types of its elements: one for a plain set, several for a concatenation. Only the kinds of the
-    /// selectors matter; the rule names the field to look up.
+    /// fields matter; the rule names the field to look up.
     pub key: Vec<Key>,
     /// Whether elements come and go while the ruleset stays.
     pub dynamic: bool,

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::fields::{self, Kind, NamedBits};
 use super::json::{inner, number, only, pair, text};
+use super::named_bits::{self, Kind, NamedBits};
 use super::refusal::refusal;
 use super::rule::Rule;
 use super::value;
-use crate::ir::{Family, Match, PayloadBase, Range, Selector};
+use crate::ir::{Family, Field, Match, PayloadBase, Range};
 
 impl Rule<'_, '_> {
     /// The bits that an expression looks at, several for a concatenation. Adds the implied conditions to the
@@ -45,7 +45,7 @@ impl Rule<'_, '_> {
     }
 
     fn meta(&self, key: &str) -> Result<NamedBits, String> {
-        let bits = fields::meta(key).ok_or_else(|| format!("meta {key} is not known here"))?;
+        let bits = named_bits::meta(key).ok_or_else(|| format!("meta {key} is not known here"))?;
         match key {
             "nfproto" if matches!(self.site.family, Family::Netdev | Family::Bridge) => {
                 Err("nfproto is no version of IP in this family; write meta protocol".to_owned())
@@ -60,9 +60,9 @@ impl Rule<'_, '_> {
     fn payload(&mut self, protocol: &str, name: &str) -> Result<NamedBits, String> {
         if protocol == "arp" {
             // No IP packet gets beyond this.
-            self.need(Match::is(Selector::EtherType, 0x0806));
+            self.need(Match::is(Field::EtherType, 0x0806));
         }
-        let bits = fields::payload(protocol, name)
+        let bits = named_bits::payload(protocol, name)
             .ok_or_else(|| format!("{protocol} {name} is not known here"))?;
         match protocol {
             "ip" => self.need_version(4),
@@ -72,19 +72,19 @@ impl Rule<'_, '_> {
             "ether" | "vlan" => self.link_header(protocol, name)?,
             _ => {}
         }
-        if let Some(number) = fields::protocol(protocol) {
-            self.need(Match::is(Selector::Protocol, number));
+        if let Some(number) = named_bits::protocol(protocol) {
+            self.need(Match::is(Field::Protocol, number));
         }
-        let types = fields::icmp_types(protocol, name);
+        let types = named_bits::icmp_types(protocol, name);
         if !types.is_empty() {
             let types: Vec<_> = types.iter().map(|number| Range::one(*number)).collect();
-            self.need(Match::in_ranges(Selector::IcmpType, types));
+            self.need(Match::in_ranges(Field::IcmpType, types));
         }
         if self.site.is_at_device() && protocol == "ip" {
             // The kernel has checked no header yet, and takes its content as it is.
             match name {
-                "protocol" => return Ok(fields::unchecked(72, 8, bits.kind)),
-                "length" => return Ok(fields::unchecked(16, 16, bits.kind)),
+                "protocol" => return Ok(named_bits::unchecked(72, 8, bits.kind)),
+                "length" => return Ok(named_bits::unchecked(16, 16, bits.kind)),
                 _ => {}
             }
         }
@@ -143,7 +143,7 @@ impl Rule<'_, '_> {
 
     fn extension(&mut self, inner: &Value) -> Result<NamedBits, String> {
         let (name, field) = (text(inner, "name"), text(inner, "field"));
-        let found = if name == "frag" { fields::fragment(field) } else { None };
+        let found = if name == "frag" { named_bits::fragment(field) } else { None };
         let found = found.ok_or_else(|| format!("extension header {name} {field} is not known"))?;
         self.need_version(6);
         Ok(found)

@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::fields::Kind;
 use super::json::{only, text};
+use super::named_bits::Kind;
 use super::refusal::refusal;
-use crate::ir::{ChainId, CounterId, Family, Hook, LimitId, Ruleset, Selector, SetId, Verdict};
+use crate::ir::{ChainId, CounterId, Family, Field, Hook, LimitId, Ruleset, SetId, Verdict};
 use crate::mistake::{Fault, quoted};
 
 /// A table (`inet filter`) and the name of an object in it.
@@ -55,10 +55,10 @@ pub(super) enum Presence {
 }
 
 impl Site {
-    pub(super) fn presence(&self, selector: Selector) -> Presence {
-        let has = |hook: &Hook| match selector {
-            Selector::Input => !matches!(hook, Hook::Output | Hook::Egress),
-            Selector::Output => !matches!(hook, Hook::Ingress | Hook::Prerouting | Hook::Input),
+    pub(super) fn presence(&self, field: Field) -> Presence {
+        let has = |hook: &Hook| match field {
+            Field::Input => !matches!(hook, Hook::Output | Hook::Egress),
+            Field::Output => !matches!(hook, Hook::Ingress | Hook::Prerouting | Hook::Input),
             _ => true,
         };
         match (self.hooks.iter().all(has), self.hooks.iter().any(has)) {

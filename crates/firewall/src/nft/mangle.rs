@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::fields::Kind;
 use super::json::{inner, only, set_name, several, text};
+use super::named_bits::Kind;
 use super::rule::Rule;
 use super::value;
 use crate::ir::{Action, Key, SetId, Step, Target};

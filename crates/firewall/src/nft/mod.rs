@@ -20,10 +20,10 @@
 mod chains;
 mod complete;
 mod expression;
-mod fields;
 pub mod json;
 mod listing;
 mod mangle;
+mod named_bits;
 mod names;
 mod refusal;
 mod rule;

@@ -1,6 +1,6 @@
 //! nft's names of numbers (`src/datatype.c`, `src/proto.c`, /etc/protocols).
 
-use super::fields::Kind;
+use super::named_bits::Kind;
 use crate::names;
 
 type Words = &'static [(&'static str, u128)];

@@ -1,8 +1,8 @@
 //! A rule under construction.
 
-use super::fields::NamedBits;
 use super::listing::{Listing, Presence, Site};
-use crate::ir::{Family, Match, Selector, Step};
+use super::named_bits::NamedBits;
+use crate::ir::{Family, Field, Match, Step};
 
 /// A rule under construction.
 pub(super) struct Rule<'l, 'v> {
@@ -34,14 +34,14 @@ impl<'l, 'v> Rule<'l, 'v> {
     /// Restricts what follows to one version of IP.
     pub(super) fn need_version(&mut self, version: u8) {
         if self.version != Some(version) {
-            self.need(Match::is(Selector::IpVersion, version.into()));
+            self.need(Match::is(Field::IpVersion, version.into()));
             self.version = Some(version);
         }
     }
 
     /// Ends the rule with a condition that no packet meets.
     pub(super) fn never(&mut self) {
-        self.need(Match::in_ranges(Selector::IpVersion, []));
+        self.need(Match::in_ranges(Field::IpVersion, []));
     }
 
     /// The result of a test of bits that does not depend on the packet; `None` if it does. The kernel uses
@@ -55,11 +55,11 @@ impl<'l, 'v> Rule<'l, 'v> {
         negate: bool,
     ) -> Result<Option<bool>, String> {
         for bits in named {
-            let selector = bits.key.selector;
-            match self.site.presence(selector) {
+            let field = bits.key.field;
+            match self.site.presence(field) {
                 Presence::Always => {}
                 Presence::Never if named.len() == 1 || !negate => return Ok(Some(negate)),
-                Presence::Sometimes if selector == Selector::Output && !negate => {}
+                Presence::Sometimes if field == Field::Output && !negate => {}
                 _ => {
                     return Err(
                         "the chain is reached where packets have no such interface".to_owned()

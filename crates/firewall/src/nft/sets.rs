@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::fields::{Kind, NamedBits};
 use super::json::{inner, pair, several};
 use super::listing::{Data, Listing, Reading, Site};
+use super::named_bits::{Kind, NamedBits};
 use super::value;
 use crate::ir::{
     Datum, Element, Elements, Item, LinkPattern, Match, Range, Set, SetId, Test, Verdict,

@@ -2,13 +2,12 @@
 
 use serde_json::Value;
 
-use super::fields::{Kind, NamedBits};
 use super::json::{inner, number, only, set_name, text};
+use super::named_bits::{Kind, NamedBits};
 use super::rule::Rule;
 use super::value;
 use crate::ir::{
-    Action, Counter, Key, Limit, LimitUnit, Log, Match, Range, Reject, Selector, Step, Test,
-    Verdict,
+    Action, Counter, Field, Key, Limit, LimitUnit, Log, Match, Range, Reject, Step, Test, Verdict,
 };
 
 impl Rule<'_, '_> {
@@ -76,8 +75,8 @@ impl Rule<'_, '_> {
             return Err(format!("exthdr {name} {operator} {right} is not known here"));
         }
         self.need_version(6);
-        let all = Range::new(0, Selector::Fragment.max());
-        self.need(Match::in_ranges(Selector::Fragment, [all]));
+        let all = Range::new(0, Field::Fragment.max());
+        self.need(Match::in_ranges(Field::Fragment, [all]));
         Ok(())
     }
 
@@ -110,7 +109,7 @@ impl Rule<'_, '_> {
             "in" | "!" if bits.kind == Kind::TcpFlags => {
                 let mask = value::number(bits.kind, right)?;
                 let none = operator == "!";
-                let all = if none { Range::one(0) } else { Range::new(1, bits.key.selector.max()) };
+                let all = if none { Range::one(0) } else { Range::new(1, bits.key.field.max()) };
                 Ok(Match::in_ranges(bits.masked(mask).key, [all]))
             }
             "in" => self.listing.one_of(bits, std::slice::from_ref(right)),
@@ -189,7 +188,7 @@ impl Rule<'_, '_> {
             }
             "icmpx" => Reject::Icmpx(code(Kind::IcmpxCode, 1)?),
             "tcp reset" => {
-                self.need(Match::is(Selector::Protocol, 6));
+                self.need(Match::is(Field::Protocol, 6));
                 Reject::TcpReset
             }
             kind => return Err(format!("reject with {kind} is not known here")),

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
 
-use super::fields::{Kind, NamedBits};
 use super::json::{inner, only, pair};
+use super::named_bits::{Kind, NamedBits};
 use super::names;
 use crate::ir::{Item, LinkPattern, Range};
 
@@ -78,7 +78,7 @@ pub(super) fn item(bits: &NamedBits, value: &Value) -> Result<Item, String> {
     }
 }
 
-/// A value as a range of the selector.
+/// A value as a range of the field.
 pub(super) fn range(bits: &NamedBits, value: &Value) -> Result<Range, String> {
     let number = |value| number(bits.kind, value);
     let range = if value.as_str() == Some("*") {
@@ -105,13 +105,13 @@ pub(super) fn range(bits: &NamedBits, value: &Value) -> Result<Range, String> {
     shifted(bits, range)
 }
 
-/// Converts a range of the bits' numbers into one of their selector.
+/// Converts a range of the bits' numbers into one of their field.
 pub(super) fn shifted(bits: &NamedBits, range: Range) -> Result<Range, String> {
     if range.first > range.last || range.last > all(bits) {
         return Err(format!("{} to {} is no range of the field", range.first, range.last));
     }
-    // In the kernel they may be more than the selector has, whose numbers never get that large.
-    let most = bits.key.selector.max() >> bits.shift;
+    // In the kernel they may be more than the field has, whose numbers never get that large.
+    let most = bits.key.field.max() >> bits.shift;
     if range.first > most {
         return Err(format!("{} is more than there can be here", range.first));
     }

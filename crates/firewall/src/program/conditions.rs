@@ -1,12 +1,10 @@
 //! Turns matches into conditions: resolves families, links, sets and negations.
 
-use tollway_dataplane::stages::filter::{Condition, Field, HeaderBase};
+use tollway_dataplane::stages::filter::Condition;
 
 use super::Link;
 use super::live::Live;
-use crate::ir::{
-    Elements, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Selector, Set, Test,
-};
+use crate::ir::{Elements, Field, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Set, Test};
 
 /// The only ethertype beside those of IP that rules see.
 const ARP: u128 = 0x0806;
@@ -27,7 +25,7 @@ pub(super) enum Holds {
     Unless(Vec<Condition>, Vec<Vec<Condition>>),
 }
 
-/// A selector for packets of one version.
+/// A field in packets of one version.
 enum Part {
     Field(Field),
     /// The same number for every packet.
@@ -54,7 +52,7 @@ impl Resolver<'_> {
         if let Test::Set(set) = one.test
             && let Some(field) = self.live.field(set, &one.keys)
         {
-            return match self.part(one.keys[0].selector) {
+            return match self.part(one.keys[0].field) {
                 Part::Field(_) => {
                     let is_member = u128::from(!one.negate);
                     self::one(Condition::new(field, [(is_member, is_member)]))
@@ -107,14 +105,14 @@ impl Resolver<'_> {
     }
 
     fn links(&self, key: Key, pattern: &LinkPattern) -> Ranges {
-        let links = if key.selector == Selector::Output { self.outputs } else { self.inputs };
+        let links = if key.field == Field::Output { self.outputs } else { self.inputs };
         let named = links.iter().enumerate().filter(|(_, link)| !link.name.is_empty());
         let links = named.filter(|(_, link)| link.is(pattern));
         links.map(|(number, _)| (number as u128, number as u128)).collect()
     }
 
     fn tuples(&self, keys: &[Key], elements: Vec<Vec<Ranges>>, negate: bool) -> Holds {
-        let parts: Vec<_> = keys.iter().map(|key| self.part(key.selector)).collect();
+        let parts: Vec<_> = keys.iter().map(|key| self.part(key.field)).collect();
         if parts.iter().any(|part| matches!(part, Part::Lacking)) {
             return Holds::Never;
         }
@@ -158,63 +156,39 @@ impl Resolver<'_> {
         }
     }
 
-    fn part(&self, selector: Selector) -> Part {
-        let (four, six) = (self.version == 4, self.version == 6);
-        let of = |here: bool, field| if here { Part::Field(field) } else { Part::Lacking };
-        Part::Field(match selector {
-            Selector::IpVersion => return Part::Is(self.version.into()),
-            Selector::EtherType => {
-                return Part::Is(match self.version {
-                    4 => 0x0800,
-                    6 => 0x86dd,
-                    _ => ARP,
-                });
+    fn part(&self, field: Field) -> Part {
+        let is_ip = matches!(self.version, 4 | 6);
+        match field {
+            Field::IpVersion => Part::Is(self.version.into()),
+            Field::EtherType => Part::Is(match self.version {
+                4 => 0x0800,
+                6 => 0x86dd,
+                _ => ARP,
+            }),
+            Field::Source4 | Field::Destination4 if self.version != 4 => Part::Lacking,
+            Field::Source6 | Field::Destination6 | Field::NextHeader6 if self.version != 6 => {
+                Part::Lacking
             }
-            Selector::Source4 => return of(four, Field::Source),
-            Selector::Destination4 => return of(four, Field::Destination),
-            Selector::Source6 => return of(six, Field::Source),
-            Selector::Destination6 => return of(six, Field::Destination),
-            Selector::NextHeader6 => return of(six, Field::NextHeader6),
-            Selector::EtherSource => Field::EtherSource,
-            Selector::EtherDestination => Field::EtherDestination,
-            Selector::VlanId => Field::VlanId,
-            Selector::VlanPriority => Field::VlanPriority,
-            _ if is_of_ip(selector) && !four && !six => return Part::Lacking,
-            Selector::Protocol => Field::Protocol,
-            Selector::SourcePort => Field::SourcePort,
-            Selector::DestinationPort => Field::DestinationPort,
-            Selector::TcpFlags => Field::TcpFlags,
-            Selector::IcmpType => Field::IcmpType,
-            Selector::IcmpCode => Field::IcmpCode,
-            Selector::TransportLength => Field::TransportLength,
-            Selector::TrafficClass => Field::TrafficClass,
-            Selector::Length => Field::Length,
-            Selector::Ttl => Field::Ttl,
-            Selector::Fragment => Field::Fragment,
-            Selector::FragmentOffset => Field::FragmentOffset,
-            Selector::Input => Field::Input,
-            Selector::Output => Field::Output,
-            Selector::Mark => Field::Mark,
-            Selector::Payload { base, offset, bytes } => {
-                let base = match base {
-                    PayloadBase::Link => HeaderBase::Link,
-                    PayloadBase::Network => HeaderBase::Network,
-                    PayloadBase::Transport => HeaderBase::Transport,
-                };
-                Field::Payload { base, offset, bytes }
-            }
-        })
+            // Only compiled rules have it.
+            Field::InSet { .. } => Part::Lacking,
+            field if is_of_ip(field) && !is_ip => Part::Lacking,
+            field => Part::Field(field),
+        }
     }
 }
 
-/// Says whether only IPv4 and IPv6 packets have this part.
-const fn is_of_ip(selector: Selector) -> bool {
+/// Says whether only IPv4 and IPv6 packets have this field.
+const fn is_of_ip(field: Field) -> bool {
     !matches!(
-        selector,
-        Selector::Input
-            | Selector::Output
-            | Selector::Mark
-            | Selector::Payload { base: PayloadBase::Link | PayloadBase::Network, .. }
+        field,
+        Field::EtherSource
+            | Field::EtherDestination
+            | Field::VlanId
+            | Field::VlanPriority
+            | Field::Input
+            | Field::Output
+            | Field::Mark
+            | Field::Payload { base: PayloadBase::Link | PayloadBase::Network, .. }
     )
 }
 

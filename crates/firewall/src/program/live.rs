@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::stages::filter::{Address, Field, Filter, FilterError, LiveSet};
+use tollway_dataplane::stages::filter::{Address, Filter, FilterError, LiveSet};
 
-use crate::ir::{Elements, Key, Match, Range, Ruleset, Selector, Set, SetId, Step, Test};
+use crate::ir::{Elements, Field, Key, Match, Range, Ruleset, Set, SetId, Step, Test};
 
 /// Up to this many elements, a set that is not declared as changing becomes conditions of rules.
 const MOST_WRITTEN_OUT: usize = 64;
@@ -68,9 +68,9 @@ fn version(set: &Set) -> Option<u8> {
     let Elements::Ranges(ranges) = &set.elements else { return None };
     let is_wanted = set.dynamic || ranges.len() > MOST_WRITTEN_OUT;
     let [key] = &set.key[..] else { return None };
-    let version = match key.selector {
-        Selector::Source4 | Selector::Destination4 => 4,
-        Selector::Source6 | Selector::Destination6 => 6,
+    let version = match key.field {
+        Field::Source4 | Field::Destination4 => 4,
+        Field::Source6 | Field::Destination6 => 6,
         _ => return None,
     };
     (is_wanted && !set.name.is_empty()).then_some(version)
@@ -78,12 +78,12 @@ fn version(set: &Set) -> Option<u8> {
 
 /// The address field, if a key is a whole address.
 fn address(key: Key, version: u8) -> Option<Address> {
-    let of = match (key.selector, version) {
-        (Selector::Source4, 4) | (Selector::Source6, 6) => Address::Source,
-        (Selector::Destination4, 4) | (Selector::Destination6, 6) => Address::Destination,
+    let of = match (key.field, version) {
+        (Field::Source4, 4) | (Field::Source6, 6) => Address::Source,
+        (Field::Destination4, 4) | (Field::Destination6, 6) => Address::Destination,
         _ => return None,
     };
-    (key.mask == key.selector.max()).then_some(of)
+    (key.mask == key.field.max()).then_some(of)
 }
 
 /// Every match of a ruleset.

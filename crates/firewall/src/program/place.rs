@@ -1,6 +1,6 @@
 //! The program of rules: places every chain in it.
 
-use tollway_dataplane::stages::filter::{Condition, Field, MOST_RULES, Op, Rule, Rules};
+use tollway_dataplane::stages::filter::{Condition, MOST_RULES, Op, Rule, Rules};
 
 use super::conditions::Holds;
 use super::context::{EnclosingChain, Label, ProgramContext, TooMany};
@@ -10,7 +10,7 @@ use super::parts::{Part, cut};
 use crate::eval::Link;
 use crate::hops::hops;
 use crate::ir::{
-    self, Action, Base, Chain, ChainId, Family, Hook, Match, Policy, Ruleset, Selector, Step, Test,
+    self, Action, Base, Chain, ChainId, Family, Field, Hook, Match, Policy, Ruleset, Step, Test,
 };
 use crate::undone::At;
 
@@ -139,9 +139,9 @@ impl<'a> Layout<'a> {
                 self.push(vec![above], vec![Op::Unsupported], None)?;
             }
         }
-        let selector = if base.hook == Hook::Egress { Selector::Output } else { Selector::Input };
+        let field = if base.hook == Hook::Egress { Field::Output } else { Field::Input };
         let others = Match {
-            keys: vec![selector.into()],
+            keys: vec![field.into()],
             test: Test::Link(base.devices.clone()),
             negate: true,
         };

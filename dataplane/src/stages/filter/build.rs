@@ -7,7 +7,6 @@ use super::act::{Act, Plain};
 use super::bits::{self, MOST_RULES};
 use super::classifier::{Classifier, Classify};
 use super::dim::{Dim, MOST_DIMS, Ranges};
-use super::field::bits_of;
 use super::room::Packing;
 use super::rules::join;
 use super::{Condition, Field, FilterError, LiveSet, Op, Point, Rule, Rules, varies};
@@ -28,14 +27,14 @@ impl Classifier {
         check(rules)?;
         let sees_df = varies::any_sees_df(rules, version);
         check_sets(rules, version, live)?;
-        let shape = Shape { version, changed: changed(rules) };
+        let changed = changed(rules);
         let mut fields: BTreeMap<Field, Ranges> = BTreeMap::new();
         let mut programs = Vec::with_capacity(rules.rules.len());
         let mut all_vary = Vec::with_capacity(rules.rules.len());
         for (number, rule) in rules.rules.iter().enumerate() {
             let (mut ops, mut varies) = (Vec::new(), 0);
             for condition in merged(&rule.conditions) {
-                match shape.ranges(&condition) {
+                match ranges(&condition, &changed) {
                     Some(_)
                         if fields.len() >= MOST_DIMS && !fields.contains_key(&condition.field) =>
                     {
@@ -58,7 +57,7 @@ impl Classifier {
         }
         let dims = fields
             .iter()
-            .map(|(field, ranges)| Dim::build(*field, bits_of(*field, version), ranges, &all))
+            .map(|(field, ranges)| Dim::build(*field, ranges, &all))
             .collect::<Result<Vec<_>, _>>()?;
         let acts: Vec<_> = programs.iter().map(|(ops, _)| Act::of(ops)).collect();
         Ok(Self {
@@ -99,39 +98,31 @@ fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     }
 }
 
-/// The context of a rule's conditions.
-struct Shape {
-    version: u8,
-    /// Fields that ops may change before a rule is reached.
-    changed: Vec<Field>,
-}
-
-impl Shape {
-    /// The ranges of a condition, if it can be looked up ahead.
-    fn ranges(&self, condition: &Condition) -> Option<Vec<(u128, u128)>> {
-        let is_packet = matches!(condition.field, Field::Payload { .. });
-        if self.changed.contains(&condition.field) || is_packet && !self.changed.is_empty() {
-            return None;
-        }
-        let bits = bits_of(condition.field, self.version);
-        let max = u128::MAX >> (128 - bits);
-        if condition.mask & max == max {
-            let within = condition.ranges.iter().filter(|range| range.0 <= max);
-            return Some(within.map(|(first, last)| (*first, (*last).min(max))).collect());
-        }
-        if bits <= MASKED_BITS {
-            let values = (0..=max).filter(|value| condition.holds(Some(*value)));
-            return Some(join(values.map(|value| (value, value)).collect()));
-        }
-        let open = !condition.mask & max;
-        let is_prefix = open & open.wrapping_add(1) == 0;
-        let whole = |range: &&(u128, u128)| range.0 == range.1;
-        if is_prefix && condition.ranges.iter().filter(whole).count() == condition.ranges.len() {
-            let under = condition.ranges.iter().filter(|range| range.0 & open == 0);
-            return Some(under.map(|range| (range.0, range.0 | open)).collect());
-        }
-        None
+/// The ranges of a condition, if it can be looked up ahead. `changed` are the fields that ops may change
+/// before a rule is reached.
+fn ranges(condition: &Condition, changed: &[Field]) -> Option<Vec<(u128, u128)>> {
+    let is_packet = matches!(condition.field, Field::Payload { .. });
+    if changed.contains(&condition.field) || is_packet && !changed.is_empty() {
+        return None;
     }
+    let bits = condition.field.bits();
+    let max = u128::MAX >> (128 - bits);
+    if condition.mask & max == max {
+        let within = condition.ranges.iter().filter(|range| range.0 <= max);
+        return Some(within.map(|(first, last)| (*first, (*last).min(max))).collect());
+    }
+    if bits <= MASKED_BITS {
+        let values = (0..=max).filter(|value| condition.holds(Some(*value)));
+        return Some(join(values.map(|value| (value, value)).collect()));
+    }
+    let open = !condition.mask & max;
+    let is_prefix = open & open.wrapping_add(1) == 0;
+    let whole = |range: &&(u128, u128)| range.0 == range.1;
+    if is_prefix && condition.ranges.iter().filter(whole).count() == condition.ranges.len() {
+        let under = condition.ranges.iter().filter(|range| range.0 & open == 0);
+        return Some(under.map(|range| (range.0, range.0 | open)).collect());
+    }
+    None
 }
 
 /// Merges conditions on the same field.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use super::act::{Act, Plain};
 use super::bits::{self, BLOCK};
 use super::dim::Dim;
-use super::field::bits_of;
 use super::room::Packing;
 use super::{Field, LiveSet, Op, Parsed, Point, VERSIONS, place};
 use crate::burst::{BURST, Burst, Lanes};
@@ -99,8 +98,8 @@ impl Classifier {
         let is_key = |field| {
             matches!(
                 field,
-                Field::Source
-                    | Field::Destination
+                Field::Source4
+                    | Field::Destination4
                     | Field::Protocol
                     | Field::SourcePort
                     | Field::DestinationPort
@@ -152,7 +151,6 @@ impl<'a> Work<'a> {
 }
 
 /// The class of a packet for one field.
-pub(super) fn one(classifier: &Classifier, dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
-    let bits = bits_of(dim.field, classifier.version);
-    dim.class(parsed.number(dim.field, mark), bits)
+pub(super) fn one(dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
+    dim.class(parsed.number(dim.field, mark))
 }

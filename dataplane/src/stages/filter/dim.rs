@@ -62,21 +62,16 @@ pub(super) enum Lookup {
 pub(super) type Ranges = Vec<(u32, Vec<(u128, u128)>)>;
 
 impl Dim {
-    /// Builds the lookup of a field of `bits` bits; `all` is the set of all rules.
-    pub(super) fn build(
-        field: Field,
-        bits: u32,
-        ranges: &Ranges,
-        all: &[u64],
-    ) -> Result<Self, FilterError> {
+    /// Builds the lookup of a field; `all` is the set of all rules.
+    pub(super) fn build(field: Field, ranges: &Ranges, all: &[u64]) -> Result<Self, FilterError> {
+        let bits = field.bits();
         let mut wild = all.to_vec();
         for (rule, _) in ranges {
             take(&mut wild, *rule);
         }
         let starts = starts(ranges, bits);
-        let is_address = matches!(field, Field::Source | Field::Destination);
-        if is_address && (bits == 128 || starts.len() > MOST_STARTS) {
-            return trie(field, bits, ranges, &wild);
+        if field.is_address() && (bits == 128 || starts.len() > MOST_STARTS) {
+            return trie(field, ranges, &wild);
         }
         let few = bits <= 32 && starts.len() <= MOST_BOUNDS;
         let mut collector = Collector::new(all.len(), !few);
@@ -88,8 +83,8 @@ impl Dim {
             Lookup::Bounds(starts.iter().skip(1).map(|start| *start as u32).collect())
         } else if let Some(cut) = cut.filter(is_short) {
             Lookup::Cut(cut)
-        } else if is_address {
-            return trie(field, bits, ranges, &wild);
+        } else if field.is_address() {
+            return trie(field, ranges, &wild);
         } else if bits <= 16 && collector.count() <= u32::from(u16::MAX) {
             Lookup::Table(table(&starts, &classes)?)
         } else {
@@ -99,7 +94,7 @@ impl Dim {
     }
 
     /// The class of a value, or of packets that lack the field.
-    pub(super) fn class(&self, number: Option<u128>, bits: u32) -> u32 {
+    pub(super) fn class(&self, number: Option<u128>) -> u32 {
         let Some(number) = number else { return self.absent };
         match &self.lookup {
             Lookup::Bounds(bounds) => {
@@ -107,7 +102,7 @@ impl Dim {
             }
             Lookup::Cut(cut) => cut.class(number as u32),
             Lookup::Table(table) => table[usize::from(number as u16)].into(),
-            Lookup::Trie { fib, root } => fib.lookup(*root, number << (128 - bits)).0,
+            Lookup::Trie { fib, root } => fib.lookup(*root, number << (128 - self.field.bits())).0,
             Lookup::Search(starts) => {
                 let behind = starts.partition_point(|(start, _)| *start <= number);
                 starts[behind - 1].1
@@ -177,12 +172,12 @@ fn table(starts: &[u128], classes: &[u32]) -> Result<Box<[u16; 1 << 16]>, Filter
 
 /// Builds the lookup of addresses: a class for each prefix in the rules, of all rules whose prefixes
 /// cover it.
-fn trie(field: Field, bits: u32, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError> {
+fn trie(field: Field, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError> {
     let mut rules: HashMap<Prefix, Vec<u32>> = HashMap::new();
     rules.insert(Prefix::v6(0, 0), Vec::new());
     for (rule, ranges) in ranges {
         for (first, last) in ranges {
-            for_each_prefix(*first, *last, bits, |prefix| {
+            for_each_prefix(*first, *last, field.bits(), |prefix| {
                 rules.entry(prefix).or_default().push(*rule)
             });
         }

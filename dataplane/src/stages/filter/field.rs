@@ -1,68 +1,82 @@
-//! The parts of a packet that rules match on.
+//! The fields of packets, as rules of every language and the classifier name them.
 
-/// A part of a packet, as a number in host order. A packet may lack it.
+/// A field of a packet, as a number in host order.
+///
+/// A packet may lack it. Then no condition on it holds, negated or not (in nft: the expression breaks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
-    /// The ethertype behind all tags.
+    /// 4 or 6; 0 for any other packet. Never lacking.
+    IpVersion,
+    /// The ethertype behind the tags that the links removed, 16 bits. Never lacking.
     EtherType,
-    /// Source MAC address.
+    /// Source MAC address, 48 bits.
     EtherSource,
-    /// Destination MAC address.
+    /// Destination MAC address, 48 bits.
     EtherDestination,
-    /// VLAN identifier of the outermost tag.
+    /// VLAN identifier of the outermost tag as received, 12 bits; lacking without a tag. Readers of rules
+    /// use it only at hooks where their kernel still has the tag.
     VlanId,
-    /// Priority of the outermost tag.
+    /// Priority of the outermost tag, 3 bits; lacking without a tag.
     VlanPriority,
-    /// Source address, of 32 or 128 bits.
-    Source,
-    /// Destination address.
-    Destination,
-    /// Transport protocol, behind IPv6 extension headers.
+    /// IPv4 source, 32 bits. IPv6 packets lack it; the same goes for every field of one version.
+    Source4,
+    /// IPv4 destination, 32 bits.
+    Destination4,
+    /// IPv6 source, 128 bits.
+    Source6,
+    /// IPv6 destination, 128 bits.
+    Destination6,
+    /// The transport protocol, behind IPv6 extension headers, 8 bits; lacking if the chain of these is
+    /// broken. For a later fragment it is what its fragment header says.
     Protocol,
-    /// The header that follows the fixed IPv6 header.
+    /// The next header field of the fixed IPv6 header, 8 bits.
     NextHeader6,
-    /// The first two bytes of the transport header; later fragments lack it, like all of that header.
+    /// The first two bytes behind the IP headers, for any protocol. As with all fields of the transport
+    /// header, later fragments and packets that end before it lack it.
     SourcePort,
-    /// Its third and fourth byte.
+    /// The third and fourth byte of the transport header.
     DestinationPort,
-    /// Its 14th byte.
+    /// TCP flags, the 14th byte of the transport header.
     TcpFlags,
-    /// Its first byte.
+    /// ICMP type, the first byte of the transport header.
     IcmpType,
-    /// Its second byte.
+    /// ICMP code, the second byte of the transport header.
     IcmpCode,
-    /// Bytes behind the IP headers.
+    /// Number of bytes behind the IP headers, 16 bits; lacking in later fragments.
     TransportLength,
-    /// IPv4 type of service, IPv6 traffic class.
+    /// IPv4 type of service or IPv6 traffic class, 8 bits: DSCP is the upper six.
     TrafficClass,
-    /// Bytes of the IP packet.
+    /// Length of the IP packet with all headers, in bytes, 16 bits.
     Length,
-    /// Time to live or hop limit; one less at [`Point::Forward`](super::Point::Forward).
+    /// TTL or hop limit, 8 bits; from hook forward ([`Point::Forward`](super::Point::Forward)) on, one
+    /// less than received.
     Ttl,
-    /// DF, MF and offset; IPv6 packets without a fragment header lack it.
+    /// Fragment flags and offset: DF 0x4000, MF 0x2000, offset in units of 8 bytes 0x1fff. IPv6 has no DF;
+    /// lacking in IPv6 packets without a fragment header.
     Fragment,
-    /// Offset of a fragment, in units of 8 bytes.
+    /// Fragment offset, in units of 8 bytes; 0 for the first fragment and for whole packets. Never lacking
+    /// in an IP packet whose headers can be walked.
     FragmentOffset,
-    /// The number of the link that it arrived on.
+    /// The ingress link, by its number; rules name it instead.
     Input,
-    /// The number of the egress link.
+    /// The egress link, likewise; lacking before the route is known.
     Output,
-    /// The mark.
+    /// The packet's mark, 32 bits; 0 at first.
     Mark,
-    /// Says whether a live set has an address: 1 or 0.
+    /// Says whether a live set has an address: 1 or 0. Only compiled rules have it.
     InSet {
         /// The set's number in the filter.
         set: u16,
         /// The address to look up.
         of: Address,
     },
-    /// Bytes of a header, the first one most significant.
+    /// Bytes of a header as one number, the first byte being the most significant.
     Payload {
-        /// The start of the offset.
-        base: HeaderBase,
-        /// The offset, in bytes.
+        /// What the offset counts from.
+        base: PayloadBase,
+        /// Offset in bytes.
         offset: u8,
-        /// The number of bytes, 1 to 16.
+        /// Length in bytes, 1 to 16.
         bytes: u8,
     },
 }
@@ -77,35 +91,38 @@ pub enum Address {
 }
 
 impl Address {
-    /// The field of the address itself.
+    /// The field of the address itself, in packets of a version of IP.
     #[must_use]
-    pub const fn field(self) -> Field {
-        match self {
-            Self::Source => Field::Source,
-            Self::Destination => Field::Destination,
+    pub const fn field(self, version: u8) -> Field {
+        match (self, version) {
+            (Self::Source, 6) => Field::Source6,
+            (Self::Destination, 6) => Field::Destination6,
+            (Self::Source, _) => Field::Source4,
+            (Self::Destination, _) => Field::Destination4,
         }
     }
 }
 
-/// The start of the offset of a [`Field::Payload`].
+/// What the offset of a [`Field::Payload`] counts from (`enum nft_payload_bases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HeaderBase {
-    /// The Ethernet header, as if it had no tags.
+pub enum PayloadBase {
+    /// The Ethernet header as it is without tags.
     Link,
     /// The IP header.
     Network,
-    /// The bytes behind the IP headers.
+    /// The header behind the IP headers; lacking in later fragments.
     Transport,
 }
 
 impl Field {
-    /// The maximum number of bits of its value.
+    /// The width of its number in bits, at most.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
             Self::InSet { .. } => 1,
             Self::VlanPriority => 3,
-            Self::Protocol
+            Self::IpVersion
+            | Self::Protocol
             | Self::NextHeader6
             | Self::TcpFlags
             | Self::IcmpType
@@ -122,14 +139,14 @@ impl Field {
             | Self::Fragment
             | Self::Input
             | Self::Output => 16,
-            Self::Mark => 32,
+            Self::Source4 | Self::Destination4 | Self::Mark => 32,
             Self::EtherSource | Self::EtherDestination => 48,
-            Self::Source | Self::Destination => 128,
+            Self::Source6 | Self::Destination6 => 128,
             Self::Payload { bytes, .. } => bytes as u32 * 8,
         }
     }
 
-    /// Its greatest value.
+    /// The greatest number it can have.
     #[must_use]
     pub const fn max(self) -> u128 {
         match self.bits() {
@@ -137,6 +154,17 @@ impl Field {
             bits if bits > 128 => u128::MAX,
             bits => u128::MAX >> (128 - bits),
         }
+    }
+
+    /// Says whether it is a link, which rules do not compare as a number.
+    #[must_use]
+    pub const fn is_link(self) -> bool {
+        matches!(self, Self::Input | Self::Output)
+    }
+
+    /// Says whether it is an address of the IP header.
+    pub(super) const fn is_address(self) -> bool {
+        matches!(self, Self::Source4 | Self::Destination4 | Self::Source6 | Self::Destination6)
     }
 
     /// The bytes of the transport header up to the field's end; 0 for a field elsewhere.
@@ -148,13 +176,5 @@ impl Field {
             Self::IcmpType => 1,
             _ => 0,
         }
-    }
-}
-
-/// The number of bits of a field in packets of a version of IP.
-pub(super) const fn bits_of(field: Field, version: u8) -> u32 {
-    match field {
-        Field::Source | Field::Destination if version == 4 => 32,
-        field => field.bits(),
     }
 }

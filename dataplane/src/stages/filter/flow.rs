@@ -186,10 +186,14 @@ impl Walk<'_> {
     fn number(&self, field: Field) -> Result<Option<u128>, Varies> {
         let flow = self.flow;
         Ok(match (field, flow.version) {
+            (Field::IpVersion, version) => Some(version.into()),
             (Field::EtherType, 6) => Some(0x86dd),
             (Field::EtherType, _) => Some(0x0800),
-            (Field::Source, _) => Some(flow.source),
-            (Field::Destination, _) => Some(flow.destination),
+            (Field::Source4, 4) | (Field::Source6, 6) => Some(flow.source),
+            (Field::Destination4, 4) | (Field::Destination6, 6) => Some(flow.destination),
+            (Field::Source4 | Field::Destination4 | Field::Source6 | Field::Destination6, _) => {
+                None
+            }
             (Field::Protocol, _) | (Field::NextHeader6, 6) => Some(flow.protocol.into()),
             (Field::NextHeader6, _) => None,
             (Field::SourcePort, _) => Some(flow.ports.ok_or(Varies)?.0.into()),
@@ -203,7 +207,9 @@ impl Walk<'_> {
             }
             (Field::Mark, _) => Some(self.mark.into()),
             (Field::InSet { set, of }, _) => {
-                let Some(address) = self.number(of.field())? else { return Err(Varies) };
+                let Some(address) = self.number(of.field(flow.version))? else {
+                    return Err(Varies);
+                };
                 let live = self.classifier.live.get(usize::from(set)).ok_or(Varies)?;
                 Some(live.has(address).into())
             }
@@ -215,10 +221,9 @@ impl Walk<'_> {
     fn classes(&self) -> [Option<u32>; MOST_DIMS] {
         let mut classes = [None; MOST_DIMS];
         for (class, dim) in classes.iter_mut().zip(&self.classifier.dims) {
-            let bits = super::field::bits_of(dim.field, self.classifier.version);
             let unsure = dim.field == Field::Fragment && self.classifier.sees_df;
             let number = if unsure { Err(Varies) } else { self.number(dim.field) };
-            *class = number.ok().map(|number| dim.class(number, bits));
+            *class = number.ok().map(|number| dim.class(number));
         }
         classes
     }

@@ -54,7 +54,7 @@ mod wide;
 pub use bits::MOST_RULES;
 pub use classifier::Classifier;
 pub use error::FilterError;
-pub use field::{Address, Field, HeaderBase};
+pub use field::{Address, Field, PayloadBase};
 pub use flow::{FlowKey, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::head::Head;
-use super::{Field, HeaderBase, LiveSet, Point};
+use super::{Field, LiveSet, PayloadBase, Point};
 use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::id::LinkId;
@@ -74,27 +74,18 @@ impl<'a> Parsed<'a> {
     pub fn number(&self, field: Field, mark: u32) -> Option<u128> {
         let six = self.version == 6;
         match field {
+            Field::IpVersion => Some(self.version.into()),
             Field::EtherType => self.ethertype(),
             Field::EtherDestination => number(self.frame, 0, 6),
             Field::EtherSource => number(self.frame, 6, 6),
             Field::VlanId => Some(self.tag()? & 0xfff),
             Field::VlanPriority => Some(self.tag()? >> 13),
-            Field::Source => {
-                if six {
-                    self.network(8, 16)
-                } else {
-                    self.network(12, 4)
-                }
-            }
-            Field::Destination => {
-                if six {
-                    self.network(24, 16)
-                } else {
-                    self.network(16, 4)
-                }
-            }
+            Field::Source4 => self.network_of(4, 12, 4),
+            Field::Destination4 => self.network_of(4, 16, 4),
+            Field::Source6 => self.network_of(6, 8, 16),
+            Field::Destination6 => self.network_of(6, 24, 16),
             Field::Protocol => Some(self.transport?.0.into()),
-            Field::NextHeader6 => six.then(|| self.network(6, 1)).flatten(),
+            Field::NextHeader6 => self.network_of(6, 6, 1),
             Field::SourcePort => self.behind(0, 2),
             Field::DestinationPort => self.behind(2, 2),
             Field::TcpFlags => self.behind(13, 1),
@@ -117,15 +108,15 @@ impl<'a> Parsed<'a> {
             Field::Output => self.output.map(u128::from),
             Field::Mark => Some(mark.into()),
             Field::InSet { set, of } => {
-                let address = self.number(of.field(), mark)?;
+                let address = self.number(of.field(self.version), mark)?;
                 Some(self.live.get(usize::from(set))?.has(address).into())
             }
             Field::Payload { base, offset, bytes } => {
                 let (at, bytes) = (usize::from(offset), usize::from(bytes));
                 match base {
-                    HeaderBase::Link => self.link(at, bytes),
-                    HeaderBase::Network => self.network(at, bytes),
-                    HeaderBase::Transport => self.behind(at, bytes),
+                    PayloadBase::Link => self.link(at, bytes),
+                    PayloadBase::Network => self.network(at, bytes),
+                    PayloadBase::Transport => self.behind(at, bytes),
                 }
             }
         }
@@ -172,7 +163,7 @@ impl<'a> Parsed<'a> {
         let before = self.number(field, mark)?;
         Some(match field {
             Field::TrafficClass => head.traffic_class().into(),
-            Field::Payload { base: HeaderBase::Network, offset, bytes } => {
+            Field::Payload { base: PayloadBase::Network, offset, bytes } => {
                 let at = usize::from(offset);
                 let mut number = before.to_be_bytes();
                 let into = number.iter_mut().skip(16 - usize::from(bytes));
@@ -195,6 +186,11 @@ impl<'a> Parsed<'a> {
 
     fn network(&self, at: usize, bytes: usize) -> Option<u128> {
         number(self.packet(), at, bytes)
+    }
+
+    /// The same in packets of one version of IP.
+    fn network_of(&self, version: u8, at: usize, bytes: usize) -> Option<u128> {
+        (self.version == version).then(|| self.network(at, bytes)).flatten()
     }
 
     fn behind(&self, at: usize, bytes: usize) -> Option<u128> {

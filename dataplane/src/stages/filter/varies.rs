@@ -33,9 +33,12 @@ pub(super) fn any_sees_df(rules: &Rules, version: u8) -> bool {
 const fn is_key(field: Field) -> bool {
     matches!(
         field,
-        Field::EtherType
-            | Field::Source
-            | Field::Destination
+        Field::IpVersion
+            | Field::EtherType
+            | Field::Source4
+            | Field::Destination4
+            | Field::Source6
+            | Field::Destination6
             | Field::Protocol
             | Field::NextHeader6
             | Field::SourcePort

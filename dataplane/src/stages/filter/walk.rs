@@ -84,7 +84,7 @@ impl Walk<'_> {
             classes.iter_mut().zip(&classifier.dims).zip(&self.state.room.class)
         {
             *class = match classifier.width {
-                1 => one(classifier, dim, &self.parsed, work.mark[self.lane]),
+                1 => one(dim, &self.parsed, work.mark[self.lane]),
                 _ => room[self.lane],
             };
         }

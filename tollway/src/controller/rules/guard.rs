@@ -5,7 +5,7 @@
 //! `net/netfilter/nf_tables_core.c` does not check `fragoff`).
 
 use tollway_firewall::ir::{
-    Chain, Key, Match, PayloadBase, Place, Range, Rule, Ruleset, Selector, Step,
+    Chain, Field, Key, Match, PayloadBase, Place, Range, Rule, Ruleset, Step,
 };
 
 const FRAGMENTS: &str = "kernels differ in what they see of later fragments";
@@ -24,8 +24,8 @@ fn first(chain: &Chain, is_one: impl Fn(&Rule) -> bool) -> Option<usize> {
 }
 
 fn later_fragments() -> Rule {
-    let later = [Range::new(1, Selector::FragmentOffset.max())];
-    added("(later fragments)", vec![Match::in_ranges(Selector::FragmentOffset, later)], FRAGMENTS)
+    let later = [Range::new(1, Field::FragmentOffset.max())];
+    added("(later fragments)", vec![Match::in_ranges(Field::FragmentOffset, later)], FRAGMENTS)
 }
 
 fn added(text: &str, conditions: Vec<Match>, why: &str) -> Rule {
@@ -40,12 +40,12 @@ fn looks_at_transport(rule: &Rule) -> bool {
 
 const fn is_of_transport(key: &Key) -> bool {
     matches!(
-        key.selector,
-        Selector::SourcePort
-            | Selector::DestinationPort
-            | Selector::TcpFlags
-            | Selector::IcmpType
-            | Selector::IcmpCode
-            | Selector::Payload { base: PayloadBase::Transport, .. }
+        key.field,
+        Field::SourcePort
+            | Field::DestinationPort
+            | Field::TcpFlags
+            | Field::IcmpType
+            | Field::IcmpCode
+            | Field::Payload { base: PayloadBase::Transport, .. }
     )
 }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use tollway_firewall::ir::{
-    Action, Key, Match, PayloadBase, Ruleset, Selector, SetId, Step, Target, Test,
+    Action, Field, Key, Match, PayloadBase, Ruleset, SetId, Step, Target, Test,
 };
 
 const LOGS: &str = "the line is the kernel's to write";
@@ -52,11 +52,11 @@ fn why(step: &Step, is_expiring: &[bool], looks_at_dscp: bool) -> Option<&'stati
 fn is_of_first_bytes(key: &Key) -> bool {
     /// Where the checksum ends.
     const END: u8 = 12;
-    match key.selector {
-        Selector::TrafficClass => true,
-        Selector::Payload { base: PayloadBase::Network, offset, .. } => offset < END,
+    match key.field {
+        Field::TrafficClass => true,
+        Field::Payload { base: PayloadBase::Network, offset, .. } => offset < END,
         // Extends beyond the Ethernet header.
-        Selector::Payload { base: PayloadBase::Link, offset, bytes } => {
+        Field::Payload { base: PayloadBase::Link, offset, bytes } => {
             offset.saturating_add(bytes) > 14
         }
         _ => false,

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::read;
 use crate::ir::{
-    Action, Datum, Elements, LimitUnit, LinkPattern, Match, Ruleset, Selector, Step, Target,
-    Verdict,
+    Action, Datum, Elements, Field, LimitUnit, LinkPattern, Match, Ruleset, Step, Target, Verdict,
 };
 
 /// A ruleset of one chain at hook forward in table `inet t`, and other objects.
@@ -102,9 +101,9 @@ fn the_dscp_comes_from_a_map_too() {
     else {
         panic!("{:?}", rules.chains[0].rules[0].steps)
     };
-    assert_eq!(*version, Step::Match(Match::is(Selector::IpVersion, 4)));
-    assert_eq!(*protocol, Step::Match(Match::is(Selector::Protocol, 17)));
-    assert_eq!(keys[..], [Selector::DestinationPort.into()]);
+    assert_eq!(*version, Step::Match(Match::is(Field::IpVersion, 4)));
+    assert_eq!(*protocol, Step::Match(Match::is(Field::Protocol, 17)));
+    assert_eq!(keys[..], [Field::DestinationPort.into()]);
     let Elements::Tuples(elements) = &rules.sets[map.0].elements else { panic!() };
     let data: Vec<_> = elements.iter().map(|element| element.datum.clone()).collect();
     assert_eq!(data, [Some(Datum::Number(8)), Some(Datum::Number(10))]);

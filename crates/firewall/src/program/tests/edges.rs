@@ -9,7 +9,7 @@ use crate::ir::*;
 /// A field and a number at the edge of a condition on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Edge {
-    selector: Selector,
+    field: Field,
     number: u128,
 }
 
@@ -63,9 +63,9 @@ fn of_set(rules: &Ruleset, keys: &[Key], set: SetId, edges: &mut Vec<Edge>) {
 
 fn of_range(key: Key, range: Range, edges: &mut Vec<Edge>) {
     let Range { first, last } = range;
-    let selector = key.selector;
+    let field = key.field;
     for number in [first.wrapping_sub(1), first, last, last.wrapping_add(1)] {
-        edges.push(Edge { selector, number: number & selector.max() });
+        edges.push(Edge { field, number: number & field.max() });
     }
 }
 
@@ -79,40 +79,40 @@ impl Edge {
         let start = parsed.transport.filter(|_| parsed.offset == 0).map(|(_, start)| l3 + start);
         let number = self.number;
         let low = number as usize;
-        match (self.selector, version) {
-            (Selector::EtherSource, _) => write(frame, 6, 6, number),
-            (Selector::Source4, 4) if is_routed4(number) => write(frame, l3 + 12, 4, number),
-            (Selector::Destination4, 4) if is_routed4(number) => write(frame, l3 + 16, 4, number),
-            (Selector::Source6, 6) if is_routed6(number) => write(frame, l3 + 8, 16, number),
-            (Selector::Destination6, 6) if is_routed6(number) => write(frame, l3 + 24, 16, number),
-            (Selector::Protocol, 4) => write(frame, l3 + 9, 1, number),
-            (Selector::Protocol | Selector::NextHeader6, 6) if is_last(frame[l3 + 6], number) => {
+        match (self.field, version) {
+            (Field::EtherSource, _) => write(frame, 6, 6, number),
+            (Field::Source4, 4) if is_routed4(number) => write(frame, l3 + 12, 4, number),
+            (Field::Destination4, 4) if is_routed4(number) => write(frame, l3 + 16, 4, number),
+            (Field::Source6, 6) if is_routed6(number) => write(frame, l3 + 8, 16, number),
+            (Field::Destination6, 6) if is_routed6(number) => write(frame, l3 + 24, 16, number),
+            (Field::Protocol, 4) => write(frame, l3 + 9, 1, number),
+            (Field::Protocol | Field::NextHeader6, 6) if is_last(frame[l3 + 6], number) => {
                 write(frame, l3 + 6, 1, number);
             }
-            (Selector::TrafficClass, 4) => write(frame, l3 + 1, 1, number),
-            (Selector::TrafficClass, 6) => write(frame, l3, 2, 0x6000 | number << 4),
-            (Selector::Ttl, 4 | 6) => {
+            (Field::TrafficClass, 4) => write(frame, l3 + 1, 1, number),
+            (Field::TrafficClass, 6) => write(frame, l3, 2, 0x6000 | number << 4),
+            (Field::Ttl, 4 | 6) => {
                 // Rules behind the route see one less.
                 let ttl = (low + dice.below(2)).clamp(2, 255);
                 write(frame, l3 + if version == 4 { 8 } else { 7 }, 1, ttl as u128);
             }
-            (Selector::Length, 4 | 6) => resize(frame, l3, version, low),
-            (Selector::TransportLength, 4 | 6) => {
+            (Field::Length, 4 | 6) => resize(frame, l3, version, low),
+            (Field::TransportLength, 4 | 6) => {
                 if let Some(start) = start {
                     resize(frame, l3, version, (start - l3).saturating_add(low));
                 }
             }
-            (Selector::Fragment, 4) => write(frame, l3 + 6, 2, number & 0x7fff),
-            (Selector::FragmentOffset, 4) => write(frame, l3 + 6, 2, number & 0x1fff),
-            (Selector::Payload { base: PayloadBase::Network, offset, bytes }, 4 | 6) => {
+            (Field::Fragment, 4) => write(frame, l3 + 6, 2, number & 0x7fff),
+            (Field::FragmentOffset, 4) => write(frame, l3 + 6, 2, number & 0x1fff),
+            (Field::Payload { base: PayloadBase::Network, offset, bytes }, 4 | 6) => {
                 let (at, bytes) = (usize::from(offset), usize::from(bytes));
                 let may = if version == 4 { [1..2, 4..8] } else { [1..4, 1..4] };
                 if may.iter().any(|may| may.start <= at && at + bytes <= may.end) {
                     write(frame, l3 + at, bytes, number);
                 }
             }
-            (selector, _) => {
-                if let (Some(start), Some((at, bytes))) = (start, in_transport(selector)) {
+            (field, _) => {
+                if let (Some(start), Some((at, bytes))) = (start, in_transport(field)) {
                     write(frame, start + at, bytes, number);
                 }
             }
@@ -121,14 +121,14 @@ impl Edge {
 }
 
 /// A field's offset in the transport header, and its length in bytes.
-fn in_transport(selector: Selector) -> Option<(usize, usize)> {
-    Some(match selector {
-        Selector::SourcePort => (0, 2),
-        Selector::DestinationPort => (2, 2),
-        Selector::TcpFlags => (13, 1),
-        Selector::IcmpType => (0, 1),
-        Selector::IcmpCode => (1, 1),
-        Selector::Payload { base: PayloadBase::Transport, offset, bytes } => {
+fn in_transport(field: Field) -> Option<(usize, usize)> {
+    Some(match field {
+        Field::SourcePort => (0, 2),
+        Field::DestinationPort => (2, 2),
+        Field::TcpFlags => (13, 1),
+        Field::IcmpType => (0, 1),
+        Field::IcmpCode => (1, 1),
+        Field::Payload { base: PayloadBase::Transport, offset, bytes } => {
             (offset.into(), bytes.into())
         }
         _ => return None,

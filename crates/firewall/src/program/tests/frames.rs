@@ -3,7 +3,7 @@
 use super::Dice;
 use super::edges::{self, Edge};
 use super::path_bench::{MAC, VID};
-use crate::ir::{Match, Ruleset, Selector, Step, Test};
+use crate::ir::{Field, Match, Ruleset, Step, Test};
 
 /// IPv4 addresses to draw from, also used as the lower bits of IPv6 addresses.
 pub(super) const ADDRESSES: [u32; 8] = [
@@ -46,11 +46,11 @@ impl Frames {
                     range.last,
                     range.last.wrapping_add(1),
                 ];
-                match keys[0].selector {
-                    Selector::SourcePort | Selector::DestinationPort => {
+                match keys[0].field {
+                    Field::SourcePort | Field::DestinationPort => {
                         ports.extend(edges.map(|edge| edge as u16));
                     }
-                    Selector::Source4 | Selector::Source6 => {
+                    Field::Source4 | Field::Source6 => {
                         sources.extend(edges.map(|edge| edge as u32));
                     }
                     _ => {}

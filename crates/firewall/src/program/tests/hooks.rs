@@ -25,8 +25,8 @@ fn ruleset(chains: Vec<Chain>) -> Ruleset {
     Ruleset { chains, ..Ruleset::default() }
 }
 
-fn is(selector: Selector, number: u128) -> Step {
-    Step::Match(Match::is(selector, number))
+fn is(field: Field, number: u128) -> Step {
+    Step::Match(Match::is(field, number))
 }
 
 const DROP: Step = Step::Verdict(Verdict::Drop);
@@ -68,10 +68,10 @@ fn all(done: &[Done], one: Done) -> bool {
 #[test]
 fn a_dscp_is_seen_by_rules_behind() {
     let set = || vec![Step::Do(Action::Dscp(46))];
-    let dscp = Key::masked(Selector::TrafficClass, 0xfc);
+    let dscp = Key::masked(Field::TrafficClass, 0xfc);
     let matched = || vec![Step::Match(Match::is(dscp, 46 << 2)), DROP];
     // The same as bytes of the header, in either version.
-    let bytes = Selector::Payload { base: PayloadBase::Network, offset: 0, bytes: 2 };
+    let bytes = Field::Payload { base: PayloadBase::Network, offset: 0, bytes: 2 };
     let raw = |mask, number| vec![Step::Match(Match::is(Key::masked(bytes, mask), number)), DROP];
     let raws = vec![raw(0xf0fc, 0x4000 | 46 << 2), raw(0xffc0, 0x6000 | 46 << 6)];
     for rules in [
@@ -100,13 +100,13 @@ fn a_mark_goes_along_from_hook_to_hook() {
     let rules = ruleset(vec![
         chain(Hook::Ingress, Some("wan0"), vec![set(1)]),
         chain(Hook::Ingress, Some("wan1"), vec![set(1)]),
-        chain(Hook::Prerouting, None, vec![vec![is(Selector::Mark, 0), DROP], add(2)]),
-        chain(Hook::Forward, None, vec![vec![is(Selector::Mark, 3), DROP]]),
+        chain(Hook::Prerouting, None, vec![vec![is(Field::Mark, 0), DROP], add(2)]),
+        chain(Hook::Forward, None, vec![vec![is(Field::Mark, 3), DROP]]),
     ]);
     assert!(all(&sent(&rules, is_plain), Done::Drop));
     let fresh = ruleset(vec![
-        chain(Hook::Forward, None, vec![vec![is(Selector::Mark, 0)], set(9)]),
-        chain(Hook::Prerouting, None, vec![vec![is(Selector::Mark, 9), DROP]]),
+        chain(Hook::Forward, None, vec![vec![is(Field::Mark, 0)], set(9)]),
+        chain(Hook::Prerouting, None, vec![vec![is(Field::Mark, 9), DROP]]),
     ]);
     assert!(all(&sent(&fresh, is_plain), Done::GoesOn), "of a packet before");
 }
@@ -116,25 +116,25 @@ fn ingress_sees_arp_and_nothing_of_ip_in_it() {
     let arp = ruleset(vec![chain(
         Hook::Ingress,
         Some("wan0"),
-        vec![vec![is(Selector::EtherType, 0x0806), DROP]],
+        vec![vec![is(Field::EtherType, 0x0806), DROP]],
     )]);
     let done = sent(&arp, is_arp);
     assert!(done.contains(&Done::Drop) && done.contains(&Done::GoesOn), "of one device only");
     assert!(all(&sent(&arp, is_plain), Done::GoesOn));
     let lacking = [
-        Selector::Protocol,
-        Selector::Length,
-        Selector::Source4,
-        Selector::TrafficClass,
-        Selector::DestinationPort,
+        Field::Protocol,
+        Field::Length,
+        Field::Source4,
+        Field::TrafficClass,
+        Field::DestinationPort,
     ];
-    let any = |selector: Selector| {
-        let one = Match::in_ranges(selector, [Range::new(0, selector.max())]);
+    let any = |field: Field| {
+        let one = Match::in_ranges(field, [Range::new(0, field.max())]);
         vec![Step::Match(one), DROP]
     };
     let rules = lacking.into_iter().map(any).collect();
     assert!(all(&sent(&ruleset(vec![chain(Hook::Ingress, None, rules)]), is_arp), Done::GoesOn));
-    let bytes = Selector::Payload { base: PayloadBase::Network, offset: 6, bytes: 2 };
+    let bytes = Field::Payload { base: PayloadBase::Network, offset: 6, bytes: 2 };
     let rules = ruleset(vec![chain(Hook::Ingress, None, vec![any(bytes)])]);
     assert!(all(&sent(&rules, is_arp), Done::Drop));
 }
@@ -143,7 +143,7 @@ fn ingress_sees_arp_and_nothing_of_ip_in_it() {
 fn a_tagged_frame_meets_the_device_below_first() {
     let named = |name: &str| {
         vec![
-            Step::Match(Match::link(Selector::Input, LinkPattern::Name(name.into()))),
+            Step::Match(Match::link(Field::Input, LinkPattern::Name(name.into()))),
             Step::Do(Action::Mark { keep: !0, flip: 1 }),
         ]
     };
@@ -152,10 +152,10 @@ fn a_tagged_frame_meets_the_device_below_first() {
         chain(
             Hook::Ingress,
             Some("wan0.7"),
-            vec![vec![is(Selector::Mark, 1), Step::Do(Action::mark(8))], named("wan0")],
+            vec![vec![is(Field::Mark, 1), Step::Do(Action::mark(8))], named("wan0")],
         ),
         chain(Hook::Ingress, Some("wan0"), vec![named("wan0"), named("wan0.7")]),
-        chain(Hook::Prerouting, None, vec![vec![is(Selector::Mark, 8), DROP]]),
+        chain(Hook::Prerouting, None, vec![vec![is(Field::Mark, 8), DROP]]),
     ]);
     assert!(all(&sent(&rules, is_tagged), Done::Drop));
     let done = sent(&rules, is_plain);
@@ -171,8 +171,7 @@ fn a_reject_is_not_for_hook_ingress() {
 
 #[test]
 fn a_vrf_is_what_packets_of_its_links_come_from() {
-    let from =
-        |name: &str| Step::Match(Match::link(Selector::Input, LinkPattern::Name(name.into())));
+    let from = |name: &str| Step::Match(Match::link(Field::Input, LinkPattern::Name(name.into())));
     let add = || Step::Do(Action::Mark { keep: !1, flip: 1 });
     let mut links = super::path_bench::links();
     links[1].vrf_device = Some("red".to_owned());
@@ -202,7 +201,7 @@ fn a_vrf_is_what_packets_of_its_links_come_from() {
         assert_eq!(drops.map(|drops| drops > 0), of, "{hook:?} {name}");
     }
     // A packet that was marked in the first round.
-    let marked = vec![from("red"), is(Selector::Mark, 1), DROP];
+    let marked = vec![from("red"), is(Field::Mark, 1), DROP];
     let drops = sent(&ruleset(vec![chain(Hook::Prerouting, None, vec![marked, vec![add()]])]));
     assert_eq!(drops.map(|drops| drops > 0), [false, true]);
 }

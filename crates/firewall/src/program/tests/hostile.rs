@@ -132,19 +132,19 @@ fn no_rule_about_ports_matches_a_later_fragment() {
         (Hook::Prerouting, Family::Inet),
         (Hook::Forward, Family::Inet),
     ] {
-        for selector in [
-            Selector::SourcePort,
-            Selector::DestinationPort,
-            Selector::TcpFlags,
-            Selector::IcmpType,
-            Selector::IcmpCode,
-            Selector::TransportLength,
-            Selector::Payload { base: PayloadBase::Transport, offset: 0, bytes: 1 },
+        for field in [
+            Field::SourcePort,
+            Field::DestinationPort,
+            Field::TcpFlags,
+            Field::IcmpType,
+            Field::IcmpCode,
+            Field::TransportLength,
+            Field::Payload { base: PayloadBase::Transport, offset: 0, bytes: 1 },
         ] {
             let mut rules = Ruleset::default();
             let mut chain = Chain::new("ports", family);
             chain.base = Some(Base::new(hook, 0, Policy::Accept));
-            let any = Match::in_ranges(selector, [Range::new(0, selector.max())]);
+            let any = Match::in_ranges(field, [Range::new(0, field.max())]);
             let steps = vec![Step::Match(any), Step::Verdict(Verdict::Drop)];
             chain.rules.push(Rule { place: Place::default(), text: String::new(), steps });
             rules.add_chain(chain);
@@ -156,11 +156,11 @@ fn no_rule_about_ports_matches_a_later_fragment() {
                 let frame = draw(&frames, &mut dice);
                 assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
                 let is_later = is_later_fragment(&frame);
-                assert!(!(is_later && path_bench.drops(0)), "{hook:?} {selector:?}: {frame:02x?}");
+                assert!(!(is_later && path_bench.drops(0)), "{hook:?} {field:?}: {frame:02x?}");
                 later += usize::from(is_later);
                 dropped += usize::from(path_bench.drops(0));
             }
-            assert!(later > 100 && dropped > 100, "{hook:?} {selector:?}: {later}, {dropped}");
+            assert!(later > 100 && dropped > 100, "{hook:?} {field:?}: {later}, {dropped}");
         }
     }
 }

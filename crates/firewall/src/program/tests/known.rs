@@ -5,8 +5,8 @@ use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
 use super::path_bench::PathBench;
 use super::{Dice, Frames};
 use crate::ir::{
-    Action, Base, Chain, Counter, Family, Hook, Match, Place, Policy, Range, Rule, Ruleset,
-    Selector, Step, Verdict,
+    Action, Base, Chain, Counter, Family, Field, Hook, Match, Place, Policy, Range, Rule, Ruleset,
+    Step, Verdict,
 };
 
 /// Rules that test only addresses, protocol and ports, enough of them for sets of several words.
@@ -16,17 +16,17 @@ fn rules(dice: &mut Dice) -> Ruleset {
     chain.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
     for number in 0..150_u64 {
         let mut steps = Vec::new();
-        for (selector, from) in [
-            (Selector::Source4, &ADDRESSES.map(u128::from)[..]),
-            (Selector::Destination4, &ADDRESSES.map(u128::from)),
-            (Selector::Protocol, &PROTOCOLS.map(u128::from)),
-            (Selector::SourcePort, &PORTS.map(u128::from)),
-            (Selector::DestinationPort, &PORTS.map(u128::from)),
+        for (field, from) in [
+            (Field::Source4, &ADDRESSES.map(u128::from)[..]),
+            (Field::Destination4, &ADDRESSES.map(u128::from)),
+            (Field::Protocol, &PROTOCOLS.map(u128::from)),
+            (Field::SourcePort, &PORTS.map(u128::from)),
+            (Field::DestinationPort, &PORTS.map(u128::from)),
         ] {
             if dice.one_in(2) {
                 let first = dice.pick(from);
-                let last = (first + dice.below(9) as u128).min(selector.max());
-                steps.push(Step::Match(Match::in_ranges(selector, [Range::new(first, last)])));
+                let last = (first + dice.below(9) as u128).min(field.max());
+                steps.push(Step::Match(Match::in_ranges(field, [Range::new(first, last)])));
             }
         }
         if dice.one_in(8) {

@@ -19,7 +19,7 @@ use tollway_dataplane::wire::checksum;
 use super::super::compile;
 use super::Dice;
 use crate::eval::{self, Fate, Link, Packet};
-use crate::ir::{self, Hook, Ruleset, Selector};
+use crate::ir::{self, Field, Hook, Ruleset};
 use crate::{hops, log};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -253,8 +253,8 @@ impl PathBench {
     /// The number of a packet's egress link.
     fn output(&self, packet: &Packet<'_>) -> usize {
         let bits = |part| packet.number(part, Hook::Prerouting);
-        let four = bits(Selector::Destination4).map(|it| IpAddr::from((it as u32).to_be_bytes()));
-        let six = bits(Selector::Destination6).map(|it| IpAddr::from(it.to_be_bytes()));
+        let four = bits(Field::Destination4).map(|it| IpAddr::from((it as u32).to_be_bytes()));
+        let six = bits(Field::Destination6).map(|it| IpAddr::from(it.to_be_bytes()));
         let vrf = VrfId(packet.fib.unwrap_or(0) as u16);
         let next = match (packet.via, four.or(six)) {
             (Some(via), _) => self.hop(via),

@@ -162,14 +162,14 @@ impl<'a> Draw<'a> {
                 let set = self.dice.below(4);
                 let mut keys = self.rules.sets[set].key.clone();
                 // The rule decides which field to look up.
-                if keys == [Selector::Source4.into()] && self.dice.one_in(2) {
-                    keys = vec![Selector::Destination4.into()];
+                if keys == [Field::Source4.into()] && self.dice.one_in(2) {
+                    keys = vec![Field::Destination4.into()];
                 }
                 Match { keys, test: Test::Set(SetId(set)), negate: false }
             }
             1 => {
-                let selector = self.dice.pick(&[Selector::Input, Selector::Output]);
-                Match::link(selector, self.link())
+                let field = self.dice.pick(&[Field::Input, Field::Output]);
+                Match::link(field, self.link())
             }
             _ => {
                 let key = self.key();
@@ -181,62 +181,62 @@ impl<'a> Draw<'a> {
     }
 
     fn key(&mut self) -> Key {
-        let selector = self.dice.pick(&[
-            Selector::Source4,
-            Selector::Source4,
-            Selector::Destination4,
-            Selector::Destination4,
-            Selector::Source6,
-            Selector::Destination6,
-            Selector::Protocol,
-            Selector::SourcePort,
-            Selector::DestinationPort,
-            Selector::DestinationPort,
-            Selector::TcpFlags,
-            Selector::IcmpType,
-            Selector::IcmpCode,
-            Selector::TransportLength,
-            Selector::TrafficClass,
-            Selector::Length,
-            Selector::Ttl,
-            Selector::Fragment,
-            Selector::FragmentOffset,
-            Selector::Mark,
-            Selector::NextHeader6,
-            Selector::EtherSource,
-            Selector::EtherType,
-            Selector::IpVersion,
-            Selector::VlanId,
-            Selector::Payload { base: PayloadBase::Transport, offset: 2, bytes: 2 },
-            Selector::Payload { base: PayloadBase::Network, offset: 12, bytes: 3 },
-            Selector::Payload { base: PayloadBase::Link, offset: 10, bytes: 4 },
+        let field = self.dice.pick(&[
+            Field::Source4,
+            Field::Source4,
+            Field::Destination4,
+            Field::Destination4,
+            Field::Source6,
+            Field::Destination6,
+            Field::Protocol,
+            Field::SourcePort,
+            Field::DestinationPort,
+            Field::DestinationPort,
+            Field::TcpFlags,
+            Field::IcmpType,
+            Field::IcmpCode,
+            Field::TransportLength,
+            Field::TrafficClass,
+            Field::Length,
+            Field::Ttl,
+            Field::Fragment,
+            Field::FragmentOffset,
+            Field::Mark,
+            Field::NextHeader6,
+            Field::EtherSource,
+            Field::EtherType,
+            Field::IpVersion,
+            Field::VlanId,
+            Field::Payload { base: PayloadBase::Transport, offset: 2, bytes: 2 },
+            Field::Payload { base: PayloadBase::Network, offset: 12, bytes: 3 },
+            Field::Payload { base: PayloadBase::Link, offset: 10, bytes: 4 },
         ]);
         let mask = match self.dice.below(8) {
-            0 => selector.max() << 4 & selector.max(),
-            1 => selector.max() & 0x00ff_ff0f_0ff1,
-            _ => selector.max(),
+            0 => field.max() << 4 & field.max(),
+            1 => field.max() & 0x00ff_ff0f_0ff1,
+            _ => field.max(),
         };
-        Key::masked(selector, mask)
+        Key::masked(field, mask)
     }
 
     fn range(&mut self, key: Key) -> Range {
-        let number = match key.selector {
-            Selector::Source4 | Selector::Destination4 => self.dice.pick(&ADDRESSES).into(),
-            Selector::Source6 | Selector::Destination6 => six(self.dice.pick(&ADDRESSES)),
-            Selector::SourcePort | Selector::DestinationPort => self.dice.pick(&PORTS).into(),
-            Selector::Protocol | Selector::NextHeader6 => self.dice.pick(&PROTOCOLS).into(),
-            Selector::Length => 20 + self.dice.below(60) as u128,
-            Selector::Ttl => self.dice.pick(&[1, 63, 64, 254]),
-            Selector::EtherType => self.dice.pick(&[0x0800, 0x86dd, 0x0806]),
-            Selector::IpVersion => self.dice.pick(&[0, 4, 6]),
-            Selector::VlanId => VID.into(),
-            Selector::EtherSource => 0x0200_0000_0700 + self.dice.below(3) as u128,
+        let number = match key.field {
+            Field::Source4 | Field::Destination4 => self.dice.pick(&ADDRESSES).into(),
+            Field::Source6 | Field::Destination6 => six(self.dice.pick(&ADDRESSES)),
+            Field::SourcePort | Field::DestinationPort => self.dice.pick(&PORTS).into(),
+            Field::Protocol | Field::NextHeader6 => self.dice.pick(&PROTOCOLS).into(),
+            Field::Length => 20 + self.dice.below(60) as u128,
+            Field::Ttl => self.dice.pick(&[1, 63, 64, 254]),
+            Field::EtherType => self.dice.pick(&[0x0800, 0x86dd, 0x0806]),
+            Field::IpVersion => self.dice.pick(&[0, 4, 6]),
+            Field::VlanId => VID.into(),
+            Field::EtherSource => 0x0200_0000_0700 + self.dice.below(3) as u128,
             _ => self.dice.below(30) as u128,
         };
         let first = number.saturating_add(self.dice.below(3) as u128).saturating_sub(1);
-        let first = first.min(key.selector.max()) & key.mask;
+        let first = first.min(key.field.max()) & key.mask;
         let wide = self.dice.pick(&[0, 0, 1, 7, 255, 1 << 20]);
-        Range::new(first, first.saturating_add(wide).min(key.selector.max()))
+        Range::new(first, first.saturating_add(wide).min(key.field.max()))
     }
 
     fn link(&mut self) -> LinkPattern {
@@ -250,12 +250,12 @@ impl<'a> Draw<'a> {
 
     fn set(&mut self, number: usize) -> Set {
         let keys: Vec<Key> = match self.dice.below(4) {
-            0 => vec![Selector::Source4.into()],
-            1 => vec![Selector::Source4.into(), Selector::DestinationPort.into()],
+            0 => vec![Field::Source4.into()],
+            1 => vec![Field::Source4.into(), Field::DestinationPort.into()],
             2 => {
-                vec![Selector::Input.into(), Selector::Protocol.into(), Selector::SourcePort.into()]
+                vec![Field::Input.into(), Field::Protocol.into(), Field::SourcePort.into()]
             }
-            _ => vec![Selector::Destination6.into()],
+            _ => vec![Field::Destination6.into()],
         };
         let count = self.dice.below(6);
         let elements = match &keys[..] {
@@ -267,7 +267,7 @@ impl<'a> Draw<'a> {
     }
 
     fn element(&mut self, keys: &[Key]) -> Element {
-        let item = |key: &Key| match key.selector.is_link() {
+        let item = |key: &Key| match key.field.is_link() {
             true => Item::Link(self.link()),
             false => Item::Range(self.range(*key)),
         };
@@ -297,5 +297,5 @@ impl<'a> Draw<'a> {
 }
 
 fn port_keys() -> Vec<Key> {
-    vec![Selector::DestinationPort.into()]
+    vec![Field::DestinationPort.into()]
 }

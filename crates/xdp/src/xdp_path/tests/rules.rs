@@ -50,8 +50,8 @@ fn enters(rules: &[Vec<Step>], protocol: u8) -> bool {
     bench.twice(0, &frame(protocol)) == [0, 1]
 }
 
-fn is(selector: Selector, number: u128) -> Step {
-    Step::Match(Match::is(selector, number))
+fn is(field: Field, number: u128) -> Step {
+    Step::Match(Match::is(field, number))
 }
 
 fn count(number: usize) -> Step {
@@ -61,11 +61,11 @@ fn count(number: usize) -> Step {
 #[test]
 fn flows_enter_whose_key_alone_decides() {
     let accept = || Step::Verdict(Verdict::Accept);
-    let udp = || is(Selector::Protocol, 17);
-    let icmp = || is(Selector::Protocol, 1);
-    let port = || is(Selector::DestinationPort, 53);
-    let other_port = || is(Selector::DestinationPort, 54);
-    let length = || Step::Match(Match::in_ranges(Selector::Length, [Range::new(0, 1500)]));
+    let udp = || is(Field::Protocol, 17);
+    let icmp = || is(Field::Protocol, 1);
+    let port = || is(Field::DestinationPort, 53);
+    let other_port = || is(Field::DestinationPort, 54);
+    let length = || Step::Match(Match::in_ranges(Field::Length, [Range::new(0, 1500)]));
     let limit = || Step::Limit { limit: LimitId(0), over: false };
     for (rules, udp_enters, icmp_enters) in [
         (vec![], true, true),
@@ -75,7 +75,7 @@ fn flows_enter_whose_key_alone_decides() {
         (vec![vec![udp(), length(), accept()]], false, true),
         (vec![vec![udp(), other_port(), length(), accept()]], true, true),
         (vec![vec![udp(), accept()], vec![length(), accept()]], true, false),
-        (vec![vec![icmp(), is(Selector::IcmpType, 8), accept()]], true, false),
+        (vec![vec![icmp(), is(Field::IcmpType, 8), accept()]], true, false),
         // For ICMP, the ports are not part of the key.
         (vec![vec![port(), accept()]], true, false),
         (vec![vec![udp(), limit(), accept()]], false, true),
@@ -84,7 +84,7 @@ fn flows_enter_whose_key_alone_decides() {
         (
             vec![
                 vec![udp(), Step::Do(Action::mark(5))],
-                vec![is(Selector::Mark, 0), length(), accept()],
+                vec![is(Field::Mark, 0), length(), accept()],
             ],
             true,
             false,
@@ -100,7 +100,7 @@ fn flows_enter_whose_key_alone_decides() {
 #[test]
 fn packets_of_the_xdp_path_count_as_those_of_the_path() {
     let mut bench = Bench::new();
-    let udp = || is(Selector::Protocol, 17);
+    let udp = || is(Field::Protocol, 17);
     let rules = ruleset(&[vec![count(0)], vec![udp(), count(1)]], 2);
     set(&mut bench, None, &rules);
     let entered = bench.twice(0, &frame(UDP));

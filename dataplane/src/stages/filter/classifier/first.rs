@@ -199,7 +199,7 @@ fn look_up_rare(classifier: &Classifier, work: &Work<'_>, room: &mut Room, rare:
     for lane in rare.into_iter().filter(|lane| work.lanes.has(*lane)) {
         let parsed = work.parsed(classifier, lane);
         for (dim, class) in classifier.dims.iter().zip(&mut room.class) {
-            class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
+            class[lane] = one(dim, &parsed, work.mark[lane]);
         }
         if classifier.width == 1 {
             let sets = classifier.dims.iter().zip(&room.class);
@@ -318,7 +318,7 @@ fn look_up_values(dim: &Dim, room: &mut Room, index: usize, lanes: Range<usize>)
         Lookup::Search(_) => {
             for lane in lanes {
                 let lane = lane & (BURST - 1);
-                class[lane] = dim.class(Some(room.value[lane].into()), 32);
+                class[lane] = dim.class(Some(room.value[lane].into()));
             }
         }
     }
@@ -333,8 +333,9 @@ fn look_up_others(
     class: &mut [u32; BURST],
     lanes: Range<usize>,
 ) {
-    if let (Lookup::Trie { fib, root }, 6) = (&dim.lookup, classifier.version) {
-        let at = place6(dim.field);
+    if let (Lookup::Trie { fib, root }, 6, Some(at)) =
+        (&dim.lookup, classifier.version, place6(dim.field))
+    {
         for lane in lanes {
             let lane = lane & (BURST - 1);
             let l3 = usize::from(work.burst.l3[lane]);
@@ -345,6 +346,6 @@ fn look_up_others(
     }
     for lane in work.lanes {
         let parsed = work.parsed(classifier, lane);
-        class[lane] = one(classifier, dim, &parsed, work.mark[lane]);
+        class[lane] = one(dim, &parsed, work.mark[lane]);
     }
 }

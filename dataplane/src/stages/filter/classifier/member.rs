@@ -19,12 +19,12 @@ pub(super) fn are_members(
     lanes: Range<usize>,
 ) {
     if classifier.version == 4 {
-        let Some(window) = window(of.field(), 4, classifier.point) else { return };
+        let Some(window) = window(of.field(4), 4, classifier.point) else { return };
         take_words(window, work, room, gathered, lanes.clone());
         set.look_up4(&mut room.value, &mut room.key, lanes);
         return;
     }
-    let at = place6(of.field());
+    let Some(at) = place6(of.field(6)) else { return };
     let address = |lane: usize| {
         let l3 = usize::from(work.burst.l3[lane & (BURST - 1)]);
         let addr = work.burst.addr[lane & (BURST - 1)];
@@ -34,6 +34,10 @@ pub(super) fn are_members(
 }
 
 /// The offset of an address in an IPv6 header.
-pub(super) const fn place6(field: Field) -> usize {
-    if matches!(field, Field::Source) { 8 } else { 24 }
+pub(super) const fn place6(field: Field) -> Option<usize> {
+    match field {
+        Field::Source6 => Some(8),
+        Field::Destination6 => Some(24),
+        _ => None,
+    }
 }

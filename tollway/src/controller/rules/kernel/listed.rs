@@ -5,7 +5,7 @@ use super::condition::{
     Test, all,
 };
 use tollway_firewall::ir::{
-    Key, LinkPattern, Match, PayloadBase, Range, Selector, Set, Test as ListedTest,
+    Field, Key, LinkPattern, Match, PayloadBase, Range, Set, Test as ListedTest,
 };
 
 /// The context of a condition.
@@ -56,10 +56,10 @@ impl Site<'_> {
     }
 
     fn is_key(&self, key: &Key, load: &Load) -> bool {
-        match key.selector {
-            Selector::Input => load.is_meta(&[IIF, IIFNAME]),
-            Selector::Output => load.is_meta(&[OIF, OIFNAME]),
-            Selector::IpVersion => *load == Load::meta(NFPROTO),
+        match key.field {
+            Field::Input => load.is_meta(&[IIF, IIFNAME]),
+            Field::Output => load.is_meta(&[OIF, OIFNAME]),
+            Field::IpVersion => *load == Load::meta(NFPROTO),
             _ => self.places(key).iter().any(|place| place.load.as_key() == *load),
         }
     }
@@ -100,13 +100,13 @@ impl Site<'_> {
     }
 
     fn forms_of(&self, key: &Key, range: Range, negate: bool) -> Vec<Test> {
-        if key.selector == Selector::IpVersion {
+        if key.field == Field::IpVersion {
             return self.versions(range, negate);
         }
         let form = |place: &Place| {
             let (first, last) = (place.number(range.first)?, place.number(range.last)?);
-            // The load may have more bits than the selector.
-            let last = match range.last == key.selector.max() && place.up == 0 {
+            // The load may have more bits than the field.
+            let last = match range.last == key.field.max() && place.up == 0 {
                 true => all(place.load.bytes),
                 false => last,
             };
@@ -137,8 +137,8 @@ impl Site<'_> {
     }
 
     fn is_link(&self, key: &Key, patterns: &[LinkPattern], negate: bool, test: &Test) -> bool {
-        let (number, name) = match key.selector {
-            Selector::Input => (IIF, IIFNAME),
+        let (number, name) = match key.field {
+            Field::Input => (IIF, IIFNAME),
             _ => (OIF, OIFNAME),
         };
         match (test, patterns) {
@@ -159,12 +159,12 @@ impl Site<'_> {
         }
     }
 
-    /// Where the kernel finds the selector of a key, if in this load.
+    /// Where the kernel finds the field of a key, if in this load.
     pub(super) fn place_of(&self, key: &Key, load: &Load) -> Option<Place> {
         self.places(key).into_iter().find(|place| place.load.as_key() == *load)
     }
 
-    /// All places where the kernel may find the selector of a key.
+    /// All places where the kernel may find the field of a key.
     fn places(&self, key: &Key) -> Vec<Place> {
         let whole = |location, offset, bytes| Place::new(location, offset, bytes, key.mask);
         let payload = |base, offset, bytes| whole(Location::Payload(base), offset, bytes);
@@ -175,66 +175,67 @@ impl Site<'_> {
         let (is_4, is_6) = (self.version == Some(4), self.version == Some(6));
         let mut places = Vec::new();
         let mut add = |is: bool, place: Place| places.extend(is.then_some(place));
-        match key.selector {
-            Selector::EtherType => {
+        match key.field {
+            Field::EtherType => {
                 add(true, meta(PROTOCOL));
                 add(!self.is_at_device, link(12, 2));
             }
-            Selector::EtherSource => add(true, link(6, 6)),
-            Selector::EtherDestination => add(true, link(0, 6)),
-            Selector::VlanId => add(true, link(14, 2)),
-            Selector::VlanPriority => add(true, link(14, 1).shifted(5, 0)),
-            Selector::Source4 => add(is_4, network(12, 4)),
-            Selector::Destination4 => add(is_4, network(16, 4)),
-            Selector::Source6 => add(is_6, network(8, 16)),
-            Selector::Destination6 => add(is_6, network(24, 16)),
-            Selector::Protocol => {
+            Field::EtherSource => add(true, link(6, 6)),
+            Field::EtherDestination => add(true, link(0, 6)),
+            Field::VlanId => add(true, link(14, 2)),
+            Field::VlanPriority => add(true, link(14, 1).shifted(5, 0)),
+            Field::Source4 => add(is_4, network(12, 4)),
+            Field::Destination4 => add(is_4, network(16, 4)),
+            Field::Source6 => add(is_6, network(8, 16)),
+            Field::Destination6 => add(is_6, network(24, 16)),
+            Field::Protocol => {
                 add(true, meta(L4PROTO));
                 add(is_4 && !self.is_at_device, network(9, 1));
             }
-            Selector::NextHeader6 => add(is_6, network(6, 1)),
-            Selector::SourcePort => add(true, transport(0, 2)),
-            Selector::DestinationPort => add(true, transport(2, 2)),
-            Selector::TcpFlags => add(true, transport(13, 1)),
-            Selector::IcmpType => add(true, transport(0, 1)),
-            Selector::IcmpCode => add(true, transport(1, 1)),
-            Selector::TrafficClass => {
+            Field::NextHeader6 => add(is_6, network(6, 1)),
+            Field::SourcePort => add(true, transport(0, 2)),
+            Field::DestinationPort => add(true, transport(2, 2)),
+            Field::TcpFlags => add(true, transport(13, 1)),
+            Field::IcmpType => add(true, transport(0, 1)),
+            Field::IcmpCode => add(true, transport(1, 1)),
+            Field::TrafficClass => {
                 add(is_4, network(1, 1));
                 add(is_6, network(0, 2).shifted(4, 0));
             }
-            Selector::Length => {
-                // The selector has fewer bits than the kernel's number.
-                let mask = if key.mask == key.selector.max() { all(4) } else { key.mask };
+            Field::Length => {
+                // The field has fewer bits than the kernel's number.
+                let mask = if key.mask == key.field.max() { all(4) } else { key.mask };
                 let of_meta = Place { load: Load { mask, ..Load::meta(LEN) }, up: 0, down: 0 };
                 add(true, of_meta);
                 add(is_4 && !self.is_at_device, network(2, 2));
             }
-            Selector::Ttl => {
+            Field::Ttl => {
                 add(is_4, network(8, 1));
                 add(is_6, network(7, 1));
             }
-            Selector::Fragment => {
+            Field::Fragment => {
                 let offset = key.mask & !0x1fff == 0;
                 let more = key.mask == 0x2000;
                 let extension = whole(Location::Extension(44), 2, 2);
                 add(offset, extension.shifted(3, 0));
                 add(more, whole(Location::Extension(44), 3, 1).shifted(0, 13));
             }
-            Selector::Mark => add(true, meta(MARK)),
-            Selector::Payload { base, offset, bytes } => {
+            Field::Mark => add(true, meta(MARK)),
+            Field::Payload { base, offset, bytes } => {
                 add(true, payload(base, offset.into(), bytes.into()));
             }
-            Selector::IpVersion
-            | Selector::TransportLength
-            | Selector::FragmentOffset
-            | Selector::Input
-            | Selector::Output => {}
+            Field::IpVersion
+            | Field::TransportLength
+            | Field::FragmentOffset
+            | Field::Input
+            | Field::Output
+            | Field::InSet { .. } => {}
         }
         places
     }
 }
 
-/// A load, and the position of a selector's number in it.
+/// A load, and the position of a field's number in it.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) load: Load,
@@ -247,14 +248,14 @@ impl Place {
         Self { load: Load { location, offset, bytes, mask }, up: 0, down: 0 }
     }
 
-    /// Moves the selector's number up or down in the load.
+    /// Moves the field's number up or down in the load.
     const fn shifted(mut self, up: u32, down: u32) -> Self {
         self.load.mask = self.load.mask << up >> down;
         (self.up, self.down) = (up, down);
         self
     }
 
-    /// Converts a number of the selector into one of the load.
+    /// Converts a number of the field into one of the load.
     pub(super) fn number(&self, number: u128) -> Option<u128> {
         let moved = number.checked_shl(self.up)? >> self.down;
         (moved <= all(self.load.bytes)).then_some(moved)
@@ -285,7 +286,7 @@ pub(super) fn name_range(pattern: &LinkPattern) -> Option<(u128, u128)> {
 
 /// Says whether `test` is the presence of a fragment header, on any IPv6 packet.
 pub(super) fn is_presence(one: &Match, test: &Test) -> bool {
-    let presence = Match::in_ranges(Selector::Fragment, [Range::new(0, Selector::Fragment.max())]);
+    let presence = Match::in_ranges(Field::Fragment, [Range::new(0, Field::Fragment.max())]);
     let there = Load::whole(Location::Presence(44), 0, 1);
     *one == presence && test.number() == Some((there, 1))
 }

@@ -6,7 +6,7 @@ use super::condition::{Datum, Entry, Load};
 use super::elements::{in_one_form, is_number_of_device};
 use super::listed::{Site, name_range};
 use tollway_firewall::ir::{
-    Datum as ListedDatum, Elements, Item, Key, LinkPattern, Range, Selector, Verdict,
+    Datum as ListedDatum, Elements, Field, Item, Key, LinkPattern, Range, Verdict,
 };
 
 /// Stands for a verdict that is unsupported in any case.
@@ -80,8 +80,8 @@ impl Site<'_> {
 
     /// The load with all bytes by which nft knows the key.
     fn lies(&self, key: &Key, load: &Load) -> Option<Load> {
-        match key.selector {
-            Selector::Input | Selector::Output | Selector::IpVersion => Some(*load),
+        match key.field {
+            Field::Input | Field::Output | Field::IpVersion => Some(*load),
             _ => self.place_of(key, load).map(|place| place.load),
         }
     }
@@ -94,7 +94,7 @@ impl Site<'_> {
     }
 
     fn range(&self, range: Range, key: &Key, load: &Load) -> Option<(u128, u128)> {
-        if key.selector == Selector::IpVersion {
+        if key.field == Field::IpVersion {
             return match (range.first, range.last) {
                 (4, 4) => Some((2, 2)),
                 (6, 6) => Some((10, 10)),

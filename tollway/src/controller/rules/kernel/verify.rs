@@ -16,8 +16,8 @@ use super::listed::{Site, is_presence};
 use super::merged::apart;
 use super::program::{Act, Part, parts};
 use tollway_firewall::ir::{
-    Action, Chain, ChainId, Counter, Family, Hook, Limit, LimitUnit, Match, PayloadBase, Place,
-    Range, Reject, Rule, Ruleset, Selector, Set, SetId, Step, Target, Verdict,
+    Action, Chain, ChainId, Counter, Family, Field, Hook, Limit, LimitUnit, Match, PayloadBase,
+    Place, Range, Reject, Rule, Ruleset, Set, SetId, Step, Target, Verdict,
 };
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
@@ -69,11 +69,11 @@ fn without_ports(steps: &[Step], expressions: &[Expression]) -> Option<Rule> {
     if !expressions.iter().any(is_module) {
         return None;
     }
-    let cut_off = Match::in_ranges(Selector::TransportLength, [Range::new(0, 3)]);
-    let is_port = |selector| matches!(selector, Selector::SourcePort | Selector::DestinationPort);
+    let cut_off = Match::in_ranges(Field::TransportLength, [Range::new(0, 3)]);
+    let is_port = |field| matches!(field, Field::SourcePort | Field::DestinationPort);
     // Conditions only: any other step before it belongs to the rule itself.
     let before = steps.iter().take_while(|step| {
-        matches!(step, Step::Match(_)) && !step.keys().iter().any(|key| is_port(key.selector))
+        matches!(step, Step::Match(_)) && !step.keys().iter().any(|key| is_port(key.field))
     });
     let mut steps: Vec<_> = before.cloned().collect();
     steps.push(Step::Match(cut_off));
@@ -245,10 +245,8 @@ impl Verifier<'_> {
                 known.iter().flat_map(Test::loads).any(|load| load.location == header)
             }
             Some((load, 0x8100)) if load == Load::payload(PayloadBase::Link, 12, 2) => {
-                let is_tag =
-                    |selector| matches!(selector, Selector::VlanId | Selector::VlanPriority);
-                self.is_at_device
-                    && steps.iter().flat_map(Step::keys).any(|key| is_tag(key.selector))
+                let is_tag = |field| matches!(field, Field::VlanId | Field::VlanPriority);
+                self.is_at_device && steps.iter().flat_map(Step::keys).any(|key| is_tag(key.field))
             }
             Some(_) => {
                 let own = match self.family {
@@ -283,15 +281,15 @@ impl Verifier<'_> {
         let network = |offset, bytes| Load::payload(PayloadBase::Network, offset, bytes);
         let one = if *load == Load::meta(NFPROTO) {
             let version = Test::range(*load, *first, *last, false).version(self.is_at_device)?;
-            Match::is(Selector::IpVersion, version.into())
+            Match::is(Field::IpVersion, version.into())
         } else if *load == Load::meta(L4PROTO)
             || ip == Some(4) && !self.is_at_device && *load == network(9, 1)
         {
-            Match::is(Selector::Protocol, *first)
+            Match::is(Field::Protocol, *first)
         } else if *load == Load::meta(PROTOCOL) {
-            Match::is(Selector::EtherType, *first)
+            Match::is(Field::EtherType, *first)
         } else if ip == Some(6) && *load == network(6, 1) {
-            Match::is(Selector::NextHeader6, *first)
+            Match::is(Field::NextHeader6, *first)
         } else {
             return None;
         };
@@ -377,7 +375,7 @@ fn is_rate(own: &Rate, limit: &Limit, over: bool) -> bool {
 
 /// Says whether no packet fulfils the condition.
 fn is_never(one: &Match) -> bool {
-    *one == Match::in_ranges(Selector::IpVersion, [])
+    *one == Match::in_ranges(Field::IpVersion, [])
 }
 
 fn is_of_link(test: &Test) -> bool {

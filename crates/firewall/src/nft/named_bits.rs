@@ -1,8 +1,8 @@
-//! The fields of a packet that nft has names for (`src/proto.c`, `src/meta.c`), as selectors.
+//! What nft has names for (`src/proto.c`, `src/meta.c`): fields, and bits of fields.
 
-use crate::ir::{Key, PayloadBase, Selector};
+use crate::ir::{Field, Key, PayloadBase};
 
-/// What the values of a field mean, which decides which names they may have.
+/// What the values of named bits mean, which decides which names they may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Plain,
@@ -25,12 +25,12 @@ pub(super) enum Kind {
     Link,
 }
 
-/// What nft has a name for: bits of a selector, and their meaning.
+/// What nft has a name for: bits of a field, and their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct NamedBits {
-    /// The selector, and which of its bits.
+    /// The field, and which of its bits.
     pub(super) key: Key,
-    /// Number of bits of the selector below them.
+    /// Number of bits of the field below them.
     pub(super) shift: u32,
     /// Number of bits.
     pub(super) width: u32,
@@ -39,16 +39,16 @@ pub(super) struct NamedBits {
 }
 
 impl NamedBits {
-    pub(super) fn whole(selector: Selector, kind: Kind) -> Self {
-        Self { key: selector.into(), shift: 0, width: selector.bits(), kind }
+    pub(super) fn whole(field: Field, kind: Kind) -> Self {
+        Self { key: field.into(), shift: 0, width: field.bits(), kind }
     }
 
-    const fn part(selector: Selector, shift: u32, width: u32, kind: Kind) -> Self {
-        let key = Key::masked(selector, ((1 << width) - 1) << shift);
+    const fn part(field: Field, shift: u32, width: u32, kind: Kind) -> Self {
+        let key = Key::masked(field, ((1 << width) - 1) << shift);
         Self { key, shift, width, kind }
     }
 
-    /// Bits of a header, from `offset` on; `None` if they are more than a selector can hold.
+    /// Bits of a header, from `offset` on; `None` if they are more than a field can hold.
     pub(super) fn of_header(
         base: PayloadBase,
         offset: u64,
@@ -59,13 +59,13 @@ impl NamedBits {
         let (first, last) = (offset / 8, end.div_ceil(8));
         let bytes = u8::try_from(last - first).ok().filter(|bytes| (1..=16).contains(bytes))?;
         let width = u32::try_from(width).ok().filter(|width| (1..=128).contains(width))?;
-        let selector = Selector::Payload { base, offset: u8::try_from(first).ok()?, bytes };
+        let field = Field::Payload { base, offset: u8::try_from(first).ok()?, bytes };
         let shift = u32::try_from(last * 8 - end).ok()?;
         let mask = u128::MAX >> (128 - width) << shift;
-        Some(Self { key: Key::masked(selector, mask), shift, width, kind })
+        Some(Self { key: Key::masked(field, mask), shift, width, kind })
     }
 
-    /// Those of them that a mask of their number leaves.
+    /// Those of them that are in a mask of their number.
     pub(super) fn masked(mut self, mask: u128) -> Self {
         self.key.mask &= mask.checked_shl(self.shift).unwrap_or(0);
         self
@@ -87,7 +87,7 @@ pub(super) fn payload(protocol: &str, field: &str) -> Option<NamedBits> {
 /// Bits of a network header that may be invalid.
 pub(super) fn unchecked(offset: u32, bits: u32, kind: Kind) -> NamedBits {
     let (offset, bytes) = ((offset / 8) as u8, (bits / 8) as u8);
-    NamedBits::whole(Selector::Payload { base: PayloadBase::Network, offset, bytes }, kind)
+    NamedBits::whole(Field::Payload { base: PayloadBase::Network, offset, bytes }, kind)
 }
 
 /// The number of a transport protocol that has fields here.
@@ -125,13 +125,13 @@ pub(super) fn icmp_types(protocol: &str, field: &str) -> &'static [u128] {
 /// A field of the packet's metadata.
 pub(super) fn meta(key: &str) -> Option<NamedBits> {
     Some(match key {
-        "length" => NamedBits { width: 32, ..NamedBits::whole(Selector::Length, Kind::Plain) },
-        "protocol" => NamedBits::whole(Selector::EtherType, Kind::EtherType),
-        "nfproto" => NamedBits::whole(Selector::IpVersion, Kind::Nfproto),
-        "l4proto" => NamedBits::whole(Selector::Protocol, Kind::Protocol),
-        "mark" => NamedBits::whole(Selector::Mark, Kind::Plain),
-        "iif" | "iifname" => NamedBits::whole(Selector::Input, Kind::Link),
-        "oif" | "oifname" => NamedBits::whole(Selector::Output, Kind::Link),
+        "length" => NamedBits { width: 32, ..NamedBits::whole(Field::Length, Kind::Plain) },
+        "protocol" => NamedBits::whole(Field::EtherType, Kind::EtherType),
+        "nfproto" => NamedBits::whole(Field::IpVersion, Kind::Nfproto),
+        "l4proto" => NamedBits::whole(Field::Protocol, Kind::Protocol),
+        "mark" => NamedBits::whole(Field::Mark, Kind::Plain),
+        "iif" | "iifname" => NamedBits::whole(Field::Input, Kind::Link),
+        "oif" | "oifname" => NamedBits::whole(Field::Output, Kind::Link),
         _ => return None,
     })
 }
@@ -139,25 +139,25 @@ pub(super) fn meta(key: &str) -> Option<NamedBits> {
 /// A field of the IPv6 fragment header.
 pub(super) fn fragment(field: &str) -> Option<NamedBits> {
     match field {
-        "frag-off" => Some(NamedBits::part(Selector::Fragment, 0, 13, Kind::Plain)),
-        "more-fragments" => Some(NamedBits::part(Selector::Fragment, 13, 1, Kind::Plain)),
+        "frag-off" => Some(NamedBits::part(Field::Fragment, 0, 13, Kind::Plain)),
+        "more-fragments" => Some(NamedBits::part(Field::Fragment, 13, 1, Kind::Plain)),
         _ => None,
     }
 }
 
 fn ether(field: &str) -> Option<NamedBits> {
     Some(match field {
-        "saddr" => NamedBits::whole(Selector::EtherSource, Kind::Mac),
-        "daddr" => NamedBits::whole(Selector::EtherDestination, Kind::Mac),
-        "type" => NamedBits::whole(Selector::EtherType, Kind::EtherType),
+        "saddr" => NamedBits::whole(Field::EtherSource, Kind::Mac),
+        "daddr" => NamedBits::whole(Field::EtherDestination, Kind::Mac),
+        "type" => NamedBits::whole(Field::EtherType, Kind::EtherType),
         _ => return None,
     })
 }
 
 fn vlan(field: &str) -> Option<NamedBits> {
     Some(match field {
-        "id" => NamedBits::whole(Selector::VlanId, Kind::Plain),
-        "pcp" => NamedBits::whole(Selector::VlanPriority, Kind::Plain),
+        "id" => NamedBits::whole(Field::VlanId, Kind::Plain),
+        "pcp" => NamedBits::whole(Field::VlanPriority, Kind::Plain),
         _ => return None,
     })
 }
@@ -170,16 +170,16 @@ fn ip(field: &str) -> Option<NamedBits> {
     Some(match field {
         "version" => return network(0, 4),
         "hdrlength" => return network(4, 4),
-        "dscp" => NamedBits::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
-        "ecn" => NamedBits::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
-        "length" => NamedBits::whole(Selector::Length, Kind::Plain),
+        "dscp" => NamedBits::part(Field::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => NamedBits::part(Field::TrafficClass, 0, 2, Kind::Ecn),
+        "length" => NamedBits::whole(Field::Length, Kind::Plain),
         "id" => return network(32, 16),
         "frag-off" => return network(48, 16),
-        "ttl" => NamedBits::whole(Selector::Ttl, Kind::Plain),
-        "protocol" => NamedBits::whole(Selector::Protocol, Kind::Protocol),
+        "ttl" => NamedBits::whole(Field::Ttl, Kind::Plain),
+        "protocol" => NamedBits::whole(Field::Protocol, Kind::Protocol),
         "checksum" => return network(80, 16),
-        "saddr" => NamedBits::whole(Selector::Source4, Kind::Ip4),
-        "daddr" => NamedBits::whole(Selector::Destination4, Kind::Ip4),
+        "saddr" => NamedBits::whole(Field::Source4, Kind::Ip4),
+        "daddr" => NamedBits::whole(Field::Destination4, Kind::Ip4),
         _ => return None,
     })
 }
@@ -187,14 +187,14 @@ fn ip(field: &str) -> Option<NamedBits> {
 fn ip6(field: &str) -> Option<NamedBits> {
     Some(match field {
         "version" => return network(0, 4),
-        "dscp" => NamedBits::part(Selector::TrafficClass, 2, 6, Kind::Dscp),
-        "ecn" => NamedBits::part(Selector::TrafficClass, 0, 2, Kind::Ecn),
+        "dscp" => NamedBits::part(Field::TrafficClass, 2, 6, Kind::Dscp),
+        "ecn" => NamedBits::part(Field::TrafficClass, 0, 2, Kind::Ecn),
         "flowlabel" => return network(12, 20),
         "length" => return network(32, 16),
-        "nexthdr" => NamedBits::whole(Selector::NextHeader6, Kind::Protocol),
-        "hoplimit" => NamedBits::whole(Selector::Ttl, Kind::Plain),
-        "saddr" => NamedBits::whole(Selector::Source6, Kind::Ip6),
-        "daddr" => NamedBits::whole(Selector::Destination6, Kind::Ip6),
+        "nexthdr" => NamedBits::whole(Field::NextHeader6, Kind::Protocol),
+        "hoplimit" => NamedBits::whole(Field::Ttl, Kind::Plain),
+        "saddr" => NamedBits::whole(Field::Source6, Kind::Ip6),
+        "daddr" => NamedBits::whole(Field::Destination6, Kind::Ip6),
         _ => return None,
     })
 }
@@ -205,8 +205,8 @@ fn icmp(six: bool, field: &str) -> Option<NamedBits> {
         false => (Kind::IcmpType, Kind::IcmpCode),
     };
     let (offset, bits) = match (field, six) {
-        ("type", _) => return Some(NamedBits::whole(Selector::IcmpType, types)),
-        ("code", _) => return Some(NamedBits::whole(Selector::IcmpCode, codes)),
+        ("type", _) => return Some(NamedBits::whole(Field::IcmpType, types)),
+        ("code", _) => return Some(NamedBits::whole(Field::IcmpCode, codes)),
         ("checksum", _) => (16, 16),
         ("id", _) | ("max-delay", true) => (32, 16),
         ("sequence", _) => (48, 16),
@@ -220,10 +220,10 @@ fn icmp(six: bool, field: &str) -> Option<NamedBits> {
 fn transport(protocol: &str, field: &str) -> Option<NamedBits> {
     let ports = matches!(protocol, "tcp" | "udp" | "udplite" | "dccp" | "sctp" | "th");
     match field {
-        "sport" if ports => return Some(NamedBits::whole(Selector::SourcePort, Kind::Plain)),
-        "dport" if ports => return Some(NamedBits::whole(Selector::DestinationPort, Kind::Plain)),
+        "sport" if ports => return Some(NamedBits::whole(Field::SourcePort, Kind::Plain)),
+        "dport" if ports => return Some(NamedBits::whole(Field::DestinationPort, Kind::Plain)),
         "flags" if protocol == "tcp" => {
-            return Some(NamedBits::whole(Selector::TcpFlags, Kind::TcpFlags));
+            return Some(NamedBits::whole(Field::TcpFlags, Kind::TcpFlags));
         }
         _ => {}
     }
