@@ -2,7 +2,7 @@
 
 use tollway::rule_files::{Language, parse};
 use tollway_dataplane::epoch::Epochs;
-use tollway_firewall::eval::Link;
+use tollway_firewall::links::Link;
 use tollway_firewall::mistake::report;
 use tollway_firewall::offload::offload;
 use tollway_firewall::program::{self, ProgramError};

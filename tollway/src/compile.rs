@@ -25,8 +25,8 @@ use tollway_dataplane::tables::{Tables, TablesError};
 use crate::model::{Link, LinkIndex, LinkKind, Model, VrfIndex};
 use routes::Compiler;
 pub(crate) use routes::is_never_forwarded;
-use tollway_firewall::eval;
 use tollway_firewall::hops::{self, HopError};
+use tollway_firewall::links::Link as RuleLink;
 use tollway_firewall::program::{self, ProgramError};
 use tollway_net::VlanProtocol;
 
@@ -190,10 +190,10 @@ pub fn rules(
 
 /// The links of a model in the form that rules need, by number.
 #[must_use]
-pub fn rule_links(model: &Model) -> Vec<eval::Link> {
+pub fn rule_links(model: &Model) -> Vec<RuleLink> {
     let vrf_devices = model.kernel_rules.as_ref().map(|kernel| &kernel.vrf_devices[..]);
     let vrf_device = |index: usize| vrf_devices?.get(index)?.clone();
-    let link = |(index, link): (usize, &Link)| eval::Link {
+    let link = |(index, link): (usize, &Link)| RuleLink {
         name: link.name.clone(),
         vrf: model.vrfs.get(link.vrf.0).map(|vrf| vrf.name.clone()).unwrap_or_default(),
         on: match link.kind {

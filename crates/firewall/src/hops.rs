@@ -9,8 +9,8 @@ use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
 use tollway_dataplane::next_hops::Action as NextAction;
 use tollway_dataplane::tables::Tables;
 
-use super::eval::Link;
 use super::ir::{Action, Place, Ruleset, Step};
+use super::links::Link;
 
 /// Why a rule cannot send packets to its target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
 
-use super::eval::Link;
 use super::ir::{self, Ruleset};
+use super::links::Link;
 use super::{log, undone};
 use levels::Level;
 use live::Live;

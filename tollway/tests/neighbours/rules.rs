@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tollway::controller::rules::{self, Event, Follower, Reading};
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::Filter;
-use tollway_firewall::eval::Link;
 use tollway_firewall::ir::{Elements, Ruleset};
+use tollway_firewall::links::Link;
 use tollway_firewall::program;
 
 use super::namespaces::{Process, sh};

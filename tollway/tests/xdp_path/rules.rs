@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollway_dataplane::stages::filter::Count;
 use tollway_firewall::carry::carried;
-use tollway_firewall::eval::Link;
 use tollway_firewall::ir::*;
+use tollway_firewall::links::Link;
 use tollway_firewall::program;
 
 use crate::bench::Bench;

@@ -5,10 +5,11 @@ mod naive;
 pub(crate) mod random;
 
 use super::read;
-use crate::eval::{self, Fate, Link, Packet};
 use crate::ir::{Action, Hook, Reject, Ruleset, Step};
+use crate::links::Link;
 use crate::mistake::report;
 use crate::program;
+use crate::testkit::eval::{self, Fate, Packet};
 use etherparse::{IpFragOffset, PacketBuilder};
 use tollway_dataplane::epoch::Epochs;
 

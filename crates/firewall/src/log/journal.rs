@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollway_dataplane::stages::filter::State;
 
 use super::Logger;
-use crate::eval::Link;
 use crate::ir::Ruleset;
+use crate::links::Link;
 use tollway_capture::CaptureError;
 
 /// The active logger; cheap to clone. Only the worker's thread drains and replaces it.

@@ -21,8 +21,8 @@ use tollway_dataplane::stages::filter::{Limit, LimitUnit, Logged, State};
 
 pub use journal::Journal;
 
-use super::eval::Link;
 use super::ir::{Action, Log, Ruleset, Step};
+use super::links::Link;
 use tollway_capture::{CaptureError, CaptureWriter};
 
 /// Lines per second of one log statement. A line costs as much as a thousand packets, so without this limit

@@ -5,8 +5,8 @@
 //! hook prerouting once for that device and once for the VRF (`vrf_ip_rcv`, `drivers/net/vrf.c`). From then
 //! on its ingress device is the VRF.
 
-use crate::eval::Link;
 use crate::ir::LinkPattern;
+use crate::links::Link;
 
 /// The links that rules see in place of the packets' own; one without a name matches nothing.
 pub(super) struct Level {

@@ -7,11 +7,11 @@ use super::context::{EnclosingChain, Label, ProgramContext, TooMany};
 use super::levels::Level;
 use super::live::Live;
 use super::parts::{Part, cut};
-use crate::eval::Link;
 use crate::hops::hops;
 use crate::ir::{
     self, Action, Base, Chain, ChainId, Family, Field, Hook, Match, Policy, Ruleset, Step, Test,
 };
+use crate::links::Link;
 use crate::undone::At;
 
 /// The program under construction; jumps refer to labels instead of rule numbers.

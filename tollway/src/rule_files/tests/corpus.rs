@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use super::super::script::load;
 use super::frames::{self, Given};
-use tollway_firewall::eval::{self, Fate, Packet, State};
 use tollway_firewall::ir::{Hook, Reject, Ruleset};
+use tollway_firewall::testkit::eval::{self, Fate, Packet, State};
 
 /// Every file of the corpus.
 pub(super) fn files() -> Vec<PathBuf> {

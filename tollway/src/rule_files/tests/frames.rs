@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use tollway_firewall::eval::Link;
 use tollway_firewall::ir::Hook;
+use tollway_firewall::links::Link;
 
 /// A packet, and where and when it arrives.
 pub(super) struct Given {

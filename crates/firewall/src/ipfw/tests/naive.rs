@@ -1,13 +1,13 @@
 //! A second implementation of ipfw, in the manner of `ipfw_chk`: one rule after the other by position, on the
 //! packet's bytes. It shares only the parsed rules with the front end.
 
-use crate::eval::Fate;
 use crate::ipfw::list::List;
 use crate::ipfw::rule::{
     Action, Bits, LinkSelector, Links, Lookup, RejectKind, Rule, Side, Term, Test,
 };
 use crate::ipfw::table::{Key, Table};
 use crate::ir::Reject;
+use crate::testkit::eval::Fate;
 
 /// The rules that a packet meets.
 pub(super) struct Naive<'a> {

@@ -3,11 +3,11 @@
 use tollway_dataplane::epoch::Epochs;
 
 use super::naive::{Naive, Passing};
-use crate::eval::{self, Fate, Packet};
 use crate::ipfw::list::List;
 use crate::ir::{Hook, Ruleset};
 use crate::mistake::{Ledger, report};
 use crate::program::tests::{Dice, compare_one, links, plain};
+use crate::testkit::eval::{self, Fate, Packet};
 use crate::{ipfw, program};
 
 const ADDRESSES: &[&str] = &[

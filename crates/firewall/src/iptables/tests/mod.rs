@@ -8,8 +8,9 @@ mod saves;
 mod verdicts;
 
 use super::read;
-use crate::eval::{self, Fate, Link, Packet, State};
 use crate::ir::{Family, Hook, Ruleset};
+use crate::links::Link;
+use crate::testkit::eval::{self, Fate, Packet, State};
 
 /// Reads valid rules.
 fn sound(text: &str, family: Family) -> Ruleset {

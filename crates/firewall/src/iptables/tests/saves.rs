@@ -3,9 +3,9 @@
 use tollway_dataplane::epoch::Epochs;
 
 use super::{fate, sound};
-use crate::eval::{Fate, State};
 use crate::ir::{Action, Family, Hook, Ruleset, Step};
 use crate::program;
+use crate::testkit::eval::{Fate, State};
 
 const V4: [&str; 2] = [include_str!("saves/v4-legacy.save"), include_str!("saves/v4-nft.save")];
 const V6: [&str; 2] = [include_str!("saves/v6-legacy.save"), include_str!("saves/v6-nft.save")];

@@ -1,8 +1,8 @@
 //! Fates of packets.
 
 use super::{fate, forward, sound};
-use crate::eval::{Fate, State};
 use crate::ir::{Action, Family, Log, Reject, Step};
+use crate::testkit::eval::{Fate, State};
 
 /// An IPv4 packet in a frame; `fragment` is the field with flags and offset.
 pub(super) fn four(protocol: u8, fragment: u16, body: &[u8]) -> Vec<u8> {

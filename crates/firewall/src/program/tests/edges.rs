@@ -3,8 +3,9 @@
 use tollway_dataplane::wire::checksum;
 
 use super::Dice;
-use crate::eval::{Link, Packet};
 use crate::ir::*;
+use crate::links::Link;
+use crate::testkit::eval::Packet;
 
 /// A field and a number at the edge of a condition on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,8 +9,8 @@ use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
-use crate::eval::{self, Fate, Packet};
 use crate::ir::Hook;
+use crate::testkit::eval::{self, Fate, Packet};
 
 const HOOKS: [Hook; 5] =
     [Hook::Ingress, Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];

@@ -5,8 +5,8 @@ use tollway_dataplane::epoch::Epochs;
 use super::Dice;
 use super::frames::Frames;
 use super::path_bench::{Done, PathBench};
-use crate::eval::Link;
 use crate::ir::*;
+use crate::links::Link;
 use crate::program::levels::Level;
 
 /// A chain at a hook with one rule for each list of steps.

@@ -18,8 +18,9 @@ use tollway_dataplane::wire::checksum;
 
 use super::super::compile;
 use super::Dice;
-use crate::eval::{self, Fate, Link, Packet};
 use crate::ir::{self, Field, Hook, Ruleset};
+use crate::links::Link;
+use crate::testkit::eval::{self, Fate, Packet};
 use crate::{hops, log};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

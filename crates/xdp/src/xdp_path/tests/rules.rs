@@ -8,8 +8,8 @@ use tollway_dataplane::stages::filter::Count;
 use super::{Bench, Flows as _};
 use crate::testkit::wires::LinkVariant;
 use tollway_firewall::carry::carried;
-use tollway_firewall::eval::Link;
 use tollway_firewall::ir::*;
+use tollway_firewall::links::Link;
 use tollway_firewall::program;
 
 const UDP: u8 = 17;

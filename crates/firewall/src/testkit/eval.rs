@@ -12,12 +12,13 @@ mod packet;
 #[cfg(test)]
 mod tests;
 
-pub use packet::{Link, Packet, Parsed};
+pub use packet::{Packet, Parsed};
 
-use super::ir::{
-    Action, Base, Chain, ChainId, Datum, Elements, Family, Hook, Item, Key, Limit, LimitUnit,
-    LinkPattern, Log, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+use crate::ir::{
+    Action, Base, Chain, ChainId, Datum, Elements, Family, Hook, Item, Key, Limit, LimitUnit, Log,
+    Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
+use crate::links::Link;
 
 /// The fate of a packet at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +108,7 @@ pub fn run(
 
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
     // Hooks of bridges have the same names as those of routed packets but are different ones.
-    use super::ir::Family::{Inet, Ip, Ip6, Netdev};
+    use crate::ir::Family::{Inet, Ip, Ip6, Netdev};
     let family =
         matches!((chain.family, packet.version()), (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev, _));
     let device = match base.hook {
@@ -284,18 +285,6 @@ impl<'a> Run<'a, '_> {
                 let element = elements.iter().find(|one| one.key.iter().zip(keys).all(has))?;
                 Some(element.datum.as_ref())
             }
-        }
-    }
-}
-
-impl Link {
-    /// Says whether a pattern matches the link.
-    #[must_use]
-    pub fn is(&self, pattern: &LinkPattern) -> bool {
-        match pattern {
-            LinkPattern::Name(name) => self.name == *name,
-            LinkPattern::Prefix(prefix) => self.name.starts_with(prefix),
-            LinkPattern::Vrf(vrf) => self.vrf == *vrf,
         }
     }
 }

@@ -3,20 +3,7 @@
 use std::net::IpAddr;
 
 use crate::ir::{Field, Hook, PayloadBase};
-
-/// A link, with what rules need to identify it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
-    /// Its name.
-    pub name: String,
-    /// Its VRF's name.
-    pub vrf: String,
-    /// The lower link, if it is a VLAN.
-    pub on: Option<String>,
-    /// The VRF device that it belongs to, if the VRF is a device as in the kernel. Its packets meet
-    /// prerouting once more as if received by that device, and later hooks only so.
-    pub vrf_device: Option<String>,
-}
+use crate::links::Link;
 
 /// A packet at a hook.
 #[derive(Clone, Debug)]
@@ -25,7 +12,7 @@ pub struct Packet<'a> {
     frame: Vec<u8>,
     /// Number of bytes before layer 3.
     l3: usize,
-    /// Whether rules look behind an authentication header; see [`super::Ruleset::past_auth`].
+    /// Whether rules look behind an authentication header; see [`crate::ir::Ruleset::past_auth`].
     pub(super) past_auth: bool,
     /// The ingress link.
     pub input: &'a Link,
