@@ -7,7 +7,6 @@
 mod changes;
 #[path = "../../fuzz/src/config.rs"]
 mod config;
-#[allow(dead_code, reason = "other tests take more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 

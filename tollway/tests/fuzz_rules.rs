@@ -4,7 +4,6 @@
 //! `TOLLWAY_FUZZ_SECONDS` is their number; the changes are the same each time.
 
 mod changes;
-#[allow(dead_code, reason = "other tests take more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 #[path = "../../fuzz/src/rules.rs"]

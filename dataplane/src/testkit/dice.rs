@@ -1,6 +1,9 @@
-//! Random numbers for tests.
+//! Random numbers for tests. Test programs of other crates include this file by its path.
 
-/// A random number generator with the same sequence each time (splitmix64).
+#![allow(dead_code, reason = "each test binary takes what it needs")]
+
+/// A random number generator with the same sequence each time (Steele and others, "Fast splittable
+/// pseudorandom number generators", 2014: splitmix64).
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
@@ -11,6 +14,10 @@ impl Dice {
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ word >> 31
+    }
+
+    pub fn wide(&mut self) -> u128 {
+        u128::from(self.roll()) << 64 | u128::from(self.roll())
     }
 
     /// A number below `end`.

@@ -15,7 +15,8 @@ use tollway_dataplane::fib::{Capacity, Fib};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::prefix::Prefix;
 
-use crate::support::{Family, Noise, Pair};
+use crate::dice::Dice;
+use crate::support::{Family, Pair};
 
 /// The number of addresses that the tests look up, both families together.
 const ADDRESSES: usize = 10_000_000;
@@ -43,46 +44,46 @@ fn load(family: Family) -> Option<Vec<Prefix>> {
 }
 
 /// Generates nested prefixes: each one is random, inside the previous one, or beside it.
-fn generate(family: Family, noise: &mut Noise) -> Vec<Prefix> {
+fn generate(family: Family, dice: &mut Dice) -> Vec<Prefix> {
     let (count, lens): (_, &[u8]) = match family {
         Family::V4 => (901_899, &[8, 12, 16, 18, 19, 20, 21, 22, 22, 23, 24, 24, 24, 24, 24, 24]),
         Family::V6 => (160_147, &[20, 28, 29, 32, 32, 36, 40, 44, 46, 48, 48, 48, 48, 48, 56, 64]),
     };
     let mut last = 0;
     let prefixes = (0..count).map(|_| {
-        let bits = match noise.below(4) {
-            0 => noise.wide(),
-            _ => last ^ (noise.wide() >> (16 + noise.below(16))),
+        let bits = match dice.below(4) {
+            0 => dice.wide(),
+            _ => last ^ (dice.wide() >> (16 + dice.below(16))),
         };
         last = bits;
-        family.prefix(bits, lens[noise.below(lens.len())])
+        family.prefix(bits, lens[dice.below(lens.len())])
     });
     prefixes.collect()
 }
 
 fn equals_the_oracle(family: Family, share: usize) {
-    let mut noise = Noise(1);
+    let mut dice = Dice(1);
     let mut table = load(family).unwrap_or_else(|| {
         eprintln!("{} is not there: a generated table", path().display());
-        generate(family, &mut noise)
+        generate(family, &mut dice)
     });
     for at in (1..table.len()).rev() {
-        table.swap(at, noise.below(at + 1));
+        table.swap(at, dice.below(at + 1));
     }
     let fib = Fib::new(Epochs::new(), Capacity::default());
     let mut pair = Pair::new(&fib, family);
     for prefix in &table {
-        let next = NextHopId(1 + noise.below(500) as u32);
+        let next = NextHopId(1 + dice.below(500) as u32);
         pair.insert(&fib, *prefix, next).expect("room");
     }
     let mut addresses = Vec::with_capacity(share);
     addresses.extend(table.iter().flat_map(|prefix| family.edges(*prefix)));
     while addresses.len() < share {
-        let inside = table[noise.below(table.len())];
-        let noise = noise.wide();
+        let inside = table[dice.below(table.len())];
+        let random = dice.wide();
         let hosts = u128::MAX.checked_shr(inside.len().into()).unwrap_or(0);
-        let inside = inside.bits() | noise & hosts;
-        addresses.push(family.address(if noise.is_multiple_of(4) { noise } else { inside }));
+        let inside = inside.bits() | random & hosts;
+        addresses.push(family.address(if random.is_multiple_of(4) { random } else { inside }));
     }
     pair.check(&fib, &addresses);
 
@@ -93,7 +94,7 @@ fn equals_the_oracle(family: Family, share: usize) {
         pair.oracle.remove(*prefix);
     }
     for prefix in &table[third..2 * third] {
-        let next = NextHopId(1 + noise.below(500) as u32);
+        let next = NextHopId(1 + dice.below(500) as u32);
         pair.insert(&fib, *prefix, next).expect("room");
     }
     pair.check(&fib, &addresses[..table.len() * 4]);

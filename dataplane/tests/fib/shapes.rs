@@ -7,7 +7,8 @@ use tollway_dataplane::fib::{Capacity, Fib};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::prefix::Prefix;
 
-use crate::support::{Bursts, Family, Noise, Pair};
+use crate::dice::Dice;
+use crate::support::{Bursts, Family, Pair};
 
 const CAPACITY: Capacity = Capacity { roots: 16, nodes: 1 << 17, values: 1 << 22 };
 
@@ -18,19 +19,19 @@ fn new_fib() -> Fib {
     Fib::new(Epochs::new(), CAPACITY)
 }
 
-fn noise_of(family: Family, noise: &mut Noise, count: usize) -> Vec<u128> {
-    (0..count).map(|_| family.address(noise.wide())).collect()
+fn random_addresses(family: Family, dice: &mut Dice, count: usize) -> Vec<u128> {
+    (0..count).map(|_| family.address(dice.wide())).collect()
 }
 
 /// Builds a table and checks it, then removes its routes in another order and checks the rest.
 fn holds(family: Family, table: &[(Prefix, NextHopId)]) {
-    let (fib, mut noise) = (new_fib(), Noise(5));
+    let (fib, mut dice) = (new_fib(), Dice(5));
     let mut pair = Pair::new(&fib, family);
     for (prefix, next) in table {
         pair.insert(&fib, *prefix, *next).expect("room");
     }
     pair.check_edges(&fib);
-    let addresses = noise_of(family, &mut noise, 1000);
+    let addresses = random_addresses(family, &mut dice, 1000);
     pair.check(&fib, &addresses);
     if table.len() < 1000 {
         for address in table.iter().flat_map(|(prefix, _)| family.edges(*prefix)) {
@@ -39,7 +40,7 @@ fn holds(family: Family, table: &[(Prefix, NextHopId)]) {
     }
     let mut left: Vec<_> = table.iter().map(|(prefix, _)| *prefix).collect();
     while !left.is_empty() {
-        let prefix = left.swap_remove(noise.below(left.len()));
+        let prefix = left.swap_remove(dice.below(left.len()));
         pair.remove(&fib, prefix).expect("room");
         pair.check(&fib, &family.edges(prefix));
         if left.len().is_multiple_of(table.len() / 4 + 1) {
@@ -60,12 +61,12 @@ fn nothing_but_a_default_route() {
 #[test]
 fn nothing_but_host_routes() {
     for family in Family::BOTH {
-        let mut noise = Noise(6);
+        let mut dice = Dice(6);
         let hosts = (0..20_000).map(|at| {
             // Every second address is random; the others are close together.
             let near = (at as u128) << (128 - family.width());
-            let bits = if at % 2 == 0 { noise.wide() } else { near | 0x0a << 120 };
-            (family.prefix(bits, family.width()), NextHopId(1 + noise.below(3) as u32))
+            let bits = if at % 2 == 0 { dice.wide() } else { near | 0x0a << 120 };
+            (family.prefix(bits, family.width()), NextHopId(1 + dice.below(3) as u32))
         });
         holds(family, &hosts.collect::<Vec<_>>());
     }
@@ -117,16 +118,16 @@ fn a_top_that_widens() {
         for fill in [12, 16, 20, 24, 32] {
             let fib = new_fib();
             let mut pair = Pair::new(&fib, family);
-            let mut noise = Noise(seed);
+            let mut dice = Dice(seed);
             let mut inserted = Vec::new();
             while inserted.len() < WIDE_FROM + 600 {
-                let len = match noise.below(8) {
-                    0 => noise.below(25) as u8,
-                    1 => noise.below(usize::from(family.width()) + 1) as u8,
+                let len = match dice.below(8) {
+                    0 => dice.below(25) as u8,
+                    1 => dice.below(usize::from(family.width()) + 1) as u8,
                     _ => fill,
                 };
-                let prefix = family.prefix(noise.wide(), len);
-                pair.insert(&fib, prefix, NextHopId(1 + noise.below(5) as u32)).expect("room");
+                let prefix = family.prefix(dice.wide(), len);
+                pair.insert(&fib, prefix, NextHopId(1 + dice.below(5) as u32)).expect("room");
                 inserted.push(prefix);
                 if inserted.len() > WIDE_FROM - 200 && inserted.len().is_multiple_of(100) {
                     pair.check_edges(&fib);
@@ -150,17 +151,17 @@ fn a_top_that_widens() {
 #[test]
 fn roots_mixed_in_a_burst() {
     for family in Family::BOTH {
-        let (fib, mut noise) = (new_fib(), Noise(8));
+        let (fib, mut dice) = (new_fib(), Dice(8));
         let mut pairs: Vec<_> = (0..8).map(|_| Pair::new(&fib, family)).collect();
         for at in 0..4000 {
-            let len = noise.below(usize::from(family.width()) + 1) as u8;
-            let prefix = family.prefix(noise.wide() & 0x0fff_f0f0_0f0f_ffff << 64, len);
-            let next = NextHopId(1 + noise.below(9) as u32);
+            let len = dice.below(usize::from(family.width()) + 1) as u8;
+            let prefix = family.prefix(dice.wide() & 0x0fff_f0f0_0f0f_ffff << 64, len);
+            let next = NextHopId(1 + dice.below(9) as u32);
             pairs[at % 8].insert(&fib, prefix, next).expect("room");
         }
         let mut bursts = Bursts::new(family);
         for _ in 0..2000 {
-            let mut addresses = noise_of(family, &mut noise, BURST);
+            let mut addresses = random_addresses(family, &mut dice, BURST);
             addresses.iter_mut().for_each(|bits| *bits &= 0x0fff_f0f0_0f0f_ffff << 64);
             let found = bursts.lookup(&fib, |lane| pairs[lane % 8].root, &addresses);
             for (lane, (address, next)) in addresses.iter().zip(found).enumerate() {

@@ -8,21 +8,22 @@ use tollway_dataplane::fib::{Capacity, Fib, FibError, Root};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::prefix::Prefix;
 
-use crate::support::{Family, Noise, Pair};
+use crate::dice::Dice;
+use crate::support::{Family, Pair};
 
 const HEADROOM: Capacity = Capacity { roots: 4, nodes: 1 << 12, values: 1 << 16 };
 
 /// A random prefix; some nest, and many share their first bytes.
-fn prefix(family: Family, noise: &mut Noise) -> Prefix {
-    let len = noise.below(usize::from(family.width()) + 1) as u8;
-    let spread = noise.wide() & noise.wide() & noise.wide();
+fn prefix(family: Family, dice: &mut Dice) -> Prefix {
+    let len = dice.below(usize::from(family.width()) + 1) as u8;
+    let spread = dice.wide() & dice.wide() & dice.wide();
     family.prefix(0x0a01_8040_20ff_0001_8000_0000_0000_0001 ^ spread, len)
 }
 
 /// Fills FIBs until insertions fail, then empties them, and does both twice. Checks the whole table
 /// at each error.
 fn runs_full(family: Family, capacity: Capacity, seed: u64) {
-    let mut noise = Noise(seed);
+    let mut dice = Dice(seed);
     let fib = Fib::new(Epochs::new(), capacity);
     let mut pairs = Vec::new();
     while pairs.len() < 2 {
@@ -38,9 +39,9 @@ fn runs_full(family: Family, capacity: Capacity, seed: u64) {
     for _ in 0..2 {
         let (mut errors, mut routes) = (0, Vec::new());
         while errors < 8 && !pairs.is_empty() {
-            let at = noise.below(pairs.len());
-            let prefix = prefix(family, &mut noise);
-            let next = NextHopId(1 + noise.below(9) as u32);
+            let at = dice.below(pairs.len());
+            let prefix = prefix(family, &mut dice);
+            let next = NextHopId(1 + dice.below(9) as u32);
             match pairs[at].insert(&fib, prefix, next) {
                 Ok(()) => routes.push((at, prefix)),
                 Err(error) => {
@@ -55,7 +56,7 @@ fn runs_full(family: Family, capacity: Capacity, seed: u64) {
         }
         // No reader holds any memory, so every removal succeeds.
         while !routes.is_empty() {
-            let (at, prefix) = routes.swap_remove(noise.below(routes.len()));
+            let (at, prefix) = routes.swap_remove(dice.below(routes.len()));
             pairs[at].remove(&fib, prefix).expect("removals have memory kept for them");
             pairs[at].check(&fib, &family.edges(prefix));
             if routes.len().is_multiple_of(64) {
@@ -155,9 +156,9 @@ fn a_next_hop_out_of_range_changes_nothing() {
     for family in Family::BOTH {
         let fib = Fib::new(Epochs::new(), HEADROOM);
         let mut pair = Pair::new(&fib, family);
-        let mut noise = Noise(4);
+        let mut dice = Dice(4);
         for _ in 0..200 {
-            let prefix = prefix(family, &mut noise);
+            let prefix = prefix(family, &mut dice);
             pair.insert(&fib, prefix, NextHopId(NextHopId::MASK)).expect("the last number");
             for next in [NextHopId::MASK + 1, u32::MAX] {
                 let beyond = fib.insert(pair.root, prefix, NextHopId(next));

@@ -15,7 +15,8 @@ use tollway_dataplane::fib::{Capacity, Fib, Root};
 use tollway_dataplane::id::NextHopId;
 use tollway_dataplane::prefix::Prefix;
 
-use crate::support::{Bursts, Family, Noise, Oracle};
+use crate::dice::Dice;
+use crate::support::{Bursts, Family, Oracle};
 
 /// The number of changes, both families together.
 const CHANGES: usize = 1_000_000;
@@ -40,16 +41,16 @@ struct Allowed {
 
 impl Scene {
     fn new(family: Family) -> Self {
-        let mut noise = Noise(9);
+        let mut dice = Dice(9);
         let mut taken = Oracle::default();
         let mut routes = |count: usize, numbers: u32, stable: bool| {
             let mut routes: Vec<(Prefix, NextHopId)> = Vec::new();
             while routes.len() < count {
                 let near =
-                    if routes.is_empty() { 0 } else { routes[noise.below(routes.len())].0.bits() };
-                let bits = near ^ (noise.wide() & noise.wide() & noise.wide());
+                    if routes.is_empty() { 0 } else { routes[dice.below(routes.len())].0.bits() };
+                let bits = near ^ (dice.wide() & dice.wide() & dice.wide());
                 let least = if stable { 4 } else { 1 };
-                let len = least + noise.below(usize::from(family.width() - least + 1)) as u8;
+                let len = least + dice.below(usize::from(family.width() - least + 1)) as u8;
                 let prefix = family.prefix(bits, len);
                 if !taken.has(prefix) {
                     let next = NextHopId(numbers + routes.len() as u32);
@@ -64,7 +65,7 @@ impl Scene {
         let edges = stable.iter().chain(&flapping).flat_map(|(prefix, _)| family.edges(*prefix));
         let mut probes: Vec<_> = edges.map(|address| (address, ())).collect();
         for at in (1..probes.len()).rev() {
-            probes.swap(at, noise.below(at + 1));
+            probes.swap(at, dice.below(at + 1));
         }
         probes.truncate(10_000);
         let probes = probes.into_iter().map(|(address, ())| {
@@ -96,9 +97,9 @@ fn read(
     stop: &AtomicBool,
     seed: u64,
 ) -> u64 {
-    let (mut noise, mut bursts, mut lookups) = (Noise(seed), Bursts::new(family), 0);
+    let (mut dice, mut bursts, mut lookups) = (Dice(seed), Bursts::new(family), 0);
     while !stop.load(Ordering::Relaxed) {
-        let first = noise.below(scene.probes.len() - BURST);
+        let first = dice.below(scene.probes.len() - BURST);
         let some = &scene.probes[first..first + BURST];
         let addresses: Vec<_> = some.iter().map(|(address, _)| *address).collect();
         let found = bursts.lookup(fib, |_| root, &addresses);
@@ -110,7 +111,7 @@ fn read(
         }
         lookups += 2 * BURST as u64;
         reader.pass();
-        if noise.below(200) == 0 {
+        if dice.below(200) == 0 {
             reader.park();
             thread::sleep(Duration::from_micros(20));
             reader.wake();
@@ -158,11 +159,11 @@ fn changes_while_read(family: Family) {
 
 /// Inserts and removes flapping routes at random; returns the number of changes.
 fn write(fib: &Fib, root: Root, scene: &Scene, stop: &AtomicBool) -> usize {
-    let (mut noise, begun) = (Noise(10), Instant::now());
+    let (mut dice, begun) = (Dice(10), Instant::now());
     let mut up = vec![false; scene.flapping.len()];
     let mut changes = 0;
     while changes < CHANGES / 2 && begun.elapsed() < LIMIT && !stop.load(Ordering::Relaxed) {
-        let at = noise.below(up.len());
+        let at = dice.below(up.len());
         let (prefix, next) = scene.flapping[at];
         // The FIB refuses a change while readers hold what it took out, and stays unchanged.
         let done = if up[at] {

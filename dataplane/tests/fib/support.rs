@@ -1,4 +1,4 @@
-//! The shared kit of the FIB tests: random numbers, an oracle, and lookups in bursts.
+//! The shared kit of the FIB tests: families, an oracle, and lookups in bursts.
 
 use prefix_trie::PrefixMap;
 use tollway_dataplane::burst::{BURST, Burst};
@@ -7,28 +7,6 @@ use tollway_dataplane::frame::{FrameAddr, Umem};
 use tollway_dataplane::id::{NextHopId, PortId};
 use tollway_dataplane::prefix::Prefix;
 use tollway_dataplane::stages::route::{V4, V6, look_up};
-
-/// A random number generator with the same sequence each time (Steele and others, "Fast splittable
-/// pseudorandom number generators", 2014).
-#[derive(Clone)]
-pub struct Noise(pub u64);
-
-impl Noise {
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn wide(&mut self) -> u128 {
-        u128::from(self.word()) << 64 | u128::from(self.word())
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.word() % bound as u64) as usize
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tollway::controller::netlink::Settings;
 
-use crate::ip::{Dice, Ip, batch, cables};
+use crate::dice::Dice;
+use crate::ip::{Ip, batch, cables};
 use crate::model::SyncedModel;
 use crate::namespaces::sh;
 use crate::random;

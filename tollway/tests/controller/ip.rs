@@ -52,21 +52,3 @@ pub fn batch(lines: &str) {
     ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     assert!(ip.wait().unwrap().success());
 }
-
-/// Random numbers from a seed.
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// A random number below `count`.
-    pub fn roll(&mut self, count: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % count
-    }
-
-    pub fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
-        from[self.roll(from.len() as u64) as usize]
-    }
-}

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use tollway::controller::netlink::Settings;
 
-use crate::ip::{Dice, Ip, cables};
+use crate::dice::Dice;
+use crate::ip::{Ip, cables};
 use crate::model::SyncedModel;
 use crate::random;
 

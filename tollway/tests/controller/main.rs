@@ -5,6 +5,8 @@
 
 mod audit;
 mod changes;
+#[path = "../../../dataplane/src/testkit/dice.rs"]
+mod dice;
 mod ip;
 mod losses;
 mod model;

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use tollway::controller::netlink::Settings;
 
-use crate::ip::{Dice, Ip, batch, cables};
+use crate::dice::Dice;
+use crate::ip::{Ip, batch, cables};
 use crate::model::SyncedModel;
 
 /// Draws a line for `ip`. The kernel refuses many of these lines, and others change nothing.
 fn line(dice: &mut Dice, lines: &mut String, addresses: bool) {
-    let written = match dice.roll(40) {
+    let written = match dice.below(40) {
         0 => rule(dice, lines),
         1 if addresses => address(dice, lines),
         2..6 => nexthop(dice, lines),
@@ -22,13 +23,13 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     let what = dice.pick(&["add", "append", "prepend", "replace", "change", "del", "del"]);
     let table = dice.pick(&["main", "100", "local"]);
     let metric = dice.pick(&["", "metric 5", "metric 6"]);
-    let (n, m, dev) = (dice.roll(3), dice.roll(4), dice.roll(4));
-    let id = dice.roll(8);
-    if dice.roll(2) == 0 {
-        let len = 22 + dice.roll(3);
-        let dst = format!("192.0.{}.0/{len}", dice.roll(4) >> (24 - len) << (24 - len));
+    let (n, m, dev) = (dice.below(3), dice.below(4), dice.below(4));
+    let id = dice.below(8);
+    if dice.below(2) == 0 {
+        let len = 22 + dice.below(3);
+        let dst = format!("192.0.{}.0/{len}", dice.below(4) >> (24 - len) << (24 - len));
         let tos = dice.pick(&["", "", "tos 0x10"]);
-        let to = match dice.roll(8) {
+        let to = match dice.below(8) {
             0 => format!("nexthop via 10.0.{m}.2 nexthop via 10.0.{n}.3 weight {}", 1 + n),
             1 => format!("nhid {id}"),
             2 => format!("dev a{dev}"),
@@ -40,14 +41,14 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
         let to = if kind.is_empty() { to } else { String::new() };
         return writeln!(lines, "route {what} {kind} {dst} {tos} {metric} table {table} {to}");
     }
-    let len = 46 + dice.roll(3);
-    let dst = format!("2001:db8:{}::/{len}", dice.roll(4) >> (48 - len) << (48 - len));
+    let len = 46 + dice.below(3);
+    let dst = format!("2001:db8:{}::/{len}", dice.below(4) >> (48 - len) << (48 - len));
     // If siblings and other routes share a metric, the kernel does not list all of them: it skips
     // from the first sibling to the last (`fib6_dump_node`).
     let siblings = metric != "metric 5";
     // Other commands can add the same route twice, and the two then look the same.
     let what = if siblings { what } else { dice.pick(&["add", "append", "del"]) };
-    let to = match dice.roll(4) {
+    let to = match dice.below(4) {
         0 if siblings => {
             format!("nexthop via fd00:{m}::2 nexthop via fd00:{n}::3 weight {}", 1 + n)
         }
@@ -57,16 +58,16 @@ fn route(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     };
     let kind = if siblings { "" } else { dice.pick(&["", "", "blackhole", "unreachable"]) };
     let to = if kind.is_empty() { to } else { String::new() };
-    let to = if what == "del" && dice.roll(3) == 0 { String::new() } else { to };
+    let to = if what == "del" && dice.below(3) == 0 { String::new() } else { to };
     writeln!(lines, "route {what} {kind} {dst} {metric} table {table} {to}")
 }
 
 /// Draws next-hop objects for routes. Objects in use are never deleted, as the kernel then deletes
 /// their routes without a message.
 fn nexthop(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
-    let (id, dev) = (dice.roll(4), dice.roll(4));
+    let (id, dev) = (dice.below(4), dice.below(4));
     let router = if id < 2 { format!("10.0.{dev}.9") } else { format!("fd00:{dev}::9") };
-    match dice.roll(4) {
+    match dice.below(4) {
         0 => writeln!(lines, "nexthop replace id {} via {router} dev a{dev}", id + 1),
         1 => writeln!(lines, "nexthop replace id {} group 1/2", 5 + id % 2),
         2 => writeln!(lines, "nexthop replace id 7 group 3,{}/4", 1 + dev),
@@ -79,14 +80,14 @@ fn nexthop(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
 
 fn rule(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     let what = dice.pick(&["add", "del"]);
-    let (pref, table, n) = (100 + dice.roll(4), 100 + dice.roll(2), dice.roll(3));
+    let (pref, table, n) = (100 + dice.below(4), 100 + dice.below(2), dice.below(3));
     writeln!(lines, "rule {what} pref {pref} from 192.0.{n}.0/24 table {table}")
 }
 
 fn address(dice: &mut Dice, lines: &mut String) -> std::fmt::Result {
     let what = dice.pick(&["add", "del"]);
-    let (dev, n) = (dice.roll(4), dice.roll(3));
-    match dice.roll(2) {
+    let (dev, n) = (dice.below(4), dice.below(3));
+    match dice.below(2) {
         0 => writeln!(lines, "address {what} 10.{dev}.{n}.77/24 dev a{dev}"),
         _ => writeln!(lines, "address {what} fd00:{dev}:{n}::77/64 dev a{dev} nodad"),
     }
@@ -127,7 +128,7 @@ pub fn changes() {
 }
 
 /// Number of prefixes of each family, so many that a list takes many datagrams.
-const PREFIXES: u64 = 8000;
+const PREFIXES: usize = 8000;
 
 /// Lines that add a route to each of these prefixes.
 pub fn many() -> String {
@@ -135,20 +136,20 @@ pub fn many() -> String {
     (0..PREFIXES).map(one).collect()
 }
 
-fn v4(n: u64) -> String {
+fn v4(n: usize) -> String {
     format!("192.{}.{}.0/24", 1 + n / 250, n % 250)
 }
 
-fn v6(n: u64) -> String {
+fn v6(n: usize) -> String {
     format!("2001:db8:8000:{n:x}::/64")
 }
 
 /// Changes all over the routes of [many].
 pub fn spread(dice: &mut Dice, count: usize) -> String {
     let mut one = || {
-        let (n, m) = (dice.roll(PREFIXES), 2 + dice.roll(3));
+        let (n, m) = (dice.below(PREFIXES), 2 + dice.below(3));
         let what = dice.pick(&["add", "append", "replace", "del", "del", "del"]);
-        let (dst, router) = match dice.roll(2) {
+        let (dst, router) = match dice.below(2) {
             0 => (v4(n), format!("10.0.0.{m}")),
             _ => (v6(n), format!("fd00::{m}")),
         };

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 
 use super::rules::{Consumer, PATIENCE, SOON, TABLE, nft};
+use crate::dice::Dice;
 
 pub fn changes() {
     nft(TABLE);
@@ -77,17 +78,6 @@ pub fn behind() {
     assert!(consumer.counts.behind > 0, "{:?}", consumer.counts);
 }
 
-/// Random numbers, the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 pub fn random() {
     nft(TABLE);
     nft("add element inet t bad { 192.0.2.1 }; add element inet t nets { 192.0.2.0/24 }");
@@ -109,7 +99,7 @@ pub fn random() {
                     bad.push(one);
                 }
             } else {
-                let one = bad.swap_remove(dice.below(bad.len() as u64) as usize);
+                let one = bad.swap_remove(dice.below(bad.len()));
                 // Not in the same transaction that added it.
                 if !script.contains(&format!(" {one} ")) {
                     script += &format!("delete element inet t bad {{ {one} }}\n");
@@ -119,7 +109,7 @@ pub fn random() {
             }
             // Adjacent ranges, but never overlapping ones.
             let (first, count) = (dice.below(200) * 16, 1 + dice.below(16));
-            let at = |number: u64| format!("10.2.{}.{}", number >> 8, number & 255);
+            let at = |number: usize| format!("10.2.{}.{}", number >> 8, number & 255);
             let net = match count {
                 1 => at(first),
                 _ => format!("{}-{}", at(first), at(first + count - 1)),

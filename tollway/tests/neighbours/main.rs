@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod contents;
+#[path = "../../../dataplane/src/testkit/dice.rs"]
+mod dice;
 mod elements;
 mod follow;
 mod ipsets;

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::chance;
-use crate::ip::{Dice, batch, cables};
+use crate::dice::Dice;
+use crate::ip::{batch, cables};
 use crate::namespaces::sh;
 use crate::tables::{Answer, LINKS, Packet, Router};
 

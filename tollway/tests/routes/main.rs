@@ -5,6 +5,8 @@
 
 mod chance;
 mod compare;
+#[path = "../../../dataplane/src/testkit/dice.rs"]
+mod dice;
 #[path = "../controller/ip.rs"]
 #[allow(dead_code)]
 mod ip;

@@ -25,35 +25,10 @@ use super::place::Layout;
 use super::{ProgramError, compile};
 use crate::ir::{Hook, Ruleset};
 use crate::links::Link;
+use crate::testkit::dice::Dice;
 pub use frames::Frames;
 use path_bench::PathBench;
 use rulesets::Draw;
-
-/// Reproducible random numbers (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.roll() % end as u64) as usize
-    }
-
-    pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())].clone()
-    }
-
-    pub fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// How packets are drawn.
 type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;

@@ -2,7 +2,8 @@
 
 use super::super::script::load;
 use tollway_firewall::ir::Ruleset;
-use tollway_firewall::program::tests::{Dice, million};
+use tollway_firewall::program::tests::million;
+use tollway_firewall::testkit::dice::Dice;
 
 /// What all rulesets contain beside their rules. Each chain leads only to later ones.
 const OBJECTS: &str = "

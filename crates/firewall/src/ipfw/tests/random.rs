@@ -6,7 +6,8 @@ use super::naive::{Naive, Passing};
 use crate::ipfw::list::List;
 use crate::ir::{Hook, Ruleset};
 use crate::mistake::{Ledger, report};
-use crate::program::tests::{Dice, compare_one, links, plain};
+use crate::program::tests::{compare_one, links, plain};
+use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Fate, Packet};
 use crate::{ipfw, program};
 

@@ -4,7 +4,8 @@
 use super::kernel::{Chain, Match, Numbers, Rule, Skb, Target, Verdict, do_table};
 use super::{link, sound};
 use crate::ir::{Action, CounterId, Family, Hook, Ruleset, Step};
-use crate::program::tests::{Dice, Frames, compare_one};
+use crate::program::tests::{Frames, compare_one};
+use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Fate, Packet, State};
 
 /// Tables with their built-in chains, in the order in which packets meet them.

@@ -2,9 +2,9 @@
 
 use tollway_dataplane::wire::checksum;
 
-use super::Dice;
 use crate::ir::*;
 use crate::links::Link;
+use crate::testkit::dice::Dice;
 use crate::testkit::eval::Packet;
 
 /// A field and a number at the edge of a condition on it.

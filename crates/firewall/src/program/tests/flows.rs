@@ -5,11 +5,11 @@ use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::FlowKey;
 
 use super::super::compile;
-use super::Dice;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
 use crate::ir::Hook;
+use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Fate, Packet};
 
 const HOOKS: [Hook; 5] =

@@ -1,9 +1,9 @@
 //! Random packets that the fast path forwards, with numbers that occur in the rules.
 
-use super::Dice;
 use super::edges::{self, Edge};
 use super::path_bench::{MAC, VID};
 use crate::ir::{Field, Match, Ruleset, Step, Test};
+use crate::testkit::dice::Dice;
 
 /// IPv4 addresses to draw from, also used as the lower bits of IPv6 addresses.
 pub(super) const ADDRESSES: [u32; 8] = [

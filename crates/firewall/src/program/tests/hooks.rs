@@ -2,12 +2,12 @@
 
 use tollway_dataplane::epoch::Epochs;
 
-use super::Dice;
 use super::frames::Frames;
 use super::path_bench::{Done, PathBench};
 use crate::ir::*;
 use crate::links::Link;
 use crate::program::levels::Level;
+use crate::testkit::dice::Dice;
 
 /// A chain at a hook with one rule for each list of steps.
 fn chain(hook: Hook, device: Option<&str>, rules: Vec<Vec<Step>>) -> Chain {

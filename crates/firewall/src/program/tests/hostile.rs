@@ -1,8 +1,8 @@
 //! Packets built to get past rules: truncated headers, headers with wrong lengths, fragments of any kind,
 //! chains of extension headers.
 
-use super::Dice;
 use super::frames::Frames;
+use crate::testkit::dice::Dice;
 
 /// A frame of [`Frames`], usually with a defect. Destination and TTL stay, since rules do not decide where it
 /// would go.

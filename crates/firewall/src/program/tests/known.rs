@@ -1,13 +1,14 @@
 //! Recurring flows: the result that the stage stores for a flow is that of its rules, in every burst. Packets
 //! that only look similar do not belong to the flow.
 
+use super::Frames;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS};
 use super::path_bench::PathBench;
-use super::{Dice, Frames};
 use crate::ir::{
     Action, Base, Chain, Counter, Family, Field, Hook, Match, Place, Policy, Range, Rule, Ruleset,
     Step, Verdict,
 };
+use crate::testkit::dice::Dice;
 
 /// Rules that test only addresses, protocol and ports, enough of them for sets of several words.
 fn rules(dice: &mut Dice) -> Ruleset {

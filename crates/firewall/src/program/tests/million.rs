@@ -6,8 +6,9 @@
 
 use std::time::Instant;
 
-use super::{Dice, Frames, compare_drawn, path_bench};
+use super::{Frames, compare_drawn, path_bench};
 use crate::ir::Ruleset;
+use crate::testkit::dice::Dice;
 #[cfg(test)]
 use crate::{ipfw, iptables};
 

@@ -17,9 +17,9 @@ use tollway_dataplane::verdict::{DropReason, PuntReason, Verdict};
 use tollway_dataplane::wire::checksum;
 
 use super::super::compile;
-use super::Dice;
 use crate::ir::{self, Field, Hook, Ruleset};
 use crate::links::Link;
+use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Fate, Packet};
 use crate::{hops, log};
 

@@ -1,9 +1,9 @@
 //! Random rulesets with everything that the intermediate form has.
 
-use super::Dice;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
 use super::path_bench::{LINKS, VID};
 use crate::ir::*;
+use crate::testkit::dice::Dice;
 
 /// A ruleset being drawn.
 pub(super) struct Draw<'a> {

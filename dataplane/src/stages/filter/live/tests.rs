@@ -6,31 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::*;
-
-/// A random number generator with the same sequence each time (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.roll() % end as u64) as usize
-    }
-
-    fn wide(&mut self) -> u128 {
-        u128::from(self.roll()) << 64 | u128::from(self.roll())
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
+use crate::testkit::dice::Dice;
 
 fn set(version: u8, epochs: &Arc<Epochs>) -> LiveSet {
     LiveSet::new("inet t bad", version, epochs, &tries(epochs)).unwrap()
