@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::namespaces::Host;
+
 /// A device of this namespace as a wire, onto which the test sends frames and from which it takes
 /// them.
 pub struct Wire {
@@ -53,6 +55,11 @@ impl Wire {
     /// Opens a wire on a device in a process's network namespace.
     pub fn open_in(process: u32, index: i32) -> io::Result<Self> {
         within(process, move || Self::open(index))
+    }
+
+    /// Opens a wire on a host's device.
+    pub fn at(host: &Host, device: &str) -> Self {
+        Self::open_in(host.0.0.id(), host.ifindex(device).cast_signed()).unwrap()
     }
 
     /// Sends a frame onto the wire.

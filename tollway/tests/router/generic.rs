@@ -138,7 +138,7 @@ fn crafted(net: &Net) -> usize {
         &[0x81, 0, 0, 10, 0x81, 0, 0, 10],
         &[0x88, 0xa8, 0, 20, 0x81, 0, 0, 7, 0x81, 0, 0, 7],
     ];
-    let mut wire = Wire::open_in(net.a.0.0.id(), net.a.ifindex("ha").cast_signed()).unwrap();
+    let mut wire = Wire::at(&net.a, "ha");
     let before = arrived(&net.b);
     for tag in TAGS {
         for subnet in [1, 10, 20, 30] {

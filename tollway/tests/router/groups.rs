@@ -46,12 +46,8 @@ impl Spread {
         let output = sh("ip -oneline link show dev ra");
         let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
         let bytes: Vec<_> = mac.split(':').map(|of| u8::from_str_radix(of, 16).unwrap()).collect();
-        let wire = |host: &Host, device: &str| {
-            let output = host.sh(&format!("ip -oneline link show dev {device}"));
-            Wire::open_in(host.0.0.id(), output.split(':').next().unwrap().parse().unwrap())
-                .unwrap()
-        };
-        let (sender, exits) = (wire(&net.a, "ha"), [wire(&net.b, "hb"), wire(&other, "hc")]);
+        let exits = [Wire::at(&net.b, "hb"), Wire::at(&other, "hc")];
+        let sender = Wire::at(&net.a, "ha");
         assert!(ifindex("ra") > 0);
         Self { net, _other: other, sender, exits, router: bytes.try_into().unwrap() }
     }

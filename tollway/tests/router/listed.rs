@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway::control::ShowRequest;
 
-use super::namespaces::{Host, sh, until};
+use super::namespaces::{sh, until};
 use super::raw;
 use super::running::{KernelRouter, Net};
 use super::socket::Wire;
@@ -27,7 +27,7 @@ impl HostPath {
         sh("ip link set ra address 02:00:00:00:00:0a");
         net.b.sh("ip link set hb address 02:00:00:00:02:02");
         sh("ip -6 neigh replace fd00:2::2 lladdr 02:00:00:00:02:02 dev rb nud permanent");
-        Self { from: wire(&net.a, "ha"), to: wire(&net.b, "hb") }
+        Self { from: Wire::at(&net.a, "ha"), to: Wire::at(&net.b, "hb") }
     }
 
     /// Returns how many of five packets arrive.
@@ -44,12 +44,6 @@ impl HostPath {
         }
         seen
     }
-}
-
-fn wire(host: &Host, device: &str) -> Wire {
-    let output = host.sh(&format!("ip -oneline link show dev {device}"));
-    let number = output.split(':').next().unwrap().parse().unwrap();
-    Wire::open_in(host.0.0.id(), number).unwrap()
 }
 
 /// Returns UDP from fd00:1::2 to port 53 of fd00:2::2 behind extension headers, the first of type

@@ -27,7 +27,7 @@ pub fn beside() {
         net.a.sh(&format!("ip link set {device} up"));
     }
     default_offloads(&net.a);
-    let (mut from, mut to) = (wire(&net.a, "x0"), wire(&net.b, "hb"));
+    let (mut from, mut to) = (Wire::at(&net.a, "x0"), Wire::at(&net.b, "hb"));
     let mut arrives = |tag: &[u8]| {
         while to.receive().unwrap().is_some() {}
         from.send(&frame(tag)).unwrap();
@@ -71,12 +71,6 @@ pub fn beside() {
 fn default_offloads(host: &Host) {
     host.sh("ethtool -K ha txvlan on tx-vlan-stag-hw-insert on");
     sh("ethtool -K ra rxvlan on");
-}
-
-fn wire(host: &Host, device: &str) -> Wire {
-    let output = host.sh(&format!("ip -oneline link show dev {device}"));
-    let number = output.split(':').next().unwrap().parse().unwrap();
-    Wire::open_in(host.0.0.id(), number).unwrap()
 }
 
 /// Returns a packet from 10.0.1.2 to 10.0.2.2, with a tag or none.

@@ -602,8 +602,7 @@ pub fn lookalikes() {
         let mark = [[2; 12].as_slice(), &[0x88, 0xb5], &[mark; 2]].concat();
         [mark, frame.clone()].concat()
     };
-    let index = hosts.0.ifindex("ha").cast_signed();
-    let mut wire = Wire::open_in(hosts.0.0.0.id(), index).unwrap();
+    let mut wire = Wire::at(&hosts.0, "ha");
     let passed = |reason| counts(&programs, A).passed(reason);
     let before = passed(PassReason::Punted);
     // Even with the bypass set, the kernel gets the router's own frames unchanged.

@@ -6,10 +6,10 @@ pub(crate) mod random;
 
 use super::read;
 use crate::ir::{Action, Hook, Reject, Ruleset, Step};
-use crate::links::Link;
 use crate::mistake::report;
 use crate::program;
 use crate::testkit::eval::{self, Fate, Packet};
+use crate::testkit::link;
 use etherparse::{IpFragOffset, PacketBuilder};
 use tollway_dataplane::epoch::Epochs;
 
@@ -30,10 +30,6 @@ fn good(text: &str) -> Ruleset {
     let rules = read(text, "test.rules").unwrap_or_else(|wrong| panic!("{}", report(&wrong)));
     assert_eq!(rules.check(), Ok(()), "{text}");
     rules
-}
-
-fn link(name: &str) -> Link {
-    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
 /// The fate of a packet in both passes.

@@ -3,3 +3,10 @@
 #[path = "../../../../dataplane/src/testkit/dice.rs"]
 pub mod dice;
 pub mod eval;
+
+use crate::links::Link;
+
+/// A link of the main VRF.
+pub fn link(name: &str) -> Link {
+    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
+}

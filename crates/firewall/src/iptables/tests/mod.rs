@@ -9,8 +9,8 @@ mod verdicts;
 
 use super::read;
 use crate::ir::{Family, Hook, Ruleset};
-use crate::links::Link;
 use crate::testkit::eval::{self, Fate, Packet, State};
+use crate::testkit::link;
 
 /// Reads valid rules.
 fn sound(text: &str, family: Family) -> Ruleset {
@@ -20,11 +20,6 @@ fn sound(text: &str, family: Family) -> Ruleset {
     };
     assert_eq!(rules.check(), Ok(()), "{text}");
     rules
-}
-
-/// The links of the tests' packets.
-fn link(name: &str) -> Link {
-    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
 }
 
 /// The fate of a frame from wan0 to lan0 at all hooks.

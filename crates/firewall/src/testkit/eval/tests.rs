@@ -32,7 +32,7 @@ fn chain(hook: Hook, priority: i32, policy: Policy, rules: Vec<Rule>) -> Chain {
 
 fn fate(rules: &Ruleset, frame: &[u8]) -> (Fate, State) {
     assert_eq!(rules.check(), Ok(()));
-    let link = Link { name: "wan0".into(), vrf: "main".into(), on: None, vrf_device: None };
+    let link = crate::testkit::link("wan0");
     let mut state = State::new(rules);
     let mut packet = Packet::new(frame, 14, &link);
     let fate = run(rules, &mut state, Hook::Forward, &mut packet, 0);
