@@ -29,7 +29,7 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
                     before.offload = covered.offload;
                 }
                 // The rule with the counter represents all.
-                if counter(before.rule).is_none() {
+                if before.rule.counter().is_none() {
                     before.rule = covered.rule;
                 }
             }
@@ -64,18 +64,11 @@ fn refusal(chain: &Chain, rule: &Rule, why: &str, file: &str) -> Mistake {
 /// What identifies a rule as written: its line, or else the counter that all its copies share.
 fn own(rule: &Rule) -> Option<(Option<&str>, usize, Option<CounterId>, &str)> {
     let file = rule.place.file.as_deref();
-    match (rule.place.line, counter(rule)) {
+    match (rule.place.line, rule.counter()) {
         (0, None) => None,
         (0, counter) => Some((file, 0, counter, &rule.text)),
         (line, _) => Some((file, line, None, "")),
     }
-}
-
-fn counter(rule: &Rule) -> Option<CounterId> {
-    rule.steps.iter().find_map(|step| match step {
-        Step::Do(Action::Count(counter)) => Some(*counter),
-        _ => None,
-    })
 }
 
 const fn rank(offload: &Offload) -> u8 {
@@ -87,6 +80,15 @@ const fn rank(offload: &Offload) -> u8 {
 }
 
 impl Rule {
+    /// The counter of the rule: the first one that it counts in.
+    #[must_use]
+    pub fn counter(&self) -> Option<CounterId> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Do(Action::Count(counter)) => Some(*counter),
+            _ => None,
+        })
+    }
+
     /// Says whether a front end has added it: such a rule's text is in brackets.
     #[must_use]
     pub fn is_added(&self) -> bool {

@@ -6,8 +6,7 @@ use tollway_dataplane::stages::filter::{Count, Filter as Compiled};
 
 use super::message::{Filter, FilterChain, FilterCounter, FilterRule, FilterSet};
 use tollway_firewall::ir::{
-    Action, Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
-    Step,
+    Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
 };
 use tollway_firewall::listing::listed;
 use tollway_firewall::offload::{Covered, Offload};
@@ -65,7 +64,7 @@ fn chain(chain: &Chain, rules: Vec<FilterRule>) -> FilterChain {
 
 fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRule {
     let Rule { place, text, .. } = covered.rule;
-    let count = own_counter(covered.rule).map(count);
+    let count = covered.rule.counter().map(count);
     FilterRule {
         file: place.file.clone(),
         line: (place.line > 0).then_some(place.line),
@@ -80,14 +79,6 @@ fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRul
         packets: count.map(|count| count.packets),
         bytes: count.map(|count| count.bytes),
     }
-}
-
-/// The counter of a rule: the first one that it counts in.
-fn own_counter(rule: &Rule) -> Option<CounterId> {
-    rule.steps.iter().find_map(|step| match step {
-        Step::Do(Action::Count(counter)) => Some(*counter),
-        _ => None,
-    })
 }
 
 fn policy(base: &Base) -> &'static str {
@@ -130,7 +121,7 @@ const fn hook(hook: Hook) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollway_firewall::ir::{Counter, Field, Place, Range, Set, Verdict};
+    use tollway_firewall::ir::{Action, Counter, Field, Place, Range, Set, Step, Verdict};
 
     #[test]
     fn rules_come_with_their_counts_and_chains_with_their_hook() {
