@@ -7,15 +7,14 @@ use std::net::IpAddr;
 
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
-const LEN4: usize = 20;
-const LEN6: usize = 40;
+use crate::wire::{ipv4, ipv6};
 
 /// Whether the router forwards a packet with its IPv4 options or hop-by-hop header.
 #[must_use]
 pub fn obeys_options(layer3: &[u8]) -> bool {
     trim(layer3).is_some_and(|packet| match packet.first().map(|first| first >> 4) {
         Some(4) => options::read(packet, |_| false).is_ok(),
-        _ => extension::options(packet, LEN6).is_ok(),
+        _ => extension::options(packet, ipv6::LEN).is_ok(),
     })
 }
 
@@ -24,7 +23,7 @@ pub(crate) fn trim(layer3: &[u8]) -> Option<&[u8]> {
     let len = match layer3.first()? >> 4 {
         4 => {
             let ip = Ipv4Packet::new_checked(layer3).ok()?;
-            let sound = usize::from(ip.header_len()) >= LEN4 && ip.verify_checksum();
+            let sound = usize::from(ip.header_len()) >= ipv4::LEN && ip.verify_checksum();
             sound.then(|| usize::from(ip.total_len()))?
         }
         6 => Ipv6Packet::new_checked(layer3).ok()?.total_len(),

@@ -7,9 +7,6 @@ use tollway_dataplane::wire::l4;
 /// Bytes of a benchmark frame.
 pub const FRAME_LEN: usize = 64;
 
-/// "No next header" of IPv6 (RFC 8200, 4.7).
-const NO_NEXT_HEADER: u8 = 59;
-
 /// A frame to send repeatedly.
 pub type Template = [u8; FRAME_LEN];
 
@@ -155,7 +152,7 @@ pub fn udp(
         Addresses::V6(src, dst) => {
             let payload = room as u16 - 40;
             // A tagged frame has no room for a UDP header.
-            let next = if payload < 8 { NO_NEXT_HEADER } else { l4::UDP };
+            let next = if payload < 8 { l4::NO_NEXT_HEADER } else { l4::UDP };
             bytes.extend_from_slice(&ethertype::IPV6.to_be_bytes());
             bytes.extend_from_slice(&ipv6(src, dst, payload, next));
             if payload < 8 {

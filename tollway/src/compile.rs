@@ -28,7 +28,6 @@ pub(crate) use routes::is_never_forwarded;
 use tollway_firewall::hops::{self, HopError};
 use tollway_firewall::links::Link as RuleLink;
 use tollway_firewall::program::{self, ProgramError};
-use tollway_net::VlanProtocol;
 
 /// Why a model does not compile: the object concerned, and its problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -212,12 +211,8 @@ pub fn rule_links(model: &Model) -> Vec<RuleLink> {
 fn add_vlan(tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
     let LinkKind::Vlan { parent, vid, protocol } = link.kind else { return Ok(()) };
     let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
-    let protocol = match protocol {
-        VlanProtocol::Dot1q => 0x8100,
-        VlanProtocol::Dot1ad => 0x88a8,
-    };
     let vrf = vrf_id(link.vrf)?;
-    tables.add_vlan(link_id(parent)?, protocol, vid, link.mac.0, vrf, link.mtu)?;
+    tables.add_vlan(link_id(parent)?, protocol.ethertype(), vid, link.mac.0, vrf, link.mtu)?;
     Ok(())
 }
 

@@ -22,6 +22,17 @@ pub enum VlanProtocol {
     Dot1ad,
 }
 
+impl VlanProtocol {
+    /// The ethertype itself.
+    #[must_use]
+    pub const fn ethertype(self) -> u16 {
+        match self {
+            Self::Dot1q => 0x8100,
+            Self::Dot1ad => 0x88a8,
+        }
+    }
+}
+
 /// Packets that take the kernel path behind a port, although the router could forward them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Left {

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex};
 
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::wire::{eth, vlan};
 
 use super::maps::State;
 use super::page::coarse_ns;
@@ -44,8 +45,8 @@ pub(super) const SEEDS: usize = 2 * MOST_KEY;
 /// Most bytes of a new Ethernet header: with two VLAN tags.
 const MOST_L2: usize = 22;
 /// Bytes of an Ethernet header without tags, and of a tag.
-const UNTAGGED: u8 = 14;
-const TAG: u8 = 4;
+const UNTAGGED: u8 = eth::LEN as u8;
+const TAG: u8 = vlan::LEN as u8;
 /// Tallies for flows; the first one means none (bpf/maps.h).
 pub const MOST_TALLIES: u16 = 4096;
 /// In the egress port: the decision also used the route to the source.

@@ -7,11 +7,11 @@ use smoltcp::wire::{
     Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
 
+use crate::wire;
+
 /// `IPDEFTTL`; also the hop limit.
 pub(super) const TTL: u8 = 64;
 
-const LEN4: usize = 20;
-pub(super) const LEN6: usize = 40;
 /// Bytes of an ICMP message before its body.
 pub(super) const ICMP_LEN: usize = 8;
 
@@ -34,12 +34,12 @@ pub(super) struct Header6 {
 
 /// An IPv4 packet.
 pub(super) fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, header: Header4, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; LEN4];
+    let mut bytes = vec![0; wire::ipv4::LEN];
     bytes.extend_from_slice(payload);
     let len = bytes.len() as u16;
     let mut ip = Ipv4Packet::new_unchecked(&mut bytes);
     ip.set_version(4);
-    ip.set_header_len(LEN4 as u8);
+    ip.set_header_len(wire::ipv4::LEN as u8);
     ip.set_dscp(header.tos >> 2);
     ip.set_ecn(header.tos & 3);
     ip.set_total_len(len);
@@ -56,7 +56,7 @@ pub(super) fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, header: Header4, payload: &[u8]
 
 /// An IPv6 packet.
 pub(super) fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, header: Header6, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; LEN6];
+    let mut bytes = vec![0; wire::ipv6::LEN];
     bytes.extend_from_slice(payload);
     let mut ip = Ipv6Packet::new_unchecked(&mut bytes);
     ip.set_version(6);
@@ -127,11 +127,11 @@ pub(super) fn reset((src, dst): (IpAddr, IpAddr), ports: (u16, u16), number: Res
 /// Decrements the TTL or hop limit.
 pub(super) fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= LEN4 => {
+        Some(4) if packet.len() >= wire::ipv4::LEN => {
             packet[8] = packet[8].saturating_sub(1);
             fill_checksum4(packet);
         }
-        Some(6) if packet.len() >= LEN6 => packet[7] = packet[7].saturating_sub(1),
+        Some(6) if packet.len() >= wire::ipv6::LEN => packet[7] = packet[7].saturating_sub(1),
         _ => {}
     }
 }

@@ -2,14 +2,13 @@
 //! `ip_options_fragment` (`net/ipv4/ip_options.c`).
 
 use super::build::fill_checksum4;
+use crate::ip::options::{END, NO_OPERATION};
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 /// The bit of an option's type that copies the option into every fragment.
 const COPIED: u8 = 0x80;
-const END: u8 = 0;
-const NO_OPERATION: u8 = 1;
 
 /// Whether a packet must not be fragmented.
 pub(super) fn is_forbidden(packet: &[u8]) -> bool {

@@ -21,11 +21,6 @@ use crate::stages::filter::Reject;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::{checksum, l4};
 
-/// ESP and GRE: their packets have no checksum of this kind to verify.
-const ESP: u8 = 50;
-const GRE: u8 = 47;
-const NO_NEXT_HEADER: u8 = 59;
-
 const TCP_LEN: usize = 20;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -107,7 +102,7 @@ fn upper(packet: &[u8]) -> Option<(u8, usize)> {
             l4::HOP_BY_HOP | l4::ROUTING | l4::DEST_OPTIONS => (8, 1),
             l4::AUTH => (4, 2),
             l4::FRAGMENT => (0, 0),
-            NO_NEXT_HEADER => return None,
+            l4::NO_NEXT_HEADER => return None,
             _ => return (at < packet.len()).then_some((protocol, at)),
         };
         let &[next, len] = packet.get(at..)?.first_chunk()?;
@@ -130,7 +125,8 @@ fn upper(packet: &[u8]) -> Option<(u8, usize)> {
 fn is_sound(received: Received<'_>) -> bool {
     let Received { src, dst, protocol, payload, .. } = received;
     let has_none = match protocol {
-        l4::AUTH | ESP | l4::SCTP | l4::UDP_LITE | GRE => true,
+        // Their packets have no checksum of this kind to verify.
+        l4::AUTH | l4::ESP | l4::SCTP | l4::UDP_LITE | l4::GRE => true,
         l4::UDP => matches!(payload, [_, _, _, _, _, _, 0, 0, ..]),
         _ => false,
     };

@@ -10,9 +10,8 @@ use std::net::IpAddr;
 
 use super::endpoints;
 use crate::verdict::DropReason;
-use crate::wire::l4;
+use crate::wire::{ipv6, l4};
 
-const FIXED: usize = 40;
 /// The maximum number of headers that the host walks in a packet.
 const MOST_HEADERS: usize = 8;
 /// `max_hbh_opts_number`: options not counting padding.
@@ -24,8 +23,6 @@ const PAD1: u8 = 0;
 const PADN: u8 = 1;
 const ROUTER_ALERT: u8 = 5;
 const JUMBO: u8 = 0xc2;
-
-const NO_NEXT_HEADER: u8 = 59;
 
 /// Why the host does not forward or deliver a packet with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +102,7 @@ pub(crate) struct Upper {
 /// `None` if the packet carries nothing, is a fragment, or has a routing header to follow
 /// (`accept_source_route` 0).
 pub(crate) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
-    let (mut at, mut named_at) = (FIXED, 6);
+    let (mut at, mut named_at) = (ipv6::LEN, 6);
     for position in 0..=MOST_HEADERS {
         let Some(&protocol) = packet.get(named_at) else { return Ok(None) };
         let next = match protocol {
@@ -116,7 +113,7 @@ pub(crate) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
                 Some(&[_, len, _, 0]) => at + (usize::from(len) + 1) * 8,
                 _ => return Ok(None),
             },
-            l4::FRAGMENT | NO_NEXT_HEADER => return Ok(None),
+            l4::FRAGMENT | l4::NO_NEXT_HEADER => return Ok(None),
             _ => return Ok(Some(Upper { protocol, at, named_at })),
         };
         (named_at, at) = (at, next);
@@ -151,7 +148,7 @@ pub(crate) fn is_icmp6_error(packet: &[u8]) -> bool {
 
 /// The first header that is not options, routing or authentication, and its offset.
 fn skip(packet: &[u8]) -> Option<(u8, usize)> {
-    skip_from(packet, *packet.get(6)?, FIXED)
+    skip_from(packet, *packet.get(6)?, ipv6::LEN)
 }
 
 /// The same, starting at a given header.

@@ -6,10 +6,10 @@
 
 use std::net::Ipv4Addr;
 
-const HEADER: usize = 20;
+use crate::wire::ipv4;
 
-const END: u8 = 0;
-const NO_OPERATION: u8 = 1;
+pub(crate) const END: u8 = 0;
+pub(crate) const NO_OPERATION: u8 = 1;
 const RECORD_ROUTE: u8 = 7;
 const TIMESTAMP: u8 = 68;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
@@ -46,7 +46,8 @@ pub(crate) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<
     let end = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4).min(packet.len());
     let header = &packet[..end];
     let mut plan = Plan::default();
-    let (mut at, mut seen_route, mut seen_time, mut source_route) = (HEADER, false, false, false);
+    let (mut at, mut seen_route, mut seen_time, mut source_route) =
+        (ipv4::LEN, false, false, false);
     while let Some(&kind) = header.get(at) {
         if kind == END {
             plan.bytes.extend((at..end).filter(|at| header[*at] != END).map(|at| (at, END)));

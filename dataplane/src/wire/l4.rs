@@ -14,12 +14,16 @@ pub const DCCP: u8 = 33;
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header.
 pub const FRAGMENT: u8 = 44;
+/// Generic routing encapsulation.
+pub const GRE: u8 = 47;
 /// Encapsulating security payload.
 pub const ESP: u8 = 50;
 /// Authentication header.
 pub const AUTH: u8 = 51;
 /// ICMPv6.
 pub const ICMPV6: u8 = 58;
+/// IPv6 without a next header.
+pub const NO_NEXT_HEADER: u8 = 59;
 /// IPv6 destination options.
 pub const DEST_OPTIONS: u8 = 60;
 /// SCTP.

@@ -27,9 +27,6 @@ use crate::model::{
 };
 use tollway_net::{Left, Mac, VlanProtocol};
 
-/// The EtherType of 802.1ad, as a VLAN device reports it.
-const DOT1AD: u16 = 0x88a8;
-
 /// The facts that a plan is derived from.
 pub(super) struct Facts<'a> {
     pub(super) ports: &'a [Port],
@@ -221,7 +218,10 @@ impl Build<'_> {
         let Some(netdev) = self.facts.kernel.netdevs.get(&link.ifindex) else { return };
         let Netdev { vlan: Some((vid, protocol)), lower, mac, mtu, .. } = netdev else { return };
         let Some(parent) = self.devices.iter().position(|device| *device == *lower) else { return };
-        let protocol = if *protocol == DOT1AD { VlanProtocol::Dot1ad } else { VlanProtocol::Dot1q };
+        let protocol = match *protocol == VlanProtocol::Dot1ad.ethertype() {
+            true => VlanProtocol::Dot1ad,
+            false => VlanProtocol::Dot1q,
+        };
         let kind = LinkKind::Vlan { parent: LinkIndex(parent), vid: *vid, protocol };
         let mac = mac.map_or(self.model.links[parent].mac, Mac);
         self.push(link.name.clone(), kind, (mac, *mtu), Some(link.ifindex));

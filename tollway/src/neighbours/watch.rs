@@ -6,7 +6,6 @@ use tollway_dataplane::id::LinkId;
 
 use super::event::{Ifindex, Netdev};
 use crate::model::{LinkKind, Model, PortIndex};
-use tollway_net::VlanProtocol;
 
 /// Links whose neighbours the kernel resolves; each comes after the link that carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +45,7 @@ impl Watch {
                     below.map(|below| Kind::Vlan {
                         parent: below.link,
                         vid,
-                        protocol: ethertype(protocol),
+                        protocol: protocol.ethertype(),
                         name,
                     })
                 }
@@ -103,13 +102,6 @@ impl Watch {
 pub(super) struct Bound {
     pub(super) links: HashMap<Ifindex, LinkId>,
     pub(super) ports: HashMap<PortIndex, Ifindex>,
-}
-
-const fn ethertype(protocol: VlanProtocol) -> u16 {
-    match protocol {
-        VlanProtocol::Dot1q => 0x8100,
-        VlanProtocol::Dot1ad => 0x88a8,
-    }
 }
 
 #[cfg(test)]

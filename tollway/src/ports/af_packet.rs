@@ -21,6 +21,7 @@ use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::port::Port;
+use tollway_dataplane::wire::eth::ethertype;
 
 use super::interface::{self, Facts, is_absent};
 use super::{Device, PortError, State, checksum};
@@ -250,7 +251,7 @@ impl Open {
         };
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
             let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-            let protocol = if known { header.tp_vlan_tpid } else { 0x8100 };
+            let protocol = if known { header.tp_vlan_tpid } else { ethertype::DOT1Q };
             [protocol.to_be_bytes(), header.tp_vlan_tci.to_be_bytes()]
         });
         let tag = tag.as_ref().map(|tag| tag.as_flattened()).unwrap_or_default();

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use tollway_dataplane::wire::l4;
+
 use super::rule::{Bits, LinkSelector, Links, Lookup, Rule, Side, Term, Test};
 use super::table::{Kind, Tables};
 use crate::ir::{
@@ -18,9 +20,7 @@ use crate::ir::{
 type Any = Vec<Vec<Match>>;
 
 /// Protocols whose header begins with ports.
-const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
-
-const TCP: u128 = 6;
+const WITH_PORTS: [u8; 4] = [l4::TCP, l4::UDP, l4::SCTP, l4::UDP_LITE];
 
 /// A pass of the list over a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Conditions<'_, '_> {
     fn tcp_data(&self, ranges: &[(u16, u16)], not: bool) -> Any {
         let mut any = Any::new();
         if not {
-            any.push(vec![Match::is(Field::Protocol, TCP).negated()]);
+            any.push(vec![Match::is(Field::Protocol, l4::TCP.into()).negated()]);
             any.push(vec![later()]);
             any.extend(self.no_ip());
         }
@@ -230,7 +230,7 @@ impl Conditions<'_, '_> {
                 (true, false) => {}
                 (false, true) => any.push(vec![is, length.negated()]),
                 (false, false) => {
-                    any.push(vec![Match::is(Field::Protocol, TCP), is, length]);
+                    any.push(vec![Match::is(Field::Protocol, l4::TCP.into()), is, length]);
                 }
             }
         }
@@ -368,7 +368,8 @@ fn always(holds: bool) -> Any {
     if holds { vec![Vec::new()] } else { Vec::new() }
 }
 
-fn one_of(field: Field, numbers: &[u8]) -> Match {
+/// The field is one of these.
+pub(super) fn one_of(field: Field, numbers: &[u8]) -> Match {
     let ranges: Vec<_> = numbers.iter().map(|number| Range::one((*number).into())).collect();
     Match::in_ranges(field, ranges)
 }

@@ -1,6 +1,9 @@
 //! What FreeBSD does without a rule: it denies packets with truncated headers before any rule, and answers
 //! only packets that may be answered (`ipfw_chk`, `send_reject`).
 
+use tollway_dataplane::wire::l4;
+
+use super::conditions::one_of;
 use super::rule::RejectKind;
 use crate::ir::{
     Action, ChainId, Counter, CounterId, Field, Key, Match, Place, Range, Reject, Rule, Ruleset,
@@ -78,11 +81,6 @@ fn added(text: &str, steps: Vec<Step>) -> Rule {
     Rule { place: Place::default(), text: text.to_owned(), steps }
 }
 
-fn one_of(field: Field, numbers: &[u8]) -> Match {
-    let ranges: Vec<_> = numbers.iter().map(|number| Range::one((*number).into())).collect();
-    Match::in_ranges(field, ranges)
-}
-
 fn short() -> Vec<Vec<Match>> {
     let whole = WHOLE.iter().map(|(version, protocol, bytes)| {
         let of = (*version > 0).then(|| Match::is(Field::IpVersion, (*version).into()));
@@ -93,7 +91,7 @@ fn short() -> Vec<Vec<Match>> {
     // RFC 3128: a second fragment that would overwrite TCP's flags.
     let over = vec![
         Match::is(Field::IpVersion, 4),
-        Match::is(Field::Protocol, 6),
+        Match::is(Field::Protocol, l4::TCP.into()),
         Match::is(Field::FragmentOffset, 1),
     ];
     whole.chain([over]).collect()
@@ -133,12 +131,17 @@ fn answerable(version: u128, reject: Reject) -> Vec<Step> {
     let group = Step::Match(group.negated());
     if reject == Reject::TcpReset {
         let reset = Match::is(Key::masked(Field::TcpFlags, 4), 0);
-        return vec![group, Step::Match(Match::is(Field::Protocol, 6)), Step::Match(reset)];
+        return vec![
+            group,
+            Step::Match(Match::is(Field::Protocol, l4::TCP.into())),
+            Step::Match(reset),
+        ];
     }
-    let (icmp, queries): (u128, &[u8]) = match version {
-        4 => (1, &[8, 10, 13, 15, 17]),
-        _ => (58, &[128, 130, 139]),
+    let (icmp, queries): (u8, &[u8]) = match version {
+        4 => (l4::ICMP, &[8, 10, 13, 15, 17]),
+        _ => (l4::ICMPV6, &[128, 130, 139]),
     };
+    let icmp = icmp.into();
     let other = vec![Match::is(Field::Protocol, icmp).negated()];
     let query = vec![Match::is(Field::Protocol, icmp), one_of(Field::IcmpType, queries)];
     vec![group, Step::Any(vec![other, query])]

@@ -1,5 +1,7 @@
 //! What iptables itself matches before any match: addresses, links, protocol, fragments.
 
+use tollway_dataplane::wire::l4;
+
 use super::check::Check;
 use super::once::{Options, Used};
 use super::value;
@@ -12,7 +14,7 @@ use crate::mistake::quoted;
 const LONGEST_NAME: usize = 15;
 
 /// IPv6 extension headers that the kernel skips.
-const EXTENSIONS: [u128; 5] = [0, 43, 44, 51, 60];
+const EXTENSIONS: [u8; 5] = [l4::HOP_BY_HOP, l4::ROUTING, l4::FRAGMENT, l4::AUTH, l4::DEST_OPTIONS];
 
 /// A rule's conditions on the IP header and the links.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +104,7 @@ impl Header {
 
 /// IPv6 packets that have extension headers.
 pub(super) fn has_extensions() -> Match {
-    Match::in_ranges(Field::NextHeader6, EXTENSIONS.map(Range::one))
+    Match::in_ranges(Field::NextHeader6, EXTENSIONS.map(|header| Range::one(header.into())))
 }
 
 /// A condition that holds for all packets, or if negated for none.

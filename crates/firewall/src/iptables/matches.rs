@@ -1,5 +1,7 @@
 //! Matches: the list of all, and those that test the transport header.
 
+use tollway_dataplane::wire::l4;
+
 use super::Family;
 use super::check::Check;
 use super::fields;
@@ -101,14 +103,14 @@ impl Loaded {
     ) -> Result<Self, SpannedFault> {
         let six = family == Family::Ip6;
         let kind = match name {
-            "tcp" => Kind::Ports { protocol: 6 },
-            "udp" => Kind::Ports { protocol: 17 },
-            "sctp" => Kind::Ports { protocol: 132 },
-            "dccp" => Kind::Ports { protocol: 33 },
+            "tcp" => Kind::Ports { protocol: l4::TCP },
+            "udp" => Kind::Ports { protocol: l4::UDP },
+            "sctp" => Kind::Ports { protocol: l4::SCTP },
+            "dccp" => Kind::Ports { protocol: l4::DCCP },
             "icmp" if !six => Kind::Icmp,
             "icmp6" | "icmpv6" if six => Kind::Icmp,
-            "esp" => Kind::Spi { option: "--espspi", protocol: 50, offset: 0 },
-            "ah" if !six => Kind::Spi { option: "--ahspi", protocol: 51, offset: 4 },
+            "esp" => Kind::Spi { option: "--espspi", protocol: l4::ESP, offset: 0 },
+            "ah" if !six => Kind::Spi { option: "--ahspi", protocol: l4::AUTH, offset: 4 },
             "ah" | "frag" | "rt" | "hbh" | "dst" if six => Kind::Extension,
             "multiport" => Kind::Multiport,
             "limit" => Kind::Limit,
@@ -141,9 +143,9 @@ impl Loaded {
     fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
             Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
-            Kind::Icmp if family == Family::Ip6 => &[58],
-            Kind::Icmp => &[1],
-            Kind::Multiport => &[6, 17, 33, 132, 136],
+            Kind::Icmp if family == Family::Ip6 => &[l4::ICMPV6],
+            Kind::Icmp => &[l4::ICMP],
+            Kind::Multiport => &[l4::TCP, l4::UDP, l4::DCCP, l4::SCTP, l4::UDP_LITE],
             _ => return Ok(()),
         };
         match header.only_protocol() {
@@ -158,8 +160,8 @@ impl Loaded {
 
     fn begin(&mut self, family: Family) {
         let least = match self.kind {
-            Kind::Ports { protocol: 6 } => 20,
-            Kind::Ports { protocol: 17 } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
+            Kind::Ports { protocol: l4::TCP } => 20,
+            Kind::Ports { protocol: l4::UDP } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
             Kind::Ports { .. } | Kind::Spi { .. } => 12,
             Kind::Multiport => 4,
             Kind::Extension => {
@@ -171,7 +173,7 @@ impl Loaded {
         };
         let mut cases = vec![Check::shorter_than(least)];
         // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
-        if self.kind == (Kind::Ports { protocol: 6 }) && family == Family::Ip {
+        if self.kind == (Kind::Ports { protocol: l4::TCP }) && family == Family::Ip {
             cases.push(vec![Match::is(Field::FragmentOffset, 1)]);
         }
         self.checks.push(Check::Hotdrop(cases));
@@ -208,8 +210,8 @@ impl Options for Loaded {
                 let ports = value::range(words.value(option)?, 0xffff)?;
                 Check::one(Match::in_ranges(Field::DestinationPort, [ports]), negate)
             }
-            (Kind::Ports { protocol: 6 }, "--syn") => flags(0x17, 0x02, negate),
-            (Kind::Ports { protocol: 6 }, "--tcp-flags") => {
+            (Kind::Ports { protocol: l4::TCP }, "--syn") => flags(0x17, 0x02, negate),
+            (Kind::Ports { protocol: l4::TCP }, "--tcp-flags") => {
                 let mask = tcp_flags(words.value(option)?)?;
                 flags(mask, tcp_flags(words.value(option)?)?, negate)
             }

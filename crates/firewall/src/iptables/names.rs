@@ -1,5 +1,7 @@
 //! Names that iptables has for numbers and families.
 
+use tollway_dataplane::wire::l4;
+
 use crate::ir::{Family, Reject};
 use crate::names::{Names, PROTOCOLS};
 
@@ -31,14 +33,14 @@ pub(super) fn protocol(name: &str) -> Option<u8> {
 /// The match that has the options of a protocol.
 pub(super) const fn match_of(protocol: u8, family: Family) -> Option<&'static str> {
     Some(match (protocol, family) {
-        (6, _) => "tcp",
-        (17, _) => "udp",
-        (33, _) => "dccp",
-        (50, _) => "esp",
-        (132, _) => "sctp",
-        (1, Family::Ip) => "icmp",
-        (51, Family::Ip) => "ah",
-        (58, Family::Ip6) => "icmp6",
+        (l4::TCP, _) => "tcp",
+        (l4::UDP, _) => "udp",
+        (l4::DCCP, _) => "dccp",
+        (l4::ESP, _) => "esp",
+        (l4::SCTP, _) => "sctp",
+        (l4::ICMP, Family::Ip) => "icmp",
+        (l4::AUTH, Family::Ip) => "ah",
+        (l4::ICMPV6, Family::Ip6) => "icmp6",
         (135, Family::Ip6) => "mh",
         _ => return None,
     })

@@ -3,14 +3,7 @@
 use std::fmt::Write as _;
 
 use tollway_dataplane::stages::filter::Logged;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const UDP_LITE: u8 = 136;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
-const ESP: u8 = 50;
-const AH: u8 = 51;
+use tollway_dataplane::wire::l4;
 
 /// The line for a packet.
 pub(super) fn line(logged: &Logged, prefix: &str, input: &str, output: &str) -> String {
@@ -112,11 +105,11 @@ impl<'a> Dump<'a> {
         }
         let behind = at + usize::from(ip[0] & 15) * 4;
         match ip[9] {
-            TCP => self.tcp(behind, is_later)?,
-            protocol @ (UDP | UDP_LITE) => self.udp(protocol, behind, is_later)?,
-            ICMP => self.icmp(behind, is_later, at == 0),
-            protocol @ (AH | ESP) if !is_later => self.ipsec(protocol, behind),
-            AH | ESP => {}
+            l4::TCP => self.tcp(behind, is_later)?,
+            protocol @ (l4::UDP | l4::UDP_LITE) => self.udp(protocol, behind, is_later)?,
+            l4::ICMP => self.icmp(behind, is_later, at == 0),
+            protocol @ (l4::AUTH | l4::ESP) if !is_later => self.ipsec(protocol, behind),
+            l4::AUTH | l4::ESP => {}
             protocol => self.add(format_args!("PROTO={protocol} ")),
         }
         self.mark(at == 0);
@@ -137,9 +130,9 @@ impl<'a> Dump<'a> {
         ));
         let (next, behind, is_later) = self.extensions(ip[6], at + 40)?;
         match next {
-            TCP => self.tcp(behind, is_later)?,
-            UDP | UDP_LITE => self.udp(next, behind, is_later)?,
-            ICMPV6 => self.icmp6(behind, is_later, at == 0)?,
+            l4::TCP => self.tcp(behind, is_later)?,
+            l4::UDP | l4::UDP_LITE => self.udp(next, behind, is_later)?,
+            l4::ICMPV6 => self.icmp6(behind, is_later, at == 0)?,
             _ => self.add(format_args!("PROTO={next} ")),
         }
         self.mark(at == 0);
@@ -149,13 +142,16 @@ impl<'a> Dump<'a> {
     /// The protocol behind the extension headers, its position, and whether it is in a later fragment.
     fn extensions(&mut self, mut next: u8, mut at: usize) -> Option<(u8, usize, bool)> {
         let mut is_later = false;
-        while matches!(next, 0 | 43 | 44 | ESP | AH | 60) {
+        while matches!(
+            next,
+            l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::ESP | l4::AUTH | l4::DEST_OPTIONS
+        ) {
             let Some(&[following, len]) = self.part::<2>(at) else {
                 self.truncated()?;
                 return None;
             };
             match next {
-                44 => {
+                l4::FRAGMENT => {
                     self.add(format_args!("FRAG:"));
                     let Some(header) = self.part::<8>(at) else {
                         self.truncated()?;
@@ -171,8 +167,8 @@ impl<'a> Dump<'a> {
                     is_later |= field & 0xfff8 != 0;
                     at += 8;
                 }
-                ESP => return None,
-                AH => at += (usize::from(len) + 2) * 4,
+                l4::ESP => return None,
+                l4::AUTH => at += (usize::from(len) + 2) * 4,
                 _ if is_later => return None,
                 _ => at += (usize::from(len) + 1) * 8,
             }
@@ -206,7 +202,7 @@ impl<'a> Dump<'a> {
     }
 
     fn udp(&mut self, protocol: u8, at: usize, is_later: bool) -> Option<()> {
-        let name = if protocol == UDP { "UDP" } else { "UDPLITE" };
+        let name = if protocol == l4::UDP { "UDP" } else { "UDPLITE" };
         self.add(format_args!("PROTO={name} "));
         if is_later {
             return Some(());
@@ -296,7 +292,7 @@ impl<'a> Dump<'a> {
     }
 
     fn ipsec(&mut self, protocol: u8, at: usize) {
-        let (name, spi) = if protocol == AH { ("AH", 4) } else { ("ESP", 0) };
+        let (name, spi) = if protocol == l4::AUTH { ("AH", 4) } else { ("ESP", 0) };
         self.add(format_args!("PROTO={name} "));
         match self.part::<4>(at + spi) {
             Some(spi) => self.add(format_args!("SPI=0x{:x} ", u32::from_be_bytes(*spi))),

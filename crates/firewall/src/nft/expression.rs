@@ -1,6 +1,7 @@
 //! The expressions that a rule tests, and the conditions that they imply.
 
 use serde_json::Value;
+use tollway_dataplane::wire::eth::ethertype;
 
 use super::json::{inner, number, only, pair, text};
 use super::named_bits::{self, Kind, NamedBits};
@@ -60,7 +61,7 @@ impl Rule<'_, '_> {
     fn payload(&mut self, protocol: &str, name: &str) -> Result<NamedBits, String> {
         if protocol == "arp" {
             // No IP packet gets beyond this.
-            self.need(Match::is(Field::EtherType, 0x0806));
+            self.need(Match::is(Field::EtherType, ethertype::ARP.into()));
         }
         let bits = named_bits::payload(protocol, name)
             .ok_or_else(|| format!("{protocol} {name} is not known here"))?;

@@ -1,6 +1,8 @@
 //! Turns a rule's statements into steps.
 
 use serde_json::Value;
+use tollway_dataplane::wire::eth::ethertype;
+use tollway_dataplane::wire::l4;
 
 use super::json::{inner, number, only, set_name, text};
 use super::named_bits::{Kind, NamedBits};
@@ -126,8 +128,8 @@ impl Rule<'_, '_> {
         match bits.kind {
             Kind::Nfproto if is(4) => self.version = Some(4),
             Kind::Nfproto if is(6) => self.version = Some(6),
-            Kind::EtherType if is(0x0800) => self.version = Some(4),
-            Kind::EtherType if is(0x86dd) => self.version = Some(6),
+            Kind::EtherType if is(ethertype::IPV4.into()) => self.version = Some(4),
+            Kind::EtherType if is(ethertype::IPV6.into()) => self.version = Some(6),
             _ => {}
         }
     }
@@ -188,7 +190,7 @@ impl Rule<'_, '_> {
             }
             "icmpx" => Reject::Icmpx(code(Kind::IcmpxCode, 1)?),
             "tcp reset" => {
-                self.need(Match::is(Field::Protocol, 6));
+                self.need(Match::is(Field::Protocol, l4::TCP.into()));
                 Reject::TcpReset
             }
             kind => return Err(format!("reject with {kind} is not known here")),

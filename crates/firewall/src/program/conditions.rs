@@ -1,13 +1,11 @@
 //! Turns matches into conditions: resolves families, links, sets and negations.
 
 use tollway_dataplane::stages::filter::Condition;
+use tollway_dataplane::wire::eth::ethertype;
 
 use super::Link;
 use super::live::Live;
 use crate::ir::{Elements, Field, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Set, Test};
-
-/// The only ethertype beside those of IP that rules see.
-const ARP: u128 = 0x0806;
 
 /// Ranges of one field.
 pub(super) type Ranges = Vec<(u128, u128)>;
@@ -160,11 +158,12 @@ impl Resolver<'_> {
         let is_ip = matches!(self.version, 4 | 6);
         match field {
             Field::IpVersion => Part::Is(self.version.into()),
-            Field::EtherType => Part::Is(match self.version {
-                4 => 0x0800,
-                6 => 0x86dd,
-                _ => ARP,
-            }),
+            // Rules see no other packets than those of IP, and ARP.
+            Field::EtherType => Part::Is(u128::from(match self.version {
+                4 => ethertype::IPV4,
+                6 => ethertype::IPV6,
+                _ => ethertype::ARP,
+            })),
             Field::Source4 | Field::Destination4 if self.version != 4 => Part::Lacking,
             Field::Source6 | Field::Destination6 | Field::NextHeader6 if self.version != 6 => {
                 Part::Lacking

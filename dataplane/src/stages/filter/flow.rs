@@ -9,6 +9,7 @@ use super::dim::MOST_DIMS;
 use super::varies::{VARIES, VARIES_BY_PORT, sees_df};
 use super::{Condition, Field, Filter, Op, Point, bits};
 use crate::id::LinkId;
+use crate::wire::eth::ethertype;
 
 /// The maximum number of counters that a flow's packets may count in.
 pub const MOST_TOUCHED: usize = 8;
@@ -187,8 +188,8 @@ impl Walk<'_> {
         let flow = self.flow;
         Ok(match (field, flow.version) {
             (Field::IpVersion, version) => Some(version.into()),
-            (Field::EtherType, 6) => Some(0x86dd),
-            (Field::EtherType, _) => Some(0x0800),
+            (Field::EtherType, 6) => Some(ethertype::IPV6.into()),
+            (Field::EtherType, _) => Some(ethertype::IPV4.into()),
             (Field::Source4, 4) | (Field::Source6, 6) => Some(flow.source),
             (Field::Destination4, 4) | (Field::Destination6, 6) => Some(flow.destination),
             (Field::Source4 | Field::Destination4 | Field::Source6 | Field::Destination6, _) => {
