@@ -104,6 +104,21 @@ impl Fault {
     }
 }
 
+/// A mistake and the bytes of the text that it is about.
+pub type SpannedFault = (Span, Fault);
+
+/// A mistake at these bytes of the text, in a result.
+///
+/// # Errors
+/// Always.
+pub fn wrong<T>(
+    span: &Span,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Result<T, SpannedFault> {
+    Err((span.clone(), Fault::new(what, remedy)))
+}
+
 /// Quotes a value of the file, with its control characters escaped and its length limited.
 pub fn quoted(value: &str) -> String {
     let mut out = String::from('"');

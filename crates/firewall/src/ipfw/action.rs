@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::address::wrong;
 use super::names;
 use super::rule::{Action, RejectKind};
-use super::words::{SpannedFault, Word, Words, number};
-use crate::mistake::quoted;
+use super::words::{Word, Words, number};
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// The number of the last rule, which always exists.
 pub(super) const LAST: u16 = 65_535;
@@ -67,9 +66,13 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
             let undone = UNDONE.iter().find(|(names, ..)| names.contains(&text));
             let Some((_, what, remedy)) = undone else {
                 let what = format!("{} is no action", quoted(text));
-                return wrong(word, what, "write allow, deny, count, skipto or another of ipfw(8)");
+                return wrong(
+                    &word.span,
+                    what,
+                    "write allow, deny, count, skipto or another of ipfw(8)",
+                );
             };
-            return wrong(word, format!("\"{text}\" {what}"), *remedy);
+            return wrong(&word.span, format!("\"{text}\" {what}"), *remedy);
         }
     };
     let deed = deed(&action);
@@ -103,7 +106,7 @@ fn code(words: &mut Words<'_>, names: &[(&str, u8)]) -> Result<u8, SpannedFault>
     match code.or_else(|| names::named(names, &word.text)) {
         Some(code) => Ok(code),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no code", quoted(&word.text)),
             format!("write a number, or one of {}", names::list(names)),
         ),
@@ -121,7 +124,7 @@ fn plain(words: &mut Words<'_>, what: &str, action: &str, most: u32) -> Result<u
 
 fn tablearg<T>(word: &Word, action: &str) -> Result<T, SpannedFault> {
     wrong(
-        word,
+        &word.span,
         format!("{action} cannot take its argument out of a table"),
         format!("write a rule for each value: {action} NUMBER ... table(name,value)"),
     )
@@ -139,21 +142,21 @@ fn forward(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     }
     match text.parse::<IpAddr>() {
         Ok(via) if via.is_loopback() => wrong(
-            word,
+            &word.span,
             "fwd to the router itself is a proxy, which is not done",
             "write the address of a neighbour",
         ),
         Ok(via) if via.is_unspecified() || via.is_multicast() => {
-            wrong(word, format!("{via} is no neighbour"), "write the address of a neighbour")
+            wrong(&word.span, format!("{via} is no neighbour"), "write the address of a neighbour")
         }
         Ok(via) => Ok(Action::Forward(via)),
         Err(_) if text.contains([',', ':']) => wrong(
-            word,
+            &word.span,
             format!("{} has a port, which forwarding does not change", quoted(text)),
             "write the address alone",
         ),
         Err(_) => wrong(
-            word,
+            &word.span,
             format!("{} is no address", quoted(text)),
             "write the address of a neighbour",
         ),
@@ -166,7 +169,7 @@ fn dscp(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
         Some(dscp) => Ok(Action::Dscp(dscp)),
         None if word.text == "tablearg" => tablearg(word, "setdscp"),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no DSCP", quoted(&word.text)),
             "write a number up to 63, or a name as af11, cs1, ef",
         ),
@@ -184,10 +187,12 @@ pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, SpannedFault> {
                     words.number("amount", u32::MAX)?;
                 }
             }
-            "altq" => return wrong(word, "altq queues packets, which is not done", "leave it out"),
+            "altq" => {
+                return wrong(&word.span, "altq queues packets, which is not done", "leave it out");
+            }
             "tag" | "untag" => {
                 return wrong(
-                    word,
+                    &word.span,
                     format!("\"{}\" marks packets for other rules, which is not kept", word.text),
                     "use skipto to bring such packets to the rules that are for them",
                 );

@@ -4,24 +4,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::names;
 use super::rule::{Bits, Links, Ranges, Side, Test};
-use super::words::{SpannedFault, Word, number};
-use crate::mistake::{Fault, quoted};
+use super::words::{Word, number};
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// The most addresses in one `{...}` list.
 const MOST_IN_LIST: usize = 4096;
 
-/// A mistake at a word.
-pub(super) fn wrong<T>(
-    word: &Word,
-    what: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Result<T, SpannedFault> {
-    Err((word.span.clone(), Fault::new(what, remedy)))
-}
-
 /// FreeBSD treats it as `any`, which cannot be intended.
 pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
-    wrong(word, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
+    wrong(&word.span, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
 }
 
 /// Parses the word after `from` or `to`.
@@ -31,7 +22,7 @@ pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
         "any" => return Ok(Test::Any),
         "me" | "me6" => {
             return wrong(
-                word,
+                &word.span,
                 format!("\"{text}\" are the router's own addresses, which rules do not know"),
                 "write the addresses, or a table of them",
             );
@@ -54,14 +45,14 @@ pub(super) fn address(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     };
     let remedy =
         "write addresses as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32, without names of hosts";
-    listed.map_or_else(|| wrong(word, format!("{} is no address", quoted(text)), remedy), Ok)
+    listed.map_or_else(|| wrong(&word.span, format!("{} is no address", quoted(text)), remedy), Ok)
 }
 
 /// Parses IPv6 addresses (`src-ip6`).
 pub(super) fn address6(word: &Word, side: Side) -> Result<Test, SpannedFault> {
     match address(word, side)? {
         Test::Four(..) => wrong(
-            word,
+            &word.span,
             format!("{} is no IPv6 address", quoted(&word.text)),
             "write src-ip or dst-ip for IPv4",
         ),
@@ -73,7 +64,7 @@ pub(super) fn address6(word: &Word, side: Side) -> Result<Test, SpannedFault> {
 fn table(word: &Word) -> Result<Option<(String, Option<u32>)>, SpannedFault> {
     let Some(inner) = word.text.strip_prefix("table(") else { return Ok(None) };
     let Some(inner) = inner.strip_suffix(')') else {
-        return wrong(word, "the bracket of table( is not closed", "write table(name)");
+        return wrong(&word.span, "the bracket of table( is not closed", "write table(name)");
     };
     let (name, given) = match inner.split_once(',') {
         Some((name, given)) => (name, Some(given)),
@@ -81,14 +72,14 @@ fn table(word: &Word) -> Result<Option<(String, Option<u32>)>, SpannedFault> {
     };
     if !table_name(name) {
         return wrong(
-            word,
+            &word.span,
             format!("{} is no name of a table", quoted(name)),
             "write letters, digits, - and _",
         );
     }
     match given.map(value) {
         Some(None) => wrong(
-            word,
+            &word.span,
             format!("{} is no value of a table", quoted(given.unwrap_or_default())),
             "write a number",
         ),
@@ -170,7 +161,7 @@ pub(super) fn link(word: &Word) -> Result<Links, SpannedFault> {
     }
     if text.starts_with(|first: char| first.is_ascii_digit()) {
         return wrong(
-            word,
+            &word.span,
             format!("{} is a link by its address, which rules do not know", quoted(text)),
             "write the link's name",
         );
@@ -179,7 +170,7 @@ pub(super) fn link(word: &Word) -> Result<Links, SpannedFault> {
         Some(prefix) if !prefix.contains(['*', '?', '[']) => Ok(Links::Prefix(prefix.to_owned())),
         None if !text.contains(['*', '?', '[']) => Ok(Links::Name(text.to_owned())),
         _ => wrong(
-            word,
+            &word.span,
             format!("{} is a pattern with something behind its *, or with ? or [", quoted(text)),
             "write the names, or their beginning with one * at the end",
         ),
@@ -205,7 +196,7 @@ pub(super) fn ranges(
     all.map_or_else(
         || {
             wrong(
-                word,
+                &word.span,
                 format!("{} is no {what}", quoted(&word.text)),
                 "write numbers, ranges a-b, or several with commas",
             )
@@ -231,7 +222,7 @@ pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, SpannedFau
             Some(bit) => *goes |= bit,
             None => {
                 return wrong(
-                    word,
+                    &word.span,
                     format!("{} is not known here", quoted(name)),
                     format!("write some of {}", names::list(names)),
                 );
@@ -259,7 +250,10 @@ pub(super) fn mac(word: &Word) -> Result<(u64, u64), SpannedFault> {
         Some((mac_address(address)? & mask, mask))
     };
     let remedy = "write it as 02:00:00:00:00:01, with /24 or &ff:ff:ff:00:00:00 for a part";
-    read().map_or_else(|| wrong(word, format!("{} is no MAC address", quoted(text)), remedy), Ok)
+    read().map_or_else(
+        || wrong(&word.span, format!("{} is no MAC address", quoted(text)), remedy),
+        Ok,
+    )
 }
 
 fn mac_address(text: &str) -> Option<u64> {

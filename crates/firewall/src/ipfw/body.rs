@@ -1,11 +1,11 @@
 //! The body of a rule: protocol, addresses and ports.
 
-use super::address::{address, not_any, ports, wrong};
+use super::address::{address, not_any, ports};
 use super::names;
 use super::options;
 use super::rule::{Side, Term, Test};
-use super::words::{SpannedFault, Word, Words};
-use crate::mistake::{Fault, quoted};
+use super::words::{Word, Words};
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Blocks of a rule: all must hold, each by at least one of its terms.
 pub(super) type Blocks = Vec<Vec<Term>>;
@@ -16,17 +16,12 @@ pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
     if begins_with_protocol(words) {
         push(&mut blocks, block(words, protocol)?);
         if !words.take("from") {
-            return Err((
-                words.place(),
-                Fault::new("from is missing", "write from ADDRESS to ADDRESS"),
-            ));
+            return wrong(&words.place(), "from is missing", "write from ADDRESS to ADDRESS");
         }
         end(words, Side::Source, &mut blocks)?;
         if !words.take("to") {
-            return Err((
-                words.place(),
-                Fault::new("to is missing, or what stands here is no port", "write to ADDRESS"),
-            ));
+            let what = "to is missing, or what stands here is no port";
+            return wrong(&words.place(), what, "write to ADDRESS");
         }
         end(words, Side::Destination, &mut blocks)?;
     }
@@ -61,7 +56,7 @@ fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault>
     match protocol_test(&word.text) {
         Some(Test::Any) if not => not_any(word),
         Some(test) => Ok(vec![Term { not, test }]),
-        None => wrong(word, format!("{} is no protocol", quoted(&word.text)), remedy),
+        None => wrong(&word.span, format!("{} is no protocol", quoted(&word.text)), remedy),
     }
 }
 
@@ -127,7 +122,7 @@ fn block(
         // Several tests in a row cannot be one alternative.
         if read.len() != 1 {
             return wrong(
-                open,
+                &open.span,
                 "this option cannot be one of several",
                 "write it behind the block",
             );
@@ -136,7 +131,7 @@ fn block(
         match words.next() {
             Some(Word { text, .. }) if text == "or" => {}
             Some(Word { text, .. }) if text == "}" || text == ")" => break,
-            _ => return wrong(open, "the block is not closed", "write { this or that }"),
+            _ => return wrong(&open.span, "the block is not closed", "write { this or that }"),
         }
     }
     Ok(terms)

@@ -1,12 +1,11 @@
 //! A rule file as a whole: its lines change the list of rules and the tables.
 
 use super::action::{self, LAST};
-use super::address::wrong;
 use super::body;
 use super::rule::{Action, Rule};
 use super::table::{self, Tables};
-use super::words::{self, SpannedFault, Word, Words, number};
-use crate::mistake::{Fault, Ledger, quoted};
+use super::words::{self, Word, Words, number};
+use crate::mistake::{Ledger, SpannedFault, quoted, wrong};
 
 /// The distance between rules without a number (`net.inet.ip.fw.autoinc_step`).
 const STEP: u16 = 100;
@@ -93,7 +92,7 @@ impl List {
     fn line(&mut self, text: &str, line: &[Word], number: usize) -> Result<(), SpannedFault> {
         if let Some(word) = line.iter().find(|word| word.text.contains(['$', '`'])) {
             return wrong(
-                word,
+                &word.span,
                 "variables of a shell are not replaced here",
                 "write what they stand for, or give what ipfw list prints",
             );
@@ -117,7 +116,7 @@ impl List {
             "pipe" | "queue" | "sched" => pipe(&mut words),
             "zero" | "resetlog" | "list" | "show" | "print" => Ok(()),
             text => wrong(
-                word,
+                &word.span,
                 format!("{} is no line of a rule file", quoted(text)),
                 "write add, table, set, delete or flush, as ipfw(8) has them",
             ),
@@ -144,7 +143,7 @@ impl List {
         };
         if let Some(word) = words.peek().filter(|word| *word == "prob") {
             let what = format!("\"{word}\" rolls dice, which is not done");
-            return Err((words.place(), Fault::new(what, "leave the rule out")));
+            return wrong(&words.place(), what, "leave the rule out");
         }
         let (action, deed) = action::action(words)?;
         let log = action::parameters(words)?;
@@ -189,7 +188,7 @@ impl List {
             Some(0) => Ok(next),
             Some(number) if listed || number < LAST.into() => Ok(number as u16),
             _ => wrong(
-                word,
+                &word.span,
                 format!("{} is no number of a rule", quoted(&word.text)),
                 "write a number from 1 to 65534",
             ),
@@ -204,7 +203,7 @@ impl List {
             let (first, last) = word.text.split_once('-').unwrap_or((&word.text, &word.text));
             let (Some(first), Some(last)) = (number(first, 65_534), number(last, 65_534)) else {
                 let what = format!("{} is no number of a rule", quoted(&word.text));
-                return wrong(word, what, "write numbers, or ranges a-b");
+                return wrong(&word.span, what, "write numbers, or ranges a-b");
             };
             let range = first..=last;
             self.rules.retain(|rule| {
@@ -231,7 +230,7 @@ impl List {
                     Some(set) => self.disabled &= !(1 << set),
                     None => {
                         return wrong(
-                            word,
+                            &word.span,
                             format!("{} is no set that can be disabled", quoted(text)),
                             "write a number from 0 to 30",
                         );
@@ -239,7 +238,7 @@ impl List {
                 },
                 (text, None) => {
                     return wrong(
-                        word,
+                        &word.span,
                         format!("{} is not done with sets here", quoted(text)),
                         "write set enable or set disable, and the set in each rule",
                     );
@@ -262,7 +261,7 @@ fn flags(words: &mut Words<'_>) -> Result<Flags, SpannedFault> {
         let word = words.need("a flag")?;
         if given.is_empty() || !given.chars().all(|flag| "qfaSNtTdDeci".contains(flag)) {
             let what = format!("{} is no flag for a rule file", quoted(&word.text));
-            return wrong(word, what, "leave it out; -q and -f are taken");
+            return wrong(&word.span, what, "leave it out; -q and -f are taken");
         }
         flags.quiet |= given.contains('q');
     }
@@ -278,14 +277,18 @@ fn pipe(words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let word = words.need("config")?;
     if word.text != "config" {
         let what = format!("{} is not done with pipes", quoted(&word.text));
-        return wrong(word, what, "write config and what the pipe is like");
+        return wrong(&word.span, what, "write config and what the pipe is like");
     }
     while let Some(word) = words.next() {
         let begins = |text: &str| text.starts_with(|digit: char| digit.is_ascii_digit());
         let text = word.text.as_str();
         if !begins(text) && !PIPE_WORDS.contains(&text) && !text.contains('/') {
             let what = format!("{} is not known of a pipe", quoted(text));
-            return wrong(word, what, "write bw, delay, queue, plr, mask or another of ipfw(8)");
+            return wrong(
+                &word.span,
+                what,
+                "write bw, delay, queue, plr, mask or another of ipfw(8)",
+            );
         }
     }
     Ok(())
@@ -294,7 +297,11 @@ fn pipe(words: &mut Words<'_>) -> Result<(), SpannedFault> {
 fn count(words: &mut Words<'_>) -> Result<u64, SpannedFault> {
     let word = words.need("a count")?;
     word.text.parse().or_else(|_| {
-        wrong(word, format!("{} is no count", quoted(&word.text)), "give what ipfw show prints")
+        wrong(
+            &word.span,
+            format!("{} is no count", quoted(&word.text)),
+            "give what ipfw show prints",
+        )
     })
 }
 
@@ -305,11 +312,11 @@ fn bodyless(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
     if behind.trim_start_matches([' ', '\t']).starts_with("//") {
         return Ok(());
     }
-    let fault = Fault::new(
+    wrong(
+        &words.taken(),
         "the rule does not say which packets it is for",
         "write ip from any to any behind the action if it is for all",
-    );
-    Err((words.taken(), fault))
+    )
 }
 
 /// A rule on one line, as `ipfw list` would begin it, followed by the comment.

@@ -1,10 +1,10 @@
 //! The options of a rule.
 
-use super::address::{address, address6, bits, link, mac, not_any, ports, ranges, wrong};
+use super::address::{address, address6, bits, link, mac, not_any, ports, ranges};
 use super::names;
 use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
-use super::words::{SpannedFault, Word, Words, number};
-use crate::mistake::quoted;
+use super::words::{Word, Words, number};
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Known but unsupported options, and what to write instead.
 const UNDONE: &[(&[&str], &str, &str)] = &[
@@ -131,7 +131,7 @@ pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Span
                 Some(protocol) => Test::Protocol(protocol),
                 None => {
                     let what = format!("{} is no protocol", quoted(&word.text));
-                    return wrong(word, what, "write a name of /etc/protocols, or a number");
+                    return wrong(&word.span, what, "write a name of /etc/protocols, or a number");
                 }
             }
         }
@@ -188,12 +188,14 @@ fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, SpannedFault> {
 fn unknown(word: &Word) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();
     match UNDONE.iter().find(|(names, ..)| names.contains(&text)) {
-        Some((_, what, remedy)) => wrong(word, format!("\"{text}\" {what}"), *remedy),
-        None if text == "or" || text == "}" || text == ")" => {
-            wrong(word, format!("{} is outside of a block", quoted(text)), "write { this or that }")
-        }
+        Some((_, what, remedy)) => wrong(&word.span, format!("\"{text}\" {what}"), *remedy),
+        None if text == "or" || text == "}" || text == ")" => wrong(
+            &word.span,
+            format!("{} is outside of a block", quoted(text)),
+            "write { this or that }",
+        ),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no option", quoted(text)),
             "write one of ipfw(8), or from and to before it",
         ),
@@ -212,7 +214,7 @@ fn types(word: &Word, most: u32) -> Result<Vec<u8>, SpannedFault> {
     match word.text.split(',').map(one).collect() {
         Some(types) => Ok(types),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no list of ICMP types", quoted(&word.text)),
             format!("write numbers up to {most} with commas between"),
         ),
@@ -223,7 +225,7 @@ fn dscps(word: &Word) -> Result<Vec<u8>, SpannedFault> {
     match word.text.split(',').map(names::dscp).collect() {
         Some(all) => Ok(all),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no list of DSCP", quoted(&word.text)),
             "write numbers up to 63, or names as af11, cs1, ef",
         ),
@@ -240,7 +242,7 @@ fn lookup(words: &mut Words<'_>) -> Result<Test, SpannedFault> {
         "dscp" => Lookup::Dscp,
         _ => {
             return wrong(
-                word,
+                &word.span,
                 format!("{} is not looked up in tables", quoted(&word.text)),
                 "write src-ip, dst-ip, src-port, dst-port or dscp",
             );
@@ -249,7 +251,7 @@ fn lookup(words: &mut Words<'_>) -> Result<Test, SpannedFault> {
     let table = words.need("the table's name")?;
     if !super::address::table_name(&table.text) {
         let what = format!("{} is no name of a table", quoted(&table.text));
-        return wrong(table, what, "write the name of a table");
+        return wrong(&table.span, what, "write the name of a table");
     }
     Ok(Test::Lookup(what, table.text.clone()))
 }

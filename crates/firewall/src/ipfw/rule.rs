@@ -1,14 +1,15 @@
 //! A rule as parsed, before its translation to the intermediate form.
 
 use std::net::IpAddr;
-use std::ops::Range;
+
+use crate::mistake::Span;
 
 /// A parsed rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) number: u16,
     pub(super) set: u8,
-    pub(super) span: Range<usize>,
+    pub(super) span: Span,
     pub(super) line: usize,
     /// The rule on one line, including its comment.
     pub(super) text: String,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::address::{self, wrong};
+use super::address;
 use super::names;
-use super::words::{SpannedFault, Word, Words, number};
+use super::words::{Word, Words, number};
 use crate::ir::Range;
-use crate::mistake::quoted;
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// The type of a table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub(super) fn command(
     }
     if !address::table_name(&name.text) {
         return wrong(
-            name,
+            &name.span,
             format!("{} is no name of a table", quoted(&name.text)),
             "write letters, digits, - and _",
         );
@@ -170,7 +170,7 @@ pub(super) fn command(
 
 fn unknown(word: &Word) -> Result<(), SpannedFault> {
     wrong(
-        word,
+        &word.span,
         format!("{} is not done with tables here", quoted(&word.text)),
         "write create, add, delete, flush or destroy",
     )
@@ -193,7 +193,7 @@ fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(),
             "locked" => {}
             _ => {
                 return wrong(
-                    word,
+                    &word.span,
                     format!("{} is not known of a table", quoted(&word.text)),
                     "write type, valtype, algo, limit, locked, missing or or-flush",
                 );
@@ -202,7 +202,7 @@ fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(),
     }
     if tables.contains_key(&name.text) && !missing {
         return wrong(
-            name,
+            &name.span,
             format!("table {} is there already", quoted(&name.text)),
             "create it once, before its elements",
         );
@@ -217,7 +217,7 @@ fn read_kind(word: &Word) -> Result<Kind, SpannedFault> {
         "iface" => Ok(Kind::Link),
         "number" => Ok(Kind::Number),
         _ => wrong(
-            word,
+            &word.span,
             format!("tables of type {} are not looked up here", quoted(&word.text)),
             "use addr, iface or number",
         ),
@@ -231,7 +231,7 @@ fn valtype(word: &Word) -> Result<(), SpannedFault> {
         return Ok(());
     }
     wrong(
-        word,
+        &word.span,
         format!("values of type {} are not kept", quoted(&word.text)),
         "leave valtype out and compare numbers: table(name,number)",
     )
@@ -259,7 +259,7 @@ fn key(kind: Kind, word: &Word) -> Result<Key, SpannedFault> {
         Kind::Number => "a number",
     };
     key.map_or_else(
-        || wrong(word, format!("{} is not {what}", quoted(text)), format!("write {what}")),
+        || wrong(&word.span, format!("{} is not {what}", quoted(text)), format!("write {what}")),
         Ok,
     )
 }
@@ -285,7 +285,7 @@ fn add(
         let before = table.entries.get(&key).copied();
         if before.is_some_and(|before| before != value) && !quiet {
             return wrong(
-                word,
+                &word.span,
                 format!("{} is in the table already", quoted(&word.text)),
                 "leave one of the two out, or write -q for the last to count",
             );
@@ -308,7 +308,7 @@ fn is_key(kind: Kind, words: &Words<'_>) -> bool {
 fn delete(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(), SpannedFault> {
     let Some(table) = tables.get_mut(&name.text) else {
         return wrong(
-            name,
+            &name.span,
             format!("there is no table {}", quoted(&name.text)),
             "create it before, or leave the line out",
         );

@@ -1,18 +1,13 @@
 //! Splits a rule file into lines and words, each with its position.
 
-use std::ops::Range;
-
-use crate::mistake::Fault;
+use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: String,
-    pub(super) span: Range<usize>,
+    pub(super) span: Span,
 }
-
-/// A mistake and the bytes of the text that it is about.
-pub(super) type SpannedFault = (Range<usize>, Fault);
 
 /// The non-empty lines of a text. A line that ends with a backslash continues on the next.
 pub(super) fn lines(text: &str) -> Vec<Vec<Word>> {
@@ -99,7 +94,7 @@ impl<'a> Line<'a> {
     }
 
     /// Adds a word; braces around several words become words of their own.
-    fn push(&mut self, mut word: String, span: Range<usize>) {
+    fn push(&mut self, mut word: String, span: Span) {
         if word.len() > 1 && word.starts_with(['{', '(']) {
             self.words.push(Word { text: word.remove(0).into(), span: span.start..span.start + 1 });
         }
@@ -155,28 +150,30 @@ impl<'a> Words<'a> {
     /// The next word, or a mistake if there is none.
     pub(super) fn need(&mut self, what: &str) -> Result<&'a Word, SpannedFault> {
         let place = self.place();
-        self.next().ok_or_else(|| {
-            (place, Fault::new(format!("{what} is missing at the end of the line"), "write it"))
-        })
+        self.next().map_or_else(
+            || wrong(&place, format!("{what} is missing at the end of the line"), "write it"),
+            Ok,
+        )
     }
 
     /// The next word as a number up to `most`.
     pub(super) fn number(&mut self, what: &str, most: u32) -> Result<u32, SpannedFault> {
         let word = self.need(what)?;
-        number(&word.text, most).ok_or_else(|| {
-            let what = format!("{} is no {what}", crate::mistake::quoted(&word.text));
-            (word.span.clone(), Fault::new(what, format!("write a number up to {most}")))
-        })
+        let Some(number) = number(&word.text, most) else {
+            let what = format!("{} is no {what}", quoted(&word.text));
+            return wrong(&word.span, what, format!("write a number up to {most}"));
+        };
+        Ok(number)
     }
 
     /// The position of the next word, or of the last one.
-    pub(super) fn place(&self) -> Range<usize> {
+    pub(super) fn place(&self) -> Span {
         let last = self.words.len().saturating_sub(1);
         self.words.get(self.at.min(last)).map_or(0..0, |word| word.span.clone())
     }
 
     /// The position of the last word taken.
-    pub(super) fn taken(&self) -> Range<usize> {
+    pub(super) fn taken(&self) -> Span {
         self.words.get(self.at.saturating_sub(1)).map_or(0..0, |word| word.span.clone())
     }
 }

@@ -4,9 +4,9 @@ use super::Family;
 use super::check::Check;
 use super::names;
 use super::value;
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
 use crate::ir::{Field, Key, Limit, LimitUnit, Match, Range};
-use crate::mistake::quoted;
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Units per second in which `xt_limit` counts: `XT_LIMIT_SCALE`.
 const LIMIT_SCALE: u64 = 10_000;
@@ -96,7 +96,7 @@ pub(super) fn dscp_class(word: &Word) -> Result<u8, SpannedFault> {
     match names::dscp_class(&word.text) {
         Some(dscp) => Ok(dscp),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no class of DSCP", quoted(&word.text)),
             "write one like AF21, CS3, EF or BE",
         ),
@@ -106,7 +106,7 @@ pub(super) fn dscp_class(word: &Word) -> Result<u8, SpannedFault> {
 /// Rejects the negation of an option that does not allow it.
 fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
     if negate {
-        return wrong(option, format!("{} cannot be negated", option.text), "take the ! out");
+        return wrong(&option.span, format!("{} cannot be negated", option.text), "take the ! out");
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ fn packet_type(word: &Word, negate: bool) -> Result<Check, SpannedFault> {
         }
         _ => {
             return wrong(
-                word,
+                &word.span,
                 format!("{} is no type of packet", quoted(&word.text)),
                 "write unicast, broadcast or multicast",
             );
@@ -197,7 +197,7 @@ fn cost(word: &Word) -> Result<u64, SpannedFault> {
             Ok(LIMIT_SCALE * seconds / count)
         }
         _ => wrong(
-            word,
+            &word.span,
             format!("{} is no rate from 1/day to 10000/second", quoted(&word.text)),
             "write one like 5/minute",
         ),

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::Family;
 use super::rule::{self, Parsed};
-use super::words::{self, SpannedFault, Word, wrong};
+use super::words::{self, Word};
 use crate::ir::{Hook, Policy};
-use crate::mistake::{Fault, Ledger, Span, quoted};
+use crate::mistake::{Fault, Ledger, Span, SpannedFault, quoted, wrong};
 
 /// A parsed table.
 #[derive(Debug)]
@@ -135,13 +135,13 @@ fn line(
     let open = tables.last_mut().filter(|table| table.open.is_some());
     match (first.text.as_bytes().first(), open) {
         (Some(b'*'), Some(_)) => wrong(
-            first,
+            &first.span,
             "this table begins before the one above ends",
             "write COMMIT behind the table's last rule",
         ),
         (Some(b'*'), None) => begin(tables, first, rest),
         (_, None) => wrong(
-            first,
+            &first.span,
             format!("{} is in no table", quoted(&first.text)),
             "write the table's line before it, like *filter",
         ),
@@ -158,7 +158,7 @@ fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Span
     let name = &word.text[1..];
     let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
         return wrong(
-            word,
+            &word.span,
             format!("{} is no table", quoted(name)),
             "write raw, mangle, nat, filter or security",
         );
@@ -171,7 +171,7 @@ fn begin(tables: &mut Vec<Table>, word: &Word, rest: &[Word]) -> Result<(), Span
         open: Some(word.span.clone()),
     });
     if again {
-        return wrong(word, format!("the table {name} is there twice"), "leave one");
+        return wrong(&word.span, format!("the table {name} is there twice"), "leave one");
     }
     no_more(rest)
 }
@@ -180,7 +180,7 @@ fn no_more(rest: &[Word]) -> Result<(), SpannedFault> {
     match rest.first() {
         None => Ok(()),
         Some(word) => {
-            wrong(word, format!("{} is too much here", quoted(&word.text)), "take it out")
+            wrong(&word.span, format!("{} is too much here", quoted(&word.text)), "take it out")
         }
     }
 }
@@ -201,13 +201,13 @@ impl Table {
         let sound = !name.is_empty() && name.len() <= LONGEST_NAME && !name.starts_with(['-', '!']);
         if !sound || name.contains(|char: char| char.is_control()) {
             return wrong(
-                first,
+                &first.span,
                 format!("{} is no name of a chain", quoted(name)),
                 format!("write 1 to {LONGEST_NAME} characters that do not begin with - or !"),
             );
         }
         if self.position(name).is_some() {
-            return wrong(first, format!("the chain {name} is there twice"), "leave one");
+            return wrong(&first.span, format!("the chain {name} is there twice"), "leave one");
         }
         let (policy, rest) = match rest.split_first() {
             Some((policy, rest)) => (Some(policy), rest),
@@ -220,14 +220,14 @@ impl Table {
             (None, None | Some("-")) => None,
             (Some(_), _) => {
                 return wrong(
-                    policy.unwrap_or(first),
+                    &policy.unwrap_or(first).span,
                     format!("the chain {name} needs a policy"),
                     "write ACCEPT or DROP behind it",
                 );
             }
             (None, _) => {
                 return wrong(
-                    policy.unwrap_or(first),
+                    &policy.unwrap_or(first).span,
                     format!(
                         "{name} is no built-in chain of {}, so it has no policy",
                         self.kind.name
@@ -263,17 +263,21 @@ impl Table {
         };
         if !first.is("-A") && !first.is("--append") {
             return wrong(
-                first,
+                &first.span,
                 format!("{} is no line of a save", quoted(&first.text)),
                 "load the rules and let iptables-save write them",
             );
         }
         let Some((name, rest)) = rest.split_first() else {
-            return wrong(first, format!("{} has no chain", first.text), "write one behind it");
+            return wrong(
+                &first.span,
+                format!("{} has no chain", first.text),
+                "write one behind it",
+            );
         };
         let Some(chain) = self.position(&name.text) else {
             return wrong(
-                name,
+                &name.span,
                 format!("the table {} has no chain {}", self.kind.name, quoted(&name.text)),
                 "declare it above with a line like :NAME - [0:0]",
             );
@@ -295,7 +299,7 @@ fn counts(word: &Word) -> Result<(u64, u64), SpannedFault> {
     match counts.and_then(|(packets, bytes)| Some((decimal(packets)?, decimal(bytes)?))) {
         Some(counts) => Ok(counts),
         None => wrong(
-            word,
+            &word.span,
             format!("{} are no counts", quoted(&word.text)),
             "write packets and bytes, like [7:420]",
         ),

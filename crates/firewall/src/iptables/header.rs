@@ -5,10 +5,10 @@ use tollway_dataplane::wire::l4;
 use super::check::Check;
 use super::once::{Options, Used};
 use super::value;
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
 use super::{Family, names};
 use crate::ir::{Field, Key, LinkPattern, Match, Range};
-use crate::mistake::quoted;
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Longest name of a link: `IFNAMSIZ` without the NUL.
 const LONGEST_NAME: usize = 15;
@@ -125,7 +125,7 @@ fn link(word: &Word) -> Result<Option<LinkPattern>, SpannedFault> {
         && !name.contains(|char: char| char == '/' || char.is_whitespace() || char.is_control());
     if !sound {
         return wrong(
-            word,
+            &word.span,
             format!("{} is no name of a link", quoted(name)),
             format!(
                 "write 1 to {LONGEST_NAME} characters, a + behind the last for all that begin so"
@@ -147,14 +147,14 @@ fn protocol(word: &Word, negate: bool) -> Result<Option<(u8, bool)>, SpannedFaul
         }
         None => {
             return wrong(
-                word,
+                &word.span,
                 format!("{} is no protocol that is known here", quoted(&word.text)),
                 "write its number",
             );
         }
     };
     match (protocol, negate) {
-        (0, true) => wrong(word, "no packet is of no protocol", "take the rule out"),
+        (0, true) => wrong(&word.span, "no packet is of no protocol", "take the rule out"),
         (0, false) => Ok(None),
         _ => Ok(Some((protocol, negate))),
     }

@@ -9,9 +9,9 @@ use super::header::{Header, has_extensions};
 use super::names;
 use super::once::{Options, Used, needs_option};
 use super::value;
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
 use crate::ir::{Field, Match, PayloadBase, Range, Step};
-use crate::mistake::{Fault, Span, quoted};
+use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// Unsupported matches that test only the packet, or state that the packet does not change.
 const UNKNOWN: [&str; 25] = [
@@ -118,7 +118,11 @@ impl Loaded {
             name if UNKNOWN.contains(&name) => Kind::Unknown,
             name if is_sound(name) => Kind::UnknownState,
             _ => {
-                return wrong(word, format!("{} is no match", quoted(name)), "write its name");
+                return wrong(
+                    &word.span,
+                    format!("{} is no match", quoted(name)),
+                    "write its name",
+                );
             }
         };
         let mut loaded = Self {
@@ -151,7 +155,7 @@ impl Loaded {
         match header.only_protocol() {
             Some(protocol) if wanted.contains(&protocol) => Ok(()),
             _ => wrong(
-                word,
+                &word.span,
                 format!("-m {} is in a rule for other protocols", self.name),
                 "write -p with its protocol before it",
             ),
@@ -267,7 +271,7 @@ impl Loaded {
             return Ok(());
         }
         let what = format!("-m {} has no option", self.name);
-        Err((self.place.clone(), Fault::new(what, "write what it is to match")))
+        wrong(&self.place, what, "write what it is to match")
     }
 
     /// Its checks.
@@ -301,7 +305,7 @@ fn tcp_flags(word: &Word) -> Result<u8, SpannedFault> {
     match names::tcp_flags(&word.text) {
         Some(flags) => Ok(flags),
         None => wrong(
-            word,
+            &word.span,
             format!("{} are no TCP flags", quoted(&word.text)),
             "write some of FIN,SYN,RST,PSH,ACK,URG, or ALL, or NONE",
         ),
@@ -344,12 +348,12 @@ fn port_list(word: &Word) -> Result<Vec<Range>, SpannedFault> {
     let parts = || word.text.split(',');
     if parts().any(|part| part.starts_with(':') || part.ends_with(':')) {
         let what = format!("{} has a range with one end", quoted(&word.text));
-        return wrong(word, what, "write both, like 1024:65535");
+        return wrong(&word.span, what, "write both, like 1024:65535");
     }
     let places: usize = parts().map(|part| 1 + usize::from(part.contains(':'))).sum();
     if places > MOST_PORTS {
         let what = format!("{} are too many ports, a range counting twice", quoted(&word.text));
-        return wrong(word, what, format!("write {MOST_PORTS} at most, and more rules"));
+        return wrong(&word.span, what, format!("write {MOST_PORTS} at most, and more rules"));
     }
     value::ranges(word, 0xffff)
 }

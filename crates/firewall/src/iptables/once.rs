@@ -4,7 +4,8 @@
 //! it.
 
 use super::Family;
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
+use crate::mistake::{SpannedFault, wrong};
 
 /// Options of a match or a target so far; options that exclude each other share a name.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +17,7 @@ impl Used {
         let kind = kind(&option.text);
         if self.0.iter().any(|used| used == kind) {
             let what = format!("{} is there twice, or with one that excludes it", option.text);
-            return wrong(option, what, "leave one of them");
+            return wrong(&option.span, what, "leave one of them");
         }
         self.0.push(kind.to_owned());
         Ok(())

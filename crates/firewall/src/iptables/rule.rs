@@ -5,9 +5,9 @@ use super::header::Header;
 use super::matches::Loaded;
 use super::once::Options;
 use super::target::{Aim, Effect};
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
 use super::{Family, names};
-use crate::mistake::{Span, quoted};
+use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// A parsed rule.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Pars
         let option = match negate {
             false => word,
             true => words.next().map_or_else(
-                || wrong(word, "nothing is behind this !", "write what it negates"),
+                || wrong(&word.span, "nothing is behind this !", "write what it negates"),
                 Ok,
             )?,
         };
@@ -60,7 +60,7 @@ impl Reading {
     ) -> Result<(), SpannedFault> {
         if !option.is_option() || option.is("!") {
             return wrong(
-                option,
+                &option.span,
                 format!("{} is where an option should be", quoted(&option.text)),
                 "write the rule as iptables-save does",
             );
@@ -74,7 +74,7 @@ impl Reading {
                 let goto = option.text.contains('g');
                 let target = words.value(option)?;
                 if self.aim.is_some() {
-                    return wrong(option, "the rule has two targets", "make two rules of it");
+                    return wrong(&option.span, "the rule has two targets", "make two rules of it");
                 }
                 self.aim = Some(Aim::new(target, goto, self.family));
                 Ok(())
@@ -126,7 +126,7 @@ impl Reading {
             }
             (None, None, None) => {
                 return wrong(
-                    option,
+                    &option.span,
                     format!("{} is an option of no match", quoted(&option.text)),
                     "write -m and the match before it",
                 );

@@ -6,9 +6,9 @@ use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
 use super::value;
-use super::words::{Cursor, SpannedFault, Word, wrong};
+use super::words::{Cursor, Word};
 use crate::ir::{Action, Field, Key, Log, Match, Range, Reject, Verdict};
-use crate::mistake::{Span, quoted};
+use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// Targets that translate addresses or otherwise need connection tracking.
 const TRACKING: [&str; 11] = [
@@ -113,7 +113,7 @@ impl Options for Aim {
                 let word = words.value(option)?;
                 let prefix = word.text.clone();
                 if prefix.is_empty() {
-                    return wrong(word, "the prefix is empty", "leave it out");
+                    return wrong(&word.span, "the prefix is empty", "leave it out");
                 }
                 return Ok(self.log(|log| log.prefix = prefix));
             }
@@ -125,7 +125,7 @@ impl Options for Aim {
                 let word = words.value(option)?;
                 if !names::is_log_level(&word.text) {
                     let what = format!("{} is no level of a log", quoted(&word.text));
-                    return wrong(word, what, "write 0 to 7, or a name as warning");
+                    return wrong(&word.span, what, "write 0 to 7, or a name as warning");
                 }
                 return Ok(true);
             }
@@ -227,13 +227,13 @@ impl Aim {
     ) -> Result<(Effect, Option<Check>), SpannedFault> {
         if !self.complete {
             let what = format!("{} does not say what it sets", self.word.text);
-            return wrong(&self.word, what, "write its option");
+            return wrong(&self.word.span, what, "write its option");
         }
         let effect = match self.effect {
             _ if self.unknown.is_some() => Effect::Unsupported(self.unknown.unwrap_or_default()),
             Effect::Verdict(Verdict::Reject(Reject::TcpReset)) if protocol != Some(6) => {
                 return wrong(
-                    &self.word,
+                    &self.word.span,
                     "a TCP reset is in a rule for other protocols",
                     "write -p tcp before it",
                 );
@@ -259,7 +259,7 @@ fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
     match names::reject(&word.text, family) {
         Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is nothing to reject with", quoted(&word.text)),
             "write one that iptables-extensions(8) lists under REJECT",
         ),

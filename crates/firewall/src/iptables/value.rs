@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::words::{SpannedFault, Word, wrong};
+use super::words::Word;
 use crate::ir::{Family, Range};
-use crate::mistake::quoted;
+use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// A number in the notation of `strtoul`: decimal, 0x hexadecimal, 0 octal.
 pub(super) fn plain(text: &str) -> Option<u64> {
@@ -29,7 +29,7 @@ pub(super) fn in_word(word: &Word, part: &str, max: u64) -> Result<u64, SpannedF
     match plain(part).filter(|number| *number <= max) {
         Some(number) => Ok(number),
         None => wrong(
-            word,
+            &word.span,
             format!("{} is no number from 0 to {max}", quoted(part)),
             "write it as iptables-save does",
         ),
@@ -53,7 +53,11 @@ fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, SpannedFault> 
         ),
     };
     if first > last {
-        return wrong(word, format!("{} ends before it begins", quoted(part)), "turn it over");
+        return wrong(
+            &word.span,
+            format!("{} ends before it begins", quoted(part)),
+            "turn it over",
+        );
     }
     Ok(Range::new(first.into(), last.into()))
 }
@@ -79,7 +83,7 @@ pub(super) fn address(word: &Word, part: &str, family: Family) -> Result<u128, S
         _ => {
             let version = if family == Family::Ip6 { 6 } else { 4 };
             wrong(
-                word,
+                &word.span,
                 format!("{} is no IPv{version} address", quoted(part)),
                 "write one address, as iptables-save does",
             )
@@ -96,7 +100,7 @@ pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), Spann
         Some((part, mask)) if mask.bytes().all(|byte| byte.is_ascii_digit()) => {
             let Some(len) = mask.parse::<u32>().ok().filter(|len| *len <= bits) else {
                 return wrong(
-                    word,
+                    &word.span,
                     format!("{} is no length of a prefix", quoted(mask)),
                     format!("write a number from 0 to {bits}"),
                 );
@@ -112,7 +116,7 @@ pub(super) fn network(word: &Word, family: Family) -> Result<(u128, u128), Spann
 pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, SpannedFault> {
     let Some((first, last)) = word.text.split_once('-') else {
         return wrong(
-            word,
+            &word.span,
             format!("{} is no range of addresses", quoted(&word.text)),
             "write FIRST-LAST",
         );
@@ -120,7 +124,7 @@ pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, Spanne
     let range = Range::new(address(word, first, family)?, address(word, last, family)?);
     if range.first > range.last {
         return wrong(
-            word,
+            &word.span,
             format!("{} ends before it begins", quoted(&word.text)),
             "turn it over",
         );
@@ -139,7 +143,7 @@ pub(super) fn mac(word: &Word) -> Result<u128, SpannedFault> {
     match bytes {
         Some(bytes) if bytes.len() == 6 => Ok(bytes.iter().fold(0, |mac, byte| mac << 8 | byte)),
         _ => wrong(
-            word,
+            &word.span,
             format!("{} is no MAC address", quoted(&word.text)),
             "write six bytes, like 02:00:00:00:00:01",
         ),

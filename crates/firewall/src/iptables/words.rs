@@ -1,9 +1,6 @@
 //! Splits a line into words, as `iptables-restore` does.
 
-use crate::mistake::{Fault, Span};
-
-/// A mistake and its position.
-pub(super) type SpannedFault = (Span, Fault);
+use crate::mistake::{Span, SpannedFault, wrong};
 
 /// A word, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +22,6 @@ impl Word {
     pub(super) fn is(&self, text: &str) -> bool {
         !self.quoted && self.text == text
     }
-}
-
-/// A mistake at a word.
-pub(super) fn wrong<T>(
-    word: &Word,
-    what: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Result<T, SpannedFault> {
-    Err((word.span.clone(), Fault::new(what, remedy)))
 }
 
 /// Splits a line that begins at this byte of the file.
@@ -69,8 +57,8 @@ pub(super) fn split(line: &str, start: usize) -> Result<Vec<Word>, SpannedFault>
         }
     }
     if let Some((_, at)) = quote {
-        let fault = Fault::new("this quotation does not end on its line", "close it");
-        return Err((at..start + line.len(), fault));
+        let span = at..start + line.len();
+        return wrong(&span, "this quotation does not end on its line", "close it");
     }
     words.extend(word);
     Ok(words)
@@ -94,10 +82,10 @@ impl<'w> Cursor<'w> {
 
     /// The value that an option requires.
     pub(super) fn value(&mut self, option: &Word) -> Result<&'w Word, SpannedFault> {
-        self.next().ok_or_else(|| {
-            let what = format!("{} has no value", option.text);
-            (option.span.clone(), Fault::new(what, "write one behind it"))
-        })
+        self.next().map_or_else(
+            || wrong(&option.span, format!("{} has no value", option.text), "write one behind it"),
+            Ok,
+        )
     }
 
     /// Skips the values of an unknown option: everything up to the next option.
