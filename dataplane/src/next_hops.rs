@@ -277,9 +277,9 @@ impl NextHops {
     /// The view that the path reads; valid until the next burst boundary.
     #[inline(always)]
     #[must_use]
-    pub fn view(&self) -> View<'_> {
-        View {
-            settled: self.displaced.load(Acquire) == 0,
+    pub fn view(&self) -> NextHopsView<'_> {
+        NextHopsView {
+            is_identity: self.displaced.load(Acquire) == 0,
             current: &self.current,
             records: self.records.get(),
         }
@@ -299,18 +299,18 @@ impl std::fmt::Debug for NextHops {
 
 /// [`NextHops`] as the path reads them.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
-    settled: bool,
+pub struct NextHopsView<'a> {
+    is_identity: bool,
     current: &'a [AtomicU32],
     records: &'a [Record],
 }
 
-impl<'a> View<'a> {
-    /// Says whether every number's own record is active: then its number is the record's.
+impl<'a> NextHopsView<'a> {
+    /// Says whether each next hop's number is also the number of its active record.
     #[inline(always)]
     #[must_use]
-    pub const fn is_settled(self) -> bool {
-        self.settled
+    pub const fn is_identity(self) -> bool {
+        self.is_identity
     }
 
     /// The active record for a number; for a group the number itself, for [`crate::stages::ecmp`].
@@ -375,7 +375,7 @@ mod tests {
             assert_eq!(record.next_hop(leading_to(1).neigh), leading_to(1));
         }
         assert_eq!(next_hops.get(id), leading_to(199));
-        assert!(!next_hops.view().is_settled());
+        assert!(!next_hops.view().is_identity());
         // From now on few records are free: the others are active, or a reader may still look at them.
         for last in 2..200 {
             reader.pass();
@@ -389,7 +389,7 @@ mod tests {
             reader.pass();
             next_hops.restore_displaced();
         }
-        assert!(next_hops.view().is_settled());
+        assert!(next_hops.view().is_identity());
         assert_eq!(next_hops.view().installed(id), RecordId(id.0));
         assert_eq!(next_hops.get(id), leading_to(199));
     }

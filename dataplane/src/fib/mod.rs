@@ -293,8 +293,8 @@ impl Fib {
 
     /// The view that lookups read.
     #[inline(always)]
-    pub(crate) fn view(&self) -> View<'_> {
-        View { roots: &self.roots, nodes: self.nodes.get(), values: &self.values }
+    pub(crate) fn view(&self) -> FibView<'_> {
+        FibView { roots: &self.roots, nodes: self.nodes.get(), values: &self.values }
     }
 
     fn top(&self, root: Root) -> Top {
@@ -322,13 +322,13 @@ impl Fib {
 
 /// A [`Fib`] as lookups read it: no index can point outside, since each is checked.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
+pub(crate) struct FibView<'a> {
     roots: &'a [AtomicU64],
     nodes: &'a [Node],
     values: &'a [AtomicU32],
 }
 
-impl<'a> View<'a> {
+impl<'a> FibView<'a> {
     /// The top of a FIB.
     #[inline(always)]
     pub(crate) fn top(self, root: u32) -> Top {

@@ -159,11 +159,11 @@ impl Host {
             |address: Ipv4Addr| self.addresses.is_local(context.tables, link, address.into());
         let plan = match options::read(&packet, is_ours) {
             Ok(plan) => plan,
-            Err(options::Refusal::SourceRoute) => {
+            Err(options::OptionsFault::SourceRoute) => {
                 self.counters.source_routed += 1;
                 return Err(DropReason::IpOptions);
             }
-            Err(options::Refusal::Malformed(at)) => {
+            Err(options::OptionsFault::Malformed(at)) => {
                 let offender = Offender { link, packet: &packet, to_group: false };
                 self.report(context, offender, Fault::Option4(at));
                 return Err(DropReason::IpOptions);
@@ -195,8 +195,8 @@ impl Host {
     ) -> Result<(), DropReason> {
         match extension::options(&packet, 40) {
             Ok(_) => {}
-            Err(extension::Refusal::Drop(reason)) => return Err(reason),
-            Err(extension::Refusal::Report(at)) => {
+            Err(extension::ExtensionFault::Drop(reason)) => return Err(reason),
+            Err(extension::ExtensionFault::ParameterProblem(at)) => {
                 let offender = Offender { link, packet: &packet, to_group: false };
                 self.report(context, offender, Fault::Option6(at));
                 return Ok(());

@@ -16,7 +16,7 @@ use super::nd;
 use super::neigh::Waiting;
 use super::{Context, Host};
 use crate::ip;
-use crate::ip::extension::{self, Refusal};
+use crate::ip::extension::{self, ExtensionFault};
 use crate::wire::l4;
 
 const ECHO4: u8 = 8;
@@ -122,11 +122,11 @@ impl Host {
                 self.counters.ignored += 1;
                 return;
             }
-            Err(Refusal::Drop(_)) => {
+            Err(ExtensionFault::Drop(_)) => {
                 self.counters.malformed += 1;
                 return;
             }
-            Err(Refusal::Report(at)) => {
+            Err(ExtensionFault::ParameterProblem(at)) => {
                 self.report(context, offender, Fault::Option6(at));
                 return;
             }

@@ -26,16 +26,16 @@ const JUMBO: u8 = 0xc2;
 
 /// Why the host does not forward or deliver a packet with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ExtensionFault {
     /// It is dropped.
     Drop(DropReason),
-    /// Its sender gets an ICMP error: the option at this offset is unknown.
-    Report(u32),
+    /// Its sender gets an ICMPv6 Parameter Problem: the option at this offset is unknown.
+    ParameterProblem(u32),
 }
 
 /// Checks the options of the header at `at`; returns the offset of the next header.
-pub(crate) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
-    const MALFORMED: Refusal = Refusal::Drop(DropReason::IpInhdr);
+pub(crate) fn options(packet: &[u8], at: usize) -> Result<usize, ExtensionFault> {
+    const MALFORMED: ExtensionFault = ExtensionFault::Drop(DropReason::IpInhdr);
     let len = packet.get(at + 1).ok_or(MALFORMED)?;
     let end = at + (usize::from(*len) + 1) * 8;
     if end > packet.len() {
@@ -75,15 +75,15 @@ pub(crate) fn options(packet: &[u8], at: usize) -> Result<usize, Refusal> {
 }
 
 /// Whether an option lets the packet go on (RFC 8200, 4.2).
-fn check_option(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), Refusal> {
+fn check_option(packet: &[u8], at: usize, kind: u8, data: &[u8]) -> Result<(), ExtensionFault> {
     let to_group = matches!(endpoints(packet), Some((_, IpAddr::V6(dst))) if dst.is_multicast());
     match (kind, kind >> 6) {
         (ROUTER_ALERT, _) if data.len() == 2 => Ok(()),
-        (ROUTER_ALERT | JUMBO, _) => Err(Refusal::Drop(DropReason::IpInhdr)),
+        (ROUTER_ALERT | JUMBO, _) => Err(ExtensionFault::Drop(DropReason::IpInhdr)),
         (_, 0) => Ok(()),
-        (_, 1) => Err(Refusal::Drop(DropReason::UnhandledProto)),
-        (_, 3) if to_group => Err(Refusal::Drop(DropReason::UnhandledProto)),
-        _ => Err(Refusal::Report(at as u32)),
+        (_, 1) => Err(ExtensionFault::Drop(DropReason::UnhandledProto)),
+        (_, 3) if to_group => Err(ExtensionFault::Drop(DropReason::UnhandledProto)),
+        _ => Err(ExtensionFault::ParameterProblem(at as u32)),
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Upper {
 ///
 /// `None` if the packet carries nothing, is a fragment, or has a routing header to follow
 /// (`accept_source_route` 0).
-pub(crate) fn upper(packet: &[u8]) -> Result<Option<Upper>, Refusal> {
+pub(crate) fn upper(packet: &[u8]) -> Result<Option<Upper>, ExtensionFault> {
     let (mut at, mut named_at) = (ipv6::LEN, 6);
     for position in 0..=MOST_HEADERS {
         let Some(&protocol) = packet.get(named_at) else { return Ok(None) };

@@ -23,7 +23,7 @@ const TIME_ONLY: u8 = 0;
 
 /// Why a packet is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum OptionsFault {
     /// An option is malformed; the offset of the wrong byte.
     Malformed(u8),
     /// A source route, which this router does not follow (`accept_source_route` 0).
@@ -42,7 +42,10 @@ pub(crate) struct Plan {
 }
 
 /// Reads a sound packet's options; `is_ours` says whether the router has an address.
-pub(crate) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Plan, Refusal> {
+pub(crate) fn read(
+    packet: &[u8],
+    is_ours: impl Fn(Ipv4Addr) -> bool,
+) -> Result<Plan, OptionsFault> {
     let end = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4).min(packet.len());
     let header = &packet[..end];
     let mut plan = Plan::default();
@@ -59,31 +62,31 @@ pub(crate) fn read(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<
         }
         let len = header.get(at + 1).map_or(0, |len| usize::from(*len));
         if len < 2 || at + len > end {
-            return Err(wrong(at));
+            return Err(malformed(at));
         }
         let option = Option4 { at, bytes: &header[at..at + len] };
         match kind {
             LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => {
                 option.check_pointer(3, 4)?;
                 if std::mem::replace(&mut source_route, true) {
-                    return Err(wrong(at));
+                    return Err(malformed(at));
                 }
             }
-            RECORD_ROUTE if std::mem::replace(&mut seen_route, true) => return Err(wrong(at)),
+            RECORD_ROUTE if std::mem::replace(&mut seen_route, true) => return Err(malformed(at)),
             RECORD_ROUTE => option.record_route(&mut plan)?,
-            TIMESTAMP if std::mem::replace(&mut seen_time, true) => return Err(wrong(at)),
+            TIMESTAMP if std::mem::replace(&mut seen_time, true) => return Err(malformed(at)),
             TIMESTAMP => option.timestamp(&mut plan, &is_ours)?,
-            ROUTER_ALERT if len < 4 => return Err(wrong(at + 2)),
+            ROUTER_ALERT if len < 4 => return Err(malformed(at + 2)),
             _ => {}
         }
         at += len;
     }
-    if source_route { Err(Refusal::SourceRoute) } else { Ok(plan) }
+    if source_route { Err(OptionsFault::SourceRoute) } else { Ok(plan) }
 }
 
-const fn wrong(at: usize) -> Refusal {
+const fn malformed(at: usize) -> OptionsFault {
     // A header has at most 60 bytes.
-    Refusal::Malformed(at as u8)
+    OptionsFault::Malformed(at as u8)
 }
 
 /// One option; `bytes` holds its type, its length and its data.
@@ -95,22 +98,22 @@ struct Option4<'a> {
 
 impl Option4<'_> {
     /// The pointer, counted from 1; an error if the option is too short or the pointer too small.
-    fn check_pointer(self, least_len: usize, least: usize) -> Result<usize, Refusal> {
+    fn check_pointer(self, least_len: usize, least: usize) -> Result<usize, OptionsFault> {
         if self.bytes.len() < least_len {
-            return Err(wrong(self.at + 1));
+            return Err(malformed(self.at + 1));
         }
         let pointer = usize::from(self.bytes[2]);
-        if pointer < least { Err(wrong(self.at + 2)) } else { Ok(pointer) }
+        if pointer < least { Err(malformed(self.at + 2)) } else { Ok(pointer) }
     }
 
     /// The offset in the packet that the pointer refers to, with room for `len` bytes; `None` if
     /// the option is full.
-    fn slot(self, pointer: usize, len: usize) -> Result<Option<usize>, Refusal> {
+    fn slot(self, pointer: usize, len: usize) -> Result<Option<usize>, OptionsFault> {
         if pointer > self.bytes.len() {
             return Ok(None);
         }
         if pointer + len - 1 > self.bytes.len() {
-            return Err(wrong(self.at + 2));
+            return Err(malformed(self.at + 2));
         }
         Ok(Some(self.at + pointer - 1))
     }
@@ -119,7 +122,7 @@ impl Option4<'_> {
         plan.bytes.push((self.at + 2, (pointer + len) as u8));
     }
 
-    fn record_route(self, plan: &mut Plan) -> Result<(), Refusal> {
+    fn record_route(self, plan: &mut Plan) -> Result<(), OptionsFault> {
         let pointer = self.check_pointer(3, 4)?;
         if let Some(slot) = self.slot(pointer, 4)? {
             plan.addresses.push(slot);
@@ -128,7 +131,11 @@ impl Option4<'_> {
         Ok(())
     }
 
-    fn timestamp(self, plan: &mut Plan, is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<(), Refusal> {
+    fn timestamp(
+        self,
+        plan: &mut Plan,
+        is_ours: impl Fn(Ipv4Addr) -> bool,
+    ) -> Result<(), OptionsFault> {
         let pointer = self.check_pointer(4, 5)?;
         let (overflow, flag) = (self.bytes[3] >> 4, self.bytes[3] & 0x0f);
         let Some(slot) = self.slot(pointer, 4)? else {
@@ -159,12 +166,12 @@ impl Option4<'_> {
     }
 
     /// Counts a router that found no room in the option.
-    fn count_overflow(self, plan: &mut Plan, overflow: u8, flag: u8) -> Result<(), Refusal> {
+    fn count_overflow(self, plan: &mut Plan, overflow: u8, flag: u8) -> Result<(), OptionsFault> {
         if flag == PRESPECIFIED {
             return Ok(());
         }
         if overflow == 15 {
-            return Err(wrong(self.at + 3));
+            return Err(malformed(self.at + 3));
         }
         plan.bytes.push((self.at + 3, (overflow + 1) << 4 | flag));
         Ok(())
@@ -207,7 +214,7 @@ mod tests {
         bytes
     }
 
-    fn filled(options: &[u8]) -> Result<Vec<u8>, Refusal> {
+    fn filled(options: &[u8]) -> Result<Vec<u8>, OptionsFault> {
         let mut packet = packet(options);
         let plan = read(&packet, |address| address == OWN)?;
         plan.apply(&mut packet, OWN, 5_000_000);
@@ -238,27 +245,27 @@ mod tests {
     #[test]
     fn faults_have_the_offset_of_the_wrong_byte() {
         let at = |options: &[u8]| filled(options).unwrap_err();
-        assert_eq!(at(&[1, 1, 1, 7]), Refusal::Malformed(23));
-        assert_eq!(at(&[7, 1, 0, 0]), Refusal::Malformed(20));
-        assert_eq!(at(&[7, 9, 4, 0]), Refusal::Malformed(20));
-        assert_eq!(at(&[7, 2, 1, 1]), Refusal::Malformed(21));
-        assert_eq!(at(&[7, 7, 3, 0, 0, 0, 0]), Refusal::Malformed(22));
-        assert_eq!(at(&[7, 7, 5, 0, 0, 0, 0]), Refusal::Malformed(22));
-        assert_eq!(at(&[7, 3, 4, 7, 3, 4]), Refusal::Malformed(23));
-        assert_eq!(at(&[68, 3, 5]), Refusal::Malformed(21));
-        assert_eq!(at(&[68, 8, 4, 0, 0, 0, 0, 0]), Refusal::Malformed(22));
-        assert_eq!(at(&[68, 8, 5, 1, 0, 0, 0, 0]), Refusal::Malformed(22));
-        assert_eq!(at(&[68, 4, 5, 0xf0]), Refusal::Malformed(23));
-        assert_eq!(at(&[148, 3, 0, 0]), Refusal::Malformed(22));
+        assert_eq!(at(&[1, 1, 1, 7]), OptionsFault::Malformed(23));
+        assert_eq!(at(&[7, 1, 0, 0]), OptionsFault::Malformed(20));
+        assert_eq!(at(&[7, 9, 4, 0]), OptionsFault::Malformed(20));
+        assert_eq!(at(&[7, 2, 1, 1]), OptionsFault::Malformed(21));
+        assert_eq!(at(&[7, 7, 3, 0, 0, 0, 0]), OptionsFault::Malformed(22));
+        assert_eq!(at(&[7, 7, 5, 0, 0, 0, 0]), OptionsFault::Malformed(22));
+        assert_eq!(at(&[7, 3, 4, 7, 3, 4]), OptionsFault::Malformed(23));
+        assert_eq!(at(&[68, 3, 5]), OptionsFault::Malformed(21));
+        assert_eq!(at(&[68, 8, 4, 0, 0, 0, 0, 0]), OptionsFault::Malformed(22));
+        assert_eq!(at(&[68, 8, 5, 1, 0, 0, 0, 0]), OptionsFault::Malformed(22));
+        assert_eq!(at(&[68, 4, 5, 0xf0]), OptionsFault::Malformed(23));
+        assert_eq!(at(&[148, 3, 0, 0]), OptionsFault::Malformed(22));
     }
 
     #[test]
     fn source_routes_are_not_followed() {
         for kind in [LOOSE_SOURCE_ROUTE, STRICT_SOURCE_ROUTE] {
-            assert_eq!(filled(&[kind, 7, 4, 1, 2, 3, 4]), Err(Refusal::SourceRoute));
-            assert_eq!(filled(&[kind, 7, 3, 1, 2, 3, 4]), Err(Refusal::Malformed(22)));
+            assert_eq!(filled(&[kind, 7, 4, 1, 2, 3, 4]), Err(OptionsFault::SourceRoute));
+            assert_eq!(filled(&[kind, 7, 3, 1, 2, 3, 4]), Err(OptionsFault::Malformed(22)));
             let twice = [kind, 3, 4, kind, 3, 4];
-            assert_eq!(filled(&twice), Err(Refusal::Malformed(23)));
+            assert_eq!(filled(&twice), Err(OptionsFault::Malformed(23)));
         }
     }
 

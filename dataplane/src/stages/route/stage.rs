@@ -1,5 +1,5 @@
 use crate::burst::{Burst, Lanes};
-use crate::fib::{Entry, Fib, Top, View};
+use crate::fib::{Entry, Fib, FibView, Top};
 use crate::frame::Umem;
 use crate::id::{NextHopId, RecordId};
 use crate::next_hops::NextHops;
@@ -51,7 +51,7 @@ pub fn run<F: Family>(
 ) {
     look_up::<F>(burst, umem, fib, lanes);
     let next_hops = next_hops.view();
-    if !next_hops.is_settled() {
+    if !next_hops.is_identity() {
         for lane in lanes {
             burst.next[lane] = next_hops.installed(NextHopId(burst.next[lane].0));
         }
@@ -60,7 +60,7 @@ pub fn run<F: Family>(
 
 /// How to find the top of each packet's FIB.
 trait Tops: Copy {
-    fn top(self, view: View<'_>, root: u32) -> Top;
+    fn top(self, view: FibView<'_>, root: u32) -> Top;
 }
 
 /// Links in different VRFs: each packet has a top of its own.
@@ -69,7 +69,7 @@ struct Each;
 
 impl Tops for Each {
     #[inline(always)]
-    fn top(self, view: View<'_>, root: u32) -> Top {
+    fn top(self, view: FibView<'_>, root: u32) -> Top {
         view.top(root)
     }
 }
@@ -80,7 +80,7 @@ struct One(Top);
 
 impl Tops for One {
     #[inline(always)]
-    fn top(self, _: View<'_>, _: u32) -> Top {
+    fn top(self, _: FibView<'_>, _: u32) -> Top {
         self.0
     }
 }
@@ -166,7 +166,7 @@ fn find<F: Family>(
 #[inline(always)]
 fn step(
     burst: &mut Burst,
-    view: View<'_>,
+    view: FibView<'_>,
     tops: impl Tops,
     lanes: impl IntoIterator<Item = usize> + Clone,
 ) -> Lanes {
@@ -186,7 +186,7 @@ fn step(
 /// Descends to final entries. With keys of the upper half of an IPv6 address (`UPPER`), it stops at
 /// nodes in the lower half and returns their packets.
 #[inline(always)]
-fn go_down<const UPPER: bool>(burst: &mut Burst, view: View<'_>, mut pending: Lanes) -> Lanes {
+fn go_down<const UPPER: bool>(burst: &mut Burst, view: FibView<'_>, mut pending: Lanes) -> Lanes {
     let mut lower = Lanes::NONE;
     while !pending.is_empty() {
         let others = match pending.dense() {
@@ -208,7 +208,7 @@ fn go_down<const UPPER: bool>(burst: &mut Burst, view: View<'_>, mut pending: La
 #[inline(always)]
 fn find_places<const UPPER: bool>(
     burst: &mut Burst,
-    view: View<'_>,
+    view: FibView<'_>,
     pending: impl IntoIterator<Item = usize>,
 ) -> Lanes {
     let mut lower = Lanes::NONE;
@@ -230,7 +230,7 @@ fn find_places<const UPPER: bool>(
 #[inline(always)]
 fn read_entries(
     burst: &mut Burst,
-    view: View<'_>,
+    view: FibView<'_>,
     pending: impl IntoIterator<Item = usize>,
 ) -> Lanes {
     let mut deeper = Lanes::NONE;
