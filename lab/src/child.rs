@@ -64,7 +64,7 @@ impl Child {
         let sent =
             self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
         if !matches!(sent, Some(Ok(()))) {
-            return Err(self.last_words());
+            return Err(self.exit_reason());
         }
         match self.lines.recv_timeout(patience) {
             Ok(line) => serde_json::from_str(&line)
@@ -72,12 +72,12 @@ impl Child {
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 Err(format!("{} has not answered for {} seconds", self.name, patience.as_secs()))
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.last_words()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.exit_reason()),
         }
     }
 
     /// Why the process ended, from its error output.
-    fn last_words(&mut self) -> String {
+    fn exit_reason(&mut self) -> String {
         self.input = None;
         let mut messages = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {

@@ -249,11 +249,11 @@ impl Installer {
         let (name_table, names) = (self.parts.name_table.clone(), Names::from(model));
         let (answer, reply) = mpsc::sync_channel(1);
         // Set by the first of two: the worker when it begins, or the caller when it stops waiting.
-        let settled = Arc::new(AtomicBool::new(false));
-        let begun = Arc::clone(&settled);
-        let leave = |compiled: Compiled| {
+        let claimed = Arc::new(AtomicBool::new(false));
+        let begun = Arc::clone(&claimed);
+        let post = |compiled: Compiled| {
             // Without a worker, no answer comes.
-            let _ = self.parts.mailbox.leave(move |router, devices| {
+            let _ = self.parts.mailbox.post(move |router, devices| {
                 if begun.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -273,16 +273,16 @@ impl Installer {
         };
         let followed = match &self.follower {
             Some(follower) => {
-                Some((follower, follower.hand_over(self.parts.watch(model), compiled, leave)))
+                Some((follower, follower.hand_over(self.parts.watch(model), compiled, post)))
             }
             None => {
-                leave(compiled);
+                post(compiled);
                 None
             }
         };
         let answered = match reply.recv_timeout(PATIENCE) {
             // The worker has begun, and is about to answer.
-            Err(RecvTimeoutError::Timeout) if settled.swap(true, Ordering::AcqRel) => {
+            Err(RecvTimeoutError::Timeout) if claimed.swap(true, Ordering::AcqRel) => {
                 reply.recv().ok()
             }
             answered => answered.ok(),

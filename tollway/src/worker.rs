@@ -309,7 +309,7 @@ mod tests {
         let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
         assert!(!mailbox_receiver.work(&mut router, &mut devices));
         for _ in 0..3 {
-            assert!(mailbox.leave(|router, _| {
+            assert!(mailbox.post(|router, _| {
                 std::thread::sleep(WORK);
                 router.counters.held += 1;
             }));

@@ -48,7 +48,7 @@ impl Tables {
         let vrfs = self.host_routes.gleaning.get(&link).map_or(0, Vec::len);
         for index in 0..vrfs {
             let vrf = self.host_routes.gleaning[&link][index];
-            self.settle_host_route(vrf, address, link)?;
+            self.sync_host_route(vrf, address, link)?;
         }
         Ok(next)
     }
@@ -64,7 +64,7 @@ impl Tables {
         let mut done = true;
         for index in 0..vrfs {
             let vrf = self.host_routes.gleaning[&link][index];
-            done &= self.settle_host_route(vrf, address, link).is_ok();
+            done &= self.sync_host_route(vrf, address, link).is_ok();
         }
         if done {
             self.forget_neigh(link, address);
@@ -106,7 +106,7 @@ impl Tables {
         let before = match (made, next) {
             (Some(made), _) => {
                 let (before, link) = (std::mem::replace(&mut made.own, next), made.link);
-                self.settle_host_route(vrf, first, link)?;
+                self.sync_host_route(vrf, first, link)?;
                 before.is_some()
             }
             (None, Some(next)) => self.put(vrf, prefix, next).map(|()| true)?,
@@ -116,14 +116,14 @@ impl Tables {
             let range = (first, LinkId(0))..=(last, LinkId(u16::MAX));
             let within: Vec<_> = self.host_routes.known.range(range).copied().collect();
             for (address, link) in within {
-                self.settle_host_route(vrf, address, link)?;
+                self.sync_host_route(vrf, address, link)?;
             }
         }
         Ok(before)
     }
 
     /// Adds or removes a neighbour's host route, according to the VRF's own routes.
-    fn settle_host_route(
+    fn sync_host_route(
         &mut self,
         vrf: VrfId,
         address: IpAddr,

@@ -83,7 +83,7 @@ fn run(program: &Path, row: &str, passes: u64) -> Result<Costs, String> {
     let ended = wait(&mut child);
     let messages = reader.join().unwrap_or_default();
     if !ended? {
-        return Err(format!("callgrind fails: {}", last_words(&messages)));
+        return Err(format!("callgrind fails: {}", failure_cause(&messages)));
     }
     let text = fs::read_to_string(&output.0)
         .map_err(|error| format!("callgrind has written nothing: {error}"))?;
@@ -114,7 +114,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
 }
 
 /// The cause of a failure; valgrind marks its own lines.
-fn last_words(messages: &str) -> &str {
+fn failure_cause(messages: &str) -> &str {
     let unknown = messages.lines().find(|line| line.contains("unhandled instruction"));
     let error = || messages.lines().find(|line| line.contains("error"));
     let own = |line: &&str| !line.starts_with("==") && !line.trim().is_empty();
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_the_cause() {
-        assert_eq!(last_words("==1== x\nerror: no row\n==1== y\n"), "error: no row");
+    fn the_cause_of_a_failure_is_found() {
+        assert_eq!(failure_cause("==1== x\nerror: no row\n==1== y\n"), "error: no row");
         assert_eq!(
-            last_words("a\n==1== \nvex: unhandled instruction bytes: 0x62\n"),
+            failure_cause("a\n==1== \nvex: unhandled instruction bytes: 0x62\n"),
             "vex: unhandled instruction bytes: 0x62"
         );
-        assert_eq!(last_words("==1== x\n"), "it prints nothing");
+        assert_eq!(failure_cause("==1== x\n"), "it prints nothing");
     }
 
     #[test]

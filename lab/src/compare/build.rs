@@ -196,13 +196,13 @@ fn run(mut command: Command, message: &str) -> Result<(), String> {
     bar.finish_and_clear();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("cargo reports {:?}", last_words(&messages))),
+        Ok(_) => Err(format!("cargo reports {:?}", last_errors(&messages))),
         Err(error) => Err(format!("cargo cannot be waited for: {error}")),
     }
 }
 
 /// The last errors among cargo's lines, or the last lines if none is marked as an error.
-fn last_words(messages: &[String]) -> String {
+fn last_errors(messages: &[String]) -> String {
     let errors: Vec<_> = messages.iter().filter(|line| line.starts_with("error")).collect();
     let lines = if errors.is_empty() { messages.iter().collect() } else { errors };
     let last = &lines[lines.len().saturating_sub(QUOTED)..];
@@ -242,7 +242,7 @@ fn output(name: &str, command: &mut Command) -> Result<String, String> {
     }
     let messages = String::from_utf8_lossy(&done.stderr);
     let lines: Vec<_> = messages.lines().map(|line| line.trim().to_owned()).collect();
-    Err(format!("{name} reports {:?}", last_words(&lines)))
+    Err(format!("{name} reports {:?}", last_errors(&lines)))
 }
 
 #[cfg(test)]

@@ -185,11 +185,11 @@ pub fn render(report: &Report) -> String {
             text::figure(*control)
         );
     }
-    let held = figures.get("updates_per_second_throttled");
-    if let Some(held) = held.filter(|held| **held < 0.98 * updates::RATE as f64) {
+    let throttled = figures.get("updates_per_second_throttled");
+    if let Some(rate) = throttled.filter(|rate| **rate < 0.98 * updates::RATE as f64) {
         text += &format!(
             "\nupdates came at {} a second instead of {}: this machine has no processor to spare\n",
-            text::figure(*held),
+            text::figure(*rate),
             text::figure(updates::RATE as f64)
         );
     }

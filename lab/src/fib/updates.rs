@@ -86,9 +86,10 @@ pub(super) fn measure(
         figures.insert("updates_per_processor_second".to_owned(), rate);
     }
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
-    let Measured { free, held, slowdown, control } = done;
+    let Measured { free, throttled, slowdown, control } = done;
     figures.extend(median(&free).map(|value| ("updates_per_second".to_owned(), value)));
-    figures.extend(median(&held).map(|value| ("updates_per_second_throttled".to_owned(), value)));
+    figures
+        .extend(median(&throttled).map(|value| ("updates_per_second_throttled".to_owned(), value)));
     let control = median(&control);
     figures.extend(control.map(|value| ("update_slowdown_control_percent".to_owned(), value)));
     if let Some(Summary { median, min, max, .. }) = Summary::of(&slowdown) {
@@ -123,7 +124,7 @@ impl Drop for EndAtLast<'_> {
 #[derive(Default)]
 struct Measured {
     free: Vec<f64>,
-    held: Vec<f64>,
+    throttled: Vec<f64>,
     slowdown: Vec<f64>,
     control: Vec<f64>,
 }
@@ -163,7 +164,7 @@ fn forward(bench: &mut Bench, order: &Order, bar: &ProgressBar) -> Measured {
                 Meanwhile::Changes => {
                     let (clocks, rate) = while_changing(order, RATE, work);
                     with = clocks;
-                    measured.held.push(rate);
+                    measured.throttled.push(rate);
                 }
                 Meanwhile::ChangesOfOthers => {
                     order.others.store(true, Relaxed);

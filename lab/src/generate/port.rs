@@ -173,7 +173,7 @@ pub fn send<P: Port + ?Sized>(
     }
     umem.free_all(frames[first..last].iter().map(|frame| frame.addr));
     (sent.ns, sent.away_ns) = (last_ns - start, pace.away_ns());
-    sent.take_back(settle(port, umem, own));
+    sent.take_back(drain(port, umem, own));
     Ok(sent)
 }
 
@@ -186,7 +186,7 @@ fn refused(sent: u64) -> Error {
 
 /// Makes a port finish sending, within [`DRAIN`]. Returns the number of frames it still has. `own`
 /// is the number of free chunks when it has none.
-fn settle<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
+fn drain<P: Port + ?Sized>(port: &mut P, umem: &mut Umem, own: usize) -> u64 {
     let (mut now, mut waited_ns, mut burst) = (monotonic_ns(), 0, Burst::new());
     while umem.available() < own && waited_ns < DRAIN.as_nanos() as u64 {
         discard(port, umem, &mut burst);

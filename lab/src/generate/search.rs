@@ -158,7 +158,7 @@ struct Hunt<'a> {
 
 /// The outcome of a trial.
 enum Outcome {
-    Holds(Trial),
+    Passes(Trial),
     Fails,
     /// The sender does not reach the rate.
     Beyond,
@@ -167,7 +167,7 @@ enum Outcome {
 /// Results of the trials of one length.
 struct Bounds {
     /// The passing rates in ascending order, with their trials.
-    held: Vec<(f64, Trial)>,
+    passing: Vec<(f64, Trial)>,
     /// The lowest failing rate.
     high: f64,
     /// Whether that is the sender's own limit.
@@ -179,7 +179,7 @@ struct Bounds {
 impl Bounds {
     /// The highest passing rate; 0 if there is none.
     fn low(&self) -> f64 {
-        self.held.last().map_or(0.0, |(pps, _)| *pps)
+        self.passing.last().map_or(0.0, |(pps, _)| *pps)
     }
 
     /// Whether both ends are as close as `precision`.
@@ -191,13 +191,13 @@ impl Bounds {
 impl Hunt<'_> {
     fn run(&mut self, start: f64) -> Result<SearchResult, Error> {
         let mut short = self.approach(start, SHORT)?;
-        let begin = if short.held.is_empty() { short.next } else { short.low() };
+        let begin = if short.passing.is_empty() { short.next } else { short.low() };
         let mut whole = self.approach(begin, 1)?;
         let is_precise = whole.is_close(self.options.precision);
-        if whole.held.is_empty() {
+        if whole.passing.is_empty() {
             // Time was up before a whole trial passed, so use the short trials at lower rates.
-            short.held.retain(|(pps, _)| *pps < whole.high);
-            whole.held = short.held;
+            short.passing.retain(|(pps, _)| *pps < whole.high);
+            whole.passing = short.passing;
         } else if whole.high > self.most && short.high > whole.low() {
             (whole.high, whole.is_senders) = (short.high, short.is_senders);
         }
@@ -206,7 +206,7 @@ impl Hunt<'_> {
             allowed: self.allowed,
             pps: low,
             too_much_pps: whole.high,
-            trial: whole.held.pop().map(|(_, trial)| trial),
+            trial: whole.passing.pop().map(|(_, trial)| trial),
             is_senders: whole.is_senders,
             is_precise,
             trials: self.trials,
@@ -218,14 +218,14 @@ impl Hunt<'_> {
     fn approach(&mut self, start: f64, parts: u32) -> Result<Bounds, Error> {
         let (time, precision) = (self.options.trial / parts, self.options.precision);
         let high = self.most * STRIDE;
-        let mut known = Bounds { held: Vec::new(), high, is_senders: false, next: start };
+        let mut known = Bounds { passing: Vec::new(), high, is_senders: false, next: start };
         let mut stride = 1.0 + precision.max(STRIDE - 1.0) / 4.0;
         let mut owed = parts == 1;
         while owed || (!known.is_close(precision) && !self.is_late()) {
             owed = false;
             let at = known.next;
             match self.attempt(at, time)? {
-                Outcome::Holds(trial) => known.held.push((at, trial)),
+                Outcome::Passes(trial) => known.passing.push((at, trial)),
                 Outcome::Fails => (known.high, known.is_senders) = (at, false),
                 Outcome::Beyond => (known.high, known.is_senders) = (at, true),
             }
@@ -236,7 +236,7 @@ impl Hunt<'_> {
             if known.high <= LEAST_PPS {
                 break;
             }
-            let open = (known.held.is_empty(), known.high > self.most);
+            let open = (known.passing.is_empty(), known.high > self.most);
             known.next = match open {
                 // One end is only a guess: step there, further each time.
                 (true, _) => (known.high / stride).max(LEAST_PPS),
@@ -262,7 +262,7 @@ impl Hunt<'_> {
                 return Ok(Outcome::Fails);
             }
             if trial.sent_pps >= pps * KEPT && trial.away <= AWAY {
-                return Ok(Outcome::Holds(trial));
+                return Ok(Outcome::Passes(trial));
             }
             if self.is_late() {
                 break;

@@ -77,7 +77,7 @@ impl Path for Wire<'_> {
         let sent = xdp::send_all(streams, first_cpu, self.stop)?;
         let frames = sent.iter().map(|sent| sent.frames).sum();
         let look = || Ok(self.sink.counts()?.since(&before).arrived());
-        let received = settle(look, frames, DRAIN)?;
+        let received = wait_for_arrivals(look, frames, DRAIN)?;
         let mut latency = self.sink.latency()?;
         // The histogram contains all of the earlier values, so the subtraction cannot fail.
         let _ = latency.subtract(&known);
@@ -93,7 +93,7 @@ impl Path for Wire<'_> {
 
 /// Polls until all frames have arrived, or no more arrive for a while. Returns the number of
 /// frames.
-fn settle(
+fn wait_for_arrivals(
     mut look: impl FnMut() -> Result<u64, Error>,
     sent: u64,
     step: Duration,
@@ -259,24 +259,24 @@ mod tests {
         }
     }
 
-    /// Feeds growing counts to `settle`. Returns its result and the number of polls.
-    fn settled(sent: u64, counts: &[u64]) -> (u64, usize) {
+    /// Feeds growing counts to `wait_for_arrivals`. Returns its result and the number of polls.
+    fn arrivals(sent: u64, counts: &[u64]) -> (u64, usize) {
         let mut looks = 0;
         let look = || {
             looks += 1;
             Ok(counts.get(looks - 1).or(counts.last()).copied().unwrap_or(0))
         };
-        let arrived = settle(look, sent, RESIDUAL / 200).unwrap();
+        let arrived = wait_for_arrivals(look, sent, RESIDUAL / 200).unwrap();
         (arrived, looks)
     }
 
     #[test]
     fn late_frames_are_waited_for() {
-        assert_eq!(settled(100, &[100]), (100, 1));
-        assert_eq!(settled(100, &[40, 70, 100]), (100, 3));
-        assert_eq!(settled(100, &[40, 70, 90]), (90, 4));
-        assert_eq!(settled(100, &[0, 0, 0, 10, 100]), (100, 5));
-        let (arrived, looks) = settled(100, &[0]);
+        assert_eq!(arrivals(100, &[100]), (100, 1));
+        assert_eq!(arrivals(100, &[40, 70, 100]), (100, 3));
+        assert_eq!(arrivals(100, &[40, 70, 90]), (90, 4));
+        assert_eq!(arrivals(100, &[0, 0, 0, 10, 100]), (100, 5));
+        let (arrived, looks) = arrivals(100, &[0]);
         assert!(arrived == 0 && looks == 201);
     }
 }

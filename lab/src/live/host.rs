@@ -24,7 +24,7 @@ impl Host {
         let (jobs, todo) = channel::<Job>();
         let (ready, made) = channel();
         let work = move || {
-            let _ = ready.send(settle().map(|()| sys::thread_id()));
+            let _ = ready.send(enter_namespaces().map(|()| sys::thread_id()));
             while let Ok(job) = todo.recv() {
                 job();
             }
@@ -73,7 +73,7 @@ impl Host {
 }
 
 /// Moves the calling thread into new namespaces.
-fn settle() -> Result<(), String> {
+fn enter_namespaces() -> Result<(), String> {
     sys::leave_namespaces().map_err(|error| {
         format!(
             "this process may not make network and mount namespaces ({error}): run it as root, \

@@ -183,7 +183,7 @@ fn pairs(
     let sink = Sink::start(&places.tollway.b, expect)?;
     let side = TollwaySide { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
     let tollway = Tollway::start(&places.tollway, case.setup, false).map_err(failed)?;
-    side.settle(case.flows).map_err(failed)?;
+    side.send_until_stable(case.flows).map_err(failed)?;
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
         // Each comes first equally often, so that disturbances of the machine favour neither.
@@ -240,7 +240,7 @@ impl TollwaySide<'_> {
     }
 
     /// Sends until the rate is stable.
-    fn settle(&self, flows: u32) -> Result<(), String> {
+    fn send_until_stable(&self, flows: u32) -> Result<(), String> {
         let generator = self.send(flows)?;
         let mut rates = Vec::new();
         for _ in 0..STEPS {

@@ -58,7 +58,7 @@ pub struct Change {
 
 /// Compares a run with a record.
 #[must_use]
-pub fn hold(tolls: &Tolls, record: &Record, file: &Path) -> Against {
+pub fn compare(tolls: &Tolls, record: &Record, file: &Path) -> Against {
     let mut notes = Vec::new();
     let mut differs = |what: &str, then: &str, now: &str| {
         if then != now {
@@ -151,7 +151,7 @@ mod tests {
             ("ip4-vrf", 36.0),
             ("ip6-vrf", 1.0),
         ]);
-        let against = hold(&now, &record, &path);
+        let against = compare(&now, &record, &path);
         let verdicts: Vec<_> = against.rows.iter().map(|row| (&*row.name, row.verdict)).collect();
         assert_eq!(
             verdicts,
@@ -167,7 +167,7 @@ mod tests {
         let [low, high] = vlan.interval_ns;
         assert!(low < -4.0 && -4.0 < high && high - low < 0.2, "{vlan:?}");
         assert_eq!(against.notes, ["not in the record: ip6-vrf"]);
-        let same = hold(&then, &record, &path);
+        let same = compare(&then, &record, &path);
         assert!(same.rows.iter().all(|row| row.difference_ns.abs() < 1e-9), "{same:?}");
         fs::remove_dir_all(directory).unwrap();
     }
@@ -180,7 +180,7 @@ mod tests {
         let mut record = record::read(&path).unwrap();
         record.machine.cpu = "Z80".to_owned();
         record.machine.kernel = "0.01".to_owned();
-        let notes = hold(&tolls, &record, &path).notes;
+        let notes = compare(&tolls, &record, &path).notes;
         assert!(notes[0].starts_with("the processor was Z80 and is "), "{notes:?}");
         assert!(notes[1].starts_with("the kernel was 0.01 and is "), "{notes:?}");
         fs::remove_dir_all(directory).unwrap();

@@ -147,7 +147,7 @@ impl KernelState {
             }
             _ => {}
         }
-        let spreads = seed::spreads(&event, &self.kernel);
+        let spreads = seed::adds_multipath(&event, &self.kernel);
         for family in [Family::V4, Family::V6] {
             if *spreads.of(family) {
                 *self.sticky_flags.groups.of_mut(family) = true;
@@ -244,9 +244,9 @@ impl KernelState {
             let vrfs = netdevs.iter().filter(|(_, netdev)| netdev.vrf_table.is_some());
             vrfs.map(|(index, _)| *index).collect()
         };
-        if let Some(held) = self.exceptions.look(vrfs) {
+        if let Some(dests) = self.exceptions.look(vrfs) {
             self.changes += 1;
-            self.rib.hold(held);
+            self.rib.set_kernel_path_dests(dests);
         }
     }
 
@@ -257,7 +257,7 @@ impl KernelState {
             let began = sys::thread_time();
             let mut sysctls = Sysctls::read(self.sysctl_devices());
             let mut spread = Spread { groups: self.sticky_flags.groups, ..self.spread() };
-            seed::settle(&mut sysctls, &mut spread);
+            seed::replace_secret_seed(&mut sysctls, &mut spread);
             self.seed_refused = spread.seed_refused;
             self.of_sysctls.done(began);
             if sysctls != self.sysctls {
@@ -339,7 +339,7 @@ impl KernelState {
         self.ports.iter_mut().for_each(|port| port.find(&self.kernel));
         self.rib.set_ignoring(self.ignoring());
         if self.sticky_flags.groups != PerFamily::default() {
-            self.groups = seed::groups(&self.rib);
+            self.groups = seed::multipath_families(&self.rib);
         }
         let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();

@@ -24,4 +24,4 @@ pub mod sysctl;
 pub mod take;
 
 pub use begin::{Settings, Startup, StartupError};
-pub use run::Keep;
+pub use run::ControllerThread;

@@ -35,7 +35,7 @@ use tollway_linux::sys::{self, why};
 
 use attached::AttachRequests;
 use mode::{ModeEvent, ModeTracker};
-pub use start::Keep;
+pub use start::ControllerThread;
 
 /// The longest time between two signs of life of the thread.
 const BEAT: Duration = Duration::from_millis(500);

@@ -18,7 +18,7 @@ const FILE: &str = "/proc/sys/net/ipv4/fib_multipath_hash_seed";
 const MOST_POLICY: u8 = 1;
 
 /// The families for which an event adds, or may add, routes with several next hops.
-pub(super) fn spreads(event: &Event, kernel: &Kernel) -> PerFamily<bool> {
+pub(super) fn adds_multipath(event: &Event, kernel: &Kernel) -> PerFamily<bool> {
     let is_group = |nexthop: &Nexthop| matches!(nexthop, Nexthop::Group { .. });
     let has_several = |hops: &Hops| match hops {
         Hops::Many(_) => true,
@@ -36,9 +36,9 @@ pub(super) fn spreads(event: &Event, kernel: &Kernel) -> PerFamily<bool> {
 }
 
 /// The families that have routes with several next hops.
-pub(super) fn groups(rib: &Rib) -> PerFamily<bool> {
+pub(super) fn multipath_families(rib: &Rib) -> PerFamily<bool> {
     let mut groups = PerFamily::default();
-    rib.each_body(|attrs| {
+    rib.each_attrs(|attrs| {
         let several = match &attrs.route.hops {
             Hops::Many(_) => true,
             Hops::Object(id) => {
@@ -51,15 +51,15 @@ pub(super) fn groups(rib: &Rib) -> PerFamily<bool> {
     groups
 }
 
-/// Sets a seed if the kernel's own is active and matters; records in `spread` if the kernel refuses it.
-pub(super) fn settle(sysctls: &mut Sysctls, spread: &mut Spread) {
+/// Sets a seed if the kernel's secret one is active and matters; records in `spread` if the kernel refuses it.
+pub(super) fn replace_secret_seed(sysctls: &mut Sysctls, spread: &mut Spread) {
     let global = &mut sysctls.global;
     let counts = |family, policy| *spread.groups.of(family) && policy <= MOST_POLICY;
     let counts = counts(Family::V4, global.multipath4) || counts(Family::V6, global.multipath6);
     if global.multipath_seed != Some(0) || !counts || spread.seed_refused {
         return;
     }
-    match choose() {
+    match set_random_seed() {
         Ok(seed) => {
             tracing::info!(
                 "set net.ipv4.fib_multipath_hash_seed = {seed}: with the kernel's own seed, which it \
@@ -77,7 +77,8 @@ pub(super) fn settle(sysctls: &mut Sysctls, spread: &mut Spread) {
     }
 }
 
-fn choose() -> io::Result<u32> {
+/// Sets a random seed, and returns it.
+fn set_random_seed() -> io::Result<u32> {
     let seed = (RandomState::new().hash_one(FILE) as u32).max(1);
     std::fs::write(FILE, seed.to_string())?;
     Ok(seed)

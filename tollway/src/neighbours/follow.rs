@@ -154,7 +154,7 @@ impl Follow {
         self.unread_since = None;
         if let Some(behind) = self.behind.take() {
             // The worker has yet to do the earlier jobs.
-            self.mailbox.leave(move |_, _| drop(behind));
+            self.mailbox.post(move |_, _| drop(behind));
         }
         self.waiting.drain(..).for_each(|waiter| waiter());
     }
@@ -192,7 +192,7 @@ impl Follow {
             let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
             let version = state.version;
             self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-            self.mailbox.leave(move |router, _| {
+            self.mailbox.post(move |router, _| {
                 if !state::apply(router, version, &changes) {
                     failed.store(true, Ordering::Relaxed);
                 }

@@ -124,7 +124,7 @@ impl Gaps {
         let (mailbox, count, of_job) =
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let waiter = Box::new(move || {
-            mailbox.leave(move |_, _| {
+            mailbox.post(move |_, _| {
                 // The worker may have been paused again.
                 if count.load(Ordering::SeqCst) == gaps {
                     of_job.bump_generation();
@@ -198,13 +198,13 @@ impl Follower {
         }
     }
 
-    /// Switches to other tables: adds all neighbours to them, and passes them to `leave`, which hands them to
+    /// Switches to other tables: adds all neighbours to them, and passes them to `post`, which hands them to
     /// the worker. No change is lost or overtaken meanwhile. The result is for [`Follower::go_back`].
     pub fn hand_over(
         &self,
         watch: Watch,
         mut compiled: Compiled,
-        leave: impl FnOnce(Compiled),
+        post: impl FnOnce(Compiled),
     ) -> Before {
         let mut state = lock(&self.state);
         let Compiled { tables, host } = &mut compiled;
@@ -213,7 +213,7 @@ impl Follower {
         if failed > 0 {
             tracing::warn!("{failed} neighbours found no room in the tables");
         }
-        leave(compiled);
+        post(compiled);
         before
     }
 

@@ -1,4 +1,4 @@
-//! The worker's mailbox: jobs that other threads leave for the pause between two bursts.
+//! The worker's mailbox: jobs that other threads post for the pause between two bursts.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_micros(500);
 /// Work for the worker's thread, done between two bursts.
 pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
 
-/// The worker's mailbox, in which other threads leave jobs: a route, a neighbour, new tables, a
+/// The worker's mailbox, in which other threads post jobs: a route, a neighbour, new tables, a
 /// look at the counters.
 #[derive(Clone)]
 pub struct WorkerMailbox {
@@ -107,7 +107,7 @@ impl WorkerMailbox {
 
     /// Leaves a job; returns false if the worker has ended. The worker runs the job within one
     /// turn, even if it sleeps.
-    pub fn leave(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
+    pub fn post(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
         let left = self.jobs.send(Box::new(job)).is_ok();
         if !self.waiting.swap(true, Ordering::Release) {
             self.waker.wake();
@@ -155,7 +155,7 @@ impl WorkerMailbox {
         job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (answer, reply) = mpsc::sync_channel(1);
-        self.leave(move |router, devices| {
+        self.post(move |router, devices| {
             // The caller may have stopped waiting.
             let _ = answer.send(job(router, devices));
         });

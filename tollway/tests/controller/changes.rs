@@ -35,7 +35,7 @@ impl SyncedModel {
 
     fn does(&mut self, line: &str) {
         sh(line);
-        self.settle();
+        self.read_until_quiet();
     }
 }
 
@@ -182,7 +182,7 @@ pub fn implicit_deletes() {
     // The carrier goes, and a moment later the kernel deletes the objects that need it.
     sh("ip link set b1 down");
     until("next hops to go", || sh("ip -oneline nexthop").lines().count() == 4);
-    synced.settle();
+    synced.read_until_quiet();
     synced.agrees_but_for_routes();
     let nexthops = &synced.model.kernel.nexthops;
     assert_eq!(nexthops[&10], Nexthop::Group { members: vec![(1, 1)], resilient: false });

@@ -53,7 +53,7 @@ pub fn stop() {
         ip.finish();
         std::thread::sleep(Duration::from_secs(5).saturating_sub(start.elapsed()));
         let stopped = Instant::now();
-        synced.settle();
+        synced.read_until_quiet();
         let took = stopped.elapsed();
         println!("as the kernel has it after {took:?}: {:?}", synced.source.stats());
         assert!(took < Duration::from_secs(3));

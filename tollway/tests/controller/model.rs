@@ -227,7 +227,7 @@ impl SyncedModel {
     }
 
     /// Reads until nothing has arrived for a moment and nothing is in doubt.
-    pub fn settle(&mut self) {
+    pub fn read_until_quiet(&mut self) {
         let mut quiet = Instant::now();
         let start = quiet;
         while quiet.elapsed() < Duration::from_millis(30) {
@@ -261,7 +261,7 @@ impl SyncedModel {
         Some(format!("{} routes differ: {first:?}{known}\nnot{listed}\nevents{events}", keys.len()))
     }
 
-    /// Settles, and asserts that the model equals that of a source that opens only now. The kernel
+    /// Reads until all is quiet, and asserts that the model equals that of a source that opens only now. The kernel
     /// may go on by itself, such as duplicate address detection, so the models may
     /// take a while to agree.
     pub fn agrees(&mut self) {
@@ -279,10 +279,10 @@ impl SyncedModel {
 
     fn agrees_in(&mut self, differs: impl Fn(&Self) -> Option<String>) {
         let start = Instant::now();
-        self.settle();
+        self.read_until_quiet();
         while let Some(differs) = differs(self) {
             assert!(start.elapsed() < Duration::from_secs(3), "{differs}");
-            self.settle();
+            self.read_until_quiet();
         }
     }
 }

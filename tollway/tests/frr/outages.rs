@@ -106,7 +106,7 @@ fn compare(restarts: Restarts, scenarios: &[Scenario]) {
     let mut scene = Scene::new(restarts);
     scene.announce(ROUTES);
     scene.until_routes(ROUTES, PATIENCE);
-    settle(&mut scene);
+    wait_until_converged(&mut scene);
     let alone: Vec<_> = scenarios.iter().map(|of| outage(&mut scene, of.what)).collect();
     let mut tollway = KernelRouter::start("ra rb");
     tollway.forwards(&scene.net.a, &prefix(7).replace(".0/24", ".9"));
@@ -142,7 +142,7 @@ fn die(scene: &mut Scene, tollway: KernelRouter) {
 }
 
 /// Waits until both BGP speakers consider their routes complete.
-fn settle(scene: &mut Scene) {
+fn wait_until_converged(scene: &mut Scene) {
     let probe = format!("show bgp ipv4 unicast {}", prefix(ROUTES - 1));
     until("routes that are not stale", || {
         let shown = scene.router.run(&probe);
@@ -166,7 +166,7 @@ fn router_restarts(scene: &mut Scene) {
     scene.router.kill_bgpd();
     std::thread::sleep(MARGIN);
     scene.router.start_bgpd_again();
-    settle(scene);
+    wait_until_converged(scene);
     std::thread::sleep(MARGIN);
 }
 
@@ -177,7 +177,7 @@ fn peer_restarts(scene: &mut Scene) {
     until("the router to wait for its peer", is_awaited);
     std::thread::sleep(MARGIN);
     scene.peer.start_bgpd_again();
-    settle(scene);
+    wait_until_converged(scene);
     std::thread::sleep(MARGIN);
 }
 

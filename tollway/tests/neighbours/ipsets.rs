@@ -10,7 +10,7 @@ use super::rules::Consumer;
 const SOON: Duration = Duration::from_secs(5);
 
 /// Waits until the active elements are those of the kernel.
-fn settle(consumer: &mut Consumer, change: &str) {
+fn wait_until_equal(consumer: &mut Consumer, change: &str) {
     let since = Instant::now();
     while !consumer.is_like_another() {
         assert!(since.elapsed() < SOON, "{change}: {:?}", consumer.counts);
@@ -68,7 +68,7 @@ pub fn follow() {
         "ipset add late 192.0.2.8 timeout 1",
     ] {
         sh(change);
-        settle(&mut consumer, change);
+        wait_until_equal(&mut consumer, change);
     }
     for number in 1..50 {
         sh(&format!("ipset add bad 192.0.2.{number}"));
@@ -77,7 +77,7 @@ pub fn follow() {
     }
     sh("ipset add spare 203.0.113.9");
     sh("ipset swap spare bad");
-    settle(&mut consumer, "swap");
+    wait_until_equal(&mut consumer, "swap");
     let has = |consumer: &Consumer, set: &str, address: [u8; 4]| {
         let found = consumer.filter.live_sets().iter().find(|one| one.name() == set);
         found.unwrap().covers(u32::from_be_bytes(address).into())
@@ -94,7 +94,7 @@ pub fn follow() {
     sh("iptables-nft -A FORWARD -m set --match-set bad dst -j DROP");
     consumer.sync();
     sh("ipset add bad 192.0.2.77");
-    settle(&mut consumer, "in two ways");
+    wait_until_equal(&mut consumer, "in two ways");
     assert_eq!(consumer.counts.changed, before.changed + 1, "{:?}", consumer.counts);
 }
 
@@ -182,5 +182,5 @@ pub fn swaps() {
         swaps += 1;
     }
     assert!(swaps > 100, "{swaps}");
-    settle(&mut consumer, "the last one");
+    wait_until_equal(&mut consumer, "the last one");
 }

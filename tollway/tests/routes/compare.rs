@@ -108,7 +108,7 @@ pub fn at_random() {
             attempt(std::slice::from_ref(line), v6);
         }
         history.push(lines);
-        router.settle(round % 2 == 1);
+        router.read_until_quiet(round % 2 == 1);
         for _ in 0..24 {
             let packet = chance::packet(&mut dice);
             let up =
@@ -122,7 +122,7 @@ pub fn at_random() {
             // The kernel makes some changes later, in a thread of its own.
             let start = Instant::now();
             while !agree(&found, &expected) && start.elapsed() < Duration::from_secs(3) {
-                router.settle(round % 2 == 1);
+                router.read_until_quiet(round % 2 == 1);
                 (expected, found) = (query(&packet), router.query(&packet));
             }
             if !agree(&found, &expected) {
@@ -172,19 +172,19 @@ pub fn in_place() {
     assert_eq!(router.query(&single), by("a0", "10.0.0.5"));
     assert_eq!(router.query(&grouped), both(by("a0", "10.0.0.5"), by("a1", "10.0.1.5")));
     batch("nexthop replace id 1 via 10.0.2.6 dev a2\n");
-    router.settle(false);
+    router.read_until_quiet(false);
     assert_eq!(router.query(&single), by("a2", "10.0.2.6"));
     assert_eq!(router.query(&grouped), both(by("a2", "10.0.2.6"), by("a1", "10.0.1.5")));
     assert_eq!((router.followed.direct, router.followed.between), (0, 0));
     batch("nexthop replace id 9 group 1\n");
-    router.settle(false);
+    router.read_until_quiet(false);
     assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));
     assert_eq!((router.followed.direct, router.followed.between), (0, 0));
     batch("nexthop replace id 9 group 1/2\nlink set a1 down\n");
-    router.settle(false);
+    router.read_until_quiet(false);
     assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));
     batch("link set a2 down\n");
-    router.settle(false);
+    router.read_until_quiet(false);
     for packet in [single, grouped] {
         assert_eq!((router.query(&packet), query(&packet)), (Answer::NoRoute, Answer::NoRoute));
     }
@@ -224,7 +224,7 @@ pub fn without_carrier() {
         ("link set b2 up", true, &both),
     ] {
         batch(&format!("{line}\n"));
-        router.settle(listed);
+        router.read_until_quiet(listed);
         assert_eq!(
             (&router.query(&packet), &query(&packet)),
             (expected, expected),

@@ -123,7 +123,7 @@ impl Router {
 
     /// Reads events until none has come for 40 ms. With `lists`, the kernel lists again what is in
     /// doubt.
-    pub fn settle(&mut self, lists: bool) {
+    pub fn read_until_quiet(&mut self, lists: bool) {
         let (start, mut quiet) = (Instant::now(), Instant::now());
         while quiet.elapsed() < Duration::from_millis(40) {
             assert!(start.elapsed() < PATIENCE, "there is no end of it");

@@ -237,7 +237,7 @@ impl Numbered {
 
     /// Returns the losses since the last call, once datagrams arrive again without loss. Returns
     /// `None` if that takes longer than `patience`.
-    pub fn settled(&mut self, patience: Duration) -> Option<Losses> {
+    pub fn recovered(&mut self, patience: Duration) -> Option<Losses> {
         let (start, mut all) = (Instant::now(), Losses::default());
         while start.elapsed() < patience {
             // While nothing arrives, it does not wait for late datagrams.

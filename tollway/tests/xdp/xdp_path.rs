@@ -45,7 +45,7 @@ pub fn enter(flows: &FlowMaps, link: u16, packet: &Packet, flow: &Flow) {
     }
 }
 
-fn held(flows: &FlowMaps) -> Vec<Flow> {
+fn entries(flows: &FlowMaps) -> Vec<Flow> {
     let mut all = Vec::new();
     flows.each4(|_, flow| all.push(*flow));
     flows.each6(|_, flow| all.push(*flow));
@@ -96,7 +96,7 @@ pub fn rewrites() {
                 assert_eq!(after.xdp_tx_packets - before.xdp_tx_packets, 4);
                 assert_eq!(after.xdp_rx_bytes - before.xdp_rx_bytes, bytes as u64);
                 assert_eq!(after.xdp_tx_bytes - before.xdp_tx_bytes, sent as u64);
-                let counted = held(&flows);
+                let counted = entries(&flows);
                 let of_flow = |flow: &&Flow| (flow.packets, flow.bytes) == (4, bytes as u64);
                 assert!(counted.iter().any(|flow| of_flow(&flow)), "{counted:?}");
             }
@@ -332,20 +332,20 @@ pub fn room() {
     // Flows in use keep their places, and others find none. All flows that were taken are there.
     in_time(&bench, || {
         let taken: usize = (0..40).map(|round| fill(round * 500..(round + 1) * 500)).sum();
-        let (held, again) = (flows.len(), fill(0..500));
+        let (entries, again) = (flows.len(), fill(0..500));
         move || {
             assert!((4000..=4096).contains(&taken), "{taken}");
-            assert!((taken..=4096).contains(&held.0) && held.1 == 0, "{held:?}");
+            assert!((taken..=4096).contains(&entries.0) && entries.1 == 0, "{entries:?}");
             assert_eq!(again, 500, "they are there");
         }
     });
     in_time(&bench, || {
         // Flows from before a change make room.
-        let (first, held) = (fill(50_000..51_000), flows.len().0);
+        let (first, entries) = (fill(50_000..51_000), flows.len().0);
         let fill = |round: u32| fill(60_000 + round * 500..60_500 + round * 500);
         let taken: usize = (0..20).map(fill).sum();
         move || {
-            assert!(first >= NEARLY_ALL && held <= 4096, "{first} {held}");
+            assert!(first >= NEARLY_ALL && entries <= 4096, "{first} {entries}");
             assert!(taken <= 4096 - first, "{taken}");
         }
     });

@@ -52,7 +52,7 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     let mut ledger = Ledger::new(file, text);
     let list = List::read(text, &mut ledger);
     for rule in &list.rules {
-        hold(&list, rule, &mut ledger);
+        check_relations(&list, rule, &mut ledger);
     }
     let rules = chains::chains(&list, file);
     if rules.check().is_err() {
@@ -70,7 +70,7 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
 
 /// Reports what is wrong with a rule in the context of others: pipes of rules that run, tables of another
 /// type.
-fn hold(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
+fn check_relations(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
     if list.disabled >> rule.set & 1 == 1 {
         return;
     }

@@ -55,14 +55,14 @@ impl State {
 
     /// Says whether `units` more are within a limit; if so, uses them.
     fn take(&mut self, index: usize, limit: &Limit, units: u64, now_ns: u64) -> bool {
-        let (held, since) = &mut self.buckets[index];
+        let (tokens, since) = &mut self.buckets[index];
         let gained = u128::from(now_ns.saturating_sub(*since)) * u128::from(limit.rate);
-        *held = full(limit).min(*held + gained);
+        *tokens = full(limit).min(*tokens + gained);
         *since = now_ns;
         let wanted = u128::from(units) * u128::from(limit.period_ns);
-        let within = *held >= wanted;
+        let within = *tokens >= wanted;
         if within {
-            *held -= wanted;
+            *tokens -= wanted;
         }
         within
     }

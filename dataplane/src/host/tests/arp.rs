@@ -160,7 +160,7 @@ fn on_a_vlan_every_message_carries_the_tag() {
 
 #[test]
 fn configured_neighbours_and_routes_are_left_alone() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let moved = LanHost { mac: [2, 0, 0, 0, 9, 9], ..ALICE };
     assert_eq!(lab.receive(A, &request(moved, ALICE4, own4(0))).len(), 1);
     assert_eq!(known(&lab, LinkId(0), ALICE4.into()), Some(ALICE.mac));

@@ -23,7 +23,7 @@ fn error(lab: &mut Lab, packet: &[u8]) -> Option<((u8, u8), [u8; 4])> {
 
 #[test]
 fn every_reason_has_its_message_v4() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let none = [0; 4];
     for (dst, ttl, kind, reason) in [
         (BOB4, 1, (11, 0), PuntReason::TtlExpired),
@@ -39,7 +39,7 @@ fn every_reason_has_its_message_v4() {
 
 #[test]
 fn every_reason_has_its_message_v6() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let none = [0; 4];
     for (dst, hops, kind) in [
         (BOB6, 1, (3, 0)),
@@ -63,7 +63,7 @@ fn every_reason_has_its_message_v6() {
 
 #[test]
 fn an_error_is_what_linux_sends() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let packet = with_ttl(BOB4, 1);
     let error = one(lab.receive(A, &ip_frame(ALICE, &packet)));
     assert_eq!((error.port, error.dst_mac(), error.src_mac()), (A, ALICE.mac, router_mac(A)));
@@ -82,7 +82,7 @@ fn an_error_is_what_linux_sends() {
 
 #[test]
 fn as_much_is_quoted_as_the_rfcs_allow() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut header = header4(ALICE4, BOB4);
     header.time_to_live = 1;
     let packet = udp4(header, &[3; 1400]);
@@ -97,7 +97,7 @@ fn as_much_is_quoted_as_the_rfcs_allow() {
 
 #[test]
 fn path_mtu_is_reported_without_a_limit() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut header = header4(ALICE4, CAROL4);
     header.dont_fragment = true;
     let packet = udp4(header, &[1; 700]);
@@ -112,7 +112,7 @@ fn path_mtu_is_reported_without_a_limit() {
 
 #[test]
 fn others_are_limited_by_destination() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let frames = vec![ip_frame(ALICE, &with_ttl(BOB4, 1)); 20];
     assert_eq!(lab.receive_all(A, &frames).len(), 6);
     assert_eq!(lab.host().rate_limited, 14);
@@ -141,7 +141,7 @@ fn dying_icmp4(kind: u8) -> Vec<u8> {
 
 #[test]
 fn no_error_is_sent_about_errors() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     for kind in [3, 4, 5, 11, 12, 19, 200] {
         assert_eq!(error(&mut lab, &dying_icmp4(kind)), None, "{kind}");
     }
@@ -167,7 +167,7 @@ fn no_error_is_sent_about_errors() {
 
 #[test]
 fn no_error_is_sent_about_fragments_groups_and_strange_sources() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut header = header4(ALICE4, BOB4);
     (header.time_to_live, header.fragment_offset) = (1, 8.try_into().unwrap());
     assert_eq!(error(&mut lab, &udp4(header.clone(), b"x")), None);
@@ -190,7 +190,7 @@ fn no_error_is_sent_about_fragments_groups_and_strange_sources() {
 
 #[test]
 fn an_error_leaves_by_the_vlan_that_its_packet_came_from() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut header = header4(DAVE4, ALICE4);
     header.time_to_live = 1;
     let error = one(lab.receive(B, &ip_frame(DAVE, &udp4(header, b"x"))));

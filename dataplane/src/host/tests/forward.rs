@@ -21,7 +21,7 @@ fn hop_by_hop(dst: Ipv6Addr, options: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_large_packet_is_cut() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let payload: Vec<u8> = (0..1400_u16).map(|n| n as u8).collect();
     let packet = udp4(header4(ALICE4, CAROL4), &payload);
     let sent = lab.receive(A, &ip_frame(ALICE, &packet));
@@ -43,7 +43,7 @@ fn a_large_packet_is_cut() {
 
 #[test]
 fn a_route_is_recorded_on_the_way() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let packet = with_options(DAVE4, &[7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0], b"hello");
     let sent = one(lab.receive(A, &ip_frame(ALICE, &packet)));
     let (header, payload) = sent.ipv4();
@@ -55,7 +55,7 @@ fn a_route_is_recorded_on_the_way() {
 
 #[test]
 fn options_pass_cut_held_and_to_the_router_itself() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let packet = with_options(CAROL4, &[148, 4, 0, 0], &[9; 800]);
     let sent = lab.receive(A, &ip_frame(ALICE, &packet));
     assert_eq!(sent.len(), 2);
@@ -81,7 +81,7 @@ fn options_pass_cut_held_and_to_the_router_itself() {
 
 #[test]
 fn options_that_are_wrong_are_pointed_at_and_source_routes_dropped() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let error = one(lab.receive(A, &ip_frame(ALICE, &with_options(BOB4, &[1, 7, 9, 4], b"x"))));
     assert_eq!((error.icmp_kind(), error.icmp4().bytes5to8()), ((12, 0), [21, 0, 0, 0]));
     let to_group = with_options("224.0.0.1".parse().unwrap(), &[1, 7, 9, 4], b"x");
@@ -95,7 +95,7 @@ fn options_that_are_wrong_are_pointed_at_and_source_routes_dropped() {
 
 #[test]
 fn options_make_no_exception_of_the_other_rules() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut send = |dst: &str, ttl, size| {
         let mut header = header4(ALICE4, dst.parse().unwrap());
         (header.time_to_live, header.dont_fragment) = (ttl, true);
@@ -115,7 +115,7 @@ fn options_make_no_exception_of_the_other_rules() {
 
 #[test]
 fn hop_by_hop_headers_pass_or_not_by_their_options() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     for options in
         [&[1, 4, 0, 0, 0, 0][..], &[0, 0, 0, 0, 0, 0], &[5, 2, 0, 0, 1, 0], &[0x1e, 4, 1, 2, 3, 4]]
     {

@@ -72,9 +72,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn mutated_frames_do_no_harm(steps in steps(), settled: bool) {
+    fn mutated_frames_do_no_harm(steps in steps(), with_neighbours: bool) {
         let seeds = seeds();
-        let mut lab = if settled { Lab::settled() } else { Lab::new() };
+        let mut lab = if with_neighbours { Lab::with_neighbours() } else { Lab::new() };
         for (seed, bytes, len, ms) in steps {
             let (port, mut frame) = seeds[seed % seeds.len()].clone();
             for (at, byte) in bytes {
@@ -99,7 +99,7 @@ proptest! {
     fn random_layer_3_does_no_harm(
         packets in prop::collection::vec((0..3_usize, prop::collection::vec(any::<u8>(), 0..120)), 1..20),
     ) {
-        let mut lab = Lab::settled();
+        let mut lab = Lab::with_neighbours();
         for (kind, bytes) in packets {
             let ethertype = [0x0800, 0x86dd, 0x0806][kind];
             for dst in [router_mac(A), [0xff; 6]] {
@@ -116,7 +116,7 @@ proptest! {
         l3 in 0..40_u8,
         reason in 0..=PuntReason::COUNT,
     ) {
-        let mut lab = Lab::settled();
+        let mut lab = Lab::with_neighbours();
         let mut bytes = bytes;
         let at = usize::from(l3);
         if let (Some(version), true) = (version, bytes.len() > at + 40) {

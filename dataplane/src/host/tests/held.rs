@@ -61,7 +61,7 @@ fn all_that_waits_takes_at_most_half_of_the_memory() {
 
 #[test]
 fn senders_that_wait_in_vain_receive_an_error() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let gone = Ipv4Addr::new(10, 0, 1, 99);
     lab.receive(A, &ip_frame(ALICE, &udp4(header4(ALICE4, gone), b"hello")));
     let questions = lab.pass(3 * S - S / 10);
@@ -99,7 +99,7 @@ fn an_unknown_sender_is_solicited() {
 
 #[test]
 fn too_big_packets_do_not_wait() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let nobody = Ipv4Addr::new(10, 0, 2, 77);
     let mut header = header4(ALICE4, nobody);
     header.dont_fragment = true;
@@ -163,7 +163,7 @@ fn known_neighbours_come_back_into_new_tables() {
 
 #[test]
 fn a_full_table_lets_its_oldest_go() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let big = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 254));
     let Lab { router, .. } = &mut lab;
     connect(&mut router.tables, &mut router.host, LinkId(1), big, 16);

@@ -37,7 +37,7 @@ fn tcp4(dst: Ipv4Addr, flags: impl Fn(&mut TcpHeader), payload: &[u8]) -> Vec<u8
 
 #[test]
 fn echo_is_answered_from_the_requested_address() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     for (n, target) in [own4(0), own4(1), own4(4)].into_iter().enumerate() {
         // The packet is shorter than an Ethernet frame; the reply does not contain the padding.
         let answer = one(lab.receive(A, &ip_frame(ALICE, &echo4(ALICE4, target, b"ping"))));
@@ -62,7 +62,7 @@ fn echo_is_answered_from_the_requested_address() {
 
 #[test]
 fn echo_to_groups_is_ignored_but_for_all_nodes() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     for (mac, dst) in [
         ([0xff; 6], [10, 0, 0, 255]),
         ([0xff; 6], [255; 4]),
@@ -85,7 +85,7 @@ fn echo_to_groups_is_ignored_but_for_all_nodes() {
 
 #[test]
 fn echo_to_a_narrow_link_comes_in_fragments() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let packet = echo4(CAROL4, own4(0), &[5; 1000]);
     let sent = lab.receive(NARROW, &ip_frame(CAROL, &packet));
     assert_eq!(sent.len(), 2);
@@ -100,7 +100,7 @@ fn echo_to_a_narrow_link_comes_in_fragments() {
 
 #[test]
 fn fragments_and_broken_messages_are_ignored() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let mut header = header4(ALICE4, own4(0));
     header.more_fragments = true;
     assert_eq!(lab.receive(A, &ip_frame(ALICE, &udp4(header, &[0; 16]))), []);
@@ -121,7 +121,7 @@ fn fragments_and_broken_messages_are_ignored() {
 
 #[test]
 fn unused_ports_and_protocols_are_reported() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let packet = udp4(header4(ALICE4, own4(1)), b"hello");
     let error = one(lab.receive(A, &ip_frame(ALICE, &packet)));
     assert_eq!((error.icmp_kind(), error.ends().0), ((3, 3), own4(1).into()));
@@ -146,7 +146,7 @@ fn unused_ports_and_protocols_are_reported() {
 
 #[test]
 fn connections_that_nobody_has_are_reset() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let reset = one(lab.receive(A, &ip_frame(ALICE, &tcp4(own4(1), |tcp| tcp.syn = true, b""))));
     assert_eq!(reset.ends(), (own4(1).into(), ALICE4.into()));
     assert!(reset.ipv4().0.dont_fragment);
@@ -190,7 +190,7 @@ fn a_vrf_answers_for_itself() {
 
 #[test]
 fn options_of_packets_to_groups_are_evaluated_by_their_bits() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let all = "ff02::1".parse().unwrap();
     let mut send = |kind| {
         let payload = [17, 0, kind, 4, 0, 0, 0, 0, 1, 2, 3, 4, 0, 8, 0, 0];

@@ -136,7 +136,7 @@ impl Lab {
     }
 
     /// As `new`, with all neighbours known.
-    pub(super) fn settled() -> Self {
+    pub(super) fn with_neighbours() -> Self {
         let mut lab = Self::new();
         for (link, address, mac) in [
             (LinkId(0), IpAddr::V4(ALICE4), ALICE.mac),

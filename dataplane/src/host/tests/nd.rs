@@ -47,7 +47,7 @@ fn a_solicitation_is_answered_and_its_sender_learned() {
 
 #[test]
 fn a_unicast_solicitation_is_answered_without_override() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let target = own6(0);
     let packet = icmp6((ALICE6, target), 255, 135, [0; 4], &body(target, &[]));
     let answer = one(lab.receive(A, &ip_frame(ALICE, &packet)));
@@ -63,7 +63,7 @@ fn a_solicitation_to_a_group_without_a_mac_gets_no_answer() {
     let mut lab = Lab::new();
     assert_eq!(lab.receive(A, &frame), []);
     assert_eq!(lab.router.host.neighbours(), 0);
-    assert_eq!(Lab::settled().receive(A, &frame).len(), 1);
+    assert_eq!(Lab::with_neighbours().receive(A, &frame).len(), 1);
 }
 
 #[test]

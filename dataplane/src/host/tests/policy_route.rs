@@ -25,7 +25,7 @@ fn to_bob() -> Vec<u8> {
 #[test]
 fn a_packet_goes_to_the_neighbour_that_a_rule_names() {
     for point in [Point::Prerouting, Point::Forward] {
-        let mut lab = Lab::settled();
+        let mut lab = Lab::with_neighbours();
         let carol = lab.router.tables.neigh(LinkId(2), CAROL4.into()).unwrap();
         let mut lab = ruled(lab, point, Op::Forward(0), vec![carol]);
         let sent = one(lab.receive(A, &to_bob()));
@@ -44,7 +44,7 @@ fn a_packet_goes_to_the_neighbour_that_a_rule_names() {
 
 #[test]
 fn a_packet_waits_for_the_neighbour_that_a_rule_names() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let via = Ipv4Addr::new(10, 0, 2, 77);
     let next = lab.router.tables.neigh(LinkId(2), via.into()).unwrap();
     let mut lab = ruled(lab, Point::Prerouting, Op::Forward(0), vec![next]);
@@ -56,7 +56,7 @@ fn a_packet_waits_for_the_neighbour_that_a_rule_names() {
 #[test]
 fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
     let vrf = |lab: &Lab| lab.router.tables.link(LinkId(3)).vrf;
-    let lab = Lab::settled();
+    let lab = Lab::with_neighbours();
     let red = vrf(&lab);
     let mut lab = ruled(lab, Point::Prerouting, Op::Fib(red), Vec::new());
     let frame = ip_frame(ALICE, &udp4(header4(ALICE4, "10.0.0.9".parse().unwrap()), b"data"));
@@ -65,13 +65,13 @@ fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
     assert!(lab.receive(A, &to_bob()).iter().all(|sent| sent.port != B), "no route there");
     assert_eq!(lab.punts(PuntReason::NoRoute), 1);
     // Too late: the packet already has its route.
-    let mut lab = ruled(Lab::settled(), Point::Forward, Op::Fib(red), Vec::new());
+    let mut lab = ruled(Lab::with_neighbours(), Point::Forward, Op::Fib(red), Vec::new());
     assert_eq!(one(lab.receive(A, &to_bob())).port, B);
 }
 
 #[test]
 fn a_missing_next_hop_takes_the_kernel_path() {
-    let mut lab = ruled(Lab::settled(), Point::Prerouting, Op::Forward(0), Vec::new());
+    let mut lab = ruled(Lab::with_neighbours(), Point::Prerouting, Op::Forward(0), Vec::new());
     assert_eq!(lab.receive(A, &to_bob()), []);
     assert_eq!(lab.punts(PuntReason::FilterUnsupported), 1);
 }

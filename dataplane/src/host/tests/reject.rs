@@ -9,7 +9,7 @@ use crate::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 
 /// A router whose only rule rejects everything that it forwards.
 fn rejecting(point: Point, reject: Reject) -> Lab {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let rule = |op| Rule { ops: vec![op], next: 1, ..Rule::default() };
     let rules = Rules { rules: vec![rule(Op::Reject(reject)), rule(Op::Accept)], end: 1 };
     let mut filter = Filter::new(0, Vec::new());
@@ -246,7 +246,7 @@ fn no_error_is_sent_about_a_possible_error() {
         assert_eq!(is_answered, matches!(kind, 0 | 8 | 13..=18), "{kind}");
     }
     // An ICMPv6 error behind a fragment and an authentication header, with its last hop.
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let auth = [&[58, 4, 0, 0, 0, 0, 0, 1][..], &[0; 16]].concat();
     for (kind, count) in [(1, 0), (128, 1)] {
         let fragment = [&[51, 0, 0, 0, 0, 0, 0, 7][..], &auth, &[kind, 0, 0, 0]].concat();

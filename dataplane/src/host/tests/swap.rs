@@ -85,7 +85,7 @@ fn links_may_have_other_numbers_or_go() {
 
 #[test]
 fn other_ports_are_refused() {
-    let mut lab = Lab::settled();
+    let mut lab = Lab::with_neighbours();
     let next =
         |lab: &Lab| lab.router.tables.lookup(lab.router.tables.link(LinkId(0)).vrf, BOB4.into());
     let before = next(&lab);

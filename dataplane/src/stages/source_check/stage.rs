@@ -39,7 +39,7 @@ pub(crate) fn run(
     for lane in suspects {
         let check = sources.of(burst.link[lane]);
         let found = addressed(sources, check, (keys[lane] >> 32) as u32);
-        gone.put(lane, settle(burst, tables, check, lane, |_| found));
+        gone.put(lane, exit_if_faulty(burst, tables, check, lane, |_| found));
     }
     if by_route.is_empty() {
         return lanes.without(gone);
@@ -59,7 +59,7 @@ pub(crate) fn run(
             true => found,
             false => Err(SourceFault::Unsure),
         };
-        gone.put(lane, settle(burst, tables, check, lane, evaluate));
+        gone.put(lane, exit_if_faulty(burst, tables, check, lane, evaluate));
     }
     lanes.without(gone)
 }
@@ -75,7 +75,7 @@ enum SourceFault {
 
 /// Makes a packet exit if its source is faulty and the check applies to it, which requires a unicast
 /// route. Says whether it has exited.
-fn settle(
+fn exit_if_faulty(
     burst: &mut Burst,
     tables: &RouteTables,
     check: Check,

@@ -51,7 +51,7 @@ impl<'a> XdpTraffic<'a> {
         let sink = Sink::start(&router.topology.b, expect)?;
         // Tollway and its audit have a separate processor.
         let tollway = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
-        tollway.talk()?.sync()?;
+        tollway.control()?.sync()?;
         Ok(Self { tollway, sink, router })
     }
 

@@ -9,13 +9,13 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let kernel = bench.router.routes()?;
     for _ in 0..bench.options.repeat {
         let tollway = bench.router.start(&[], false)?;
-        let mut talk = tollway.talk()?;
-        talk.sync()?;
+        let mut control = tollway.control()?;
+        control.sync()?;
         seconds.push(tollway.took.as_secs_f64());
         peak.push(tollway.memory_mb("VmHWM")?);
         resident.push(tollway.memory_mb("VmRSS")?);
-        compare(&kernel, &talk.routes()?)?;
-        drop(talk);
+        compare(&kernel, &control.routes()?)?;
+        drop(control);
         tollway.stop()?;
         bench.bar.inc(1);
     }

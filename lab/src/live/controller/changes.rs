@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::router::{Ip, Talk};
+use super::router::{ControlClient, Ip};
 use super::{Bench, Row};
 
 /// Time limit of a change.
@@ -69,12 +69,12 @@ impl Change {
     }
 
     /// Makes the change and reverts it. Returns the time of each, ms.
-    fn make(&self, ip: &mut Ip, talk: &mut Talk) -> Result<[f64; 2], String> {
+    fn make(&self, ip: &mut Ip, control: &mut ControlClient) -> Result<[f64; 2], String> {
         let mut times = [0.0; 2];
         for ((line, time), wanted) in self.lines.iter().zip(&mut times).zip([true, false]) {
             let start = Instant::now();
             ip.send(line)?;
-            while contains(&talk.route(&self.address)?, &self.word) != wanted {
+            while contains(&control.route(&self.address)?, &self.word) != wanted {
                 if start.elapsed() > PATIENCE {
                     return Err(format!(
                         "`ip {line}` is not active after {} s",
@@ -95,15 +95,15 @@ fn contains(answer: &Value, word: &str) -> bool {
 /// Measures the 99th percentile of each kind over several rounds.
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let tollway = bench.router.start(&[], false)?;
-    let (mut ip, mut talk) = (bench.router.ip()?, tollway.talk()?);
-    talk.sync()?;
-    let rebuilds = talk.count("rebuilds")?;
+    let (mut ip, mut control) = (bench.router.ip()?, tollway.control()?);
+    control.sync()?;
+    let rebuilds = control.count("rebuilds")?;
     for (name, title) in KINDS {
         let (mut p99, mut medians) = (Vec::new(), Vec::new());
         for _ in 0..bench.options.repeat {
             let mut times = Vec::new();
             for number in 0..bench.options.changes.div_ceil(2) {
-                times.extend(Change::new(name, number).make(&mut ip, &mut talk)?);
+                times.extend(Change::new(name, number).make(&mut ip, &mut control)?);
                 bench.bar.inc(2);
             }
             times.sort_by(f64::total_cmp);
@@ -115,8 +115,8 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         bench.report.figures.insert(format!("{name}_median_ms"), median);
         bench.report.rows.push(Row::new(name, format!("{title}, p99"), "ms", &p99, BAR));
     }
-    let rebuilt = talk.count("rebuilds")? - rebuilds;
+    let rebuilt = control.count("rebuilds")? - rebuilds;
     bench.report.figures.insert("changes_rebuilds".to_owned(), rebuilt as f64);
-    drop(talk);
+    drop(control);
     tollway.stop()
 }

@@ -20,14 +20,14 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let (mut stopped, mut overrun, mut turn) = (Vec::new(), Vec::new(), 0);
     let tollway = bench.router.start(&[], false)?;
     for _ in 0..bench.options.repeat {
-        let lost = tollway.talk()?.count("lost")?;
+        let lost = tollway.control()?.count("lost")?;
         tollway.signal(libc::SIGSTOP)?;
         let start = Instant::now();
         change(bench, &mut turn)?;
         std::thread::sleep(STOP.saturating_sub(start.elapsed()));
         stopped.push(recover(bench, &tollway)?);
         bench.bar.inc(1);
-        let more = tollway.talk()?.count("lost")? - lost;
+        let more = tollway.control()?.count("lost")? - lost;
         note(bench, "stopped_lost", more);
 
         tollway.signal(libc::SIGSTOP)?;
@@ -42,7 +42,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         }
         overrun.push(recover(bench, &tollway)?);
         bench.bar.inc(1);
-        let overruns = tollway.talk()?.count("lost")? - lost - more;
+        let overruns = tollway.control()?.count("lost")? - lost - more;
         note(bench, "overrun_lost", overruns);
         if overruns == 0 {
             return Err("no message was lost, so this measures nothing".to_owned());
@@ -76,10 +76,10 @@ fn recover(bench: &Bench<'_>, tollway: &KernelRouter<'_>) -> Result<f64, String>
     let kernel = bench.router.routes()?;
     let start = Instant::now();
     tollway.signal(libc::SIGCONT)?;
-    let mut talk = tollway.talk()?;
-    talk.sync()?;
+    let mut control = tollway.control()?;
+    control.sync()?;
     let took = start.elapsed().as_secs_f64();
-    compare(&kernel, &talk.routes()?).map(|()| took)
+    compare(&kernel, &control.routes()?).map(|()| took)
 }
 
 /// Number of netlink messages that did not fit into a socket on the router.

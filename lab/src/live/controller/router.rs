@@ -138,13 +138,13 @@ impl KernelRouter<'_> {
     }
 
     /// Connects to its control socket.
-    pub(super) fn talk(&self) -> Result<Talk, String> {
+    pub(super) fn control(&self) -> Result<ControlClient, String> {
         let connect = || {
             let stream = UnixStream::connect(SOCKET)?;
             stream.set_read_timeout(Some(PATIENCE)).map(|()| stream)
         };
         let failed = |error| format!("Tollway does not listen at {SOCKET}: {error}");
-        Ok(Talk(BufReader::new(self.router.topology.r.run(connect)?.map_err(failed)?)))
+        Ok(ControlClient(BufReader::new(self.router.topology.r.run(connect)?.map_err(failed)?)))
     }
 
     /// Ends it, and removes what it left in the kernel.
@@ -165,9 +165,9 @@ impl Drop for KernelRouter<'_> {
 }
 
 /// A connection to the control socket.
-pub(super) struct Talk(BufReader<UnixStream>);
+pub(super) struct ControlClient(BufReader<UnixStream>);
 
-impl Talk {
+impl ControlClient {
     /// Sends a request and waits for the answer.
     pub(super) fn request(&mut self, request: &str) -> Result<Value, String> {
         self.send(request)?;
@@ -195,7 +195,7 @@ impl Talk {
     pub(super) fn sync(&mut self) -> Result<(), String> {
         let answer = self.request(r#""do":"sync""#)?;
         match answer["bypassed"].as_str() {
-            Some(held) => Err(format!("the kernel forwards everything: {held}")),
+            Some(reason) => Err(format!("the kernel forwards everything: {reason}")),
             None => Ok(()),
         }
     }

@@ -204,7 +204,7 @@ impl Layered {
     fn place(&mut self) {
         for row in 0..self.rows.len() {
             let wanted = vec![0.0; self.rows[row].len()];
-            self.settle(row, &wanted);
+            self.place_row(row, &wanted);
         }
         for round in 0..ROUNDS {
             let rows = self.rows.len();
@@ -212,7 +212,7 @@ impl Layered {
                 let row = if round % 2 == 0 { step } else { rows - 1 - step };
                 let wanted: Vec<f64> =
                     self.rows[row].iter().map(|node| self.wanted(*node)).collect();
-                self.settle(row, &wanted);
+                self.place_row(row, &wanted);
             }
         }
         let left = |node: usize| self.x[node] - self.width[node] / 2.0;
@@ -232,7 +232,7 @@ impl Layered {
 
     /// Places a layer with the least sum of squared distances from the wanted positions. Nodes that
     /// are too close move together (isotonic regression).
-    fn settle(&mut self, row: usize, wanted: &[f64]) {
+    fn place_row(&mut self, row: usize, wanted: &[f64]) {
         let mut offsets = Vec::with_capacity(wanted.len());
         let mut offset = 0.0;
         for (at, node) in self.rows[row].iter().enumerate() {

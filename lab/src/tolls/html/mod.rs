@@ -277,7 +277,7 @@ mod tests {
         let directory = crate::tolls::tests::directory("html");
         let path = record::keep(&tolls, &directory).unwrap();
         let kept = record::read(&path).unwrap();
-        tolls.against = Some(against::hold(&tolls, &kept, &path));
+        tolls.against = Some(against::compare(&tolls, &kept, &path));
         let page = page(&tolls).unwrap();
         assert!(page.contains("What has changed"));
         for outside in

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(error, "Run `tollway lab tolls` for all rows"))?;
     // A record contains this run only.
     let kept = args.record.as_deref().map(|directory| record::keep(&tolls, directory)).transpose();
-    tolls.against = record.map(|(record, path)| against::hold(&tolls, &record, path));
+    tolls.against = record.map(|(record, path)| against::compare(&tolls, &record, path));
     show(&tolls, args.json, tolls::render)?;
     let mut written = String::new();
     if let Some(path) = kept.map_err(unwritable)? {

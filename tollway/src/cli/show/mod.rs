@@ -53,33 +53,33 @@ enum What {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let client = Client::connect(args.socket.as_deref());
-    let mut client = client.map_err(|error| CliError::control(&error))?;
-    let mut talk = Talk { client: &mut client, json: args.json };
+    let control = Client::connect(args.socket.as_deref());
+    let mut control = control.map_err(|error| CliError::control(&error))?;
+    let mut client = ShowClient { control: &mut control, json: args.json };
     match &args.what {
-        What::Ports => talk.show(&ShowRequest::Ports, |all| tables::ports(all, None)),
-        What::Links => talk.show(&ShowRequest::Links, |all| tables::links(all, None)),
-        What::Routes(args) => routes::run(&mut talk, args),
-        What::Neighbours => talk.show(&ShowRequest::Neighbours, tables::neighbours),
-        What::Drops => talk.show(&ShowRequest::Drops, tables::drops),
-        What::Punts => talk.show(&ShowRequest::Punts, tables::punts),
-        What::Xdp => talk.show(&ShowRequest::Xdp, tables::xdp),
-        What::Filter => talk.show(&ShowRequest::Filter, |all| filter::filter(all, text::width())),
-        What::Controller => talk.show(&ShowRequest::Controller, tables::controller),
+        What::Ports => client.show(&ShowRequest::Ports, |all| tables::ports(all, None)),
+        What::Links => client.show(&ShowRequest::Links, |all| tables::links(all, None)),
+        What::Routes(args) => routes::run(&mut client, args),
+        What::Neighbours => client.show(&ShowRequest::Neighbours, tables::neighbours),
+        What::Drops => client.show(&ShowRequest::Drops, tables::drops),
+        What::Punts => client.show(&ShowRequest::Punts, tables::punts),
+        What::Xdp => client.show(&ShowRequest::Xdp, tables::xdp),
+        What::Filter => client.show(&ShowRequest::Filter, |all| filter::filter(all, text::width())),
+        What::Controller => client.show(&ShowRequest::Controller, tables::controller),
         What::Offload => {
-            talk.show(&ShowRequest::Offload, |all| super::offload::text(all, text::width()))
+            client.show(&ShowRequest::Offload, |all| super::offload::text(all, text::width()))
         }
-        What::Tolls => talk.show(&ShowRequest::Tolls, tables::tolls),
+        What::Tolls => client.show(&ShowRequest::Tolls, tables::tolls),
     }
 }
 
-/// A connection to a router whose answers are printed.
-struct Talk<'a> {
-    client: &'a mut Client,
+/// A connection to a router's control socket, and the format in which to print its answers.
+struct ShowClient<'a> {
+    control: &'a mut Client,
     json: bool,
 }
 
-impl Talk<'_> {
+impl ShowClient<'_> {
     /// Sends a query and prints the answer: as received, or as text.
     fn show<T: DeserializeOwned>(
         &mut self,
@@ -88,10 +88,10 @@ impl Talk<'_> {
     ) -> Result<(), CliError> {
         let failed = |error| CliError::control(&error);
         if self.json {
-            let answer: Value = self.client.show(show).map_err(failed)?;
+            let answer: Value = self.control.show(show).map_err(failed)?;
             return super::print(format_args!("{answer:#}\n"));
         }
-        let answer = self.client.show(show).map_err(failed)?;
+        let answer = self.control.show(show).map_err(failed)?;
         super::print(text(&answer))
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Talk;
+use super::ShowClient;
 use crate::cli::CliError;
 use crate::control::{NextHop, Route, RouteLookup, RoutesPage, ShowRequest};
 use tollway_linux::sys::why;
@@ -58,7 +58,7 @@ fn filter(text: &str) -> Result<Filter, String> {
     address.or_else(within).ok_or_else(|| "write it as 10.0.0.0/8 or as 10.0.0.1".to_owned())
 }
 
-pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
+pub(super) fn run(client: &mut ShowClient<'_>, args: &Args) -> Result<(), CliError> {
     let (within, address, vrf) = match (&args.get, args.filter) {
         (Some(Get::Get { address, vrf }), _) => (None, Some(*address), Some(vrf)),
         (None, Some(Filter::Takes(address))) => (None, Some(address), args.vrf.as_ref()),
@@ -67,12 +67,12 @@ pub(super) fn run(talk: &mut Talk<'_>, args: &Args) -> Result<(), CliError> {
     };
     let vrf = vrf.cloned();
     if let Some(address) = address {
-        return talk.show(&ShowRequest::Route { address, vrf }, found);
+        return client.show(&ShowRequest::Route { address, vrf }, found);
     }
     let show = ShowRequest::Routes { vrf, within, all: args.all };
-    talk.client.send_show(&show).map_err(|error| CliError::control(&error))?;
-    let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), json: talk.json };
-    printer.print(talk)
+    client.control.send_show(&show).map_err(|error| CliError::control(&error))?;
+    let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), json: client.json };
+    printer.print(client)
 }
 
 /// Formats the answer about the route to an address.
@@ -92,25 +92,25 @@ struct Printer<W> {
 }
 
 impl<W: Write> Printer<W> {
-    fn print(&mut self, talk: &mut Talk<'_>) -> Result<(), CliError> {
-        match self.pages(talk) {
+    fn print(&mut self, client: &mut ShowClient<'_>) -> Result<(), CliError> {
+        match self.pages(client) {
             Ok(()) => Ok(()),
-            Err(Trouble::Router(error)) => Err(error),
+            Err(PrintError::Router(error)) => Err(error),
             // The reader has closed the pipe, so it has read what it wants.
-            Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(Trouble::Output(error)) => Err(CliError::failed(
+            Err(PrintError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(PrintError::Output(error)) => Err(CliError::failed(
                 format!("the routes cannot be written to stdout: {}", why(&error)),
                 "Send them to where there is room",
             )),
         }
     }
 
-    fn pages(&mut self, talk: &mut Talk<'_>) -> Result<(), Trouble> {
+    fn pages(&mut self, client: &mut ShowClient<'_>) -> Result<(), PrintError> {
         let mut sections = Sections::default();
         let mut first = true;
         loop {
-            let page = talk.client.answer::<RoutesPage>();
-            let page = page.map_err(|error| Trouble::Router(CliError::control(&error)))?;
+            let page = client.control.answer::<RoutesPage>();
+            let page = page.map_err(|error| PrintError::Router(CliError::control(&error)))?;
             if self.json {
                 self.json_page(&page, first)?;
             } else {
@@ -130,7 +130,7 @@ impl<W: Write> Printer<W> {
     }
 
     /// Writes one JSON object with one route per line, each with its VRF.
-    fn json_page(&mut self, page: &RoutesPage, first: bool) -> Result<(), Trouble> {
+    fn json_page(&mut self, page: &RoutesPage, first: bool) -> Result<(), PrintError> {
         let mut between = if first { "{\"routes\": [\n" } else { ",\n" };
         if first && page.routes.is_empty() {
             self.out.write_all(between.as_bytes())?;
@@ -153,12 +153,13 @@ struct RouteOf<'a> {
     route: &'a Route,
 }
 
-enum Trouble {
+/// Why the routes are not printed completely.
+enum PrintError {
     Router(CliError),
     Output(io::Error),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for PrintError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }

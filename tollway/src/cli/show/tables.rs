@@ -144,10 +144,10 @@ pub(super) fn controller(answer: &Status) -> String {
     ] {
         table.add_row([name.to_owned(), thousands(count)]);
     }
-    let held = answer.bypassed.as_ref().map_or_else(String::new, |why| {
+    let bypassed = answer.bypassed.as_ref().map_or_else(String::new, |why| {
         format!("\nThe kernel forwards everything at the moment: {why}\n")
     });
-    arranged(table, "lr", None) + &held
+    arranged(table, "lr", None) + &bypassed
 }
 
 /// `show xdp`.

@@ -387,7 +387,7 @@ impl HopTable {
 /// The keys of all routes' attributes, and of the objects in their groups.
 pub(super) fn used(rib: &Rib) -> HashSet<HopKey> {
     let mut used = HashSet::new();
-    rib.each_body(|attrs| {
+    rib.each_attrs(|attrs| {
         let key = HopKey::of(attrs);
         if let Hops::Object(id) = key.hops
             && let Some(Nexthop::Group { members, .. }) = rib.nexthop(id)

@@ -162,7 +162,7 @@ impl FibSync {
     }
 
     /// Sets the egress links; the next [`FibSync::sync`] applies them.
-    pub fn set_ways(&mut self, egress_links: EgressLinks) {
+    pub fn set_egress_links(&mut self, egress_links: EgressLinks) {
         self.egress_links_are_new |= egress_links != self.egress_links;
         self.egress_links = egress_links;
     }

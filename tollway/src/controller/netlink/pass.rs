@@ -125,7 +125,7 @@ impl Pass {
             // Rounds count for both families.
             List::Rules(Family::V4) => return Next::List(List::Rules(Family::V6)),
             List::Rules(Family::V6) => Next::Whole(std::mem::take(&mut self.fresh)),
-            List::Routes(family) if touched.is_settled(family) => Next::Listed(family, 1),
+            List::Routes(family) if touched.is_complete(family) => Next::Listed(family, 1),
             // An audit need not repeat a list: the next audit follows anyway.
             List::Routes(family) if self.audit || !again => Next::Listed(family, ROUNDS),
             List::Routes(family) => return Next::List(List::Routes(family)),

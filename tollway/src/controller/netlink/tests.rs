@@ -133,7 +133,7 @@ fn list(
         }
     }
     let family = key(datagrams[0][0].0).family();
-    (believed, touched.is_settled(family))
+    (believed, touched.is_complete(family))
 }
 
 const A: &str = "10.0.0.0/8";

@@ -98,7 +98,7 @@ impl Touched {
     }
 
     /// Says whether list and changes together are complete for a family's routes.
-    pub(super) fn is_settled(&self, family: Family) -> bool {
+    pub(super) fn is_complete(&self, family: Family) -> bool {
         let left_out = match family {
             Family::V6 => self.went,
             Family::V4 => {

@@ -68,7 +68,7 @@ impl Rib {
         let stays =
             |attrs: &RouteAttrs| attrs.family == Family::V4 && attrs.route.kind == RouteKind::Local;
         let dead = self.attrs_store.find(|attrs| !stays(attrs) && self.is_dead(attrs, index));
-        self.drop_bodies(&dead);
+        self.drop_routes(&dead);
         self.mark(index, Family::V6, true);
         self.device_changed(index);
     }
@@ -97,13 +97,13 @@ impl Rib {
                 less.push((id, as_hops(left)));
             }
         }
-        self.drop_bodies(&dead);
+        self.drop_routes(&dead);
         for (id, hops) in &less {
             self.attrs_store.change(*id, |attrs| attrs.route.hops = hops.clone());
         }
         let less: HashSet<_> = less.into_iter().map(|(id, _)| id).collect();
         self.doubts |= !less.is_empty();
-        self.touch_bodies(&less);
+        self.touch_routes(&less);
         self.hops_touched = true;
     }
 
@@ -134,7 +134,7 @@ impl Rib {
     fn mark_alone(&mut self, index: Ifindex, family: Family, dead: bool) {
         let ids = self.mark(index, family, dead);
         self.hops_touched |= !ids.is_empty();
-        self.touch_bodies(&ids);
+        self.touch_routes(&ids);
     }
 
     /// With a device's first address, its dead next hops become usable (`fib_inetaddr_event`).
@@ -155,7 +155,7 @@ impl Rib {
             let index = address.ifindex;
             let is_v4 = |attrs: &RouteAttrs| attrs.family == Family::V4;
             let dead = self.attrs_store.find(|attrs| is_v4(attrs) && self.is_dead(attrs, index));
-            self.drop_bodies(&dead);
+            self.drop_routes(&dead);
             self.mark_alone(index, Family::V4, true);
         }
     }
@@ -170,7 +170,7 @@ impl Rib {
             attrs.route.prefsrc == Some(IpAddr::V4(source)) && !has_notification(&attrs.route)
         };
         let ids = self.attrs_store.find(prefers);
-        self.drop_bodies_of(&ids, Some(table));
+        self.drop_routes_in(Some(table), &ids);
     }
 
     /// A next-hop object has come, has changed, or has gone.
@@ -258,15 +258,16 @@ impl Rib {
         let used =
             |attrs: &RouteAttrs| matches!(attrs.route.hops, Hops::Object(id) if ids.contains(&id));
         let dead = self.attrs_store.find(used);
-        self.drop_bodies(&dead);
+        self.drop_routes(&dead);
     }
 
-    fn drop_bodies(&mut self, ids: &HashSet<RouteAttrsId>) {
-        self.drop_bodies_of(ids, None);
+    /// Removes all routes with these attributes.
+    fn drop_routes(&mut self, ids: &HashSet<RouteAttrsId>) {
+        self.drop_routes_in(None, ids);
     }
 
-    /// Removes all routes with these attributes, or those of one table.
-    fn drop_bodies_of(&mut self, ids: &HashSet<RouteAttrsId>, table: Option<TableId>) {
+    /// Removes the routes with these attributes from one table, or from all.
+    fn drop_routes_in(&mut self, table: Option<TableId>, ids: &HashSet<RouteAttrsId>) {
         if ids.is_empty() {
             return;
         }
@@ -288,18 +289,19 @@ impl Rib {
     /// Touches the destinations of all routes whose attributes match.
     fn touch_where(&mut self, is_meant: impl Fn(&RouteAttrs) -> bool) {
         let ids = self.attrs_store.find(is_meant);
-        self.touch_bodies(&ids);
+        self.touch_routes(&ids);
     }
 
-    fn touch_bodies(&mut self, ids: &HashSet<RouteAttrsId>) {
+    /// Touches the destinations of all routes with these attributes.
+    fn touch_routes(&mut self, ids: &HashSet<RouteAttrsId>) {
         if self.touched.is_some() {
-            let found = self.where_bodies(ids);
+            let found = self.destinations_of(ids);
             self.touched.get_or_insert_default().extend(found);
         }
     }
 
     /// The destinations of all routes with these attributes.
-    pub(super) fn where_bodies(&self, ids: &HashSet<RouteAttrsId>) -> Vec<Where> {
+    pub(super) fn destinations_of(&self, ids: &HashSet<RouteAttrsId>) -> Vec<Where> {
         let mut found = Vec::new();
         let is_meant = |aliases: &[Alias]| aliases.iter().any(|alias| ids.contains(&alias.attrs));
         let has = |family| ids.iter().any(|id| self.attrs_store.get(*id).family == family);

@@ -15,7 +15,7 @@
 mod attrs_store;
 mod choice;
 mod drops;
-mod held;
+mod kernel_path;
 mod order;
 mod read;
 mod route_store;
@@ -87,8 +87,8 @@ pub struct Rib {
     generations: [u8; 2],
     audited: [bool; 2],
     drift: Vec<Dest>,
-    /// Destinations that take the kernel path, whatever the routes say ([`Rib::hold`]).
-    held: BTreeSet<Ipv4Addr>,
+    /// Destinations that take the kernel path, whatever the routes say ([`Rib::set_kernel_path_dests`]).
+    kernel_path_dests: BTreeSet<Ipv4Addr>,
     touched: Option<Vec<Where>>,
     hops_touched: bool,
     doubts: bool,
@@ -132,7 +132,7 @@ impl Rib {
             generations: [0; 2],
             audited: [false; 2],
             drift: Vec::new(),
-            held: BTreeSet::new(),
+            kernel_path_dests: BTreeSet::new(),
             touched: None,
             hops_touched: false,
             doubts: false,
@@ -166,7 +166,7 @@ impl Rib {
             // The object determines the kind now (`fib_dump_info`).
             route.kind = RouteKind::Unicast;
         }
-        self.state.settle_flags(&mut route, key.family());
+        self.state.clear_explained_flags(&mut route, key.family());
         let Some(at) = self.enter_place(key.table, key.dst) else {
             self.doubts = true;
             return;
@@ -283,7 +283,7 @@ impl Rib {
             _ => {}
         }
         if family == Family::V4 && had_any == lengths.is_empty() {
-            self.touch_held(tag);
+            self.touch_kernel_path_dests(tag);
         }
     }
 

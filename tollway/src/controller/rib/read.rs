@@ -44,13 +44,13 @@ impl Rib {
         };
         self.v4.each(|key, aliases| visit(Where::V4(key), aliases));
         self.v6.each(|key, aliases| visit(Where::V6(key), aliases));
-        self.held_alone().for_each(|dest| each(dest, Choice::Kernel));
+        self.kernel_path_dests_without_route().for_each(|dest| each(dest, Choice::Kernel));
     }
 
-    /// Calls a function with every destination that has routes, usable or not, or is [held](Rib::hold), in no
+    /// Calls a function with every destination that has routes, usable or not, or takes the kernel path in any case ([`Rib::set_kernel_path_dests`]), in no
     /// particular order.
     pub fn each_dest(&self, mut each: impl FnMut(Dest)) {
-        self.held_alone().for_each(&mut each);
+        self.kernel_path_dests_without_route().for_each(&mut each);
         self.v4.each(|key, _| each(self.dest(Where::V4(key))));
         self.v6.each(|key, _| each(self.dest(Where::V6(key))));
     }
@@ -98,7 +98,7 @@ impl Rib {
     }
 
     /// Calls a function with the attributes of every route, each once.
-    pub(in crate::controller) fn each_body(&self, mut each: impl FnMut(&RouteAttrs)) {
+    pub(in crate::controller) fn each_attrs(&self, mut each: impl FnMut(&RouteAttrs)) {
         self.attrs_store.iter().for_each(|(_, attrs)| each(attrs));
     }
 
@@ -108,7 +108,7 @@ impl Rib {
         is_meant: impl Fn(&RouteAttrs) -> bool,
     ) -> Vec<Dest> {
         let ids = self.attrs_store.find(is_meant);
-        let found = self.where_bodies(&ids);
+        let found = self.destinations_of(&ids);
         found.into_iter().map(|at| self.dest(at)).collect()
     }
 

@@ -124,15 +124,17 @@ impl State {
     /// Reduces the flags of next hops to what only the kernel knows: [`DEAD`] stays if the device's state
     /// does not explain it. That is so after the device has lost its last address (`fib_disable_ip`), and in
     /// IPv6 after it was down, until it has a carrier again.
-    pub(super) fn settle_flags(&self, route: &mut Route, family: Family) {
+    pub(super) fn clear_explained_flags(&self, route: &mut Route, family: Family) {
         match &mut route.hops {
-            Hops::One(hop) => self.settle_hop(hop, family),
-            Hops::Many(hops) => hops.iter_mut().for_each(|hop| self.settle_hop(hop, family)),
+            Hops::One(hop) => self.clear_explained_flag(hop, family),
+            Hops::Many(hops) => {
+                hops.iter_mut().for_each(|hop| self.clear_explained_flag(hop, family))
+            }
             Hops::None | Hops::Object(_) => {}
         }
     }
 
-    fn settle_hop(&self, hop: &mut Hop, family: Family) {
+    fn clear_explained_flag(&self, hop: &mut Hop, family: Family) {
         hop.flags &= !LINK_DOWN;
         let state = Hop { flags: 0, ..*hop };
         let explained = match self.devices.get(&hop.ifindex) {

@@ -211,7 +211,7 @@ fn only_held_destinations_take_the_kernel_path() {
         let address: IpAddr = [192, 0, 2, last].into();
         Dest { table: 254, prefix: RoutePrefix::new(address, 32) }
     };
-    rib.hold([[192, 0, 2, 7].into()].into());
+    rib.set_kernel_path_dests([[192, 0, 2, 7].into()].into());
     assert_eq!(rib.touched().collect::<Vec<_>>(), [to(7)]);
     assert_eq!(rib.choice(to(7)), Choice::Kernel);
     assert_eq!(rib.longest(254, to(7).prefix), Some((to(7).prefix, Choice::Kernel)));
@@ -239,7 +239,7 @@ fn only_held_destinations_take_the_kernel_path() {
     rib.take(&Event::Route(other, route(Hops::One(hop(2))), Change::Del));
     assert!(rib.touched().any(|dest| dest == of_other));
     assert_eq!(rib.choice(of_other), Choice::Nothing);
-    rib.hold(std::collections::BTreeSet::new());
+    rib.set_kernel_path_dests(std::collections::BTreeSet::new());
     assert_eq!(all(&rib), [(dest(), false), (to(7), false)]);
     assert_eq!(rib.longest(1, to(7).prefix), None);
 }

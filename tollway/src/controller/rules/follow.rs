@@ -45,7 +45,7 @@ pub(super) struct Follow {
     listener: Listener,
     query_socket: NetfilterSocket,
     /// The rules last reported, as long as the kernel still has them.
-    held: Option<Held>,
+    active: Option<ActiveReading>,
     /// What was received of an unfinished change.
     change: Change,
     /// When a message arrived that does not look like a part of a change.
@@ -73,7 +73,7 @@ pub(super) struct Follow {
 }
 
 /// Rules that were reported and that the kernel still has.
-struct Held {
+struct ActiveReading {
     generation: u32,
     uses: HashMap<String, Use>,
     /// Chains that forwarded packets reach.
@@ -105,7 +105,7 @@ impl Follow {
             wakes,
             listener: Listener::open()?,
             query_socket: NetfilterSocket::open()?,
-            held: None,
+            active: None,
             change: Change::default(),
             doubt: None,
             due: Some((now, now)),
@@ -176,7 +176,8 @@ impl Follow {
         if self.unread_since.is_some() {
             return 0;
         }
-        let audit = self.held.as_ref().and_then(|held| held.tables.as_ref()).map(|_| self.audit_at);
+        let audit =
+            self.active.as_ref().and_then(|active| active.tables.as_ref()).map(|_| self.audit_at);
         let due = self.due.map(|(at, latest)| at.min(latest));
         // Only a look ends a delay of looks.
         let late = self.ipsets().filter(|_| !self.is_behind).and_then(Watch::late_at);
@@ -259,7 +260,7 @@ impl Follow {
 
     /// Handles one message.
     fn take(&mut self, received: RulesMessage) {
-        let Some(held) = &self.held else {
+        let Some(active) = &self.active else {
             // The rules are to be read in any case.
             self.changed();
             return;
@@ -268,9 +269,9 @@ impl Follow {
             Message::Generation(number) => {
                 let change = std::mem::take(&mut self.change);
                 self.doubt = None;
-                if is_reached(number, held.generation) {
+                if is_reached(number, active.generation) {
                     // A late message: the reading includes the change.
-                } else if number == following(held.generation) && !change.has_more {
+                } else if number == following(active.generation) && !change.has_more {
                     self.elements(number, &change.elements);
                     if change.has_others {
                         self.read_soon();
@@ -287,18 +288,20 @@ impl Follow {
                     self.change.has_more = true;
                 }
             }
-            Message::Rule(rule) if rule.is_plain && !held.reached_chains.contains(&rule.chain) => {
+            Message::Rule(rule)
+                if rule.is_plain && !active.reached_chains.contains(&rule.chain) =>
+            {
                 self.change.has_others = true;
             }
             // If rules use the set, they change with it.
-            Message::Set(set) if !held.uses.contains_key(&set) => self.change.has_others = true,
+            Message::Set(set) if !active.uses.contains_key(&set) => self.change.has_others = true,
             // For example a used-up quota. Changes do not include what an object holds.
-            Message::Object if received.generation == held.generation as u16 => {}
+            Message::Object if received.generation == active.generation as u16 => {}
             Message::Done | Message::Refused(_) => {}
             _ => {
                 self.change.has_more = true;
                 let is_new =
-                    received.generation.wrapping_sub(held.generation as u16).cast_signed() > 0;
+                    received.generation.wrapping_sub(active.generation as u16).cast_signed() > 0;
                 if is_new {
                     self.changed();
                 } else {
@@ -311,10 +314,10 @@ impl Follow {
 
     /// Handles a change of nothing but elements.
     fn elements(&mut self, number: u32, change: &[Elements]) {
-        let Some(held) = &mut self.held else { return };
-        match outcome(change, &held.uses) {
+        let Some(active) = &mut self.active else { return };
+        match outcome(change, &active.uses) {
             Outcome::Applies(changes) => {
-                held.generation = number;
+                active.generation = number;
                 (self.report)(Event::Elements { generation: number, changes });
             }
             Outcome::Reread(fixed) => {
@@ -327,7 +330,7 @@ impl Follow {
     /// The kernel no longer has the rules that were reported; the thread reads them soon.
     fn changed(&mut self) {
         self.doubt = None;
-        if self.held.take().is_some() {
+        if self.active.take().is_some() {
             self.change = Change::default();
             self.pause = MOVING[0];
             self.requests.has_watch.store(false, Release);
@@ -353,7 +356,7 @@ impl Follow {
     fn read(&mut self) -> io::Result<bool> {
         self.due = None;
         let began = Instant::now();
-        let attempt = match self.held {
+        let attempt = match self.active {
             Some(_) => self.attempt_beside(),
             None => attempt(&self.wakes, &mut self.query_socket, &self.moving),
         };
@@ -388,7 +391,7 @@ impl Follow {
                 return self.fail(format!("nobody lists the sets of ipset: {}", why(&error)));
             }
         };
-        let held = Held {
+        let active = ActiveReading {
             ipsets,
             generation: read.reading.generation,
             uses,
@@ -400,7 +403,7 @@ impl Follow {
             self.read_soon();
             return;
         }
-        self.held = Some(held);
+        self.active = Some(active);
         self.change = Change::default();
         self.pause = MOVING[0];
         self.broken = None;
@@ -423,7 +426,7 @@ impl Follow {
         let pause = self.pause;
         self.pause = (pause * 2).clamp(BROKEN[0], BROKEN[1]);
         self.wait(pause);
-        self.held = None;
+        self.active = None;
         self.requests.has_watch.store(false, Release);
         if self.broken.as_ref() != Some(&reason) {
             self.broken = Some(reason.clone());
@@ -434,8 +437,8 @@ impl Follow {
     /// Reads the rules while those reported last are still active. If these may be outdated meanwhile, this
     /// reports [`Event::Behind`].
     fn attempt_beside(&mut self) -> Result<Attempt, AttemptError> {
-        let Self { wakes, query_socket, moving, listener, report, held, is_behind, .. } = self;
-        let ipsets = held.as_mut().and_then(|held| held.ipsets.as_mut());
+        let Self { wakes, query_socket, moving, listener, report, active, is_behind, .. } = self;
+        let ipsets = active.as_mut().and_then(|active| active.ipsets.as_mut());
         let mut report_behind = || {
             if !std::mem::replace(is_behind, true) {
                 report(Event::Behind(true));
@@ -452,12 +455,14 @@ impl Follow {
 
     /// The sets of ipset that rules of the fast path look up.
     fn ipsets(&self) -> Option<&Watch> {
-        self.held.as_ref()?.ipsets.as_ref()
+        self.active.as_ref()?.ipsets.as_ref()
     }
 
     /// Reports changes of the sets of ipset.
     fn take_looks(&mut self) {
-        let Some(Held { ipsets: Some(ipsets), generation, .. }) = &mut self.held else { return };
+        let Some(ActiveReading { ipsets: Some(ipsets), generation, .. }) = &mut self.active else {
+            return;
+        };
         ipsets.receive();
         let generation = *generation;
         for look in ipsets.take() {
@@ -472,7 +477,7 @@ impl Follow {
 
     /// Checks for tables that have disappeared without a notification.
     fn audit(&mut self) -> io::Result<()> {
-        let Some(tables) = self.held.as_ref().and_then(|held| held.tables.as_ref()) else {
+        let Some(tables) = self.active.as_ref().and_then(|active| active.tables.as_ref()) else {
             return Ok(());
         };
         if self.query_socket.tables()? != *tables {

@@ -43,7 +43,7 @@ mod follow;
 mod guard;
 mod ipset;
 mod kernel;
-mod leave;
+mod kernel_steps;
 mod message;
 mod program;
 mod reach;

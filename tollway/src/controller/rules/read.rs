@@ -71,7 +71,7 @@ pub(super) fn read(
     for set in rules.sets.iter_mut().filter(|set| moving.contains(&set.name)) {
         set.dynamic = true;
     }
-    leave::leave(&mut rules, &sets.expiring);
+    kernel_steps::truncate(&mut rules, &sets.expiring);
     guard::guard(&mut rules);
     rules.check().map_err(ListingError::Contradiction)?;
     let reading =

@@ -47,7 +47,7 @@ impl Controller {
         self.again_at = Some(Instant::now() + AGAIN);
     }
 
-    fn try_apply(&mut self) -> Result<(), Trouble> {
+    fn try_apply(&mut self) -> Result<(), ApplyError> {
         self.query_ports()?;
         if let Some((plan, offload)) = self.kernel_state.plan() {
             self.publish_offload(offload);
@@ -86,7 +86,7 @@ impl Controller {
 
     /// Sets the wanted states of the ports, and queries whether they work: packets that would leave by a port
     /// that does not work take the kernel path.
-    fn query_ports(&mut self) -> Result<(), Trouble> {
+    fn query_ports(&mut self) -> Result<(), ApplyError> {
         let now = Instant::now();
         if self.attach_requests.expire(now) {
             (self.ports_answer, self.ports_at) = (None, now);
@@ -138,7 +138,7 @@ impl Controller {
     }
 
     /// Applies changed routes to the tables in use.
-    fn follow(&mut self) -> Result<(), Trouble> {
+    fn follow(&mut self) -> Result<(), ApplyError> {
         let Some(fib_sync) = &mut self.fib_sync else { return Ok(()) };
         let rib = &mut self.kernel_state.rib;
         for dest in rib.touched() {
@@ -161,7 +161,7 @@ impl Controller {
 
     /// Applies changes of elements since the rules were read. It keeps them while those rules are not active:
     /// the active rules' sets may have only the name in common.
-    fn elements(&mut self) -> Result<(), Trouble> {
+    fn elements(&mut self) -> Result<(), ApplyError> {
         if self.elements.is_empty() || self.mode.has_new_rules() {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Controller {
     }
 
     /// Copies the elements of the active sets to the rules as read, from which new tables are made.
-    fn take_elements(&mut self) -> Result<(), Trouble> {
+    fn take_elements(&mut self) -> Result<(), ApplyError> {
         if !self.elements_applied {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Controller {
     }
 
     /// Rebuilds the tables.
-    fn rebuild(&mut self, plan: Plan) -> Result<(), Trouble> {
+    fn rebuild(&mut self, plan: Plan) -> Result<(), ApplyError> {
         self.on(ModeEvent::Changing);
         if let Some(hurry) = &mut self.hurry {
             hurry.rest();
@@ -220,23 +220,23 @@ impl Controller {
     }
 
     /// Changes what can be changed in the tables in use.
-    fn change(&mut self, plan: Plan) -> Result<(), Trouble> {
+    fn change(&mut self, plan: Plan) -> Result<(), ApplyError> {
         if self.mode.has_new_rules() {
             let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
             let logger = logger(&model);
             self.installer.install_rules(model, logger)?;
         }
         if let Some(fib_sync) = &mut self.fib_sync {
-            fib_sync.set_ways(plan.egress_links.clone());
+            fib_sync.set_egress_links(plan.egress_links.clone());
         }
         if plan != self.plan {
             let plan = Arc::new(plan);
             let (next, had) = (Arc::clone(&plan), self.plan.clone());
             let apply =
                 move |router: &mut Router, _: &mut _| next.apply(&mut router.tables, Some(&had));
-            let dressed =
+            let applied =
                 self.installer.mailbox().change(PATIENCE, apply).ok_or(InstallError::Gone)?;
-            dressed.map_err(begin::at_all)?;
+            applied.map_err(begin::at_all)?;
             if let Some(fib_sync) = &self.fib_sync {
                 self.installer.void(fib_sync.epochs());
             }
@@ -247,7 +247,7 @@ impl Controller {
     }
 
     /// Updates the XDP programs' flags for traffic that takes the kernel path.
-    fn adjust(&mut self) -> Result<(), Trouble> {
+    fn adjust(&mut self) -> Result<(), ApplyError> {
         let model = begin::model(&self.plan, &self.kernel_state, &self.locals);
         if model != *self.installer.model() {
             self.installer.adjust(model)?;
@@ -278,14 +278,14 @@ fn look(devices: &mut Devices, idle: &[Option<String>]) -> Looked {
 
 /// Why an installation failed.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum ApplyError {
     #[error("{0}")]
     Compile(#[from] CompileError),
     #[error("{0}")]
     Installer(#[from] InstallError),
 }
 
-impl Trouble {
+impl ApplyError {
     /// Says whether the rules of nftables caused it.
     const fn is_of_rules(&self) -> bool {
         match self {

@@ -22,7 +22,7 @@ impl Startup {
         most_mtu: u32,
         (live, beat): (Live, Beat),
         ready: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Keep> {
+    ) -> io::Result<ControllerThread> {
         self.kernel_state.most_mtu = most_mtu;
         self.kernel_state.doubt();
         installer.bypass(true);
@@ -30,18 +30,18 @@ impl Startup {
         let thread = std::thread::Builder::new().name("controller".to_owned());
         let thread =
             thread.spawn(move || Controller::new(self, installer, live, beat).run(ready))?;
-        Ok(Keep { handle, thread: Some(thread) })
+        Ok(ControllerThread { handle, thread: Some(thread) })
     }
 }
 
 /// A running controller; dropping it ends its thread.
 #[derive(Debug)]
-pub struct Keep {
+pub struct ControllerThread {
     handle: Handle,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Drop for Keep {
+impl Drop for ControllerThread {
     fn drop(&mut self) {
         self.handle.stop();
         if let Some(thread) = self.thread.take() {

@@ -132,7 +132,7 @@ impl Side {
         let none = Config { ports: 0, lines: Vec::new(), rules: None };
         let had = self.had.take().unwrap_or(none);
         self.run(&config::reset(&had, able.vrf), "").unwrap();
-        self.settle(&mut Nobody, &mut Vec::new());
+        self.wait_until_quiet(&mut Nobody, &mut Vec::new());
     }
 
     /// Lists what is active, in the kernel's words, in an order that does not depend on history.
@@ -174,7 +174,7 @@ impl Side {
                     let _ = self.wires[packet.device].send(&packet.frame);
                     self.drain(&mut sent);
                 }
-                self.settle(idle, &mut sent);
+                self.wait_until_quiet(idle, &mut sent);
             }
             if !errors.is_empty() {
                 std::thread::sleep(LEARNT);
@@ -195,7 +195,7 @@ impl Side {
                 // Other neighbours need answers meanwhile.
                 self.drain(sent);
             }
-            self.settle(idle, sent);
+            self.wait_until_quiet(idle, sent);
         }
     }
 
@@ -206,7 +206,7 @@ impl Side {
     }
 
     /// Waits until no more frames arrive and nothing is in progress.
-    pub fn settle(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
+    pub fn wait_until_quiet(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
         let mut quiet = 0;
         let mut progress = idle.progress();
         let start = Instant::now();

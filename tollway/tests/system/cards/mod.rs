@@ -213,7 +213,7 @@ impl Machine<'_> {
     fn events(&mut self, what: &str, routed: Option<(PathVariant, Router)>, is_zero_copy: bool) {
         let (variant, mut router) = routed.unzip();
         let mut numbered = Numbered::start(self.net);
-        if numbered.settled(PATIENCE).is_none() {
+        if numbered.recovered(PATIENCE).is_none() {
             return self.fault(format!("{what}: datagrams are always lost"));
         }
         for event in Event::all(variant, self.is_thorough) {
@@ -251,7 +251,7 @@ impl Machine<'_> {
             return Ok(format!("not here: {why}"));
         }
         let took = start.elapsed();
-        let losses = numbered.settled(2 * PATIENCE).ok_or("datagrams are lost ever since")?;
+        let losses = numbered.recovered(2 * PATIENCE).ok_or("datagrams are lost ever since")?;
         let of_this = |seen: &&(Event, Losses)| seen.0 == event;
         let others: Vec<_> = self.seen.iter().filter(of_this).map(|seen| seen.1).collect();
         let allowed = bounds::allowed(event, is_zero_copy, &others);

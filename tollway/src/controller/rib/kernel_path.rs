@@ -12,9 +12,10 @@ const HOST: u8 = 32;
 
 impl Rib {
     /// Sets the IPv4 destinations that take the kernel path from now on, in all tables.
-    pub fn hold(&mut self, held: BTreeSet<Ipv4Addr>) {
-        let before = std::mem::replace(&mut self.held, held);
-        let changed: Vec<_> = before.symmetric_difference(&self.held).copied().collect();
+    pub fn set_kernel_path_dests(&mut self, dests: BTreeSet<Ipv4Addr>) {
+        let before = std::mem::replace(&mut self.kernel_path_dests, dests);
+        let changed: Vec<_> =
+            before.symmetric_difference(&self.kernel_path_dests).copied().collect();
         for at in self.in_all_tables(&changed).collect::<Vec<_>>() {
             self.touch(at);
         }
@@ -23,20 +24,21 @@ impl Rib {
     pub(super) fn is_bypassed(&self, at: Where) -> bool {
         let Where::V4(Key4(tag, address)) = at else { return false };
         tag.len() == HOST
-            && self.held.contains(&Ipv4Addr::from_bits(address))
+            && self.kernel_path_dests.contains(&Ipv4Addr::from_bits(address))
             && self.tables.get(tag.table() as usize).is_some_and(Contents::has_v4)
     }
 
-    /// Touches the held destinations of a table that got its first IPv4 route, or lost its last.
-    pub(super) fn touch_held(&mut self, of: Tag) {
+    /// Touches these destinations in a table that got its first IPv4 route, or lost its last.
+    pub(super) fn touch_kernel_path_dests(&mut self, of: Tag) {
         let tag = Tag::new(of.table(), HOST);
-        let held: Vec<_> = self.held.iter().map(|held| Key4(tag, held.to_bits())).collect();
-        held.into_iter().for_each(|key| self.touch(Where::V4(key)));
+        let key = |dest: &Ipv4Addr| Key4(tag, dest.to_bits());
+        let keys: Vec<_> = self.kernel_path_dests.iter().map(key).collect();
+        keys.into_iter().for_each(|key| self.touch(Where::V4(key)));
     }
 
-    /// The held destinations that have no route of their own.
-    pub(super) fn held_alone(&self) -> impl Iterator<Item = Dest> {
-        let all = self.in_all_tables(&self.held);
+    /// Those of these destinations that have no route of their own.
+    pub(super) fn kernel_path_dests_without_route(&self) -> impl Iterator<Item = Dest> {
+        let all = self.in_all_tables(&self.kernel_path_dests);
         all.filter(|at| self.look(*at, <[_]>::is_empty)).map(|at| self.dest(at))
     }
 

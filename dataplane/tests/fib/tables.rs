@@ -1,4 +1,4 @@
-//! Tables of every shape, and random changes of them.
+//! Tables of all kinds, and random changes of them.
 
 use proptest::prelude::*;
 use tollway_dataplane::burst::BURST;
@@ -24,7 +24,7 @@ fn random_addresses(family: Family, dice: &mut Dice, count: usize) -> Vec<u128> 
 }
 
 /// Builds a table and checks it, then removes its routes in another order and checks the rest.
-fn holds(family: Family, table: &[(Prefix, NextHopId)]) {
+fn check_table(family: Family, table: &[(Prefix, NextHopId)]) {
     let (fib, mut dice) = (new_fib(), Dice(5));
     let mut pair = Pair::new(&fib, family);
     for (prefix, next) in table {
@@ -54,7 +54,7 @@ fn holds(family: Family, table: &[(Prefix, NextHopId)]) {
 #[test]
 fn nothing_but_a_default_route() {
     for family in Family::BOTH {
-        holds(family, &[(family.prefix(0, 0), NextHopId(1))]);
+        check_table(family, &[(family.prefix(0, 0), NextHopId(1))]);
     }
 }
 
@@ -68,7 +68,7 @@ fn nothing_but_host_routes() {
             let bits = if at % 2 == 0 { dice.wide() } else { near | 0x0a << 120 };
             (family.prefix(bits, family.width()), NextHopId(1 + dice.below(3) as u32))
         });
-        holds(family, &hosts.collect::<Vec<_>>());
+        check_table(family, &hosts.collect::<Vec<_>>());
     }
 }
 
@@ -81,9 +81,9 @@ fn prefixes_of_all_lengths_nested() {
                 let nested = lens
                     .map(|len| (family.prefix(bits, len), NextHopId(1 + u32::from(len) % hops)));
                 let mut nested: Vec<_> = nested.collect();
-                holds(family, &nested);
+                check_table(family, &nested);
                 nested.reverse();
-                holds(family, &nested);
+                check_table(family, &nested);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Steps of valid rules that need the kernel path as long as the kernel forwards beside Tollway: log lines,
-//! and steps that depend on packets that Tollway does not see.
+//! Kernel steps: steps of valid rules that need the kernel path as long as the kernel forwards beside Tollway.
+//! They write log lines, or depend on packets that Tollway does not see.
 //!
 //! On the kernel path, a packet meets all rules from the first on. So a change that Tollway made to it before
 //! must not affect them. A DSCP that Tollway has written does, if rules test it.
@@ -16,9 +16,9 @@ const EXPIRES: &str = "elements of the set go by themselves";
 const REWRITES: &str =
     "rules look at the DSCP that this writes, and would meet it again in the kernel";
 
-/// Ends each rule at its first step that needs the kernel path. `expiring` are the names of sets whose
+/// Ends each rule at its first kernel step. `expiring` are the names of sets whose
 /// elements expire.
-pub(super) fn leave(rules: &mut Ruleset, expiring: &HashSet<String>) {
+pub(super) fn truncate(rules: &mut Ruleset, expiring: &HashSet<String>) {
     let is_expiring: Vec<_> = rules.sets.iter().map(|set| expiring.contains(&set.name)).collect();
     let steps = rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
     let looks_at_dscp = steps.flat_map(Step::keys).any(is_of_first_bytes);
