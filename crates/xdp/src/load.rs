@@ -1,5 +1,6 @@
 //! Loads the BPF programs, which all share one set of maps.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 
 use aya::programs::{SchedClassifier, Xdp};
@@ -121,7 +122,8 @@ impl Maps {
     /// Creates the maps.
     pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
         let names = Names::new()?;
-        let namespace = refusals::namespace()?;
+        // The loader borrows this number, so the number outlives it.
+        let namespace = OnceCell::new();
         // One for all objects: each loader parses the types of the whole kernel.
         let mut loader = EbpfLoader::new();
         let buckets = [options.flows4, options.flows6].map(flows::buckets);

@@ -18,6 +18,7 @@
 //! Limits: with generic XDP, the kernel does not report what a device refused. Without BTF, devices
 //! of another network namespace with the ifindexes of two ports are mistaken for those ports.
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -235,16 +236,14 @@ fn failed<E: std::error::Error + 'static>(error: E) -> XdpError {
     XdpError::load(WHAT, &error)
 }
 
-/// The number of this network namespace as the program compares it.
-///
-/// # Errors
-/// There is no /proc.
-pub(super) fn namespace() -> Result<u32, XdpError> {
-    Ok(pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))? as u32)
-}
-
-/// The program that identifies devices by namespace, attached.
-fn by_btf<'a>(loader: &mut EbpfLoader<'a>, namespace: &'a u32) -> Result<Ebpf, XdpError> {
+/// The program that identifies devices by namespace, attached. `namespace` receives the number that
+/// the program compares.
+fn by_btf<'a>(
+    loader: &mut EbpfLoader<'a>,
+    namespace: &'a OnceCell<u32>,
+) -> Result<Ebpf, XdpError> {
+    let number = pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))?;
+    let namespace = namespace.get_or_init(|| number as u32);
     let btf = Btf::from_sys_fs().map_err(failed)?;
     loader.override_global(NAMESPACE, namespace, true);
     let object = loader.load(REFUSED).map_err(failed);
@@ -298,13 +297,14 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program with the maps that have names.
+    /// Loads the program with the maps that have names. `namespace` has room for a number that the loader
+    /// borrows.
     ///
     /// # Errors
     /// The kernel has no BTF and no other access to its tracepoints, or it refuses.
     pub(super) fn load<'a>(
         loader: &mut EbpfLoader<'a>,
-        namespace: &'a u32,
+        namespace: &'a OnceCell<u32>,
         names: &Names,
     ) -> Result<Self, XdpError> {
         MAPS.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
