@@ -131,13 +131,20 @@ fn module(file: &str) -> Option<String> {
         Some((name, tail)) if version(tail) => name,
         _ => directory,
     };
-    let name = match name {
-        "dataplane" => "tollway_dataplane".to_owned(),
-        "lab" => "tollway_lab".to_owned(),
-        name => name.replace('-', "_"),
+    let name = name.replace('-', "_");
+    let name = match name.starts_with("tollway") || is_foreign(file) {
+        true => name,
+        false => format!("tollway_{name}"),
     };
     let parts = path.split('/').filter(|part| !["mod", "lib", "main", ".."].contains(part));
     Some([&*name].into_iter().chain(parts).collect::<Vec<_>>().join("::"))
+}
+
+/// Whether a source file belongs to the standard library or to a dependency. All other files are of
+/// this workspace, where the package `tollway-NAME` is in the directory NAME.
+fn is_foreign(file: &str) -> bool {
+    const FOREIGN: [&str; 4] = ["/rustc/", "/rustlib/", "/registry/src/", "/git/checkouts/"];
+    FOREIGN.iter().any(|part| file.contains(part))
 }
 
 /// A name without the hash that distinguishes builds.
@@ -234,6 +241,8 @@ mod tests {
             ),
             ("forward", "lab/src/bench.rs", "tollway_lab::bench::forward"),
             ("forward", "/x/lab/src/bench.rs", "tollway_lab::bench::forward"),
+            ("find", "/x/crates/firewall/src/ir/set.rs", "tollway_firewall::ir::set::find"),
+            ("run", "tollway/src/worker.rs", "tollway::worker::run"),
             ("read", "/rustc/0123/library/core/src/ptr/mod.rs", "core::ptr::read"),
             ("get", "/c/registry/src/index-1/some-map-0.15.2/src/lib.rs", "some_map::get"),
             ("{closure#0}<u8>", "/x/dataplane/src/path.rs", "tollway_dataplane::path::{closure#0}"),
