@@ -6,9 +6,9 @@
 //! `include/linux/bpf.h`), which slows the XDP path. The router gives up all other capabilities for
 //! good, also for the programs that it starts (nft).
 //!
-//! It does first what takes more privileges: it lifts the limit on locked memory for sockets. If it
-//! cannot lift that limit, it keeps `CAP_IPC_LOCK` too. Likewise it raises the limits for the worker's
-//! priorities (`worker/priority.rs`), or keeps `CAP_SYS_NICE`.
+//! Before that, it makes two changes that take more privileges. It lifts the limit on locked memory for
+//! sockets; if that fails, it keeps `CAP_IPC_LOCK` too. It raises the limits for real-time threads and
+//! nice values ([`crate::priority`]); if that fails, it keeps `CAP_SYS_NICE` too.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
@@ -47,7 +47,7 @@ impl From<std::io::Error> for PrivilegeError {
 pub fn give_up() -> Result<(), PrivilegeError> {
     // If the limit stays, only this capability exceeds it.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
-    // Likewise for the worker's scheduling.
+    // Likewise for the scheduling of threads.
     let nice = sys::allow_priorities().is_err().then_some(Capability::CAP_SYS_NICE);
     sys::no_new_privileges()?;
     let has = caps::read(None, CapSet::Permitted)?;
