@@ -5,18 +5,36 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use tollway_dataplane::stages::filter::Element;
 
+/// Why a text is no element of a set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ElementError {
+    /// It is no address, prefix or range.
+    #[error("{0:?} is no address, prefix or range; write 192.0.2.1 or 192.0.2.0/24")]
+    Syntax(String),
+    /// The second address of a range is not above the first, or is of the other family.
+    #[error("{0:?} ends before it begins; write the lower address first")]
+    Reversed(String),
+    /// A prefix has bits behind its length.
+    #[error("{text:?} has host bits; write {net}, or the address alone")]
+    HostBits {
+        /// The text.
+        text: String,
+        /// The prefix without these bits.
+        net: IpNet,
+    },
+}
+
 /// Parses an address, a prefix or a range (`10.0.0.1-10.0.0.9`). Returns its version of IP too.
 ///
 /// # Errors
-/// A sentence.
-pub fn read(text: &str) -> Result<(u8, Element), String> {
-    let astray =
-        || format!("{text:?} is no address, prefix or range; write 192.0.2.1 or 192.0.2.0/24");
+/// See [`ElementError`].
+pub fn read(text: &str) -> Result<(u8, Element), ElementError> {
+    let astray = || ElementError::Syntax(text.to_owned());
     if let Some((first, last)) = text.split_once('-') {
         let (first, last) = (first.trim().parse::<IpAddr>(), last.trim().parse::<IpAddr>());
         let (Ok(first), Ok(last)) = (first, last) else { return Err(astray()) };
         if first.is_ipv4() != last.is_ipv4() || first > last {
-            return Err(format!("{text:?} ends before it begins; write the lower address first"));
+            return Err(ElementError::Reversed(text.to_owned()));
         }
         return Ok((version(first), (number(first), number(last))));
     }
@@ -25,8 +43,7 @@ pub fn read(text: &str) -> Result<(u8, Element), String> {
     }
     let net: IpNet = text.parse().map_err(|_| astray())?;
     if net.addr() != net.network() {
-        let net = net.trunc();
-        return Err(format!("{text:?} has host bits; write {net}, or the address alone"));
+        return Err(ElementError::HostBits { text: text.to_owned(), net: net.trunc() });
     }
     Ok((version(net.addr()), (number(net.network()), number(net.broadcast()))))
 }
@@ -65,7 +82,7 @@ mod tests {
             ("10.0.0.9-10.0.0.1", "ends before"),
             ("10.0.0.9-::1", "ends before"),
         ] {
-            let error = read(text).unwrap_err();
+            let error = read(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -40,8 +40,8 @@ impl Probe {
     }
 }
 
-/// Whether a side's program has a probe for the row. If not, the error is the program's own
-/// message.
+/// Whether a side's program has a probe. If it has one but no such row, the error is the program's
+/// own message, by which alone the two cases differ: the program may be any build.
 pub(super) fn has_probe(side: &Side, row: &str) -> Result<bool, String> {
     let mut probe = Probe::start(side, row)?;
     match probe.slice() {

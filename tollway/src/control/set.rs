@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
-use tollway_firewall::element;
+use tollway_firewall::element::{self, ElementError};
 
 /// What to do with the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +43,9 @@ pub(super) enum SetError {
         /// The names of those that can be changed.
         known: Vec<String>,
     },
-    /// A text is no element; the sentence says why.
-    #[error("{0}")]
-    Malformed(String),
+    /// A text is no element.
+    #[error(transparent)]
+    Malformed(#[from] ElementError),
     /// An element is of the other version of IP.
     #[error("set {set} has IPv{version} addresses, not {text}")]
     OtherVersion {
@@ -122,7 +122,7 @@ fn before(at: usize) -> String {
 }
 
 fn of(set: &LiveSet, text: &str) -> Result<Element, SetError> {
-    let (version, element) = element::read(text).map_err(SetError::Malformed)?;
+    let (version, element) = element::read(text)?;
     if version != set.version() {
         let (name, text) = (set.name().to_owned(), text.to_owned());
         return Err(SetError::OtherVersion { set: name, version: set.version(), text });

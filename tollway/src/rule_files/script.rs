@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::include::Expanded;
 use super::pieces::{Piece, Pieces};
-use crate::controller::rules::file::{Loaded, ROOM};
+use crate::controller::rules::file::{Loaded, LoadedError, ROOM};
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::mistake::{Fault, Ledger, Mistake};
 use tollway_linux::netlink::{Apart, SocketHandover};
@@ -170,9 +170,9 @@ impl<'p> Script<'p> {
     ) -> Result<Loaded, Vec<Mistake>> {
         let output = &ran.output;
         match output.status.code() {
-            Some(0) => self.loaded(ran).map_err(|what| {
+            Some(0) => Self::loaded(ran).map_err(|error| {
                 let remedy = "try again, and report it as a defect of Tollway if it stays so";
-                vec![alone(&self.file, what, remedy)]
+                vec![alone(&self.file, error.to_string(), remedy)]
             }),
             Some(124 | 137) => {
                 let what = format!("nft did not end within {PATIENCE} s");
@@ -188,9 +188,8 @@ impl<'p> Script<'p> {
         }
     }
 
-    fn loaded(&self, ran: &Ran) -> Result<Loaded, String> {
-        let socket = ran.handover.socket(ROOM);
-        let socket = socket.map_err(|error| format!("cannot be queried: {}", reason(&error)))?;
+    fn loaded(ran: &Ran) -> Result<Loaded, LoadedError> {
+        let socket = ran.handover.socket(ROOM).map_err(LoadedError::NoSocket)?;
         Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
     }
 

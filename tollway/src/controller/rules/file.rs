@@ -1,10 +1,12 @@
 //! Rules of a file, which nft has loaded in a private namespace: its listing there, verified against what the
 //! kernel has there.
 
+use std::io;
+
 use serde_json::Value;
 
 use super::kernel::{Kernel, verify};
-use super::read::{knows_numbers, parse};
+use super::read::{ListingError, knows_numbers, parse};
 use super::socket::NetfilterSocket;
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::mistake::Fault;
@@ -15,6 +17,20 @@ use tollway_linux::sys::why;
 
 /// Size of the receive buffer for the kernel's answers, in bytes.
 pub(crate) use super::socket::ROOM;
+
+/// Why rules that nft has loaded cannot be read back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadedError {
+    /// There is no socket in the namespace.
+    #[error("cannot be queried: {}", why(.0))]
+    NoSocket(io::Error),
+    /// The kernel does not answer on the socket.
+    #[error("the kernel does not list what it loaded: {}", why(.0))]
+    NoAnswer(io::Error),
+    /// nft's listing gives no rules.
+    #[error(transparent)]
+    Listing(#[from] ListingError),
+}
 
 /// Rules as loaded.
 #[derive(Debug)]
@@ -28,13 +44,12 @@ impl Loaded {
     /// meanwhile.
     ///
     /// # Errors
-    /// A sentence.
-    pub(crate) fn new(listing: &str, socket: Socket) -> Result<Self, String> {
-        let mut value = parse(listing).map_err(|error| error.to_string())?;
+    /// See [`LoadedError`].
+    pub(crate) fn new(listing: &str, socket: Socket) -> Result<Self, LoadedError> {
+        let mut value = parse(listing)?;
         let mut socket = NetfilterSocket::of(socket);
         let kernel = socket.tables().and_then(|tables| Kernel::read(&tables, &mut socket));
-        let kernel = kernel
-            .map_err(|error| format!("the kernel does not list what it loaded: {}", why(&error)))?;
+        let kernel = kernel.map_err(LoadedError::NoAnswer)?;
         kernel.complete(&mut value);
         numbers_of_devices(&mut value);
         Ok(Self { value, kernel })

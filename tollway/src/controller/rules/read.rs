@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::elements::Use;
 use super::kernel::{Kernel, verify};
-use super::{Reading, guard, leave, tracking};
+use super::{Reading, guard, kernel_steps, tracking};
 use tollway_firewall::ir::{Base, Hook, IrError, Match, Ruleset, Step, Test};
 use tollway_firewall::mistake::quoted;
 use tollway_firewall::nft;
@@ -25,7 +25,7 @@ pub(super) struct Read {
 
 /// Why a listing gives no rules.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ListingError {
+pub(crate) enum ListingError {
     /// It is not JSON.
     #[error("what nft lists is no JSON: {}", quoted(&.0.to_string()))]
     NotJson(serde_json::Error),

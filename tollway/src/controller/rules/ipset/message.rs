@@ -1,7 +1,7 @@
 //! Messages of ipset (`include/uapi/linux/netfilter/ipset/ip_set.h`).
 
 use super::super::message::{attribute, be_word, name as text};
-use super::Contents;
+use super::{Contents, IpSetFault};
 use tollway_dataplane::stages::filter::Element;
 use tollway_linux::netlink::{self, attributes, push};
 
@@ -89,19 +89,19 @@ impl Head {
     /// Parses the header.
     ///
     /// # Errors
-    /// Why rules that look up the set take the kernel path.
-    pub(super) fn read(body: &[u8]) -> Result<Self, String> {
-        Self::known(body).ok_or_else(|| "is listed in an unknown format".to_owned())?
+    /// See [`IpSetFault`].
+    pub(super) fn read(body: &[u8]) -> Result<Self, IpSetFault> {
+        Self::known(body).ok_or(IpSetFault::UnknownFormat)?
     }
 
-    fn known(body: &[u8]) -> Option<Result<Self, String>> {
+    fn known(body: &[u8]) -> Option<Result<Self, IpSetFault>> {
         /// `IPSET_FLAG_WITH_COUNTERS`, `IPSET_FLAG_WITH_COMMENT`, `IPSET_FLAG_WITH_SKBINFO`.
         const COUNTERS: u32 = 8;
         const COMMENTS: u32 = 16;
         const MARKS: u32 = 64;
         let kind = attribute(body, TYPE_NAME).and_then(text)?;
         if !["hash:ip", "hash:net", "bitmap:ip"].contains(&kind.as_str()) {
-            return Some(Err(format!("is of type {kind}")));
+            return Some(Err(IpSetFault::Type(kind)));
         }
         let (version, bits) = match attribute(body, FAMILY)?.first()? {
             2 => (4, 32),
@@ -113,10 +113,10 @@ impl Head {
         let count = attribute(data, COUNT).and_then(be_word)?;
         let flags = word(SET_FLAGS)?;
         if attribute(data, BIT_MASK).is_some() {
-            return Some(Err("has a bit mask".to_owned()));
+            return Some(Err(IpSetFault::BitMask));
         }
         if flags & COUNTERS != 0 {
-            return Some(Err("counts packets".to_owned()));
+            return Some(Err(IpSetFault::Counters));
         }
         let own_len = match attribute(data, NET_MASK) {
             Some(len) => *len.first()?,
@@ -142,7 +142,7 @@ impl Head {
     ///
     /// # Errors
     /// See [`Self::read`].
-    pub(super) fn contents(&self, body: &[u8]) -> Result<Contents, String> {
+    pub(super) fn contents(&self, body: &[u8]) -> Result<Contents, IpSetFault> {
         let list = attribute(body, ELEMENTS).unwrap_or_default();
         let elements = attributes(list, 0).map(|element| self.element(element.value));
         let mut elements: Vec<_> = elements.collect::<Result<_, _>>()?;
@@ -151,16 +151,16 @@ impl Head {
         Ok(Contents { version: self.version, elements })
     }
 
-    fn element(&self, element: &[u8]) -> Result<Element, String> {
+    fn element(&self, element: &[u8]) -> Result<Element, IpSetFault> {
         /// `IPSET_FLAG_NOMATCH`.
         const NO_MATCH: u32 = 4;
         let flags = attribute(element, SET_FLAGS).map_or(Some(0), be_word);
         match flags {
             Some(0) => {}
-            Some(NO_MATCH) => return Err("has elements with nomatch".to_owned()),
-            _ => return Err("has elements with unknown flags".to_owned()),
+            Some(NO_MATCH) => return Err(IpSetFault::NoMatch),
+            _ => return Err(IpSetFault::UnknownFlags),
         }
-        self.range(element).ok_or_else(|| "has elements in an unknown format".to_owned())
+        self.range(element).ok_or(IpSetFault::UnknownElement)
     }
 
     fn range(&self, element: &[u8]) -> Option<Element> {

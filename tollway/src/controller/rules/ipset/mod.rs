@@ -35,7 +35,51 @@ pub(super) struct IpSet {
     /// The tables with rules that look it up, after their families.
     pub(super) tables: BTreeSet<String>,
     /// Its elements, or why the rules that look it up take the kernel path.
-    pub(super) contents: Result<Contents, String>,
+    pub(super) contents: Result<Contents, IpSetError>,
+}
+
+/// Why rules that look up a set take the kernel path.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{set} {fault}")]
+pub(super) struct IpSetError {
+    /// The set, as the subject of the sentence.
+    set: String,
+    fault: IpSetFault,
+}
+
+// Of a rule, the user sees the sentence alone.
+impl From<IpSetError> for String {
+    fn from(error: IpSetError) -> Self {
+        error.to_string()
+    }
+}
+
+/// What keeps Tollway from evaluating a set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum IpSetFault {
+    /// The kernel does not list it, with the error in words.
+    #[error("cannot be listed: {0}")]
+    Unlisted(String),
+    /// The list has another format than the kernel's header file describes.
+    #[error("is listed in an unknown format")]
+    UnknownFormat,
+    #[error("is of type {0}")]
+    Type(String),
+    #[error("has a bit mask")]
+    BitMask,
+    #[error("counts packets")]
+    Counters,
+    #[error("has elements with nomatch")]
+    NoMatch,
+    #[error("has elements with unknown flags")]
+    UnknownFlags,
+    #[error("has elements in an unknown format")]
+    UnknownElement,
+    #[error("is too large to be listed again and again")]
+    TooLarge,
+    /// It exceeds the [`Budget`] of all sets.
+    #[error("would cost too much, with the other sets, to be listed again and again")]
+    OverBudget,
 }
 
 /// What a set contains.
@@ -79,15 +123,17 @@ impl IpSet {
         budget: &mut Budget,
         socket: &mut NetfilterSocket,
     ) -> Self {
+        let unlisted = |error: io::Error| IpSetFault::Unlisted(why(&error));
         match name(index, socket) {
             Ok(name) => {
                 let contents = list(&name, budget, socket)
-                    .unwrap_or_else(|error| Err(format!("cannot be listed: {}", why(&error))))
-                    .map_err(|why| format!("the ipset {name} {why}"));
+                    .unwrap_or_else(|error| Err(unlisted(error)))
+                    .map_err(|fault| IpSetError { set: format!("the ipset {name}"), fault });
                 Self { name, tables, contents }
             }
             Err(error) => {
-                let contents = Err(format!("ipset {index} cannot be listed: {}", why(&error)));
+                let set = format!("ipset {index}");
+                let contents = Err(IpSetError { set, fault: unlisted(error) });
                 Self { name: String::new(), tables, contents }
             }
         }
@@ -110,28 +156,25 @@ fn list(
     name: &str,
     budget: &mut Budget,
     socket: &mut NetfilterSocket,
-) -> io::Result<Result<Contents, String>> {
-    let too_large = || Ok(Err("is too large to be listed again and again".to_owned()));
+) -> io::Result<Result<Contents, IpSetFault>> {
     let head = query(socket, |sequence| message::list(sequence, name, true))?;
     let head = match head.first().map(|body| message::Head::read(body)) {
         Some(Ok(head)) => head,
-        Some(Err(why)) => return Ok(Err(why)),
+        Some(Err(fault)) => return Ok(Err(fault)),
         None => return Err(io::ErrorKind::NotFound.into()),
     };
     if head.count.saturating_mul(head.element_bytes) > DATAGRAM {
-        return too_large();
+        return Ok(Err(IpSetFault::TooLarge));
     }
     if budget.take(&head).is_none() {
-        return Ok(Err(
-            "would cost too much, with the other sets, to be listed again and again".to_owned()
-        ));
+        return Ok(Err(IpSetFault::OverBudget));
     }
     let lists = query(socket, |sequence| message::list(sequence, name, false))?;
     match &lists[..] {
         // The set may have been swapped for another one since.
         [list] => Ok(message::Head::read(list).and_then(|head| head.contents(list))),
         [] => Err(io::ErrorKind::NotFound.into()),
-        _ => too_large(),
+        _ => Ok(Err(IpSetFault::TooLarge)),
     }
 }
 

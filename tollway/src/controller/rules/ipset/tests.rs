@@ -23,7 +23,7 @@ fn listed(kind: &str, family: u8, more: &[(u16, &[u8])], elements: &[&[(u16, &[u
     nested(&[(2, b"bad\0"), (3, kind.as_bytes()), (5, &[family]), (7, &data), (8 | 0x8000, &list)])
 }
 
-fn contents(list: &[u8]) -> Result<Contents, String> {
+fn contents(list: &[u8]) -> Result<Contents, IpSetFault> {
     Head::read(list).and_then(|head| head.contents(list))
 }
 
@@ -58,7 +58,7 @@ fn unknown_sets_take_the_kernel_path() {
     let address = nested(&[(1, &[192, 0, 2, 9])]);
     let (no_match, counters) = (4_u32.to_be_bytes(), 8_u32.to_be_bytes());
     let plain: &[(u16, &[u8])] = &[(1, &address)];
-    let why = |list: &[u8]| contents(list).unwrap_err();
+    let why = |list: &[u8]| contents(list).unwrap_err().to_string();
     assert_eq!(why(&listed("hash:ip,port", 2, &[], &[plain])), "is of type hash:ip,port");
     assert_eq!(why(&listed("hash:ip", 2, &[(12, &address)], &[plain])), "has a bit mask");
     assert_eq!(why(&listed("hash:ip", 2, &[(8, &counters)], &[plain])), "counts packets");
@@ -100,12 +100,12 @@ fn lists_of_several_datagrams_are_foreseen() {
 fn changes_are_reported_for_each_live_set() {
     let contents = |elements: &[u128]| {
         let elements = elements.iter().map(|one| (*one, *one)).collect();
-        Ok(Contents { version: 4, elements })
+        Contents { version: 4, elements }
     };
     let set = |elements: &[u128]| IpSet {
         name: "bad".to_owned(),
         tables: ["ip filter", "ip raw"].map(str::to_owned).into(),
-        contents: contents(elements),
+        contents: Ok(contents(elements)),
     };
     let uses = |all: &[(&str, Use)]| -> HashMap<_, _> {
         all.iter().map(|(name, of)| ((*name).to_owned(), *of)).collect()
@@ -119,14 +119,14 @@ fn changes_are_reported_for_each_live_set() {
     assert!(Watched::new(set(&[]), &lookups("ip filter ipset other"), &both).is_none());
     let filter = lookups("ip filter ipset bad");
     let mut watched = Watched::new(set(&[1, 2]), &filter, &both).unwrap();
-    assert_eq!(watched.replace(contents(&[1, 2])), Some(Vec::new()));
-    let changes = watched.replace(contents(&[2, 3])).unwrap();
+    assert_eq!(watched.replace(Ok(contents(&[1, 2]))), Some(Vec::new()));
+    let changes = watched.replace(Ok(contents(&[2, 3]))).unwrap();
     assert_eq!(changes.len(), 2, "in both tables");
     assert_eq!((&changes[0].add[..], &changes[0].remove[..]), (&[(3, 3)][..], &[(1, 1)][..]));
-    assert_eq!(watched.replace(contents(&[2, 3])), Some(Vec::new()), "reported once");
-    assert_eq!(watched.replace(Err("is too large".to_owned())), None);
+    assert_eq!(watched.replace(Ok(contents(&[2, 3]))), Some(Vec::new()), "reported once");
+    assert_eq!(watched.replace(Err(IpSetFault::TooLarge)), None);
     let fixed = uses(&[("ip filter ipset bad", Use::Fixed), ("ip raw ipset bad", live)]);
     let mut watched = Watched::new(set(&[1]), &filter, &fixed).unwrap();
-    assert_eq!(watched.replace(contents(&[1])), Some(Vec::new()));
-    assert_eq!(watched.replace(contents(&[2])), None, "a part of the rules");
+    assert_eq!(watched.replace(Ok(contents(&[1]))), Some(Vec::new()));
+    assert_eq!(watched.replace(Ok(contents(&[2]))), None, "a part of the rules");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::stages::filter::Element;
 
-use super::{Budget, Contents, IpSet, list};
+use super::{Budget, Contents, IpSet, IpSetFault, list};
 use crate::controller::rules::ElementChange;
 use crate::controller::rules::elements::Use;
 use crate::controller::rules::socket::NetfilterSocket;
@@ -190,20 +190,23 @@ impl Watched {
     }
 
     /// Takes a newer list and returns the changes of live sets; `None` if the rules have to be read again.
-    pub(super) fn replace(&mut self, new: Result<Contents, String>) -> Option<Vec<ElementChange>> {
-        let (Ok(old), Ok(now)) = (&self.set.contents, &new) else { return None };
-        if now == old {
+    pub(super) fn replace(
+        &mut self,
+        new: Result<Contents, IpSetFault>,
+    ) -> Option<Vec<ElementChange>> {
+        let (Ok(old), Ok(now)) = (&self.set.contents, new) else { return None };
+        if now == *old {
             return Some(Vec::new());
         }
         let live = self.live.as_ref().filter(|_| old.version == now.version)?;
-        let [add, remove] = [(now, old), (old, now)].map(|(these, those)| these.without(those));
+        let [add, remove] = [(&now, old), (old, &now)].map(|(these, those)| these.without(those));
         let change = |set: &String| ElementChange {
             set: set.clone(),
             add: add.clone(),
             remove: remove.clone(),
         };
         let changes = live.iter().map(change).collect();
-        self.set.contents = new;
+        self.set.contents = Ok(now);
         Some(changes)
     }
 }
