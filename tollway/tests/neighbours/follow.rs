@@ -319,7 +319,7 @@ pub fn given_up() {
         installed(&worker, address, known);
     }
 
-    assert!(worker.mailbox.leave(|_, _| std::thread::sleep(Duration::from_millis(11_500))));
+    assert!(worker.mailbox.post(|_, _| std::thread::sleep(Duration::from_millis(11_500))));
     std::fs::write(&file, CONFIG).unwrap();
     let reloading = std::thread::spawn(move || (reloader.reload(), reloader));
     std::thread::sleep(Duration::from_secs(5));
