@@ -4,8 +4,8 @@
 mod adjacency;
 mod error;
 mod kernel_link;
-mod leads;
 mod neighs;
+mod objects;
 mod optional;
 mod standing;
 
@@ -30,8 +30,8 @@ use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::{MacWord, ethertype};
 use adjacency::HostRoutes;
 pub use error::TablesError;
-pub use leads::Lead;
 use neighs::Neighs;
+pub use objects::ObjectTarget;
 use standing::standing_routes;
 
 /// The maximum number of stacked VLAN tags on a link (QinQ).
@@ -54,8 +54,8 @@ pub struct Tables {
     pub(crate) redirects: Option<Box<Redirects>>,
     neighs: Neighs,
     inert: HashMap<InertKey, NextHopId>,
-    /// The targets of next hops that can be redirected in place.
-    leads: HashMap<NextHopId, Lead>,
+    /// The targets of next-hop objects, which change in place.
+    objects: HashMap<NextHopId, ObjectTarget>,
     host_routes: HostRoutes,
 }
 
@@ -93,7 +93,7 @@ impl Tables {
             redirects: None,
             neighs: Neighs::default(),
             inert: HashMap::new(),
-            leads: HashMap::new(),
+            objects: HashMap::new(),
             host_routes: HostRoutes::default(),
             epochs,
         }

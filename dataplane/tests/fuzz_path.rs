@@ -39,7 +39,7 @@ fn seeds() -> Vec<Vec<u8>> {
             (port, mixed::frame(port, n << 8 | at))
         };
         let frames: Vec<_> = (0..5).map(frame).filter(|(_, frame)| frame.len() < 600).collect();
-        path::describe(frames.iter().map(|(port, frame)| (*port, &frame[..])))
+        path::encode(frames.iter().map(|(port, frame)| (*port, &frame[..])))
     };
     (0..24).map(seed).collect()
 }

@@ -92,11 +92,11 @@ fn steps(mut data: &[u8]) -> Vec<Step> {
                 steps.push(Step::Pause);
                 data = rest;
             }
-            [how, high, low, ref rest @ ..] => {
+            [flags, high, low, ref rest @ ..] => {
                 let len = usize::from(u16::from_be_bytes([high, low])).min(rest.len()).min(room);
                 let (frame, rest) = rest.split_at(len);
-                let port = how % PORTS;
-                let mut frame = disguised(port, how, frame);
+                let port = flags % PORTS;
+                let mut frame = with_link(port, flags, frame);
                 frame.truncate(room);
                 steps.push(Step::Frame(port, frame));
                 data = rest;
@@ -107,24 +107,23 @@ fn steps(mut data: &[u8]) -> Vec<Step> {
     steps
 }
 
-/// Returns the frame unchanged, or (depending on bits of `how`) with the address and tags of a
-/// link.
-fn disguised(port: u8, how: u8, frame: &[u8]) -> Vec<u8> {
+/// Returns the frame, with the destination address and tags of a link if bits of `flags` say so.
+fn with_link(port: u8, flags: u8, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    if how & 0x40 == 0 || frame.len() < 12 {
+    if flags & 0x40 == 0 || frame.len() < 12 {
         return frame;
     }
-    let way = LinkVariant::ALL[usize::from(how >> 2) % LinkVariant::ALL.len()];
-    frame[..6].copy_from_slice(&way.mac(port));
-    let priority: &[Tag] = if how & 0x80 == 0 { &[] } else { &[(DOT1Q, 0xe000)] };
-    let tags = priority.iter().chain(way.tags());
+    let variant = LinkVariant::ALL[usize::from(flags >> 2) % LinkVariant::ALL.len()];
+    frame[..6].copy_from_slice(&variant.mac(port));
+    let priority: &[Tag] = if flags & 0x80 == 0 { &[] } else { &[(DOT1Q, 0xe000)] };
+    let tags = priority.iter().chain(variant.tags());
     let tags = tags.flat_map(|(protocol, vid)| [protocol.to_be_bytes(), vid.to_be_bytes()]);
     frame.splice(12..12, tags.flatten());
     frame
 }
 
 /// Encodes frames, each with its port, as an input.
-pub fn describe<'a>(frames: impl IntoIterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
+pub fn encode<'a>(frames: impl IntoIterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
     let mut input = Vec::new();
     for (port, frame) in frames {
         input.push(port);

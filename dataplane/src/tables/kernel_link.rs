@@ -76,13 +76,13 @@ mod tests {
     use crate::testkit::path_bench::{Outcome, PathBench};
     use crate::testkit::wires::{LinkVariant, tables};
 
-    fn sent_or_punted(tables: &Tables, way: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
+    fn sent_or_punted(tables: &Tables, variant: LinkVariant, dst: IpAddr) -> Option<PuntReason> {
         let path = crate::dispatch::Path::detect();
         let mut path_bench = PathBench::over(tables, path, 2048);
-        match path_bench.one(0, &way.packet(0, dst).build()) {
+        match path_bench.one(0, &variant.packet(0, dst).build()) {
             Outcome::Sent(..) => None,
             Outcome::Punt(reason, link, _) => {
-                assert_eq!(link, way.link(0));
+                assert_eq!(link, variant.link(0));
                 Some(reason)
             }
             other => panic!("{other:?}"),
@@ -92,13 +92,13 @@ mod tests {
     #[test]
     fn only_packets_from_kernel_links_take_the_kernel_path() {
         let mut tables = tables();
-        for way in LinkVariant::ALL {
+        for variant in LinkVariant::ALL {
             for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
                 let before = tables.version();
-                tables.set_kernel_link(way.link(0), v4, v6).unwrap();
+                tables.set_kernel_link(variant.link(0), v4, v6).unwrap();
                 assert_ne!(tables.version(), before);
                 for other in LinkVariant::ALL {
-                    let kept = |on| (on && other == way).then_some(PuntReason::KernelLink);
+                    let kept = |on| (on && other == variant).then_some(PuntReason::KernelLink);
                     assert_eq!(
                         sent_or_punted(&tables, other, LinkVariant::Vlan.host4(1)),
                         kept(v4)
@@ -120,7 +120,7 @@ mod tests {
         tables.set_kernel_link(LinkVariant::Vlan.link(0), true, true).unwrap();
         assert_eq!(tables.routes.next_hops.len(), count);
         let [first, second] =
-            [LinkVariant::Plain, LinkVariant::Vlan].map(|way| tables.link(way.link(0)));
+            [LinkVariant::Plain, LinkVariant::Vlan].map(|variant| tables.link(variant.link(0)));
         assert_eq!((first.root4, first.root6), (second.root4, second.root6));
         assert_eq!(tables.set_kernel_link(LinkId(999), true, true), Err(TablesError::Unknown));
         // The VRF's own FIBs are unchanged.

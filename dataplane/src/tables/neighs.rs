@@ -25,8 +25,8 @@ struct NeighRecord {
     pinned: bool,
     /// Next hops of routes with requirements of their own.
     requested: Vec<(NeighRequest, NextHopId)>,
-    /// Leads that currently point to this neighbour (`leads.rs`).
-    led: Vec<(NeighRequest, NextHopId)>,
+    /// Next-hop objects whose target this neighbour is now (`objects.rs`).
+    followers: Vec<(NeighRequest, NextHopId)>,
 }
 
 /// A route's requirements on the path to its neighbour.
@@ -116,7 +116,7 @@ impl Tables {
         {
             return Ok(*id);
         }
-        let next = self.leading_as(link, address, request)?;
+        let next = self.neigh_next_hop(link, address, request)?;
         let id = self.push_next_hop(next)?;
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
             record.requested.push((request, id));
@@ -150,7 +150,7 @@ impl Tables {
             None => self.push_next_hop(next)?,
         };
         let record =
-            NeighRecord { next: id, pinned: false, requested: Vec::new(), led: Vec::new() };
+            NeighRecord { next: id, pinned: false, requested: Vec::new(), followers: Vec::new() };
         self.neighs.known.insert((link, address), record);
         Ok(id)
     }
@@ -189,7 +189,7 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<NextHopId, TablesError> {
         let id = self.neigh_record(link, address)?;
-        self.change(id, &self.leading_to(self.next_hop(id), NeighRequest::usual(address), mac))?;
+        self.change(id, &self.with_mac(self.next_hop(id), NeighRequest::usual(address), mac))?;
         self.change_others(link, address, mac)?;
         Ok(id)
     }
@@ -201,15 +201,16 @@ impl Tables {
         mac: Option<[u8; 6]>,
     ) -> Result<(), TablesError> {
         let record = self.neighs.known.get(&(link, address));
-        let others = record.iter().flat_map(|record| record.requested.iter().chain(&record.led));
+        let others =
+            record.iter().flat_map(|record| record.requested.iter().chain(&record.followers));
         for (request, id) in others {
-            self.change(*id, &self.leading_to(self.next_hop(*id), *request, mac))?;
+            self.change(*id, &self.with_mac(self.next_hop(*id), *request, mac))?;
         }
         Ok(())
     }
 
     /// Makes a next hop follow a neighbour from now on.
-    pub(super) fn lead(
+    pub(super) fn follow_neigh(
         &mut self,
         link: LinkId,
         address: IpAddr,
@@ -217,19 +218,19 @@ impl Tables {
         id: NextHopId,
     ) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
-            record.led.push((request, id));
+            record.followers.push((request, id));
         }
     }
 
     /// Makes a next hop stop following a neighbour.
-    pub(super) fn unlead(&mut self, link: LinkId, address: IpAddr, id: NextHopId) {
+    pub(super) fn unfollow_neigh(&mut self, link: LinkId, address: IpAddr, id: NextHopId) {
         if let Some(record) = self.neighs.known.get_mut(&(link, address)) {
-            record.led.retain(|(_, led)| *led != id);
+            record.followers.retain(|(_, follower)| *follower != id);
         }
     }
 
-    /// A neighbour's next hop for the given address.
-    pub(super) fn leading_to(
+    /// A next hop with a neighbour's MAC address, or none.
+    pub(super) fn with_mac(
         &self,
         mut next: NextHop,
         request: NeighRequest,

@@ -66,7 +66,7 @@ fn read(path: &Path) -> Vec<Vec<u8>> {
 
 /// The variants of a frame that the test sends: unchanged, or with another address or more tags.
 fn disguises(port: u8) -> Vec<(Option<Mac>, Vec<Tag>)> {
-    let to = |way: LinkVariant, tags: &[Tag]| (Some(way.mac(port)), tags.to_vec());
+    let to = |variant: LinkVariant, tags: &[Tag]| (Some(variant.mac(port)), tags.to_vec());
     let mut disguises = vec![
         (None, vec![]),
         (None, vec![(DOT1Q, 10)]),
@@ -74,7 +74,7 @@ fn disguises(port: u8) -> Vec<(Option<Mac>, Vec<Tag>)> {
         to(LinkVariant::Vlan, &[(DOT1Q, 0), (DOT1Q, 10)]),
         to(LinkVariant::Vlan, &[(DOT1Q, 99)]),
     ];
-    disguises.extend(LinkVariant::ALL.map(|way| to(way, way.tags())));
+    disguises.extend(LinkVariant::ALL.map(|variant| to(variant, variant.tags())));
     disguises
 }
 
@@ -98,7 +98,7 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
     net.check();
     for (port, frame) in net.take_all() {
         assert!(
-            LinkVariant::ALL.iter().any(|way| frame[6..12] == way.mac(port)),
+            LinkVariant::ALL.iter().any(|variant| frame[6..12] == variant.mac(port)),
             "a foreign sender"
         );
         let (ether_type, packet) = layer3(&frame);

@@ -43,13 +43,13 @@ impl Port for Kernel {
 }
 
 /// The result for some packets: punted frames, the number of sent frames, and the network.
-struct Seen {
+struct RunResult {
     punted: Vec<Vec<u8>>,
     sent: usize,
     net: Net,
 }
 
-fn run(filter: Filter, packets: &[Packet]) -> Seen {
+fn run(filter: Filter, packets: &[Packet]) -> RunResult {
     let mut net = Net::new(128);
     net.router.set_filter(Some(Arc::new(filter)), &[]);
     net.router.kernel_has_rules = true;
@@ -62,7 +62,7 @@ fn run(filter: Filter, packets: &[Packet]) -> Seen {
     net.router.turn(PortId(0), &mut ports, 0);
     let sent = ports.iter_mut().map(|port| port.port.take_sent().len()).sum();
     net.router.counters.check().expect("packets add up");
-    Seen { punted: std::mem::take(&mut ports[0].punted), sent, net }
+    RunResult { punted: std::mem::take(&mut ports[0].punted), sent, net }
 }
 
 /// A filter with one rule at each of these points, which matches every packet of both IP versions.
@@ -96,10 +96,10 @@ fn rejected_and_undecided_packets_take_the_kernel_path_unchanged() {
         [(reject, PuntReason::Reject), (Op::Unsupported, PuntReason::FilterUnsupported)]
     {
         for point in [Point::Prerouting, Point::Forward] {
-            let seen = run(rules(&[(point, vec![op.clone()])]), &both());
-            assert_eq!(seen.punted, frames(&both()), "{op:?} at {point:?}");
-            assert_eq!(seen.net.counters().punts[reason as usize], 2);
-            assert_eq!((seen.sent, seen.net.counters().originated), (0, 0));
+            let result = run(rules(&[(point, vec![op.clone()])]), &both());
+            assert_eq!(result.punted, frames(&both()), "{op:?} at {point:?}");
+            assert_eq!(result.net.counters().punts[reason as usize], 2);
+            assert_eq!((result.sent, result.net.counters().originated), (0, 0));
         }
     }
 }
@@ -118,18 +118,18 @@ fn writes_of_rules_are_undone_for_the_kernel_path() {
     let lost = [Special::Nowhere.host4(), Special::Nowhere.host6()];
     let lost = lost.map(|dst| LinkVariant::Plain.packet(0, dst));
     for packets in [both(), expired, lost] {
-        let seen = run(filter(), &packets);
-        assert_eq!(seen.punted, frames(&packets));
+        let result = run(filter(), &packets);
+        assert_eq!(result.punted, frames(&packets));
     }
-    let seen = run(rules(&[(Point::Prerouting, vec![marked(10)])]), &both());
-    assert_eq!((seen.sent, seen.punted.len()), (2, 0));
+    let result = run(rules(&[(Point::Prerouting, vec![marked(10)])]), &both());
+    assert_eq!((result.sent, result.punted.len()), (2, 0));
 }
 
 #[test]
 fn drops_stay_drops() {
-    let seen = run(rules(&[(Point::Forward, vec![Op::Drop])]), &both());
-    assert_eq!((seen.sent, seen.punted.len()), (0, 0));
-    assert_eq!(seen.net.counters().drops[DropReason::NetfilterDrop as usize], 2);
+    let result = run(rules(&[(Point::Forward, vec![Op::Drop])]), &both());
+    assert_eq!((result.sent, result.punted.len()), (0, 0));
+    assert_eq!(result.net.counters().drops[DropReason::NetfilterDrop as usize], 2);
 }
 
 /// The kernel reroutes these packets by its own rules; here they only exit the path.
@@ -138,8 +138,8 @@ fn rerouted_packets_that_exit_the_path_take_the_kernel_path_unchanged() {
     let mut filter = rules(&[(Point::Prerouting, vec![Op::Forward(0)])]);
     filter = filter.with_hops(vec![NextHopId::NO_ROUTE]);
     let packet = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1));
-    let seen = run(filter, std::slice::from_ref(&packet));
-    assert_eq!(seen.punted, frames(&[packet]));
+    let result = run(filter, std::slice::from_ref(&packet));
+    assert_eq!(result.punted, frames(&[packet]));
 }
 
 /// The kernel's own rules count these packets. If the filter evaluated them too, a limit would be
@@ -154,9 +154,9 @@ fn rules_are_not_evaluated_for_packets_that_exit_the_path() {
     ];
     let filter =
         || rules(&[(Point::Prerouting, vec![Op::Count(0)]), (Point::Forward, vec![Op::Drop])]);
-    let mut seen = run(filter(), &packets);
-    assert_eq!(seen.punted, frames(&packets));
-    assert_eq!(seen.net.router.rule_counts(), [Count::default()]);
+    let mut result = run(filter(), &packets);
+    assert_eq!(result.punted, frames(&packets));
+    assert_eq!(result.net.router.rule_counts(), [Count::default()]);
 }
 
 /// A condition on a field that a rule has written sees the new value, as in the kernel.
@@ -171,6 +171,6 @@ fn only_packets_that_were_written_into_are_restored() {
     let packet = |port| LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).ports(7, port);
     let voice = packet(80).v4(|header| header.dscp = IpDscp::try_new(5).expect("6 bits"));
     let packets: Vec<_> = [packet(80), packet(81), voice].into_iter().collect();
-    let seen = run(filter, &packets);
-    assert_eq!(seen.punted, frames(&packets));
+    let result = run(filter, &packets);
+    assert_eq!(result.punted, frames(&packets));
 }

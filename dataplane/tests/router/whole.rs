@@ -32,17 +32,17 @@ fn from_every_port_to_every_port_over_every_link() {
 }
 
 #[test]
-fn overlapping_prefixes_lead_each_vrf_its_own_way() {
+fn each_vrf_has_its_own_route_to_an_overlapping_prefix() {
     let mut net = Net::new(16);
-    for (way, dst) in
-        LinkVariant::ALL.iter().flat_map(|way| [OVERLAP4, OVERLAP6].map(|dst| (way, dst)))
+    for (variant, dst) in
+        LinkVariant::ALL.iter().flat_map(|variant| [OVERLAP4, OVERLAP6].map(|dst| (variant, dst)))
     {
-        let frame = way.packet(0, ip(dst)).build();
-        let port = way.vrf().0 as u8;
+        let frame = variant.packet(0, ip(dst)).build();
+        let port = variant.vrf().0 as u8;
         assert_eq!(
             net.send(0, &frame),
             [(port, LinkVariant::Plain.forwarded(port, &frame))],
-            "{way:?}"
+            "{variant:?}"
         );
     }
 }

@@ -118,7 +118,7 @@ fn every_change_is_noticed_before_the_next_packet() {
     let changes: [(&str, Change); 8] = [
         ("a route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
         ("no route", Box::new(move |t| assert!(t.remove(vrf, prefix).unwrap()))),
-        ("a route by way of the FIB", {
+        ("a route by variant of the FIB", {
             Box::new(move |t| t.routes.fib4.insert(root4, bare(prefix), next).unwrap())
         }),
         ("an IPv6 route", {

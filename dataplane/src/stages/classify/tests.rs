@@ -33,8 +33,8 @@ const MAC: Mac = LinkVariant::Plain.mac(0);
 
 #[test]
 fn each_link_has_its_tags() {
-    for way in LinkVariant::ALL {
-        assert_eq!(outcome(way.tags(), way.mac(0)), FORWARDED, "{way:?}");
+    for variant in LinkVariant::ALL {
+        assert_eq!(outcome(variant.tags(), variant.mac(0)), FORWARDED, "{variant:?}");
     }
 }
 
@@ -102,23 +102,27 @@ fn a_link_listens_to_its_own_address() {
     assert_eq!(outcome(LinkVariant::Red.tags(), MAC), drop(DropReason::OtherHost));
     assert_eq!(outcome(LinkVariant::Vlan.tags(), red), drop(DropReason::OtherHost));
     assert_eq!(outcome(&[], red), drop(DropReason::OtherHost));
-    for way in LinkVariant::ALL {
-        let l3 = 14 + 4 * way.tags().len() as u8;
-        assert_eq!(outcome(way.tags(), [0xff; 6]), Outcome::Local(way.link(0), l3), "{way:?}");
-        assert_eq!(outcome(way.tags(), [6; 6]), drop(DropReason::OtherHost), "{way:?}");
+    for variant in LinkVariant::ALL {
+        let l3 = 14 + 4 * variant.tags().len() as u8;
+        assert_eq!(
+            outcome(variant.tags(), [0xff; 6]),
+            Outcome::Local(variant.link(0), l3),
+            "{variant:?}"
+        );
+        assert_eq!(outcome(variant.tags(), [6; 6]), drop(DropReason::OtherHost), "{variant:?}");
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes there")]
 fn a_frame_cut_in_or_behind_its_tags_is_too_small() {
-    for way in LinkVariant::ALL {
+    for variant in LinkVariant::ALL {
         for dst in [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)] {
-            let frame = way.packet(0, dst).build();
+            let frame = variant.packet(0, dst).build();
             let mut path_bench = PathBench::new().with_stale(&frame);
             for len in 0..frame.len() {
                 let outcome = path_bench.one(0, &frame[..len]);
-                assert_eq!(outcome, drop(DropReason::PktTooSmall), "{way:?}, {len} bytes");
+                assert_eq!(outcome, drop(DropReason::PktTooSmall), "{variant:?}, {len} bytes");
             }
             assert!(matches!(path_bench.one(0, &frame), Outcome::Sent(1, _)));
         }
@@ -128,12 +132,12 @@ fn a_frame_cut_in_or_behind_its_tags_is_too_small() {
 #[test]
 fn a_link_leads_to_its_vrf() {
     let mut path_bench = PathBench::new();
-    for way in LinkVariant::ALL {
+    for variant in LinkVariant::ALL {
         for dst in [OVERLAP4, OVERLAP6] {
-            let frame = way.packet(1, ip(dst)).build();
-            let port = way.vrf().0;
+            let frame = variant.packet(1, ip(dst)).build();
+            let port = variant.vrf().0;
             let expected = Outcome::Sent(port, LinkVariant::Plain.forwarded(port as u8, &frame));
-            assert_eq!(path_bench.one(1, &frame), expected, "{way:?} to {dst}");
+            assert_eq!(path_bench.one(1, &frame), expected, "{variant:?} to {dst}");
         }
     }
 }

@@ -10,22 +10,22 @@ use crate::testkit::path_bench::PathBench;
 use crate::testkit::wires::{LinkVariant, Special, tables};
 use crate::verdict::PuntReason;
 
-fn fate(tables: &Tables, way: LinkVariant, packet: &Packet) -> Fate {
-    let packet = packet.clone().to(way.mac(0)).tagged(way.tags());
+fn fate(tables: &Tables, variant: LinkVariant, packet: &Packet) -> Fate {
+    let packet = packet.clone().to(variant.mac(0)).tagged(variant.tags());
     let mut path_bench = PathBench::over(tables, Path::detect(), 2048);
     Fate::of(&path_bench.one(0, &packet.build()))
 }
 
-fn to(way: LinkVariant, dst: IpAddr) -> Packet {
-    way.packet(0, dst)
+fn to(variant: LinkVariant, dst: IpAddr) -> Packet {
+    variant.packet(0, dst)
 }
 
 #[test]
 fn only_packets_that_go_back_take_the_kernel_path() {
     let mut tables = tables();
     for (v4, v6) in [(true, false), (false, true), (true, true), (false, false)] {
-        for way in LinkVariant::ALL {
-            tables.set_redirects(way.link(0), v4, v6).unwrap();
+        for variant in LinkVariant::ALL {
+            tables.set_redirects(variant.link(0), v4, v6).unwrap();
         }
         for from in LinkVariant::ALL {
             for onto in LinkVariant::ALL {

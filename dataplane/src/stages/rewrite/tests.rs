@@ -8,8 +8,8 @@ use crate::verdict::{DropReason, PuntReason};
 use crate::wire::checksum;
 
 /// Destinations of both families behind one link.
-fn hosts(port: u8, way: LinkVariant) -> [std::net::IpAddr; 2] {
-    [way.host4(port), way.host6(port)]
+fn hosts(port: u8, variant: LinkVariant) -> [std::net::IpAddr; 2] {
+    [variant.host4(port), variant.host6(port)]
 }
 
 fn sent(path_bench: &mut PathBench<'_>, port: u8, frame: &[u8]) -> Vec<u8> {
@@ -178,12 +178,12 @@ fn a_checksum_of_all_ones_is_zero() {
 fn a_packet_of_the_mtu_passes_and_one_byte_more_does_not() {
     let mut path_bench = PathBench::new();
     for port in 0..PORTS {
-        for way in [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Qinq] {
-            for dst in hosts(port, way) {
+        for variant in [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Qinq] {
+            for dst in hosts(port, variant) {
                 let mtu = usize::from(MTU[usize::from(port)]);
                 let frame = |size| LinkVariant::Plain.packet(0, dst).size(size).build();
                 let fits = frame(mtu);
-                let expected = Outcome::Sent(port.into(), way.forwarded(port, &fits));
+                let expected = Outcome::Sent(port.into(), variant.forwarded(port, &fits));
                 assert_eq!(path_bench.one(0, &fits), expected);
                 let padded = LinkVariant::Plain.packet(0, dst).size(mtu).padded(30).build();
                 assert_eq!(path_bench.one(0, &padded), expected);

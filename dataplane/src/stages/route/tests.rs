@@ -329,8 +329,8 @@ fn leaps_steps_and_leaves_share_a_burst() {
         (0..steps).for_each(|at| add(11 << 24 | at << 8, 24));
     }
     for (vrf, prefix, port) in &routes {
-        let way = if *vrf == wide.vrf() { wide } else { narrow };
-        let next = tables.lookup(*vrf, way.host4(*port));
+        let variant = if *vrf == wide.vrf() { wide } else { narrow };
+        let next = tables.lookup(*vrf, variant.host4(*port));
         tables.insert(*vrf, RoutePrefix::V4(*prefix), next).unwrap();
     }
     let hosts: Vec<u32> = (0..40)
@@ -354,14 +354,15 @@ fn leaps_steps_and_leaves_share_a_burst() {
     ];
     for path in paths() {
         let mut path_bench = PathBench::over(&tables, path, 512);
-        for (first, way_of) in (0..hosts.len()).step_by(16).flat_map(|at| ways.map(|way| (at, way)))
+        for (first, way_of) in
+            (0..hosts.len()).step_by(16).flat_map(|at| ways.map(|variant| (at, variant)))
         {
             let sent: Vec<_> = (0..BURST)
                 .map(|lane| {
-                    let (way, host) = (way_of(lane), shuffled(first + lane));
-                    let frame = way.packet(0, Ipv4Addr::from_bits(host).into()).build();
-                    let port = scan(&routes, way.vrf(), host);
-                    let outcome = Outcome::Sent(port.into(), way.forwarded(port, &frame));
+                    let (variant, host) = (way_of(lane), shuffled(first + lane));
+                    let frame = variant.packet(0, Ipv4Addr::from_bits(host).into()).build();
+                    let port = scan(&routes, variant.vrf(), host);
+                    let outcome = Outcome::Sent(port.into(), variant.forwarded(port, &frame));
                     (frame, host, outcome)
                 })
                 .collect();

@@ -140,10 +140,10 @@ fn kernel_links_take_the_kernel_path_despite_policies() {
     tables.insert(VrfId(0), RoutePrefix::host(dst), next).unwrap();
     let all = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::View(VrfId(0)) };
     tables.set_policy(LINK, vec![all]).unwrap();
-    for is_kernels in [true, false, true] {
-        tables.set_kernel_link(LINK, is_kernels, false).unwrap();
+    for takes_kernel_path in [true, false, true] {
+        tables.set_kernel_link(LINK, takes_kernel_path, false).unwrap();
         let frame = Packet::between(ip("10.0.0.2"), dst).to(mac(PORT)).build();
-        let fate = match is_kernels {
+        let fate = match takes_kernel_path {
             true => Fate::Punt(PuntReason::KernelLink),
             false => Fate::By(0),
         };

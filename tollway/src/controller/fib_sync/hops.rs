@@ -1,14 +1,14 @@
 //! Next hops of routes in tables: which number in the tables represents a route's target.
 //!
 //! A target that a million routes share changes in one place. A next-hop object has a number of its own,
-//! which is redirected ([`Tables::set_lead`]). Several next hops are a group, whose members change
+//! which is redirected ([`Tables::set_object`]). Several next hops are a group, whose members change
 //! ([`Tables::set_group`]). Routes are inserted again only if one of these becomes the other.
 
 use std::collections::{HashMap, HashSet};
 
 use tollway_dataplane::id::{LinkId, NextHopId};
 use tollway_dataplane::stages::ecmp::{MOST_MEMBERS, Member};
-use tollway_dataplane::tables::{Lead, Tables, TablesError};
+use tollway_dataplane::tables::{ObjectTarget, Tables, TablesError};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use crate::controller::kernel::{Family, Hop, Hops, Ifindex, Nexthop, NexthopId};
@@ -57,8 +57,8 @@ impl HopKey {
 pub(super) enum Plan {
     /// A next hop that others share.
     Shared(Shared),
-    /// A number of its own.
-    Lead(Lead),
+    /// A next-hop object with this target, which has a number of its own.
+    Object(ObjectTarget),
     /// A group; members with their weights.
     Group(Vec<(Source, u16)>),
 }
@@ -70,7 +70,7 @@ pub(super) enum Shared {
     Drop(DropReason),
     Punt(PuntReason),
     Glean(LinkId),
-    Neigh(Lead),
+    Neigh(ObjectTarget),
     /// The search continues in the next table.
     NoRoute,
 }
@@ -103,20 +103,22 @@ pub(super) fn plan(rib: &Rib, egress_links: &EgressLinks, key: &HopKey) -> Plan 
         }
         Hops::Object(id) => match rib.nexthop(*id) {
             Some(Nexthop::Hop(hop)) => match shared(egress_links, hop, key) {
-                Shared::Neigh(lead) => Plan::Lead(lead),
+                Shared::Neigh(target) => Plan::Object(target),
                 // An object whose destinations are on the link has no number to redirect: their host routes
                 // depend on the prefix.
-                Shared::Punt(reason) => Plan::Lead(Lead::Punt(reason)),
+                Shared::Punt(reason) => Plan::Object(ObjectTarget::Punt(reason)),
                 other => Plan::Shared(other),
             },
-            Some(Nexthop::Blackhole) => Plan::Lead(Lead::Drop(DropReason::Blackhole)),
+            Some(Nexthop::Blackhole) => Plan::Object(ObjectTarget::Drop(DropReason::Blackhole)),
             // The flows of a resilient group's members depend on when the flows began.
             Some(Nexthop::Group { resilient, .. }) if groups || *resilient => Plan::Shared(KERNEL),
             Some(Nexthop::Group { members, .. }) => {
                 let usable = members.iter().filter(|(id, _)| rib.is_member_usable(*id, key.family));
                 group(usable.map(|(id, weight)| (Source::Object(*id), *weight)).collect())
             }
-            Some(Nexthop::Other) | None => Plan::Lead(Lead::Punt(PuntReason::KernelRoute)),
+            Some(Nexthop::Other) | None => {
+                Plan::Object(ObjectTarget::Punt(PuntReason::KernelRoute))
+            }
         },
     }
 }
@@ -140,7 +142,7 @@ fn shared(egress_links: &EgressLinks, hop: &Hop, key: &HopKey) -> Shared {
     let Some(egress_link) = egress_link.filter(|_| !hop.encap) else { return KERNEL };
     let mtu = u16::try_from(key.mtu).ok().filter(|mtu| *mtu > 0);
     match hop.via {
-        Some(via) => Shared::Neigh(Lead::Neigh {
+        Some(via) => Shared::Neigh(ObjectTarget::Neigh {
             link: egress_link.link,
             via,
             mtu,
@@ -168,7 +170,7 @@ pub(super) struct HopTable {
     /// How many keys remained after the last removal of unused ones.
     kept: usize,
     /// Numbers that no route uses any more.
-    spare_leads: Vec<NextHopId>,
+    spare_objects: Vec<NextHopId>,
     spare_groups: Vec<NextHopId>,
 }
 
@@ -279,16 +281,16 @@ impl HopTable {
         let before = self.entries.get(key).cloned();
         let id = match (&plan, before) {
             (Plan::Shared(shared), _) => self.make_shared(tables, *shared)?,
-            (Plan::Lead(lead), Some(Entry { plan: Plan::Lead(_), id })) => {
-                tables.set_lead(id, *lead)?;
+            (Plan::Object(target), Some(Entry { plan: Plan::Object(_), id })) => {
+                tables.set_object(id, *target)?;
                 id
             }
-            (Plan::Lead(lead), _) => match self.spare_leads.pop() {
+            (Plan::Object(target), _) => match self.spare_objects.pop() {
                 Some(id) => {
-                    tables.set_lead(id, *lead)?;
+                    tables.set_object(id, *target)?;
                     id
                 }
-                None => tables.add_lead(*lead)?,
+                None => tables.add_object(*target)?,
             },
             (Plan::Group(members), before) => {
                 let members = self.members(tables, key, members)?;
@@ -356,13 +358,13 @@ impl HopTable {
                 id
             }
             Shared::NoRoute => NextHopId::NO_ROUTE,
-            Shared::Neigh(Lead::Neigh { link, via, mtu, is_ipv4 }) => match (via, mtu) {
+            Shared::Neigh(ObjectTarget::Neigh { link, via, mtu, is_ipv4 }) => match (via, mtu) {
                 (std::net::IpAddr::V6(via), mtu) if is_ipv4 => tables.neigh4_by6(link, via, mtu)?,
                 (via, Some(mtu)) => tables.neigh_mtu(link, via, mtu)?,
                 (via, None) => tables.neigh(link, via)?,
             },
-            Shared::Neigh(Lead::Drop(reason)) => tables.drop(reason)?,
-            Shared::Neigh(Lead::Punt(reason)) => tables.punt(reason)?,
+            Shared::Neigh(ObjectTarget::Drop(reason)) => tables.drop(reason)?,
+            Shared::Neigh(ObjectTarget::Punt(reason)) => tables.punt(reason)?,
         };
         self.shared.insert(shared, id);
         Ok(id)
@@ -370,11 +372,11 @@ impl HopTable {
 
     /// Forgets unused keys. The next change between two bursts can give their numbers to others.
     pub(super) fn keep(&mut self, used: &HashSet<HopKey>) {
-        let (leads, groups) = (&mut self.spare_leads, &mut self.spare_groups);
+        let (objects, groups) = (&mut self.spare_objects, &mut self.spare_groups);
         self.entries.retain(|key, entry| {
             let kept = used.contains(key);
             match (kept, &entry.plan) {
-                (false, Plan::Lead(_)) => leads.push(entry.id),
+                (false, Plan::Object(_)) => objects.push(entry.id),
                 (false, Plan::Group(_)) => groups.push(entry.id),
                 _ => {}
             }
