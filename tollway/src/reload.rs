@@ -262,8 +262,8 @@ impl Worker {
 
     /// The logger for the rules of a model; it gets a new capture if the active one differs.
     fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
-        let goes_on = model.filter_log == self.installer.model().filter_log;
-        let file = model.filter_log.as_deref().filter(|_| !goes_on);
+        let keeps_capture = model.filter_log == self.installer.model().filter_log;
+        let file = model.filter_log.as_deref().filter(|_| !keeps_capture);
         Logger::of(model.filter.as_deref(), &rule_links(model), file)
             .map_err(|error| ReloadError::Log(Arc::new(error)))
     }

@@ -5,7 +5,7 @@
 //! order in which its language executes them. The first condition that does not hold ends the rule; the
 //! actions before it have already been done. Reaching a [`Step::Verdict`] ends the rule too.
 //!
-//! Whatever nft has bears nft's name and nft's meaning here. The front ends of the other languages translate
+//! What exists in nft has nft's name and nft's meaning here. The front ends of the other languages translate
 //! to it:
 //!
 //! - **iptables**: the tables raw, mangle and filter are base chains of one hook with priorities -300, -150

@@ -3,34 +3,34 @@
 use std::collections::HashMap;
 
 use super::ir::{Action, Chain, CounterId, Rule, Ruleset, Step};
-use super::offload::{Covered, Offload, offload};
+use super::offload::{Offload, RuleOffload, offload};
 use crate::mistake::{Mistake, quoted};
 
 /// Returns every rule as written, in order: at the first chain that contains it, with the worst result of any
 /// chain. A rule that a front end has added is included only if it takes the kernel path.
 #[must_use]
-pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
-    let mut listed: Vec<Covered<'_>> = Vec::new();
+pub fn listed(rules: &Ruleset) -> Vec<RuleOffload<'_>> {
+    let mut listed: Vec<RuleOffload<'_>> = Vec::new();
     let mut known = HashMap::new();
-    for covered in offload(rules) {
-        let is_kernels = matches!(covered.offload, Offload::Kernel(_));
-        if covered.rule.is_added() && !is_kernels {
+    for one in offload(rules) {
+        let is_kernels = matches!(one.offload, Offload::Kernel(_));
+        if one.rule.is_added() && !is_kernels {
             continue;
         }
-        let Some(own) = own(covered.rule) else {
-            listed.push(covered);
+        let Some(own) = own(one.rule) else {
+            listed.push(one);
             continue;
         };
         let index = *known.entry(own).or_insert(listed.len());
         match listed.get_mut(index) {
-            None => listed.push(covered),
+            None => listed.push(one),
             Some(before) => {
-                if rank(&before.offload) < rank(&covered.offload) {
-                    before.offload = covered.offload;
+                if rank(&before.offload) < rank(&one.offload) {
+                    before.offload = one.offload;
                 }
                 // The rule with the counter represents all.
-                if before.rule.counter().is_none() {
-                    before.rule = covered.rule;
+                if counter(before.rule).is_none() {
+                    before.rule = one.rule;
                 }
             }
         }
@@ -42,8 +42,8 @@ pub fn listed(rules: &Ruleset) -> Vec<Covered<'_>> {
 /// file and has no kernel behind it.
 #[must_use]
 pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
-    let kernels = listed(rules).into_iter().filter_map(|covered| match covered.offload {
-        Offload::Kernel(why) => Some(refusal(covered.chain, covered.rule, &why, file)),
+    let kernels = listed(rules).into_iter().filter_map(|one| match one.offload {
+        Offload::Kernel(why) => Some(refusal(one.chain, one.rule, &why, file)),
         Offload::Compiled | Offload::Elsewhere(_) => None,
     });
     kernels.collect()
@@ -110,13 +110,13 @@ mod tests {
     use crate::{ipfw, iptables};
 
     fn reported(rules: &Ruleset) -> Vec<(&str, &str)> {
-        let listed = listed(rules).into_iter().map(|covered| {
-            let verdict = match covered.offload {
+        let listed = listed(rules).into_iter().map(|one| {
+            let verdict = match one.offload {
                 Offload::Elsewhere(_) => "elsewhere",
                 Offload::Compiled => "compiled",
                 Offload::Kernel(_) => "kernel",
             };
-            (covered.rule.text.as_str(), verdict)
+            (one.rule.text.as_str(), verdict)
         });
         listed.collect()
     }

@@ -2,7 +2,7 @@
 //! or another path, because the rule's packets never take the fast path.
 
 use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
-use super::undone::{At, LINES};
+use super::undone::{At, POINTS};
 
 /// The path that executes a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Offload {
 
 /// A rule, its chain, and the path that executes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Covered<'a> {
+pub struct RuleOffload<'a> {
     /// The rule's chain.
     pub chain: &'a Chain,
     /// The rule.
@@ -29,10 +29,10 @@ pub struct Covered<'a> {
 /// Returns the path of every rule, in the order of the ruleset. [`Ruleset::check`] must have accepted the
 /// ruleset.
 #[must_use]
-pub fn offload(rules: &Ruleset) -> Vec<Covered<'_>> {
+pub fn offload(rules: &Ruleset) -> Vec<RuleOffload<'_>> {
     let hook_paths = hook_paths(rules);
     let chains = rules.chains.iter().zip(hook_paths);
-    let covered = chains.flat_map(|(chain, hook_path)| {
+    let offloads = chains.flat_map(|(chain, hook_path)| {
         chain.rules.iter().map(move |rule| {
             let offload = match &hook_path {
                 HookPath::Fast(at) => match unsupported(rules, rule, *at) {
@@ -41,10 +41,10 @@ pub fn offload(rules: &Ruleset) -> Vec<Covered<'_>> {
                 },
                 HookPath::Other(why) => Offload::Elsewhere(why),
             };
-            Covered { chain, rule, offload }
+            RuleOffload { chain, rule, offload }
         })
     });
-    covered.collect()
+    offloads.collect()
 }
 
 /// Whether the packets of a chain take the fast path.
@@ -84,7 +84,7 @@ fn hook_path(rules: &Ruleset, hook: Hook, family: Family) -> HookPath {
             HookPath::Other("hook output: packets of this host come from its kernel")
         }
         _ => {
-            let line = LINES.into_iter().find(|line| line.contains(&hook));
+            let line = POINTS.into_iter().find(|line| line.contains(&hook));
             HookPath::Fast(At::of(rules, line.unwrap_or_default()))
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         let bridged = vec![rule(8, vec![tracked()])];
         rules.add_chain(chain("bridge", Some(Hook::Forward), Family::Bridge, bridged));
         assert_eq!(rules.check(), Ok(()));
-        let found: Vec<_> = offload(&rules).into_iter().map(|covered| covered.offload).collect();
+        let found: Vec<_> = offload(&rules).into_iter().map(|one| one.offload).collect();
         let input = Offload::Elsewhere("hook input: packets for this host go to its kernel");
         assert_eq!(
             found,

@@ -83,7 +83,7 @@ pub fn compile(
     }
     let live = Live::choose(rules, &mut filter, epochs).map_err(ProgramError::Sets)?;
     for (point, hooks) in
-        [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::LINES)
+        [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::POINTS)
     {
         let levels = match point {
             Point::Ingress => Level::ingress(links),

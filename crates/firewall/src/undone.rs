@@ -4,7 +4,7 @@
 use super::ir::{Action, Family, Hook, Ruleset, Verdict};
 
 /// The hooks that the path evaluates at each of its points: one program of rules for each point.
-pub(super) const LINES: [&[Hook]; 3] =
+pub(super) const POINTS: [&[Hook]; 3] =
     [&[Hook::Ingress], &[Hook::Prerouting], &[Hook::Forward, Hook::Postrouting, Hook::Egress]];
 
 /// The point on the path at which rules are evaluated, which limits their actions.

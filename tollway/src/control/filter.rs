@@ -9,7 +9,7 @@ use tollway_firewall::ir::{
     Base, Chain, CounterId, Elements, Family, Hook, LinkPattern, Policy, Rule, Ruleset,
 };
 use tollway_firewall::listing::listed;
-use tollway_firewall::offload::{Covered, Offload};
+use tollway_firewall::offload::{Offload, RuleOffload};
 
 /// Lists the rules with their counters; `counts` is indexed by [`CounterId`]. A set that changes
 /// while packets flow has as many elements as the active set.
@@ -23,8 +23,8 @@ pub(super) fn describe(
     };
     let count = |id: CounterId| counts.get(id.0).copied().unwrap_or_default();
     let mut of_chain: HashMap<*const Chain, Vec<FilterRule>> = HashMap::new();
-    for covered in listed(rules) {
-        of_chain.entry(covered.chain).or_default().push(rule(&covered, &count));
+    for one in listed(rules) {
+        of_chain.entry(one.chain).or_default().push(rule(&one, &count));
     }
     let chains = rules.chains.iter().filter_map(|chain| {
         let own = of_chain.remove(&std::ptr::from_ref(chain)).unwrap_or_default();
@@ -62,15 +62,15 @@ fn chain(chain: &Chain, rules: Vec<FilterRule>) -> FilterChain {
     }
 }
 
-fn rule(covered: &Covered<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRule {
-    let Rule { place, text, .. } = covered.rule;
-    let count = covered.rule.counter().map(count);
+fn rule(one: &RuleOffload<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRule {
+    let Rule { place, text, .. } = one.rule;
+    let count = own_counter(one.rule).map(count);
     FilterRule {
         file: place.file.clone(),
         line: (place.line > 0).then_some(place.line),
         handle: place.handle,
         text: text.clone(),
-        verdict: match covered.offload {
+        verdict: match one.offload {
             Offload::Compiled => "compiled",
             Offload::Kernel(_) => "kernel",
             Offload::Elsewhere(_) => "elsewhere",

@@ -11,31 +11,31 @@ use crate::mistake::{SpannedFault, quoted, wrong};
 pub(super) const LAST: u16 = 65_535;
 
 /// Known but unsupported actions, and what to use instead.
-const UNDONE: &[(&[&str], &str, &str)] = &[
+const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
     (
         &["check-state"],
-        "keeps states of connections, which are not kept here",
+        "keeps states of connections, which Tollway does not support",
         "write a rule for each direction, with established for answers of TCP",
     ),
     (
         &["divert", "tee", "netgraph", "ngtee"],
-        "gives packets to programs, which is not done",
+        "passes packets to programs, which Tollway does not support",
         "leave the rule out",
     ),
     (
         &["nat", "nptv6", "nat64lsn", "nat64stl", "nat64clat"],
-        "translates addresses, which is not done here",
+        "translates addresses, which Tollway does not support",
         "translate in the kernel's nat tables, or elsewhere",
     ),
     (
         &["abort", "abort6"],
-        "answers SCTP, which is not done",
+        "answers SCTP, which Tollway does not support",
         "write deny, or unreach filter-prohib",
     ),
-    (&["reass"], "puts fragments together, which is not done", "write rules for frag"),
+    (&["reass"], "reassembles fragments, which Tollway does not support", "write rules for frag"),
     (
         &["tcp-setmss", "setmark"],
-        "changes what is not changed here",
+        "changes packets in a way that Tollway does not support",
         "leave the rule out, or clamp the MSS in the kernel",
     ),
 ];
@@ -63,8 +63,8 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
             Action::Pipe
         }
         text => {
-            let undone = UNDONE.iter().find(|(names, ..)| names.contains(&text));
-            let Some((_, what, remedy)) = undone else {
+            let unsupported = UNSUPPORTED.iter().find(|(names, ..)| names.contains(&text));
+            let Some((_, what, remedy)) = unsupported else {
                 let what = format!("{} is no action", quoted(text));
                 return wrong(
                     &word.span,
@@ -75,12 +75,12 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
             return wrong(&word.span, format!("\"{text}\" {what}"), *remedy);
         }
     };
-    let deed = deed(&action);
-    Ok((action, deed))
+    let log_name = log_name(&action);
+    Ok((action, log_name))
 }
 
 /// The log's name of the action (`sys/netpfil/ipfw/ip_fw_log.c`).
-fn deed(action: &Action) -> String {
+fn log_name(action: &Action) -> String {
     match action {
         Action::Allow => "Accept".to_owned(),
         Action::Deny => "Deny".to_owned(),
@@ -143,7 +143,7 @@ fn forward(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
     match text.parse::<IpAddr>() {
         Ok(via) if via.is_loopback() => wrong(
             &word.span,
-            "fwd to the router itself is a proxy, which is not done",
+            "fwd to the router itself is a proxy, which Tollway does not support",
             "write the address of a neighbour",
         ),
         Ok(via) if via.is_unspecified() || via.is_multicast() => {
@@ -188,12 +188,19 @@ pub(super) fn parameters(words: &mut Words<'_>) -> Result<bool, SpannedFault> {
                 }
             }
             "altq" => {
-                return wrong(&word.span, "altq queues packets, which is not done", "leave it out");
+                return wrong(
+                    &word.span,
+                    "altq queues packets, which Tollway does not support",
+                    "leave it out",
+                );
             }
             "tag" | "untag" => {
                 return wrong(
                     &word.span,
-                    format!("\"{}\" marks packets for other rules, which is not kept", word.text),
+                    format!(
+                        "\"{}\" marks packets for other rules, which Tollway does not support",
+                        word.text
+                    ),
                     "use skipto to bring such packets to the rules that are for them",
                 );
             }

@@ -10,9 +10,9 @@ use crate::mistake::{SpannedFault, quoted, wrong};
 /// The most addresses in one `{...}` list.
 const MOST_IN_LIST: usize = 4096;
 
-/// FreeBSD treats it as `any`, which cannot be intended.
-pub(super) fn not_any<T>(word: &Word) -> Result<T, SpannedFault> {
-    wrong(&word.span, format!("not {} holds for nothing", word.text), "leave not out, or the rule")
+/// Rejects `not any`: FreeBSD treats it as `any`, which nobody can intend.
+pub(super) fn reject_not_any<T>(word: &Word) -> Result<T, SpannedFault> {
+    wrong(&word.span, format!("not {} matches no packet", word.text), "remove not, or the rule")
 }
 
 /// Parses the word after `from` or `to`.
@@ -214,16 +214,16 @@ pub(super) fn ports(word: &Word) -> Result<Ranges, SpannedFault> {
 pub(super) fn bits(word: &Word, names: &[(&str, u8)]) -> Result<Bits, SpannedFault> {
     let mut bits = Bits::default();
     for part in word.text.split(',') {
-        let (name, goes) = match part.strip_prefix('!') {
+        let (name, target) = match part.strip_prefix('!') {
             Some(name) => (name, &mut bits.clear),
             None => (part, &mut bits.set),
         };
         match names::named(names, name) {
-            Some(bit) => *goes |= bit,
+            Some(bit) => *target |= bit,
             None => {
                 return wrong(
                     &word.span,
-                    format!("{} is not known here", quoted(name)),
+                    format!("{} is no known name", quoted(name)),
                     format!("write some of {}", names::list(names)),
                 );
             }

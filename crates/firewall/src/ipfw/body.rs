@@ -1,6 +1,6 @@
 //! The body of a rule: protocol, addresses and ports.
 
-use super::address::{address, not_any, ports};
+use super::address::{address, ports, reject_not_any};
 use super::names;
 use super::options;
 use super::rule::{Side, Term, Test};
@@ -54,7 +54,7 @@ fn protocol(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, SpannedFault>
     let word = words.need("the protocol")?;
     let remedy = "write ip, tcp, udp, icmp, another name of /etc/protocols, or a number";
     match protocol_test(&word.text) {
-        Some(Test::Any) if not => not_any(word),
+        Some(Test::Any) if not => reject_not_any(word),
         Some(test) => Ok(vec![Term { not, test }]),
         None => wrong(&word.span, format!("{} is no protocol", quoted(&word.text)), remedy),
     }
@@ -66,7 +66,7 @@ fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Spa
         let word = words.need("an address")?;
         let test = address(word, side)?;
         if not && test == Test::Any {
-            return not_any(word);
+            return reject_not_any(word);
         }
         Ok(vec![Term { not, test }])
     })?;
@@ -83,7 +83,7 @@ fn end(words: &mut Words<'_>, side: Side, blocks: &mut Blocks) -> Result<(), Spa
 fn one_of_ports(words: &mut Words<'_>, not: bool, side: Side) -> Result<Vec<Term>, SpannedFault> {
     let word = words.need("a list of ports")?;
     match word.text.as_str() {
-        "any" if not => not_any(word),
+        "any" if not => reject_not_any(word),
         "any" => Ok(vec![Term::is(Test::Any)]),
         _ => Ok(vec![Term { not, test: Test::Ports(side, ports(word)?) }]),
     }

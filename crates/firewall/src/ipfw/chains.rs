@@ -63,7 +63,7 @@ fn last(open: bool) -> Rule {
         text: format!("{LAST} {word} ip from any to any"),
         log: false,
         action,
-        deed: String::new(),
+        log_name: String::new(),
         blocks: Vec::new(),
         counts: (0, 0),
     }
@@ -155,7 +155,7 @@ impl Cut<'_> {
             }
             let Some(mut steps) = self.matches[index].clone() else { continue };
             let all = steps.is_empty();
-            let Some(ends) = self.deed(index, called, &mut steps) else { continue };
+            let Some(ends) = self.action(index, called, &mut steps) else { continue };
             let text = self.rules[index].text.clone();
             piece.push(self.written(index, text, steps));
             if all && ends {
@@ -174,7 +174,7 @@ impl Cut<'_> {
 
     /// Adds the steps of a rule's action. Returns whether no packet goes on to the next rule; `None` if the
     /// rule does nothing here, not even count.
-    fn deed(&mut self, index: usize, called: bool, steps: &mut Vec<Step>) -> Option<bool> {
+    fn action(&mut self, index: usize, called: bool, steps: &mut Vec<Step>) -> Option<bool> {
         let rule = &self.rules[index];
         let (action, ether) = (rule.action.clone(), self.pass.is_ether());
         match action {
@@ -187,7 +187,7 @@ impl Cut<'_> {
         }
         steps.push(Step::Do(IrAction::Count(self.counters[index])));
         if rule.log {
-            let prefix = format!("ipfw: {} {}", rule.number, rule.deed);
+            let prefix = format!("ipfw: {} {}", rule.number, rule.log_name);
             steps.push(Step::Do(IrAction::Log(Log { prefix, group: None })));
         }
         let verdict = match action {

@@ -66,12 +66,12 @@ impl Pass {
 /// Data that the rules of all passes share.
 pub(super) struct Sets<'a> {
     tables: &'a Tables,
-    made: BTreeMap<(String, u8, Option<u32>), SetId>,
+    added: BTreeMap<(String, u8, Option<u32>), SetId>,
 }
 
 impl<'a> Sets<'a> {
     pub(super) fn new(tables: &'a Tables) -> Self {
-        Self { tables, made: BTreeMap::new() }
+        Self { tables, added: BTreeMap::new() }
     }
 }
 
@@ -103,11 +103,11 @@ impl Conditions<'_, '_> {
     fn term(&mut self, term: &Term) -> Any {
         let not = term.not;
         match &term.test {
-            Test::Any => always(!not),
-            Test::In => always(self.pass.is_in() != not),
-            Test::Layer2 => always(self.pass.is_ether() != not),
+            Test::Any => constant(!not),
+            Test::In => constant(self.pass.is_in() != not),
+            Test::Layer2 => constant(self.pass.is_ether() != not),
             Test::Version(version) => {
-                vec![vec![one_of(Field::IpVersion, &[*version]).turned(not)]]
+                vec![vec![one_of(Field::IpVersion, &[*version]).negated_if(not)]]
             }
             Test::Protocol(protocol) => self.field(one_of(Field::Protocol, &[*protocol]), not),
             Test::Four(side, list) => addresses4(*side, list, not),
@@ -115,7 +115,7 @@ impl Conditions<'_, '_> {
             Test::Table(side, name, value) => self.table(*side, name, *value, not),
             Test::Lookup(Lookup::Address(side), name) => self.table(*side, name, None, not),
             Test::Lookup(what, name) => self.lookup(*what, name, not),
-            Test::Ports(side, ranges) => self.ports(*side, short(ranges), not),
+            Test::Ports(side, ranges) => self.ports(*side, to_ranges(ranges), not),
             Test::Link(which, links) => self.link(*which, links, not),
             Test::Fragment(bits) => self.fragment(*bits, not),
             Test::TcpFlags(bits) => self.tcp_flags(*bits, not),
@@ -133,19 +133,21 @@ impl Conditions<'_, '_> {
                 }
                 any
             }
-            Test::Length(ranges) => self.field(Match::in_ranges(Field::Length, short(ranges)), not),
-            Test::Ttl(ranges) => of_four(Match::in_ranges(Field::Ttl, short(ranges)), not),
-            Test::Id(ranges) => of_four(Match::in_ranges(network(4, 2), short(ranges)), not),
-            Test::Tos(bits) => match both(*bits) {
+            Test::Length(ranges) => {
+                self.field(Match::in_ranges(Field::Length, to_ranges(ranges)), not)
+            }
+            Test::Ttl(ranges) => ipv4_only(Match::in_ranges(Field::Ttl, to_ranges(ranges)), not),
+            Test::Id(ranges) => ipv4_only(Match::in_ranges(network(4, 2), to_ranges(ranges)), not),
+            Test::Tos(bits) => match mask_and_value(*bits) {
                 Some((mask, set)) => {
                     let key = Key::masked(Field::TrafficClass, mask);
-                    of_four(Match::is(key, set), not)
+                    ipv4_only(Match::is(key, set), not)
                 }
-                None => always(not),
+                None => constant(not),
             },
             Test::Precedence(level) => {
                 let key = Key::masked(Field::TrafficClass, 0xe0);
-                of_four(Match::is(key, u128::from(*level) << 5), not)
+                ipv4_only(Match::is(key, u128::from(*level) << 5), not)
             }
             Test::Dscp(all) => self.field(dscp(all.iter().map(|dscp| (*dscp).into())), not),
             Test::TcpData(ranges) => self.tcp_data(ranges, not),
@@ -154,21 +156,23 @@ impl Conditions<'_, '_> {
             }
             Test::TcpAck(number) => self.tcp(Match::is(transport(8, 4), (*number).into()), not),
             Test::TcpWindow(ranges) => {
-                self.tcp(Match::in_ranges(transport(14, 2), short(ranges)), not)
+                self.tcp(Match::in_ranges(transport(14, 2), to_ranges(ranges)), not)
             }
             Test::Mac(addresses) => self.mac(addresses, not),
             Test::EtherType(ranges) => match self.pass.is_ether() {
                 true => {
-                    vec![vec![Match::in_ranges(Field::EtherType, short(ranges)).turned(not)]]
+                    vec![vec![
+                        Match::in_ranges(Field::EtherType, to_ranges(ranges)).negated_if(not),
+                    ]]
                 }
-                false => always(not),
+                false => constant(not),
             },
         }
     }
 
     /// A field that all IP packets that reach the rules have.
     fn field(&self, one: Match, not: bool) -> Any {
-        let mut any = vec![vec![one.turned(not)]];
+        let mut any = vec![vec![one.negated_if(not)]];
         if not {
             any.extend(self.no_ip());
         }
@@ -187,7 +191,7 @@ impl Conditions<'_, '_> {
         if !not {
             return vec![vec![protocol, one]];
         }
-        let mut any = vec![vec![protocol.negated()], vec![later()], vec![one.negated()]];
+        let mut any = vec![vec![protocol.negated()], vec![later_fragment()], vec![one.negated()]];
         any.extend(self.no_ip());
         any
     }
@@ -197,9 +201,11 @@ impl Conditions<'_, '_> {
     }
 
     fn tcp_flags(&self, bits: Bits, not: bool) -> Any {
-        match both(bits) {
-            Some((mask, set)) => self.tcp(Match::is(Key::masked(Field::TcpFlags, mask), set), not),
-            None => always(not),
+        match mask_and_value(bits) {
+            Some((mask, set)) => {
+                self.tcp(Match::is(Key::masked(Field::TcpFlags, mask), set), not)
+            }
+            None => constant(not),
         }
     }
 
@@ -217,7 +223,7 @@ impl Conditions<'_, '_> {
         let mut any = Any::new();
         if not {
             any.push(vec![Match::is(Field::Protocol, l4::TCP.into()).negated()]);
-            any.push(vec![later()]);
+            any.push(vec![later_fragment()]);
             any.extend(self.no_ip());
         }
         for words in 0_u32..16 {
@@ -239,16 +245,16 @@ impl Conditions<'_, '_> {
 
     /// `mf`, `df` and `rf` apply to IPv4 only, `offset` to IPv6 too.
     fn fragment(&self, bits: Bits, not: bool) -> Any {
-        let Some((mask, set)) = both(bits) else { return always(not) };
+        let Some((mask, set)) = mask_and_value(bits) else { return constant(not) };
         let four = Match::is(Field::IpVersion, 4);
         if (mask, set) == (1, 1) {
-            return self.field(later(), not);
+            return self.field(later_fragment(), not);
         }
         let flags = (mask & 0xe0 != 0).then(|| {
             let key = Key::masked(network(6, 2).field, (mask & 0xe0) << 8);
             Match::is(key, (set & 0xe0) << 8)
         });
-        let offset = (mask & 1 != 0).then(|| later().turned(set & 1 == 0));
+        let offset = (mask & 1 != 0).then(|| later_fragment().negated_if(set & 1 == 0));
         let parts: Vec<_> = flags.into_iter().chain(offset).collect();
         if !not {
             return vec![[vec![four], parts].concat()];
@@ -260,11 +266,11 @@ impl Conditions<'_, '_> {
 
     fn mac(&self, addresses: &[(u64, u64); 2], not: bool) -> Any {
         if !self.pass.is_ether() {
-            return always(not);
+            return constant(not);
         }
         let parts = [Field::EtherDestination, Field::EtherSource].into_iter().zip(addresses);
-        let parts = parts.filter(|(_, (_, mask))| *mask != 0).map(|(field, (address, mask))| {
-            Match::is(Key::masked(field, (*mask).into()), (*address).into()).turned(not)
+        let parts = parts.filter(|(_, (_, mask))| *mask != 0).map(|(selector, (address, mask))| {
+            Match::is(Key::masked(selector, (*mask).into()), (*address).into()).negated_if(not)
         });
         match not {
             true => parts.map(|part| vec![part]).collect(),
@@ -273,13 +279,13 @@ impl Conditions<'_, '_> {
     }
 
     fn link(&mut self, which: LinkSelector, links: &Links, not: bool) -> Any {
-        let field = match (which, self.pass.is_in()) {
+        let selector = match (which, self.pass.is_in()) {
             (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Field::Input,
             (LinkSelector::Xmit | LinkSelector::Via, false) => Field::Output,
-            (LinkSelector::Xmit, true) => return always(not),
+            (LinkSelector::Xmit, true) => return constant(not),
         };
         let patterns = match links {
-            Links::Any => return always(!not),
+            Links::Any => return constant(!not),
             Links::Name(name) => vec![LinkPattern::Name(name.clone())],
             Links::Prefix(prefix) => vec![LinkPattern::Prefix(prefix.clone())],
             Links::Table(name, value) => {
@@ -289,7 +295,7 @@ impl Conditions<'_, '_> {
             }
         };
         if patterns.is_empty() {
-            return always(not);
+            return constant(not);
         }
         let test = IrTest::Link(patterns);
         vec![vec![Match { keys: vec![field.into()], test, negate: not }]]
@@ -304,7 +310,7 @@ impl Conditions<'_, '_> {
                 (None, false) => {}
                 (None, true) => any.push(vec![is]),
                 (Some(set), _) => {
-                    any.push(vec![Match::in_set(address(side, version), set).turned(not)]);
+                    any.push(vec![Match::in_set(address(side, version), set).negated_if(not)]);
                 }
             }
         }
@@ -317,7 +323,7 @@ impl Conditions<'_, '_> {
     /// The set of a table's addresses of one version; `None` if there are none.
     fn set(&mut self, name: &str, version: u8, value: Option<u32>) -> Option<SetId> {
         let key = (name.to_owned(), version, value);
-        if let Some(set) = self.sets.made.get(&key) {
+        if let Some(set) = self.sets.added.get(&key) {
             return Some(*set);
         }
         let ranges = self.sets.tables.get(name)?.prefixes(version, value);
@@ -331,7 +337,7 @@ impl Conditions<'_, '_> {
             dynamic: false,
             elements: Elements::Ranges(ranges),
         });
-        self.sets.made.insert(key, set);
+        self.sets.added.insert(key, set);
         Some(set)
     }
 
@@ -342,7 +348,7 @@ impl Conditions<'_, '_> {
         numbers.retain(|range| range.first <= most);
         numbers.iter_mut().for_each(|range| range.last = range.last.min(most));
         if numbers.is_empty() {
-            return always(not);
+            return constant(not);
         }
         match what {
             Lookup::Port(side) => self.ports(side, numbers, not),
@@ -354,17 +360,17 @@ impl Conditions<'_, '_> {
     }
 }
 
-trait Turned {
-    fn turned(self, not: bool) -> Self;
+trait Negate {
+    fn negated_if(self, not: bool) -> Self;
 }
 
-impl Turned for Match {
-    fn turned(self, not: bool) -> Self {
+impl Negate for Match {
+    fn negated_if(self, not: bool) -> Self {
         if not { self.negated() } else { self }
     }
 }
 
-fn always(holds: bool) -> Any {
+fn constant(holds: bool) -> Any {
     if holds { vec![Vec::new()] } else { Vec::new() }
 }
 
@@ -375,11 +381,11 @@ pub(super) fn one_of(field: Field, numbers: &[u8]) -> Match {
 }
 
 /// A later fragment.
-fn later() -> Match {
+fn later_fragment() -> Match {
     Match::in_ranges(Field::FragmentOffset, [Range::new(1, 0x1fff)])
 }
 
-fn short(ranges: &[(u16, u16)]) -> Vec<Range> {
+fn to_ranges(ranges: &[(u16, u16)]) -> Vec<Range> {
     ranges.iter().map(|(first, last)| Range::new((*first).into(), (*last).into())).collect()
 }
 
@@ -389,7 +395,7 @@ fn dscp(all: impl Iterator<Item = u128>) -> Match {
 }
 
 /// The bits that matter, and those of them that are set; `None` if a bit must be both set and clear.
-fn both(bits: Bits) -> Option<(u128, u128)> {
+fn mask_and_value(bits: Bits) -> Option<(u128, u128)> {
     (bits.set & bits.clear == 0).then(|| ((bits.set | bits.clear).into(), bits.set.into()))
 }
 
@@ -402,7 +408,7 @@ fn transport(offset: u8, bytes: u8) -> Key {
 }
 
 /// A match that applies only to IPv4 packets.
-fn of_four(one: Match, not: bool) -> Any {
+fn ipv4_only(one: Match, not: bool) -> Any {
     let four = Match::is(Field::IpVersion, 4);
     match not {
         true => vec![vec![four.clone().negated()], vec![four, one.negated()]],

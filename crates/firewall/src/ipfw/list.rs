@@ -129,7 +129,7 @@ impl List {
         text: &str,
         line: &[Word],
         words: &mut Words<'_>,
-        number_of_line: usize,
+        line_number: usize,
         listed: bool,
     ) -> Result<(), SpannedFault> {
         let given = self.number(words, listed)?;
@@ -142,13 +142,13 @@ impl List {
             false => 0,
         };
         if let Some(word) = words.peek().filter(|word| *word == "prob") {
-            let what = format!("\"{word}\" rolls dice, which is not done");
+            let what = format!("\"{word}\" matches at random, which Tollway does not support");
             return wrong(&words.place(), what, "leave the rule out");
         }
-        let (action, deed) = action::action(words)?;
+        let (action, log_name) = action::action(words)?;
         let log = action::parameters(words)?;
         if words.peek().is_none() {
-            bodyless(text, words)?;
+            reject_missing_body(text, words)?;
         }
         let blocks = body::body(words)?;
         if given == LAST {
@@ -161,12 +161,12 @@ impl List {
         let rule = Rule {
             number: given,
             set,
-            line: number_of_line,
+            line: line_number,
             text: one_line(given, body, behind),
             span,
             log,
             action,
-            deed,
+            log_name,
             blocks,
             counts,
         };
@@ -239,7 +239,7 @@ impl List {
                 (text, None) => {
                     return wrong(
                         &word.span,
-                        format!("{} is not done with sets here", quoted(text)),
+                        format!("{} is no command for sets here", quoted(text)),
                         "write set enable or set disable, and the set in each rule",
                     );
                 }
@@ -261,7 +261,7 @@ fn flags(words: &mut Words<'_>) -> Result<Flags, SpannedFault> {
         let word = words.need("a flag")?;
         if given.is_empty() || !given.chars().all(|flag| "qfaSNtTdDeci".contains(flag)) {
             let what = format!("{} is no flag for a rule file", quoted(&word.text));
-            return wrong(&word.span, what, "leave it out; -q and -f are taken");
+            return wrong(&word.span, what, "leave it out; -q and -f are accepted");
         }
         flags.quiet |= given.contains('q');
     }
@@ -276,14 +276,14 @@ fn pipe(words: &mut Words<'_>) -> Result<(), SpannedFault> {
     words.number("number of a pipe", 65_535)?;
     let word = words.need("config")?;
     if word.text != "config" {
-        let what = format!("{} is not done with pipes", quoted(&word.text));
-        return wrong(&word.span, what, "write config and what the pipe is like");
+        let what = format!("{} is no command for pipes here", quoted(&word.text));
+        return wrong(&word.span, what, "write config and the pipe's options");
     }
     while let Some(word) = words.next() {
         let begins = |text: &str| text.starts_with(|digit: char| digit.is_ascii_digit());
         let text = word.text.as_str();
         if !begins(text) && !PIPE_WORDS.contains(&text) && !text.contains('/') {
-            let what = format!("{} is not known of a pipe", quoted(text));
+            let what = format!("{} is no option of a pipe", quoted(text));
             return wrong(
                 &word.span,
                 what,
@@ -305,9 +305,9 @@ fn count(words: &mut Words<'_>) -> Result<u64, SpannedFault> {
     })
 }
 
-/// Rejects a rule that ends after its action, as ipfw does; a comment counts as a body (`compile_rule` in
+/// Rejects a rule that ends after its action, as ipfw does, except before a comment (`compile_rule` in
 /// ipfw's `ipfw2.c`).
-fn bodyless(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
+fn reject_missing_body(text: &str, words: &Words<'_>) -> Result<(), SpannedFault> {
     let behind = text.get(words.taken().end..).unwrap_or_default();
     if behind.trim_start_matches([' ', '\t']).starts_with("//") {
         return Ok(());

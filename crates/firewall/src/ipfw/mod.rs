@@ -12,7 +12,7 @@
 //! - `allow` ends the pass only: a packet allowed `in` can be denied `out`. Rule 65535 denies.
 //! - Before the rules, as in FreeBSD, packets with truncated headers and IPv6 packets with unknown headers
 //!   are denied. They have counters of their own.
-//! - `skipto` never jumps backwards; `call` may, but not in a circle.
+//! - `skipto` never jumps backwards; `call` may, but not in a loop.
 //! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
 //!
 //! Limits: no states, no translation, no pipes, no `me`: each is a mistake, and its message says what to write
@@ -60,8 +60,8 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
         let place = list.rules.iter().find(calls).map_or(0..0, |rule| rule.span.clone());
         ledger.relation(
             place,
-            "calls go round in a circle, or are more than 16 deep",
-            "let each called part end with a return, and call forwards",
+            "the calls form a loop, or are nested more than 16 deep",
+            "end each called part with return, and call forwards only",
         );
     }
     let mistakes = ledger.finish();
@@ -77,7 +77,7 @@ fn check_relations(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
     if rule.action == Action::Pipe {
         ledger.relation(
             rule.span.clone(),
-            "pipes and queues are not forwarded through yet",
+            "Tollway does not support pipes and queues yet",
             "write allow instead, or disable the rule's set",
         );
     }

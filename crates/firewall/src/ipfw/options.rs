@@ -1,13 +1,13 @@
 //! The options of a rule.
 
-use super::address::{address, address6, bits, link, mac, not_any, ports, ranges};
+use super::address::{address, address6, bits, link, mac, ports, ranges, reject_not_any};
 use super::names;
 use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
 use super::words::{Word, Words, number};
 use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Known but unsupported options, and what to write instead.
-const UNDONE: &[(&[&str], &str, &str)] = &[
+const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
     (
         &[
             "keep-state",
@@ -17,43 +17,43 @@ const UNDONE: &[(&[&str], &str, &str)] = &[
             "defer-action",
             "defer-immediate-action",
         ],
-        "keeps states of connections, which are not kept here",
+        "keeps states of connections, which Tollway does not support",
         "write a rule for each direction, with established for answers of TCP",
     ),
     (
         &["uid", "gid", "jail", "sockarg"],
-        "is about sockets, which forwarded packets do not have",
+        "matches sockets, which forwarded packets do not have",
         "leave the rule out: it never matches what is forwarded",
     ),
     (
         &["verrevpath", "versrcreach", "antispoof"],
-        "looks routes up, which rules cannot",
+        "looks up routes, which rules cannot do in Tollway",
         "set rp_filter on the link, or name the networks that may be there",
     ),
     (
         &["diverted", "diverted-loopback", "diverted-output"],
-        "is about packets that divert gave back, and nothing is diverted",
+        "matches packets that divert gave back, and Tollway does not support divert",
         "leave the rule out",
     ),
     (
         &["tagged", "fib", "mark"],
-        "matches what other rules left on the packet, which is not kept",
+        "matches marks of other rules, which Tollway does not support",
         "use skipto to bring such packets to the rules that are for them",
     ),
     (
         &["ipoptions", "ipopts", "tcpoptions", "tcpopts", "tcpmss"],
-        "walks through a header's options, which is not done",
+        "matches options of a header, which Tollway does not support",
         "leave the rule out, or match the length of the header's packet",
     ),
     (
         &["ext6hdr", "flow-id", "flow", "ipsec"],
-        "is not looked at",
-        "say by addresses, protocol and ports what is meant",
+        "is a match that Tollway does not support",
+        "match addresses, protocol and ports instead",
     ),
 ];
 
 /// Words that begin a supported option.
-const DONE: &[&str] = &[
+const SUPPORTED: &[&str] = &[
     "in",
     "out",
     "via",
@@ -102,7 +102,7 @@ const DONE: &[&str] = &[
 
 /// Says whether a word begins an option.
 pub(super) fn is_option(text: &str) -> bool {
-    DONE.contains(&text) || UNDONE.iter().any(|(names, ..)| names.contains(&text))
+    SUPPORTED.contains(&text) || UNSUPPORTED.iter().any(|(names, ..)| names.contains(&text))
 }
 
 /// Parses an option; each becomes a single test, `setup` too.
@@ -155,7 +155,7 @@ pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Span
 fn on_link(words: &mut Words<'_>, which: LinkSelector, not: bool) -> Result<Test, SpannedFault> {
     let word = words.need("a link")?;
     match link(word)? {
-        Links::Any if not => not_any(word),
+        Links::Any if not => reject_not_any(word),
         Links::Any => Ok(Test::Any),
         links => Ok(Test::Link(which, links)),
     }
@@ -187,7 +187,7 @@ fn numbers(word: &Word, words: &mut Words<'_>) -> Result<Test, SpannedFault> {
 
 fn unknown(word: &Word) -> Result<Test, SpannedFault> {
     let text = word.text.as_str();
-    match UNDONE.iter().find(|(names, ..)| names.contains(&text)) {
+    match UNSUPPORTED.iter().find(|(names, ..)| names.contains(&text)) {
         Some((_, what, remedy)) => wrong(&word.span, format!("\"{text}\" {what}"), *remedy),
         None if text == "or" || text == "}" || text == ")" => wrong(
             &word.span,
@@ -243,7 +243,7 @@ fn lookup(words: &mut Words<'_>) -> Result<Test, SpannedFault> {
         _ => {
             return wrong(
                 &word.span,
-                format!("{} is not looked up in tables", quoted(&word.text)),
+                format!("{} is no key that Tollway looks up in tables", quoted(&word.text)),
                 "write src-ip, dst-ip, src-port, dst-port or dscp",
             );
         }

@@ -16,7 +16,7 @@ pub(super) struct Rule {
     pub(super) log: bool,
     pub(super) action: Action,
     /// The log's name of the action.
-    pub(super) deed: String,
+    pub(super) log_name: String,
     /// All blocks must hold, each by at least one of its terms.
     pub(super) blocks: Vec<Vec<Term>>,
     /// Initial packets and bytes.
@@ -36,7 +36,7 @@ pub(super) enum Action {
     Forward(IpAddr),
     Fib(u32),
     Dscp(u8),
-    /// To a pipe or queue of dummynet, which does not exist yet.
+    /// To a pipe or queue of dummynet, which Tollway does not support yet.
     Pipe,
 }
 

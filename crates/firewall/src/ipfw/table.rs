@@ -171,7 +171,7 @@ pub(super) fn command(
 fn unknown(word: &Word) -> Result<(), SpannedFault> {
     wrong(
         &word.span,
-        format!("{} is not done with tables here", quoted(&word.text)),
+        format!("{} is no command for tables here", quoted(&word.text)),
         "write create, add, delete, flush or destroy",
     )
 }
@@ -194,7 +194,7 @@ fn create(tables: &mut Tables, name: &Word, words: &mut Words<'_>) -> Result<(),
             _ => {
                 return wrong(
                     &word.span,
-                    format!("{} is not known of a table", quoted(&word.text)),
+                    format!("{} is no option of a table here", quoted(&word.text)),
                     "write type, valtype, algo, limit, locked, missing or or-flush",
                 );
             }
@@ -218,7 +218,7 @@ fn read_kind(word: &Word) -> Result<Kind, SpannedFault> {
         "number" => Ok(Kind::Number),
         _ => wrong(
             &word.span,
-            format!("tables of type {} are not looked up here", quoted(&word.text)),
+            format!("Tollway does not support tables of type {}", quoted(&word.text)),
             "use addr, iface or number",
         ),
     }
@@ -232,7 +232,7 @@ fn valtype(word: &Word) -> Result<(), SpannedFault> {
     }
     wrong(
         &word.span,
-        format!("values of type {} are not kept", quoted(&word.text)),
+        format!("Tollway does not support values of type {}", quoted(&word.text)),
         "leave valtype out and compare numbers: table(name,number)",
     )
 }

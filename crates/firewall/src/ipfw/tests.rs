@@ -1,4 +1,4 @@
-//! Files, the fates of packets, and messages for mistakes.
+//! Tests rule files, what the rules do with packets, and messages about mistakes.
 
 mod hostile;
 mod naive;
@@ -104,55 +104,55 @@ fn the_corpus_is_read_and_compiles() {
 fn client() {
     let rules = corpus("client");
     let inside = [192, 168, 4, 17];
-    let way = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
-    assert_eq!(way(&tcp(A, inside, 25, false)), Fate::Accept);
-    assert_eq!(way(&tcp(A, inside, 22, false)), Fate::Drop);
-    assert_eq!(way(&tcp(A, inside, 22, true)), Fate::Accept);
-    assert_eq!(way(&tcp(inside, A, 22, false)), Fate::Accept);
-    assert_eq!(way(&udp(A, 53, inside, 4000)), Fate::Accept);
-    assert_eq!(way(&udp(A, 54, inside, 53)), Fate::Drop);
-    assert_eq!(way(&fragment(udp(A, 54, inside, 53), 3)), Fate::Accept);
+    let fate_of = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
+    assert_eq!(fate_of(&tcp(A, inside, 25, false)), Fate::Accept);
+    assert_eq!(fate_of(&tcp(A, inside, 22, false)), Fate::Drop);
+    assert_eq!(fate_of(&tcp(A, inside, 22, true)), Fate::Accept);
+    assert_eq!(fate_of(&tcp(inside, A, 22, false)), Fate::Accept);
+    assert_eq!(fate_of(&udp(A, 53, inside, 4000)), Fate::Accept);
+    assert_eq!(fate_of(&udp(A, 54, inside, 53)), Fate::Drop);
+    assert_eq!(fate_of(&fragment(udp(A, 54, inside, 53), 3)), Fate::Accept);
 }
 
 #[test]
 fn simple() {
     let rules = corpus("simple");
-    let inwards = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
-    assert_eq!(inwards(&tcp(A, B, 80, false)), Fate::Accept);
-    assert_eq!(inwards(&tcp(A, B, 22, false)), Fate::Drop);
-    assert_eq!(inwards(&tcp(A, B, 22, true)), Fate::Accept);
-    assert_eq!(inwards(&tcp([192, 0, 2, 9], B, 80, false)), Fate::Drop, "spoofed");
-    assert_eq!(inwards(&tcp([10, 1, 1, 1], B, 80, false)), Fate::Drop, "private");
-    assert_eq!(inwards(&tcp([241, 1, 1, 1], B, 80, false)), Fate::Drop, "nobody's");
-    let outwards = |frame: &[u8]| fate(&rules, frame, "lan0", "wan0");
-    assert_eq!(outwards(&tcp(B, A, 22, false)), Fate::Accept);
-    assert_eq!(outwards(&tcp(B, [10, 9, 9, 9], 22, false)), Fate::Drop, "by the way out");
-    assert_eq!(outwards(&udp(B, 999, A, 53)), Fate::Accept);
-    assert_eq!(outwards(&udp(B, 999, A, 54)), Fate::Drop);
+    let inbound = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
+    assert_eq!(inbound(&tcp(A, B, 80, false)), Fate::Accept);
+    assert_eq!(inbound(&tcp(A, B, 22, false)), Fate::Drop);
+    assert_eq!(inbound(&tcp(A, B, 22, true)), Fate::Accept);
+    assert_eq!(inbound(&tcp([192, 0, 2, 9], B, 80, false)), Fate::Drop, "spoofed");
+    assert_eq!(inbound(&tcp([10, 1, 1, 1], B, 80, false)), Fate::Drop, "private");
+    assert_eq!(inbound(&tcp([241, 1, 1, 1], B, 80, false)), Fate::Drop, "reserved");
+    let outbound = |frame: &[u8]| fate(&rules, frame, "lan0", "wan0");
+    assert_eq!(outbound(&tcp(B, A, 22, false)), Fate::Accept);
+    assert_eq!(outbound(&tcp(B, [10, 9, 9, 9], 22, false)), Fate::Drop, "a private destination");
+    assert_eq!(outbound(&udp(B, 999, A, 53)), Fate::Accept);
+    assert_eq!(outbound(&udp(B, 999, A, 54)), Fate::Drop);
 }
 
 #[test]
 fn campus() {
     let rules = corpus("campus");
-    let inwards = |frame: &[u8]| fate(&rules, frame, "wan3", "dorm0");
+    let inbound = |frame: &[u8]| fate(&rules, frame, "wan3", "dorm0");
     let server = [198, 51, 100, 80];
     let other = [198, 51, 100, 70];
     let low = [198, 51, 100, 7];
-    assert_eq!(inwards(&tcp([8, 8, 8, 8], server, 443, false)), Fate::Accept);
-    assert_eq!(inwards(&tcp([8, 8, 8, 8], server, 22, false)), Fate::Drop);
-    assert_eq!(inwards(&tcp([8, 8, 8, 8], other, 6001, false)), Fate::Reject(Reject::TcpReset));
-    assert_eq!(inwards(&tcp([8, 8, 8, 8], other, 6001, true)), Fate::Accept, "the longest prefix");
-    assert_eq!(inwards(&tcp([8, 8, 8, 8], low, 6001, true)), Fate::Drop, "value 1");
-    assert_eq!(inwards(&tcp(low, server, 80, false)), Fate::Reject(Reject::Icmp(13)));
-    assert_eq!(inwards(&tcp([10, 8, 8, 8], server, 80, false)), Fate::Drop, "by the called piece");
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 443, false)), Fate::Accept);
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 22, false)), Fate::Drop);
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], other, 6001, false)), Fate::Reject(Reject::TcpReset));
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], other, 6001, true)), Fate::Accept, "the longest prefix");
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], low, 6001, true)), Fate::Drop, "value 1");
+    assert_eq!(inbound(&tcp(low, server, 80, false)), Fate::Reject(Reject::Icmp(13)));
+    assert_eq!(inbound(&tcp([10, 8, 8, 8], server, 80, false)), Fate::Drop, "by the called rules");
     let net = 0x2001_0db8_0051_u128 << 80;
-    assert_eq!(inwards(&udp6(7, net | 9, 53)), Fate::Accept);
-    let outwards = |frame: &[u8]| fate(&rules, frame, "dorm1", "wan0");
-    assert_eq!(outwards(&tcp(low, [8, 8, 8, 8], 80, false)), Fate::Accept);
-    assert_eq!(outwards(&tcp(low, [8, 8, 8, 8], 25, false)), Fate::Drop);
-    assert_eq!(outwards(&udp6(net | 9, 7, 80)), Fate::Accept);
-    assert_eq!(outwards(&udp6(net | 9, 7, 53)), Fate::Drop, "not that server, in IPv6 too");
-    assert_eq!(outwards(&udp(low, 4000, [198, 51, 100, 53], 53)), Fate::Accept);
+    assert_eq!(inbound(&udp6(7, net | 9, 53)), Fate::Accept);
+    let outbound = |frame: &[u8]| fate(&rules, frame, "dorm1", "wan0");
+    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 80, false)), Fate::Accept);
+    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 25, false)), Fate::Drop);
+    assert_eq!(outbound(&udp6(net | 9, 7, 80)), Fate::Accept);
+    assert_eq!(outbound(&udp6(net | 9, 7, 53)), Fate::Drop, "not that server, in IPv6 too");
+    assert_eq!(outbound(&udp(low, 4000, [198, 51, 100, 53], 53)), Fate::Accept);
     assert_eq!(
         fate(&rules, &tcp(low, server, 80, false), "lab0", "wan0"),
         Fate::Reject(Reject::Icmp(1))
@@ -300,8 +300,8 @@ fn short_headers_are_denied_before_any_rule() {
     let (fate, state) = counted(&rules, &frame, "wan0", "lan0");
     assert_eq!(fate, Fate::Drop);
     assert_eq!(state.counts[2..], [(1, 39), (0, 0)]);
-    let over = fragment(tcp(A, B, 80, false), 1);
-    assert_eq!(counted(&rules, &over, "wan0", "lan0").0, Fate::Drop);
+    let overlapping = fragment(tcp(A, B, 80, false), 1);
+    assert_eq!(counted(&rules, &overlapping, "wan0", "lan0").0, Fate::Drop);
     let later = fragment(tcp(A, B, 80, false), 2);
     assert_eq!(counted(&rules, &later, "wan0", "lan0").0, Fate::Accept);
 }
@@ -319,9 +319,9 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("add allow tcp from any to any keep-state", 31, "keeps states"),
     ("add allow tcp from any to any 22 setup limit src-addr 4", 40, "keeps states"),
     ("add check-state", 5, "keeps states"),
-    ("add divert natd ip from any to any via wan0", 5, "not done"),
+    ("add divert natd ip from any to any via wan0", 5, "passes packets to programs"),
     ("add nat 1 ip from any to any", 5, "translates"),
-    ("add prob 0.5 deny ip from any to any", 5, "dice"),
+    ("add prob 0.5 deny ip from any to any", 5, "at random"),
     ("add skipto tablearg ip from any to any", 12, "out of a table"),
     ("add fwd 127.0.0.1 tcp from any to any 80", 9, "proxy"),
     ("add fwd 192.0.2.1,3128 tcp from any to any 80", 9, "port"),
@@ -341,7 +341,7 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("add allow ip from any to any tcpflags syn,foo", 39, "\"foo\""),
     ("add allow ip from { 192.0.2.1 or 192.0.2.2 to any", 19, "not closed"),
     ("add allow { in or out xmit wan0 }", 11, "not closed"),
-    ("add allow ip from not any to any", 23, "holds for nothing"),
+    ("add allow ip from not any to any", 23, "matches no packet"),
     ("add allow ip from any to any verrevpath in", 30, "routes"),
     ("add allow ip from any to any uid root", 30, "sockets"),
     ("add allow tag 4 ip from any to any", 11, "other rules"),
@@ -351,9 +351,9 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("ipfw add allow ip from $net to any", 24, "variables"),
     ("table x create type flow:src-ip", 21, "type"),
     ("table x add nonsense", 13, "an address"),
-    ("add 10 call 10 ip from any to any", 1, "circle"),
+    ("add 10 call 10 ip from any to any", 1, "loop"),
     ("table x create type iface\nadd allow ip from table(x) to any", 1, "not of the type"),
-    ("set swap 3 4", 5, "not done with sets"),
+    ("set swap 3 4", 5, "no command for sets"),
     ("nat 1 config if wan0", 1, "no line"),
 ];
 

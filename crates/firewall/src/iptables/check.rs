@@ -18,11 +18,11 @@ pub(super) enum Check {
     /// The packet is within a rate.
     Limit(Limit),
     /// An unsupported check and why; its result depends only on the packet.
-    Unknown(String),
+    Unsupported(String),
     /// An unsupported check and why; making it changes the result for the next packet.
-    UnknownState(String),
-    /// Packets that fulfil this take the kernel path if all else holds.
-    Unless(Match, String),
+    UnsupportedState(String),
+    /// Packets that meet this match take the kernel path, for this reason, if they pass the rule's other checks.
+    KernelIf(Match, String),
 }
 
 impl Check {

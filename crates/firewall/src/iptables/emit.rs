@@ -35,7 +35,7 @@ pub(super) fn ruleset(
         emit.table(table, reaches);
     }
     let mut rules = emit.rules;
-    tracking::leave(&mut rules, &reached, file, family);
+    tracking::add_chains(&mut rules, &reached, file, family);
     rules
 }
 
@@ -59,7 +59,7 @@ struct Emit<'e, 'l> {
 }
 
 /// The chain being built.
-struct Here<'t> {
+struct CurrentChain<'t> {
     table: &'t Table,
     ids: &'t [Option<ChainId>],
     id: ChainId,
@@ -77,7 +77,7 @@ struct Checked {
     /// The conditions before the first limit: later guards must not use the limit up.
     before_limit: Option<Vec<Step>>,
     /// Why the rest is unsupported.
-    unknown: Option<String>,
+    unsupported: Option<String>,
 }
 
 impl Checked {
@@ -90,7 +90,7 @@ impl Checked {
         match reach {
             Reach { before_route: true, after_route: true, .. } => {
                 let why = "! -o is checked before the route is known and after it";
-                self.unknown.get_or_insert_with(|| why.to_owned());
+                self.unsupported.get_or_insert_with(|| why.to_owned());
             }
             Reach { before_route: true, .. } => {}
             _ => {
@@ -102,7 +102,7 @@ impl Checked {
 }
 
 /// What a guard does with packets.
-enum TargetEnd {
+enum GuardAction {
     Drop,
     Unsupported(String),
 }
@@ -119,9 +119,10 @@ impl Emit<'_, '_> {
                 let counter = Counter { name, packets, bytes };
                 (policy, counts.then(|| self.rules.add_counter(counter)))
             });
-            let mut here = Here { table, ids: &ids, id, reach: *reach, policy, guards: Vec::new() };
+            let mut current =
+                CurrentChain { table, ids: &ids, id, reach: *reach, policy, guards: Vec::new() };
             for line in &chain.rules {
-                self.line(&mut here, line);
+                self.line(&mut current, line);
             }
             if let Some((policy, Some(counter))) = policy {
                 let text = format!(":{} {}", chain.name, policy_name(policy));
@@ -143,55 +144,55 @@ impl Emit<'_, '_> {
         Some(self.rules.add_chain(added))
     }
 
-    fn line(&mut self, here: &mut Here<'_>, line: &Line) {
+    fn line(&mut self, current: &mut CurrentChain<'_>, line: &Line) {
         let checks = &line.rule.checks;
-        let effect = self.effect(here, line);
-        let is_unknown =
-            |check: &Check| matches!(check, Check::Unknown(_) | Check::UnknownState(_));
-        let punts = effect.is_err() || checks.iter().any(is_unknown);
+        let effect = self.effect(current, line);
+        let is_unsupported =
+            |check: &Check| matches!(check, Check::Unsupported(_) | Check::UnsupportedState(_));
+        let punts = effect.is_err() || checks.iter().any(is_unsupported);
         let mut checked = Checked::default();
         for check in checks {
             match check {
                 Check::Holds(step) => checked.steps.push(step.clone()),
                 Check::Never => return,
-                Check::NotOutput(pattern) => checked.not_output(pattern, here.reach),
+                Check::NotOutput(pattern) => checked.not_output(pattern, current.reach),
                 Check::Hotdrop(cases) => {
                     let then =
-                        if self.drops(&checked) { TargetEnd::Drop } else { TargetEnd::short() };
-                    self.guard(here, line, checked.and(any(cases)), then.step());
+                        if self.drops(&checked) { GuardAction::Drop } else { GuardAction::short() };
+                    self.guard(current, line, checked.and(any(cases)), then.step());
                 }
                 // In nf_tables, a packet with broken extension headers has no protocol and matches no rule.
                 Check::Headers6 if self.saver == Saver::Nft => {}
                 Check::Headers6 => {
                     let chain = self.headers();
                     let guard = checked.and(vec![Step::Match(has_extensions())]);
-                    self.guard(here, line, guard, Step::Verdict(Verdict::Jump(chain)));
+                    self.guard(current, line, guard, Step::Verdict(Verdict::Jump(chain)));
                 }
-                Check::Unless(one, why) => {
+                Check::KernelIf(one, why) => {
                     let guard = checked.and(vec![Step::Match(one.clone())]);
-                    self.guard(here, line, guard, TargetEnd::Unsupported(why.clone()).step());
+                    self.guard(current, line, guard, GuardAction::Unsupported(why.clone()).step());
                 }
                 Check::Limit(limit) if !punts => {
                     let limit = self.rules.add_limit(*limit);
                     checked.before_limit.get_or_insert_with(|| checked.steps.clone());
                     checked.steps.push(Step::Limit { limit, over: false });
                 }
-                Check::Unknown(why) => {
-                    checked.unknown.get_or_insert_with(|| why.clone());
+                Check::Unsupported(why) => {
+                    checked.unsupported.get_or_insert_with(|| why.clone());
                 }
-                Check::Limit(_) | Check::UnknownState(_) => {
+                Check::Limit(_) | Check::UnsupportedState(_) => {
                     // Later checks of the kernel do not affect which packets get here.
-                    let why = checked.unknown.unwrap_or_else(|| first_reason(checks, &effect));
+                    let why = checked.unsupported.unwrap_or_else(|| first_reason(checks, &effect));
                     checked.steps.push(Step::Unsupported(why));
-                    return self.push(here.id, line, checked.steps);
+                    return self.push(current.id, line, checked.steps);
                 }
             }
         }
-        let Checked { mut steps, unknown, .. } = checked;
-        match (unknown, effect) {
+        let Checked { mut steps, unsupported, .. } = checked;
+        match (unsupported, effect) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
             (None, Ok(effect)) => {
-                if !here.table.is_nat() {
+                if !current.table.is_nat() {
                     let (packets, bytes) = line.counts;
                     let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
                     steps.push(Step::Do(Action::Count(counter)));
@@ -199,12 +200,14 @@ impl Emit<'_, '_> {
                 steps.extend(effect);
             }
         }
-        self.push(here.id, line, steps);
+        self.push(current.id, line, steps);
     }
 
     /// Says whether the next match certainly drops a truncated header.
     fn drops(&self, checked: &Checked) -> bool {
-        checked.unknown.is_none() && checked.before_limit.is_none() && self.saver == Saver::Legacy
+        checked.unsupported.is_none()
+            && checked.before_limit.is_none()
+            && self.saver == Saver::Legacy
     }
 
     fn push(&mut self, id: ChainId, line: &Line, steps: Vec<Step>) {
@@ -213,30 +216,30 @@ impl Emit<'_, '_> {
     }
 
     /// Adds a rule that keeps packets out of the next, unless one above already does.
-    fn guard(&mut self, here: &mut Here<'_>, line: &Line, steps: Vec<Step>, then: Step) {
+    fn guard(&mut self, current: &mut CurrentChain<'_>, line: &Line, steps: Vec<Step>, then: Step) {
         let ends = |step: &Step| !matches!(step, Step::Verdict(Verdict::Jump(_)));
         let covers = |(guarded, effect): &(Vec<Step>, Step)| {
             let same = *effect == then || ends(effect) && ends(&then);
             same && guarded.iter().all(|step| steps.contains(step))
         };
-        if here.guards.iter().any(covers) {
+        if current.guards.iter().any(covers) {
             return;
         }
         if !steps.iter().any(changes) {
-            here.guards.push((steps.clone(), then.clone()));
+            current.guards.push((steps.clone(), then.clone()));
         }
-        let text = format!("{} # headers cut short", line.text);
+        let text = format!("{} # truncated headers", line.text);
         let place = Place::line(self.file, line.number);
         let steps = [steps, vec![then]].concat();
-        self.rules.chains[here.id.0].rules.push(Rule { place, text, steps });
+        self.rules.chains[current.id.0].rules.push(Rule { place, text, steps });
     }
 
     /// The steps after a rule's counter, or why they are unsupported.
-    fn effect(&mut self, here: &Here<'_>, line: &Line) -> Result<Vec<Step>, String> {
-        let nat = here.table.is_nat();
+    fn effect(&mut self, current: &CurrentChain<'_>, line: &Line) -> Result<Vec<Step>, String> {
+        let nat = current.table.is_nat();
         Ok(match &line.rule.effect {
             Effect::Nothing => Vec::new(),
-            Effect::Verdict(Verdict::Return) => match here.policy {
+            Effect::Verdict(Verdict::Return) => match current.policy {
                 Some((policy, counter)) => {
                     let count = counter.map(|counter| Step::Do(Action::Count(counter)));
                     count.into_iter().chain([decide(policy)]).collect()
@@ -249,13 +252,18 @@ impl Emit<'_, '_> {
             Effect::Verdict(verdict) => vec![Step::Verdict(verdict.clone())],
             Effect::Act(action) => vec![Step::Do(action.clone())],
             Effect::Unsupported(why) => return Err(why.clone()),
-            Effect::Chain(name) => vec![self.call(here, line, name)?],
+            Effect::Chain(name) => vec![self.call(current, line, name)?],
         })
     }
 
-    fn call(&mut self, here: &Here<'_>, line: &Line, name: &str) -> Result<Step, String> {
-        let Some(position) = here.table.position(name) else {
-            return match target::stranger(name).filter(|_| !line.rule.goto) {
+    fn call(
+        &mut self,
+        current: &CurrentChain<'_>,
+        line: &Line,
+        name: &str,
+    ) -> Result<Step, String> {
+        let Some(position) = current.table.position(name) else {
+            return match target::unsupported_target(name).filter(|_| !line.rule.goto) {
                 Some(why) => Err(why),
                 None => {
                     let what = format!("{} is no target and no chain of the table", quoted(name));
@@ -270,7 +278,7 @@ impl Emit<'_, '_> {
             self.ledger.value(stray.clone(), fault);
             return Err(String::new());
         }
-        if here.table.chains[position].base.is_some() {
+        if current.table.chains[position].base.is_some() {
             let fault = Fault::new(
                 format!("{name} is a built-in chain, which nothing leads to"),
                 "give the rules that both need a chain of their own",
@@ -278,25 +286,25 @@ impl Emit<'_, '_> {
             self.ledger.value(line.rule.target.clone(), fault);
             return Err(String::new());
         }
-        let (Some(chain), false) = (here.ids[position], here.reach.is_deepest()) else {
-            return Err("chains lead to each other too many times".to_owned());
+        let (Some(chain), false) = (current.ids[position], current.reach.is_deepest()) else {
+            return Err("chains are nested too deep".to_owned());
         };
-        Ok(Step::Verdict(match (line.rule.goto, here.policy) {
+        Ok(Step::Verdict(match (line.rule.goto, current.policy) {
             (false, _) => Verdict::Jump(chain),
             (true, None) => Verdict::Goto(chain),
-            (true, Some(policy)) => Verdict::Goto(self.and_policy(here, line, chain, policy)),
+            (true, Some(policy)) => Verdict::Goto(self.and_policy(current, line, chain, policy)),
         }))
     }
 
     /// A chain that goes through another, then applies a policy: for a goto in a built-in chain.
     fn and_policy(
         &mut self,
-        here: &Here<'_>,
+        current: &CurrentChain<'_>,
         line: &Line,
         chain: ChainId,
         (policy, counter): (Policy, Option<CounterId>),
     ) -> ChainId {
-        let name = format!("{} line {}", self.rules.chains[here.id.0].name, line.number);
+        let name = format!("{} line {}", self.rules.chains[current.id.0].name, line.number);
         let added = self.rules.add_chain(Chain::new(name, self.family));
         self.push(added, line, vec![Step::Verdict(Verdict::Jump(chain))]);
         let count = counter.map(|counter| Step::Do(Action::Count(counter)));
@@ -314,7 +322,7 @@ impl Emit<'_, '_> {
         let mut chain = Chain::new("ip6 extension headers", self.family);
         chain.rules = vec![
             rule("(sound headers)", vec![Step::Match(any), Step::Verdict(Verdict::Return)]),
-            rule("(broken headers)", vec![TargetEnd::Drop.step()]),
+            rule("(broken headers)", vec![GuardAction::Drop.step()]),
         ];
         let chain = self.rules.add_chain(chain);
         self.headers = Some(chain);
@@ -322,9 +330,9 @@ impl Emit<'_, '_> {
     }
 }
 
-impl TargetEnd {
+impl GuardAction {
     fn short() -> Self {
-        Self::Unsupported("a match wants to see a header that is cut short".to_owned())
+        Self::Unsupported("a match needs a header that is truncated".to_owned())
     }
 
     fn step(self) -> Step {
@@ -359,7 +367,7 @@ fn changes(step: &Step) -> bool {
 /// Why a rule is unsupported.
 fn first_reason(checks: &[Check], effect: &Result<Vec<Step>, String>) -> String {
     let reason = checks.iter().find_map(|check| match check {
-        Check::Unknown(why) | Check::UnknownState(why) => Some(why.clone()),
+        Check::Unsupported(why) | Check::UnsupportedState(why) => Some(why.clone()),
         _ => None,
     });
     reason.or_else(|| effect.as_ref().err().cloned()).unwrap_or_default()

@@ -11,8 +11,8 @@ use crate::mistake::{SpannedFault, quoted, wrong};
 /// Units per second in which `xt_limit` counts: `XT_LIMIT_SCALE`.
 const LIMIT_SCALE: u64 = 10_000;
 
-/// Says whether a match is one of these.
-pub(super) fn is_one(name: &str, family: Family) -> bool {
+/// Says whether this module parses a match.
+pub(super) fn parses(name: &str, family: Family) -> bool {
     match name {
         "comment" | "dscp" | "iprange" | "length" | "mac" | "mark" | "pkttype" | "tos" => true,
         "ttl" => family == Family::Ip,
@@ -34,7 +34,7 @@ pub(super) fn option(
     let number = |number: u64| vec![Range::one(number.into())];
     let check = match (name, option.text.as_str()) {
         ("comment", "--comment") => {
-            plain(option, negate)?;
+            reject_negation(option, negate)?;
             words.value(option)?;
             return Ok(Some(Vec::new()));
         }
@@ -74,13 +74,13 @@ pub(super) fn option(
             of(Field::Ttl.into(), number(value::number(words.value(option)?, 255)?))
         }
         ("ttl", "--ttl-lt") | ("hl", "--hl-lt") => {
-            match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
+            match (reject_negation(option, negate)?, value::number(words.value(option)?, 255)?) {
                 ((), 0) => Check::Never,
                 ((), ttl) => of(Field::Ttl.into(), vec![Range::new(0, u128::from(ttl) - 1)]),
             }
         }
         ("ttl", "--ttl-gt") | ("hl", "--hl-gt") => {
-            match (plain(option, negate)?, value::number(words.value(option)?, 255)?) {
+            match (reject_negation(option, negate)?, value::number(words.value(option)?, 255)?) {
                 ((), 255) => Check::Never,
                 ((), ttl) => of(Field::Ttl.into(), vec![Range::new(u128::from(ttl) + 1, 255)]),
             }
@@ -104,7 +104,7 @@ pub(super) fn dscp_class(word: &Word) -> Result<u8, SpannedFault> {
 }
 
 /// Rejects the negation of an option that does not allow it.
-fn plain(option: &Word, negate: bool) -> Result<(), SpannedFault> {
+fn reject_negation(option: &Word, negate: bool) -> Result<(), SpannedFault> {
     if negate {
         return wrong(&option.span, format!("{} cannot be negated", option.text), "take the ! out");
     }
@@ -160,11 +160,11 @@ impl Rate {
     ) -> Result<bool, SpannedFault> {
         match option.text.as_str() {
             "--limit" => {
-                plain(option, negate)?;
+                reject_negation(option, negate)?;
                 self.cost = cost(words.value(option)?)?;
             }
             "--limit-burst" => {
-                plain(option, negate)?;
+                reject_negation(option, negate)?;
                 self.burst = value::number(words.value(option)?, 10_000)?;
             }
             _ => return Ok(false),

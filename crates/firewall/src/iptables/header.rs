@@ -1,4 +1,4 @@
-//! What iptables itself matches before any match: addresses, links, protocol, fragments.
+//! The conditions that the kernel evaluates before a rule's matches: addresses, links, protocol, fragments.
 
 use tollway_dataplane::wire::l4;
 
@@ -128,7 +128,7 @@ fn link(word: &Word) -> Result<Option<LinkPattern>, SpannedFault> {
             &word.span,
             format!("{} is no name of a link", quoted(name)),
             format!(
-                "write 1 to {LONGEST_NAME} characters, a + behind the last for all that begin so"
+                "write 1 to {LONGEST_NAME} characters, with a + at the end for all names that begin with them"
             ),
         );
     }
@@ -154,7 +154,9 @@ fn protocol(word: &Word, negate: bool) -> Result<Option<(u8, bool)>, SpannedFaul
         }
     };
     match (protocol, negate) {
-        (0, true) => wrong(&word.span, "no packet is of no protocol", "take the rule out"),
+        (0, true) => {
+            wrong(&word.span, "every protocol is excluded, so no packet matches", "remove the rule")
+        }
         (0, false) => Ok(None),
         _ => Ok(Some((protocol, negate))),
     }

@@ -14,7 +14,7 @@ use crate::ir::{Field, Match, PayloadBase, Range, Step};
 use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// Unsupported matches that test only the packet, or state that the packet does not change.
-const UNKNOWN: [&str; 25] = [
+const UNSUPPORTED: [&str; 25] = [
     "addrtype",
     "bpf",
     "cgroup",
@@ -89,8 +89,8 @@ enum Kind {
     Limit,
     /// An IPv6 extension header: packets without it never match.
     Extension,
-    Unknown,
-    UnknownState,
+    Unsupported,
+    UnsupportedState,
 }
 
 impl Loaded {
@@ -114,9 +114,9 @@ impl Loaded {
             "ah" | "frag" | "rt" | "hbh" | "dst" if six => Kind::Extension,
             "multiport" => Kind::Multiport,
             "limit" => Kind::Limit,
-            name if fields::is_one(name, family) => Kind::Field,
-            name if UNKNOWN.contains(&name) => Kind::Unknown,
-            name if is_sound(name) => Kind::UnknownState,
+            name if fields::parses(name, family) => Kind::Field,
+            name if UNSUPPORTED.contains(&name) => Kind::Unsupported,
+            name if is_sound(name) => Kind::UnsupportedState,
             _ => {
                 return wrong(
                     &word.span,
@@ -134,7 +134,7 @@ impl Loaded {
             place: word.span.clone(),
         };
         loaded.check(word, header, family)?;
-        loaded.begin(family);
+        loaded.push_header_checks(family);
         Ok(loaded)
     }
 
@@ -162,7 +162,7 @@ impl Loaded {
         }
     }
 
-    fn begin(&mut self, family: Family) {
+    fn push_header_checks(&mut self, family: Family) {
         let least = match self.kind {
             Kind::Ports { protocol: l4::TCP } => 20,
             Kind::Ports { protocol: l4::UDP } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
@@ -170,9 +170,11 @@ impl Loaded {
             Kind::Multiport => 4,
             Kind::Extension => {
                 self.checks.push(Check::one(has_extensions(), false));
-                return self.unknown("the match");
+                return self.push_unsupported("the match");
             }
-            Kind::Unknown | Kind::UnknownState => return self.unknown("the match"),
+            Kind::Unsupported | Kind::UnsupportedState => {
+                return self.push_unsupported("the match");
+            }
             Kind::Field | Kind::Limit => return,
         };
         let mut cases = vec![Check::shorter_than(least)];
@@ -183,11 +185,11 @@ impl Loaded {
         self.checks.push(Check::Hotdrop(cases));
     }
 
-    fn unknown(&mut self, what: &str) {
+    fn push_unsupported(&mut self, what: &str) {
         let why = format!("{what} {} of iptables takes the kernel path", self.name);
         self.checks.push(match self.kind {
-            Kind::UnknownState => Check::UnknownState(why),
-            _ => Check::Unknown(why),
+            Kind::UnsupportedState => Check::UnsupportedState(why),
+            _ => Check::Unsupported(why),
         });
     }
 }
@@ -255,13 +257,13 @@ impl Loaded {
     /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
-        if !matches!(self.kind, Kind::Unknown | Kind::UnknownState | Kind::Extension) {
+        if !matches!(self.kind, Kind::Unsupported | Kind::UnsupportedState | Kind::Extension) {
             let why = format!(
                 "{} of the match {} takes the kernel path",
                 quoted(&option.text),
                 self.name
             );
-            self.checks.push(Check::Unknown(why));
+            self.checks.push(Check::Unsupported(why));
         }
     }
 

@@ -4,7 +4,7 @@ use super::check::Check;
 use super::header::Header;
 use super::matches::Loaded;
 use super::once::Options;
-use super::target::{Aim, Effect};
+use super::target::{Effect, TargetParser};
 use super::words::{Cursor, Word};
 use super::{Family, names};
 use crate::mistake::{Span, SpannedFault, quoted, wrong};
@@ -29,13 +29,14 @@ pub(super) struct Parsed {
 struct Reading {
     header: Header,
     matches: Vec<Loaded>,
-    aim: Option<Aim>,
+    target_parser: Option<TargetParser>,
     family: Family,
 }
 
 /// Parses the options of a rule that begins with `first`.
 pub(super) fn parse(first: &Word, words: &[Word], family: Family) -> Result<Parsed, SpannedFault> {
-    let mut reading = Reading { header: Header::default(), matches: Vec::new(), aim: None, family };
+    let mut reading =
+        Reading { header: Header::default(), matches: Vec::new(), target_parser: None, family };
     let mut words = Cursor::new(words);
     while let Some(word) = words.next() {
         let negate = word.is("!");
@@ -73,10 +74,10 @@ impl Reading {
             "-j" | "--jump" | "-g" | "--goto" if !negate => {
                 let goto = option.text.contains('g');
                 let target = words.value(option)?;
-                if self.aim.is_some() {
+                if self.target_parser.is_some() {
                     return wrong(&option.span, "the rule has two targets", "make two rules of it");
                 }
-                self.aim = Some(Aim::new(target, goto, self.family));
+                self.target_parser = Some(TargetParser::new(target, goto, self.family));
                 Ok(())
             }
             _ => self.inner(option, negate, words),
@@ -100,8 +101,8 @@ impl Reading {
         if self.header.option(option, negate, words, family)? {
             return Ok(());
         }
-        if let Some(aim) = &mut self.aim
-            && aim.option(option, negate, words, family)?
+        if let Some(target_parser) = &mut self.target_parser
+            && target_parser.option(option, negate, words, family)?
         {
             return Ok(());
         }
@@ -117,8 +118,8 @@ impl Reading {
             self.matches.extend(implied);
             return Ok(());
         }
-        match (&mut self.aim, self.matches.last_mut(), implied) {
-            (Some(aim), ..) => aim.other(option, words),
+        match (&mut self.target_parser, self.matches.last_mut(), implied) {
+            (Some(target_parser), ..) => target_parser.other(option, words),
             (None, Some(loaded), _) => loaded.other(option, words),
             (None, None, Some(mut loaded)) => {
                 loaded.other(option, words);
@@ -158,12 +159,12 @@ impl Reading {
             tracks: false,
             stray: None,
         };
-        if let Some(aim) = self.aim {
-            tracks |= aim.tracks();
-            parsed.target = aim.word.span.clone();
-            parsed.goto = aim.goto;
-            parsed.stray = aim.stray();
-            let (effect, check) = aim.finish(self.header.only_protocol())?;
+        if let Some(target_parser) = self.target_parser {
+            tracks |= target_parser.tracks();
+            parsed.target = target_parser.word.span.clone();
+            parsed.goto = target_parser.goto;
+            parsed.stray = target_parser.stray();
+            let (effect, check) = target_parser.finish(self.header.only_protocol())?;
             parsed.effect = effect;
             parsed.checks.extend(check);
         }

@@ -42,7 +42,7 @@ pub(super) enum Effect {
 
 /// A target being parsed.
 #[derive(Clone, Debug)]
-pub(super) struct Aim {
+pub(super) struct TargetParser {
     pub(super) word: Word,
     pub(super) goto: bool,
     effect: Effect,
@@ -57,7 +57,7 @@ pub(super) struct Aim {
     stray: Option<Span>,
 }
 
-impl Aim {
+impl TargetParser {
     /// Starts a target.
     pub(super) fn new(word: &Word, goto: bool, family: Family) -> Self {
         let name = word.text.as_str();
@@ -88,7 +88,7 @@ impl Aim {
     }
 }
 
-impl Options for Aim {
+impl Options for TargetParser {
     fn used(&mut self) -> &mut Used {
         &mut self.used
     }
@@ -173,7 +173,7 @@ impl Options for Aim {
     }
 }
 
-impl Aim {
+impl TargetParser {
     fn log(&mut self, change: impl FnOnce(&mut Log)) -> bool {
         if let Effect::Act(Action::Log(log)) = &mut self.effect {
             change(log);
@@ -186,13 +186,13 @@ impl Aim {
     fn set_tos(&mut self, tos: u8, mask: u8) -> Effect {
         if mask & 0xfc != 0xfc || tos & !mask != 0 {
             return Effect::Unsupported(format!(
-                "the form has nothing for a TOS {tos:#04x}/{mask:#04x}"
+                "Tollway cannot write the TOS {tos:#04x}/{mask:#04x}"
             ));
         }
         let ecn = Key::masked(Field::TrafficClass, (mask & 3).into());
         let others = Match::in_ranges(ecn, [Range::one((tos & 3).into())]).negated();
         self.check = (mask & 3 != 0)
-            .then(|| Check::Unless(others, "the form has nothing to write ECN with".to_owned()));
+            .then(|| Check::KernelIf(others, "Tollway cannot write the ECN bits".to_owned()));
         Effect::Act(Action::Dscp(tos >> 2))
     }
 
@@ -245,7 +245,7 @@ impl Aim {
 }
 
 /// Why a target that is not a chain is unsupported; `None` if the name is not a target's.
-pub(super) fn stranger(name: &str) -> Option<String> {
+pub(super) fn unsupported_target(name: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let sound = !name.is_empty() && name.len() < 30 && name.bytes().all(plain);
     sound.then(|| unsupported(name))
@@ -260,7 +260,7 @@ fn reject(word: &Word, family: Family) -> Result<Effect, SpannedFault> {
         Some(reject) => Ok(Effect::Verdict(Verdict::Reject(reject))),
         None => wrong(
             &word.span,
-            format!("{} is nothing to reject with", quoted(&word.text)),
+            format!("{} is no type of rejection", quoted(&word.text)),
             "write one that iptables-extensions(8) lists under REJECT",
         ),
     }

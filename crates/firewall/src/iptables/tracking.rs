@@ -18,7 +18,7 @@ const DEFRAG: i32 = -400;
 const CONNTRACK: i32 = -200;
 
 /// Adds the chains that send packets to the kernel path for connection tracking, if a rule needs it.
-pub(super) fn leave(
+pub(super) fn add_chains(
     rules: &mut Ruleset,
     tables: &[(&Table, Vec<Reach>)],
     file: &str,
@@ -31,7 +31,7 @@ pub(super) fn leave(
         })
     });
     let Some((first, forwarded)) = tracking.next() else { return };
-    rules.add_chain(only(
+    rules.add_chain(single_rule_chain(
         family,
         "defragmentation",
         DEFRAG,
@@ -39,20 +39,20 @@ pub(super) fn leave(
         file,
         vec![
             fragments(family),
-            Step::Unsupported("connection tracking puts fragments together first".to_owned()),
+            Step::Unsupported("connection tracking reassembles fragments first".to_owned()),
         ],
     ));
-    let whole =
+    let tracking_line =
         forwarded.then_some(first).or_else(|| tracking.find(|(_, all)| *all).map(|one| one.0));
-    if let Some(line) = whole {
+    if let Some(line) = tracking_line {
         let why = "a rule uses connection tracking, which has to see all packets".to_owned();
         let steps = vec![Step::Unsupported(why)];
-        rules.add_chain(only(family, "connections", CONNTRACK, line, file, steps));
+        rules.add_chain(single_rule_chain(family, "connections", CONNTRACK, line, file, steps));
     }
 }
 
 /// A chain of a single rule, caused by a line.
-fn only(
+fn single_rule_chain(
     family: Family,
     name: &str,
     priority: i32,

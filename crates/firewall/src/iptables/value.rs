@@ -56,7 +56,7 @@ fn part_range(word: &Word, part: &str, max: u64) -> Result<Range, SpannedFault> 
         return wrong(
             &word.span,
             format!("{} ends before it begins", quoted(part)),
-            "turn it over",
+            "swap its ends",
         );
     }
     Ok(Range::new(first.into(), last.into()))
@@ -126,7 +126,7 @@ pub(super) fn address_range(word: &Word, family: Family) -> Result<Range, Spanne
         return wrong(
             &word.span,
             format!("{} ends before it begins", quoted(&word.text)),
-            "turn it over",
+            "swap its ends",
         );
     }
     Ok(range)

@@ -30,33 +30,33 @@ impl Journal {
 
     /// Writes what has been logged so far.
     pub fn drain(&self, state: &mut State) {
-        complain(self.lock().drain(state));
+        log_failure(self.lock().drain(state));
     }
 
     /// Like [`Journal::drain`], with the packets' own clock: log entries get the time of `state`.
     pub fn drain_at_own_time(&self, state: &mut State) {
         let now_ns = state.now_ns;
-        complain(self.lock().drain_at(state, now_ns));
+        log_failure(self.lock().drain_at(state, now_ns));
     }
 
     /// Writes what the old rules have logged, then continues with the logger of the rules that replace them.
-    /// `goes_on` says whether the capture stays the same.
-    pub fn change(&self, state: &mut State, mut next: Logger, goes_on: bool) {
+    /// `keeps_capture` says whether the capture stays the same.
+    pub fn change(&self, state: &mut State, mut next: Logger, keeps_capture: bool) {
         let mut logger = self.lock();
-        complain(logger.drain(state));
-        if goes_on {
+        log_failure(logger.drain(state));
+        if keeps_capture {
             next.continue_capture(&mut logger);
         }
         let before = std::mem::replace(&mut *logger, next);
-        complain(before.finish());
+        log_failure(before.finish());
     }
 
     /// Writes the rest and ends the capture.
     pub fn finish(&self, state: &mut State) {
         let mut logger = self.lock();
-        complain(logger.drain(state));
+        log_failure(logger.drain(state));
         let last = std::mem::replace(&mut *logger, Logger::none());
-        complain(last.finish());
+        log_failure(last.finish());
     }
 
     fn lock(&self) -> MutexGuard<'_, Logger> {
@@ -65,9 +65,9 @@ impl Journal {
     }
 }
 
-fn complain(written: Result<(), CaptureError>) {
+fn log_failure(written: Result<(), CaptureError>) {
     if let Err(error) = written {
-        tracing::error!("what rules log to a group is not written any more: {error}");
+        tracing::error!("the capture of packets that rules log to a group ends here: {error}");
     }
 }
 

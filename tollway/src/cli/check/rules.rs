@@ -11,7 +11,7 @@ use super::super::{CliError, print, refuse};
 use crate::rule_files::{self, Language};
 use tollway_firewall::ir::{Place, Ruleset};
 use tollway_firewall::listing::listed;
-use tollway_firewall::offload::{Covered, Offload};
+use tollway_firewall::offload::{Offload, RuleOffload};
 use tollway_firewall::program;
 
 /// The most columns for a place, so that room remains for the rule.
@@ -30,11 +30,11 @@ pub(super) fn check(
     program::compile(&rules, &[], &Epochs::new()).map_err(|error| {
         CliError::failed(format!("{file} does not fit: {error}"), "Write fewer rules")
     })?;
-    let covered = listed(&rules);
+    let offloads = listed(&rules);
     if json {
-        return print(format_args!("{:#}\n", as_json(&file, language, &rules, &covered)));
+        return print(format_args!("{:#}\n", as_json(&file, language, &rules, &offloads)));
     }
-    print(as_text(&file, language, &rules, &covered, width()))
+    print(as_text(&file, language, &rules, &offloads, width()))
 }
 
 /// The numbers of rules, by where they are evaluated.
@@ -46,9 +46,9 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(covered: &[Covered<'_>]) -> Self {
+    fn of(offloads: &[RuleOffload<'_>]) -> Self {
         let mut counts = Self::default();
-        for one in covered {
+        for one in offloads {
             match one.offload {
                 Offload::Compiled => counts.compiled += 1,
                 Offload::Kernel(_) => counts.kernel += 1,
@@ -64,13 +64,13 @@ fn as_text(
     file: &str,
     language: Language,
     rules: &Ruleset,
-    covered: &[Covered<'_>],
+    offloads: &[RuleOffload<'_>],
     width: Option<usize>,
 ) -> String {
-    let places: Vec<_> = covered.iter().map(|one| place(file, &one.rule.place)).collect();
+    let places: Vec<_> = offloads.iter().map(|one| place(file, &one.rule.place)).collect();
     let widest = places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
-    for (one, place) in covered.iter().zip(places) {
+    for (one, place) in offloads.iter().zip(places) {
         let verdict = match &one.offload {
             Offload::Compiled => "compiled".to_owned(),
             Offload::Kernel(why) => format!("left to the kernel: {why}"),
@@ -80,10 +80,10 @@ fn as_text(
         // Writing to a `String` cannot fail.
         let _ = writeln!(out, "{}", cut(&line, width));
     }
-    if !covered.is_empty() {
+    if !offloads.is_empty() {
         out.push('\n');
     }
-    out + &summary(file, language, rules, &Counts::of(covered))
+    out + &summary(file, language, rules, &Counts::of(offloads))
 }
 
 fn summary(file: &str, language: Language, rules: &Ruleset, counts: &Counts) -> String {
@@ -134,9 +134,9 @@ fn place(file: &str, place: &Place) -> String {
     }
 }
 
-fn as_json(file: &str, language: Language, rules: &Ruleset, covered: &[Covered<'_>]) -> Value {
-    let counts = Counts::of(covered);
-    let list: Vec<_> = covered
+fn as_json(file: &str, language: Language, rules: &Ruleset, offloads: &[RuleOffload<'_>]) -> Value {
+    let counts = Counts::of(offloads);
+    let list: Vec<_> = offloads
         .iter()
         .map(|one| {
             let Place { file: own, line, handle } = &one.rule.place;

@@ -21,12 +21,12 @@ impl From<&Reading> for Firewall {
             at_devices: at_devices(reading),
             ..Rules::default()
         };
-        for covered in listed(&reading.rules) {
-            match covered.offload {
+        for one in listed(&reading.rules) {
+            match one.offload {
                 Offload::Compiled => rules.compiled += 1,
                 Offload::Elsewhere(_) => {}
                 Offload::Kernel(why) => {
-                    let rule = format!("{} in {}", covered.rule.text, covered.chain.name);
+                    let rule = format!("{} in {}", one.rule.text, one.chain.name);
                     rules.kernel.push((rule, why));
                 }
             }

@@ -1,4 +1,4 @@
-//! Meaningless text.
+//! Tests that meaningless text is read without a panic.
 
 use proptest::prelude::*;
 

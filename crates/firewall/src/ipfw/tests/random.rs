@@ -136,7 +136,8 @@ const ACTIONS: &[&str] = &[
     "setdscp ef",
 ];
 
-const BEYOND: &[&str] = &["fwd 10.0.0.9", "fwd 2001:db8::9", "setfib 3", "count log logamount 9"];
+const REDIRECTS: &[&str] =
+    &["fwd 10.0.0.9", "fwd 2001:db8::9", "setfib 3", "count log logamount 9"];
 
 /// A file being drawn.
 struct Draw<'a> {
@@ -144,7 +145,7 @@ struct Draw<'a> {
     /// Whether to include rules about layer 2.
     layer2: bool,
     /// Whether to include rules that redirect packets or log.
-    beyond: bool,
+    redirects: bool,
 }
 
 impl Draw<'_> {
@@ -175,7 +176,7 @@ impl Draw<'_> {
             2 if number < 60_000 => "call 60000".to_owned(),
             // If there are many rules, most should let packets go on, or packets reach none behind the first.
             4.. if among_many && !dice.one_in(6) => "count".to_owned(),
-            3 if self.beyond => dice.pick(BEYOND).to_owned(),
+            3 if self.redirects => dice.pick(REDIRECTS).to_owned(),
             _ => dice.pick(ACTIONS).to_owned(),
         };
         let mut line = format!("add {number} {action}");
@@ -214,9 +215,9 @@ impl Draw<'_> {
 /// not supported there.
 pub(crate) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let layer2 = dice.one_in(3);
-    let mut text = Draw { dice, layer2, beyond: !layer2 }.file(count);
+    let mut text = Draw { dice, layer2, redirects: !layer2 }.file(count);
     if !layer2 {
-        // Before other rules deny the packet, and with a way for it through both passes.
+        // These come before rules that deny the packet, and the last one lets it through both passes.
         for fib in 0..3 {
             text +=
                 &format!("add {} setfib {fib} ip from {} to any\n", fib + 1, dice.pick(ADDRESSES));
@@ -263,7 +264,7 @@ fn spoil(frame: &mut [u8], ether: bool, dice: &mut Dice) {
     }
 }
 
-/// Sends packets through both. Returns how many rules matched at least one packet.
+/// Sends packets through the naive interpreter and the evaluator, and compares. Returns how many rules matched at least one packet.
 fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usize {
     let links = links();
     let (mut naive, mut state) = (Naive::new(list), eval::State::new(rules));
@@ -306,18 +307,18 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
     counted.iter().filter(|(packets, _)| *packets > 0).count()
 }
 
-fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, beyond: bool) {
+fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, redirects: bool) {
     let (mut all, mut matched) = (0, 0);
     for number in 0..files {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
         let size = dice.pick(sizes);
-        let text = Draw { dice: &mut dice, layer2, beyond }.file(size);
+        let text = Draw { dice: &mut dice, layer2, redirects }.file(size);
         let (list, rules) = read(&text, seed);
         let mut packets = plain(&rules, &mut dice, 600);
         let what = format!("seed {seed:#x}\n{text}");
         all += list.rules.len() + 1;
-        if beyond {
+        if redirects {
             packets.iter_mut().for_each(|frame| spoil(frame, true, &mut dice));
             matched += compare(&list, &rules, &packets, &what);
             continue;
@@ -330,21 +331,21 @@ fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, beyond: bool) {
 }
 
 #[test]
-fn small_files_are_as_a_plain_ipfw_takes_them() {
+fn small_files_agree_with_the_naive_interpreter() {
     run(1, 60, &[1, 3, 8], false, false);
 }
 
 #[test]
-fn larger_files_are_as_a_plain_ipfw_takes_them() {
+fn larger_files_agree_with_the_naive_interpreter() {
     run(2, 20, &[30, 80, 200], false, false);
 }
 
 #[test]
-fn layer_2_and_ways_are_as_a_plain_ipfw_takes_them() {
+fn layer_2_and_redirects_agree_with_the_naive_interpreter() {
     run(3, 150, &[2, 8, 40], true, true);
 }
 
 #[test]
-fn layer_2_is_as_it_is_evaluated() {
+fn the_classifier_agrees_on_layer_2() {
     run(4, 40, &[2, 8, 40], true, false);
 }

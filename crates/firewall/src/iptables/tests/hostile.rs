@@ -1,4 +1,4 @@
-//! Text that is not a save.
+//! Tests text that iptables-save does not write.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn mistakes_say_where_they_are() {
         ("-p tcp --tcp-flags SYN,FOO SYN", 31, "are no TCP flags"),
         ("-p icmp --icmp-type pings", 32, "is no number"),
         ("-p quic -j DROP", 15, "is no protocol"),
-        ("! -p all", 17, "no packet is of no protocol"),
+        ("! -p all", 17, "so no packet matches"),
         ("-i a-name-that-is-too-long", 15, "is no name of a link"),
         ("-m limit --limit 0/sec", 29, "is no rate"),
         ("-m limit --limit 20000/sec", 29, "is no rate"),
@@ -37,7 +37,7 @@ fn mistakes_say_where_they_are() {
         ("-m mac --mac-source 02:00:00:00:07", 32, "is no MAC address"),
         ("-m iprange --src-range 10.0.0.9-10.0.0.1", 35, "ends before it begins"),
         ("-m ../x --y", 15, "is no match"),
-        ("-j REJECT --reject-with icmp6-no-route", 36, "nothing to reject with"),
+        ("-j REJECT --reject-with icmp6-no-route", 36, "no type of rejection"),
         ("-p udp -j REJECT --reject-with tcp-reset", 22, "for other protocols"),
         ("-j MARK", 15, "does not say what it sets"),
         ("-j DROP -j ACCEPT", 20, "two targets"),

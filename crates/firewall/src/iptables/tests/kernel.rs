@@ -83,7 +83,7 @@ pub(super) struct Skb {
     pub(super) mark: u32,
 }
 
-/// The fate of a packet.
+/// What the table does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accept,
@@ -92,8 +92,10 @@ pub(super) enum Verdict {
 }
 
 /// Why a rule did not match a packet.
-enum Not {
-    Matched,
+enum NoMatch {
+    /// A condition does not hold.
+    Condition,
+    /// The match ends the evaluation with this verdict.
     Ends(Verdict),
 }
 
@@ -157,8 +159,8 @@ const fn within((first, last, negate): Numbers, number: u32) -> bool {
 }
 
 impl Rule {
-    fn takes(&self, skb: &Skb) -> Result<(), Not> {
-        let needs = |holds: bool| if holds { Ok(()) } else { Err(Not::Matched) };
+    fn matches(&self, skb: &Skb) -> Result<(), NoMatch> {
+        let needs = |holds: bool| if holds { Ok(()) } else { Err(NoMatch::Condition) };
         let address = |at: usize, wanted: Option<(u32, u32, bool)>| {
             let Some((address, len, negate)) = wanted else { return true };
             let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
@@ -179,7 +181,7 @@ impl Rule {
         needs(link(skb.output, self.output))?;
         let mut place = (0, 0, 0);
         if self.protocol.is_some() || !skb.six {
-            place = skb.find().map_err(Not::Ends)?;
+            place = skb.find().map_err(NoMatch::Ends)?;
         }
         if let Some((protocol, negate)) = self.protocol {
             needs((place.0 == protocol) != negate)?;
@@ -187,17 +189,17 @@ impl Rule {
         if let Some(later) = self.fragment {
             needs((place.2 != 0) == later)?;
         }
-        self.matches.iter().try_for_each(|one| needs(one.takes(skb, place)?))
+        self.matches.iter().try_for_each(|one| needs(one.matches(skb, place)?))
     }
 }
 
 impl Match {
-    fn takes(&self, skb: &Skb, (_, at, offset): Place) -> Result<bool, Not> {
+    fn matches(&self, skb: &Skb, (_, at, offset): Place) -> Result<bool, NoMatch> {
         let header = |bytes: usize| {
             if offset != 0 {
-                return Err(Not::Matched);
+                return Err(NoMatch::Condition);
             }
-            skb.data.get(at..at + bytes).ok_or(Not::Ends(Verdict::Drop))
+            skb.data.get(at..at + bytes).ok_or(NoMatch::Ends(Verdict::Drop))
         };
         let port =
             |header: &[u8], at: usize| u32::from(u16::from_be_bytes([header[at], header[at + 1]]));
@@ -205,7 +207,7 @@ impl Match {
         Ok(match self {
             Self::Tcp { source, destination, flags } => {
                 if offset == 1 && !skb.six {
-                    return Err(Not::Ends(Verdict::Drop));
+                    return Err(NoMatch::Ends(Verdict::Drop));
                 }
                 let tcp = header(20)?;
                 is(source, port(tcp, 0))
@@ -260,10 +262,10 @@ pub(super) fn do_table(
             }
         };
         number += 1;
-        match rule.takes(skb) {
+        match rule.matches(skb) {
             Ok(()) => {}
-            Err(Not::Matched) => continue,
-            Err(Not::Ends(verdict)) => return verdict,
+            Err(NoMatch::Condition) => continue,
+            Err(NoMatch::Ends(verdict)) => return verdict,
         }
         count(chain, number - 1);
         match rule.target {

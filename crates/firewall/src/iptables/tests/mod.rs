@@ -13,7 +13,7 @@ use crate::testkit::eval::{self, Fate, Packet, State};
 use crate::testkit::link;
 
 /// Reads valid rules.
-fn sound(text: &str, family: Family) -> Ruleset {
+fn read_valid(text: &str, family: Family) -> Ruleset {
     let rules = match read(text, "rules.v4", family) {
         Ok(rules) => rules,
         Err(mistakes) => panic!("{}\n{text}", crate::mistake::report(&mistakes)),

@@ -2,7 +2,7 @@
 //! evaluator.
 
 use super::kernel::{Chain, Match, Numbers, Rule, Skb, Target, Verdict, do_table};
-use super::{link, sound};
+use super::{link, read_valid};
 use crate::ir::{Action, CounterId, Family, Hook, Ruleset, Step};
 use crate::program::tests::{Frames, compare_one};
 use crate::testkit::dice::Dice;
@@ -202,10 +202,10 @@ pub(crate) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
             text += &format!("-A FORWARD {}\n", dice.pick(&MORE));
         }
     }
-    sound(&text, if six { Family::Ip6 } else { Family::Ip })
+    read_valid(&text, if six { Family::Ip6 } else { Family::Ip })
 }
 
-/// The tables as a save; comments mark the rules.
+/// The tables in the format of iptables-save; comments identify the rules.
 fn save(tables: &[Vec<Chain>], six: bool) -> String {
     let mut text = String::new();
     for ((name, _), chains) in TABLES.iter().zip(tables) {
@@ -352,14 +352,14 @@ fn counter(rules: &Ruleset, mark: &str) -> Option<CounterId> {
 }
 
 #[test]
-fn the_form_does_what_the_kernel_does() {
+fn the_evaluator_does_what_the_kernel_does() {
     for seed in 0..400_u64 {
         let mut dice = Dice(seed << 20);
         let six = seed % 3 == 2;
         let most = dice.pick(&[1, 2, 4, 8, 16, 40]);
         let tables = Draw { dice: &mut dice, six }.tables(most);
         let text = save(&tables, six);
-        let rules = sound(&text, if six { Family::Ip6 } else { Family::Ip });
+        let rules = read_valid(&text, if six { Family::Ip6 } else { Family::Ip });
         let frames = Frames::new(&rules, &mut dice);
         let mut state = State::new(&rules);
         let mut counts = std::collections::BTreeMap::<String, u64>::new();
@@ -369,7 +369,7 @@ fn the_form_does_what_the_kernel_does() {
                 continue;
             }
             let (verdict, skb) = kernel(&tables, &frame, &mut counts);
-            let (fate, mark, after) = form(&rules, &mut state, &frame);
+            let (fate, mark, after) = evaluate(&rules, &mut state, &frame);
             let same = match verdict {
                 Verdict::Accept => fate == Fate::Accept,
                 Verdict::Drop => fate == Fate::Drop,
@@ -415,7 +415,7 @@ fn kernel(
     (Verdict::Accept, skb)
 }
 
-fn form(rules: &Ruleset, state: &mut State, frame: &[u8]) -> (Fate, u32, Vec<u8>) {
+fn evaluate(rules: &Ruleset, state: &mut State, frame: &[u8]) -> (Fate, u32, Vec<u8>) {
     let (input, output) = (link("wan0"), link("lan0"));
     let mut packet = Packet::new(frame, 14, &input);
     let mut fate = eval::run(rules, state, Hook::Prerouting, &mut packet, 0);
@@ -427,13 +427,13 @@ fn form(rules: &Ruleset, state: &mut State, frame: &[u8]) -> (Fate, u32, Vec<u8>
 }
 
 #[test]
-fn the_classifier_does_what_the_form_does() {
+fn the_classifier_does_what_the_evaluator_does() {
     for seed in 0..60_u64 {
         let mut dice = Dice(seed << 20 | 0xf);
         let six = seed % 3 == 2;
         let most = dice.pick(&[2, 8, 16, 40, 100]);
         let tables = Draw { dice: &mut dice, six }.tables(most);
-        let rules = sound(&save(&tables, six), if six { Family::Ip6 } else { Family::Ip });
+        let rules = read_valid(&save(&tables, six), if six { Family::Ip6 } else { Family::Ip });
         compare_one(&rules, seed, &mut dice, 4000);
     }
 }

@@ -2,7 +2,7 @@
 
 use tollway_dataplane::epoch::Epochs;
 
-use super::{fate, sound};
+use super::{fate, read_valid};
 use crate::ir::{Action, Family, Hook, Ruleset, Step};
 use crate::program;
 use crate::testkit::eval::{Fate, State};
@@ -30,7 +30,7 @@ fn all_saves_are_read_and_compiled() {
     let of = |saves: [&'static str; 2], family| saves.map(|save| (save, family));
     for (save, family) in [of(V4, Family::Ip), of(V6, Family::Ip6), of(ROUTER, Family::Ip)].concat()
     {
-        let rules = sound(save, family);
+        let rules = read_valid(save, family);
         program::compile(&rules, &links, &Epochs::new()).expect("it compiles");
         // Every line became a rule, with its place and its text.
         for (index, line) in save.lines().enumerate() {
@@ -49,7 +49,7 @@ fn all_saves_are_read_and_compiled() {
 
 #[test]
 fn unsupported_parts_are_reported_by_name() {
-    let rules = sound(V4[0], Family::Ip);
+    let rules = read_valid(V4[0], Family::Ip);
     let reasons = reasons(&rules);
     for (part, why) in [
         ("--ctstate NEW", "the match conntrack"),
@@ -88,7 +88,7 @@ fn unsupported_parts_are_reported_by_name() {
 
 #[test]
 fn both_kinds_of_iptables_say_the_same_of_sound_packets() {
-    let [legacy, nft] = ROUTER.map(|save| sound(save, Family::Ip));
+    let [legacy, nft] = ROUTER.map(|save| read_valid(save, Family::Ip));
     let (mut one, mut other) = (State::new(&legacy), State::new(&nft));
     for port in [22_u16, 25, 53, 80, 443, 1024, 5000] {
         for source in [[10, 0, 0, 1], [192, 168, 7, 25], [198, 51, 100, 66], [203, 0, 113, 5]] {
@@ -105,7 +105,7 @@ fn both_kinds_of_iptables_say_the_same_of_sound_packets() {
 
 #[test]
 fn the_router_does_what_its_rules_say() {
-    let rules = sound(ROUTER[0], Family::Ip);
+    let rules = read_valid(ROUTER[0], Family::Ip);
     let mut state = State::new(&rules);
     let mut of = |source, flags: u8| {
         let mut frame = super::verdicts::tcp(source, [192, 168, 1, 1], 80);
@@ -135,7 +135,7 @@ fn the_router_does_what_its_rules_say() {
 
 #[test]
 fn a_router_that_tracks_its_own_connections_forwards_all_but_fragments() {
-    let rules = sound(ROUTER[0], Family::Ip);
+    let rules = read_valid(ROUTER[0], Family::Ip);
     let chains = rules.base_chains(Hook::Prerouting);
     let names: Vec<_> = chains.iter().map(|(id, _)| rules.chains[id.0].name.as_str()).collect();
     assert_eq!(names, ["ip defragmentation", "ip raw PREROUTING", "ip mangle PREROUTING"]);
