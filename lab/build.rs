@@ -64,7 +64,7 @@ fn target() -> &'static str {
 }
 
 /// The target machine, then the build machine. The build needs few numbers from these headers, so
-/// either serves.
+/// those of either machine work.
 fn machines() -> impl Iterator<Item = String> {
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").ok();
     target.into_iter().chain([std::env::consts::ARCH.to_owned()])

@@ -200,11 +200,11 @@ fn ipv6(src: u128, dst: u128, payload_len: u16, next: u8) -> [u8; 40] {
     header
 }
 
-/// A small generator of well-spread numbers (xorshift64*). Every run gets the same numbers.
+/// A small generator of pseudorandom numbers (xorshift64*). Every run gets the same numbers.
 #[derive(Clone, Debug)]
-pub struct Spread(u64);
+pub struct Xorshift(u64);
 
-impl Spread {
+impl Xorshift {
     /// Starts from any seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn every_seed_has_numbers_of_its_own() {
-        let first = |seed| Spread::seeded(seed).next();
+        let first = |seed| Xorshift::seeded(seed).next();
         let numbers: std::collections::HashSet<_> = (0..10_000).map(first).collect();
         assert_eq!(numbers.len(), 10_000);
         // The one number that splitmix64 maps to 0.

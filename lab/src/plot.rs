@@ -75,7 +75,7 @@ fn plot(
     let x = (0.8..largest * 1.3).log_scale();
     let clocks = lines.iter().flat_map(|(_, points)| points).map(|(_, y)| *y);
     let least = clocks.fold(highest, f64::min);
-    // On a linear axis, small costs would all lie on the ground line.
+    // On a linear axis, small costs would all lie on the x axis.
     if least > 0.0 && highest / least > WIDE {
         // Leave room above for the names.
         let y = (least * 0.7..highest * 8.0).log_scale();

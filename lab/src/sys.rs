@@ -159,12 +159,12 @@ pub(crate) fn pin(processors: &[usize]) -> io::Result<()> {
 }
 
 /// Gives the calling thread priority over all threads that are not real-time.
-pub(crate) fn hurry() -> io::Result<()> {
+pub(crate) fn set_realtime() -> io::Result<()> {
     schedule(0, libc::SCHED_FIFO, 1)
 }
 
 /// Makes a thread of any process run only when its processor is otherwise idle, or normally again.
-pub(crate) fn let_idle(thread: i32, idle: bool) -> io::Result<()> {
+pub(crate) fn set_idle_policy(thread: i32, idle: bool) -> io::Result<()> {
     schedule(thread, if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)
 }
 
@@ -176,7 +176,7 @@ fn schedule(thread: i32, policy: libc::c_int, sched_priority: libc::c_int) -> io
 }
 
 /// Gives the calling thread the largest share of its processor.
-pub(crate) fn insist() -> io::Result<()> {
+pub(crate) fn set_highest_nice() -> io::Result<()> {
     // SAFETY: the call takes numbers only; 0 is the calling thread.
     checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) }).map(|_| ())
 }

@@ -42,7 +42,7 @@ impl Runner {
             let program: &mut Xdp = program_of(&mut ebpf, name)?;
             let fd = program.fd().map_err(|error| failed(&error))?.as_fd();
             let call = || sys::run_live_frames(fd, &frame, u32::MAX, batch);
-            again_and_again(stop, call).map_err(|error| failed(&error))
+            repeat_until_stopped(stop, call).map_err(|error| failed(&error))
         })
     }
 
@@ -92,7 +92,10 @@ impl Drop for Runner {
 
 /// Repeats a call until `stop` is set. One call makes at most 2^32 runs, idle ones included, which
 /// a paced stream uses up in minutes. Any signal ends it, too.
-fn again_and_again<E>(stop: &AtomicBool, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+fn repeat_until_stopped<E>(
+    stop: &AtomicBool,
+    mut call: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
     while !stop.load(Ordering::Acquire) {
         call()?;
     }
@@ -112,10 +115,10 @@ mod tests {
             stop.store(calls == 5, Ordering::Release);
             Ok(())
         };
-        assert_eq!(again_and_again(&stop, call), Ok(()));
+        assert_eq!(repeat_until_stopped(&stop, call), Ok(()));
         assert_eq!(calls, 5);
         stop.store(false, Ordering::Release);
-        assert_eq!(again_and_again(&stop, || Err("refused")), Err("refused"));
+        assert_eq!(repeat_until_stopped(&stop, || Err("refused")), Err("refused"));
     }
 
     #[test]
@@ -124,7 +127,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
             Ok(())
         };
-        let mut runner = Runner::spawn(move |stop| again_and_again(stop, call)).unwrap();
+        let mut runner = Runner::spawn(move |stop| repeat_until_stopped(stop, call)).unwrap();
         assert!(!runner.has_ended());
         assert_eq!(runner.end(), Ok(()));
         let mut runner = Runner::spawn(|_| panic!("what is to fail")).unwrap();

@@ -16,7 +16,7 @@ use super::settings::Settings;
 const QUOTED: usize = 4;
 
 /// Environment variables that cargo and rustc read and that must not influence a build.
-const SURROUNDINGS: [&str; 13] = [
+const BUILD_VARIABLES: [&str; 13] = [
     "CARGO_BUILD_RUSTC",
     "CARGO_BUILD_RUSTC_WRAPPER",
     "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
@@ -33,7 +33,7 @@ const SURROUNDINGS: [&str; 13] = [
 ];
 
 /// Prefixes of more such variables: settings of profiles and of targets.
-const GROUPS: [&str; 2] = ["CARGO_PROFILE_", "CARGO_TARGET_"];
+const BUILD_PREFIXES: [&str; 2] = ["CARGO_PROFILE_", "CARGO_TARGET_"];
 
 /// A git repository and its cache of built programs.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Repository {
         let arguments = ["build", "--release", "--locked", "--package", "tollway"];
         select(&mut command, settings).args(arguments).arg("--target-dir").arg(&target);
         command.current_dir(tree);
-        surround(&mut command, settings);
+        set_environment(&mut command, settings);
         let words = settings.words();
         let message = format!("building {spec} ({}) {words}", short(commit));
         run(command, message.trim_end())?;
@@ -159,14 +159,14 @@ fn select<'a>(command: &'a mut Command, settings: &Settings) -> &'a mut Command 
 
 /// Whether a variable of that name changes a build. The cache would otherwise keep the program of
 /// another compiler under the name of this one.
-fn is_surrounding(name: &OsStr) -> bool {
+fn changes_builds(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    SURROUNDINGS.contains(&&*name) || GROUPS.iter().any(|group| name.starts_with(group))
+    BUILD_VARIABLES.contains(&&*name) || BUILD_PREFIXES.iter().any(|group| name.starts_with(group))
 }
 
 /// Sets what a build depends on besides its files.
-fn surround(command: &mut Command, settings: &Settings) {
-    for (name, _) in std::env::vars_os().filter(|(name, _)| is_surrounding(name)) {
+fn set_environment(command: &mut Command, settings: &Settings) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| changes_builds(name)) {
         command.env_remove(name);
     }
     if let Some(cpu) = &settings.target_cpu {
@@ -259,10 +259,10 @@ mod tests {
             "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
             "CARGO_PROFILE_RELEASE_LTO",
         ] {
-            assert!(is_surrounding(OsStr::new(name)), "{name}");
+            assert!(changes_builds(OsStr::new(name)), "{name}");
         }
         for name in ["PATH", "CARGO_HOME", "CARGO_BUILD_JOBS", "RUSTUP_TOOLCHAIN"] {
-            assert!(!is_surrounding(OsStr::new(name)), "{name}");
+            assert!(!changes_builds(OsStr::new(name)), "{name}");
         }
     }
 }

@@ -27,7 +27,7 @@ pub use side::Side;
 pub use text::render;
 
 /// The row that is measured by default.
-const USUAL: &str = "ip4-one-flow";
+const DEFAULT_ROW: &str = "ip4-one-flow";
 
 /// Time for a pair of processes, if there is enough.
 const PAIR: Duration = Duration::from_millis(1200);
@@ -172,7 +172,7 @@ fn rows(requested: &[String]) -> Result<Vec<String>, Error> {
         }
     }
     if rows.is_empty() {
-        rows.push(USUAL.to_owned());
+        rows.push(DEFAULT_ROW.to_owned());
     }
     let plain = |row: &String| !row.starts_with('-') && !row.is_empty();
     match rows.iter().find(|row| !plain(row)) {

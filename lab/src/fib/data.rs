@@ -10,7 +10,7 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 use tollway_dataplane::prefix::Prefix;
 
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 
 /// The prefixes of a whole Internet table, by family, in file order.
 #[derive(Clone, Debug, Default)]
@@ -57,9 +57,9 @@ impl Internet {
     /// in blocks like those that registries allocate.
     #[must_use]
     pub fn generate() -> Self {
-        let mut spread = Spread::new(0xf1b);
-        let v4 = grow(Vec::new(), &LENGTHS_V4, &mut spread, random_v4);
-        let v6 = grow(Vec::new(), &LENGTHS_V6, &mut spread, random_v6);
+        let mut rng = Xorshift::new(0xf1b);
+        let v4 = grow(Vec::new(), &LENGTHS_V4, &mut rng, random_v4);
+        let v6 = grow(Vec::new(), &LENGTHS_V6, &mut rng, random_v6);
         Self { v4, v6, source: "generated, in the shape of a real table".to_owned() }
     }
 }
@@ -103,13 +103,13 @@ pub(super) fn random_v6(bits: u128, len: u8) -> Prefix {
 /// Adds prefixes of the most common lengths until there are `count`; `v4` selects the family.
 pub(super) fn more(prefixes: Vec<Prefix>, count: usize, v4: bool) -> Vec<Prefix> {
     let missing = count.saturating_sub(prefixes.len());
-    let mut spread = Spread::new(0x9009);
+    let mut rng = Xorshift::new(0x9009);
     if v4 {
         let lengths = [(22, missing / 8), (23, missing / 8), (24, missing - missing / 8 * 2)];
-        grow(prefixes, &lengths, &mut spread, random_v4)
+        grow(prefixes, &lengths, &mut rng, random_v4)
     } else {
         let lengths = [(40, missing / 8), (44, missing / 8), (48, missing - missing / 8 * 2)];
-        grow(prefixes, &lengths, &mut spread, random_v6)
+        grow(prefixes, &lengths, &mut rng, random_v6)
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) fn more(prefixes: Vec<Prefix>, count: usize, v4: bool) -> Vec<Prefix>
 fn grow(
     mut prefixes: Vec<Prefix>,
     lengths: &[(u8, usize)],
-    spread: &mut Spread,
+    rng: &mut Xorshift,
     make: impl Fn(u128, u8) -> Prefix,
 ) -> Vec<Prefix> {
     let mut seen: HashSet<Prefix> = prefixes.iter().copied().collect();
@@ -126,10 +126,10 @@ fn grow(
         let parents = prefixes.len() as u64;
         let mut made = 0;
         while made < *count {
-            let random = u128::from(spread.next()) << 64 | u128::from(spread.next());
+            let random = u128::from(rng.next()) << 64 | u128::from(rng.next());
             let fresh = make(random, *len);
-            let prefix = if parents > 100 && !spread.next().is_multiple_of(8) {
-                let parent = prefixes[(spread.next() % parents) as usize];
+            let prefix = if parents > 100 && !rng.next().is_multiple_of(8) {
+                let parent = prefixes[(rng.next() % parents) as usize];
                 let below = u128::MAX.checked_shr(u32::from(parent.len())).unwrap_or(0);
                 fresh.with_bits(parent.bits() | fresh.bits() & below)
             } else {

@@ -14,7 +14,7 @@ use super::ours::Ours;
 use super::rival::{Flat, Rival};
 use super::scene::{Family, below, shuffle};
 use super::{Figures, Internet};
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 use crate::stats::Summary;
 use crate::text;
 
@@ -39,9 +39,9 @@ pub(super) fn measure(
     for family in [Family::V4, Family::V6] {
         let mut prefixes = family.of(table).to_vec();
         shuffle(&mut prefixes);
-        let mut spread = Spread::new(0xbeef);
+        let mut rng = Xorshift::new(0xbeef);
         let routes: Vec<_> =
-            prefixes.iter().map(|prefix| (*prefix, 1 + (spread.next() % 64) as u32)).collect();
+            prefixes.iter().map(|prefix| (*prefix, 1 + (rng.next() % 64) as u32)).collect();
         let traces = TRACES.map(|kind| trace(kind, family, &prefixes));
         let name = family.name();
         let mut step = |name, clocks: BTreeMap<String, f64>| {
@@ -63,8 +63,8 @@ pub(super) fn measure(
 
 /// Addresses to look up.
 fn trace(kind: &str, family: Family, prefixes: &[Prefix]) -> Vec<u128> {
-    let mut spread = Spread::new(0x7ace);
-    let mut random = || u128::from(spread.next()) << 64 | u128::from(spread.next());
+    let mut rng = Xorshift::new(0x7ace);
+    let mut random = || u128::from(rng.next()) << 64 | u128::from(rng.next());
     let address = |bits: u128| match family {
         Family::V4 => bits >> 96 << 96,
         Family::V6 => bits,

@@ -155,7 +155,7 @@ fn rows(
 
 /// `count` prefixes of a family, drawn from the generated table, and random beyond its size. Every
 /// call returns the same prefixes.
-pub(crate) fn made_up(family: Family, count: usize) -> Vec<Prefix> {
+pub(crate) fn synthetic(family: Family, count: usize) -> Vec<Prefix> {
     static TABLE: OnceLock<Internet> = OnceLock::new();
     let table = TABLE.get_or_init(Internet::generate);
     data::more(scene::sample(family.of(table), count), count, family == Family::V4)

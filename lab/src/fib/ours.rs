@@ -72,19 +72,19 @@ impl<const HALVES: u32> Rival for Ours<HALVES> {
 mod tests {
     use super::super::rival::Flat;
     use super::*;
-    use crate::frames::Spread;
+    use crate::frames::Xorshift;
 
     /// Random routes, many of them more specific than others.
-    fn routes(spread: &mut Spread, bits: u32, count: usize) -> Vec<(Prefix, u32)> {
+    fn routes(rng: &mut Xorshift, bits: u32, count: usize) -> Vec<(Prefix, u32)> {
         let mut routes: Vec<(Prefix, u32)> = Vec::new();
         for number in 0..count as u32 {
-            let random = u128::from(spread.next()) << 64 | u128::from(spread.next());
-            let len = (spread.next() % u64::from(bits + 1)) as u8;
+            let random = u128::from(rng.next()) << 64 | u128::from(rng.next());
+            let len = (rng.next() % u64::from(bits + 1)) as u8;
             let above = match routes.len() as u64 {
                 0 => 0,
-                made => routes[(spread.next() % made) as usize].0.bits(),
+                made => routes[(rng.next() % made) as usize].0.bits(),
             };
-            let keep = u128::MAX.checked_shr((spread.next() % 129) as u32).unwrap_or(0);
+            let keep = u128::MAX.checked_shr((rng.next() % 129) as u32).unwrap_or(0);
             let address = above & !keep | random & keep;
             let prefix = match bits {
                 32 => Prefix::v4((address >> 96) as u32, len),
@@ -97,8 +97,8 @@ mod tests {
         routes
     }
 
-    fn agree<R: Rival, const HALVES: u32>(spread: &mut Spread, bits: u32, count: usize) {
-        let routes = routes(spread, bits, count);
+    fn agree<R: Rival, const HALVES: u32>(rng: &mut Xorshift, bits: u32, count: usize) {
+        let routes = routes(rng, bits, count);
         let mut rival = R::build(&routes).unwrap();
         let mut ours = Ours::<HALVES>::build(&routes).unwrap();
         let host = u128::MAX.checked_shr(bits).unwrap_or(0);
@@ -108,7 +108,7 @@ mod tests {
             let one = host.wrapping_add(1);
             probes.extend([prefix.bits(), last & !host]);
             probes.extend([prefix.bits().wrapping_sub(one), (last & !host).wrapping_add(one)]);
-            probes.push((u128::from(spread.next()) << 64 | u128::from(spread.next())) & !host);
+            probes.push((u128::from(rng.next()) << 64 | u128::from(rng.next())) & !host);
         }
         probes.resize(probes.len().next_multiple_of(BURST), 0);
         let naive = |bits: u128| {
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn every_rival_finds_what_the_fib_finds() {
-        let mut spread = Spread::new(0xab1e);
+        let mut rng = Xorshift::new(0xab1e);
         for count in [0, 1, 2, 5, 30, 200] {
             for _ in 0..4 {
-                agree::<Flat<16>, 1>(&mut spread, 32, count);
-                agree::<Flat<16>, 2>(&mut spread, 128, count);
+                agree::<Flat<16>, 1>(&mut rng, 32, count);
+                agree::<Flat<16>, 2>(&mut rng, 128, count);
             }
         }
-        agree::<Flat<24>, 1>(&mut spread, 32, 300);
+        agree::<Flat<24>, 1>(&mut rng, 32, 300);
     }
 }

@@ -7,7 +7,7 @@ use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::tables::{Tables, TablesError};
 
 use super::Internet;
-use crate::frames::{self, Addresses, Source, Spread};
+use crate::frames::{self, Addresses, Source, Xorshift};
 
 /// Next hops that share the routes of a table, as at an exchange with some peers.
 const NEXT_HOPS: u64 = 64;
@@ -71,9 +71,9 @@ pub(super) fn sample(prefixes: &[Prefix], count: usize) -> Vec<Prefix> {
 }
 
 pub(super) fn shuffle<T>(items: &mut [T]) {
-    let mut spread = Spread::new(0x5eed);
+    let mut rng = Xorshift::new(0x5eed);
     for last in (1..items.len()).rev() {
-        items.swap(last, (spread.next() % (last as u64 + 1)) as usize);
+        items.swap(last, (rng.next() % (last as u64 + 1)) as usize);
     }
 }
 
@@ -139,9 +139,9 @@ pub(super) fn add_default(tables: &mut Tables) -> Result<(), String> {
 
 fn fill(tables: &mut Tables, family: Family, prefixes: &[Prefix]) -> Result<(), TablesError> {
     let (vrf, next_hops) = ports(tables, family)?;
-    let mut spread = Spread::new(0xbeef);
+    let mut rng = Xorshift::new(0xbeef);
     for prefix in prefixes {
-        let next = next_hops[(spread.next() % NEXT_HOPS) as usize];
+        let next = next_hops[(rng.next() % NEXT_HOPS) as usize];
         tables.insert(vrf, family.route(*prefix), next)?;
     }
     Ok(())
@@ -149,10 +149,10 @@ fn fill(tables: &mut Tables, family: Family, prefixes: &[Prefix]) -> Result<(), 
 
 /// Frames whose destinations are drawn from the prefixes.
 pub(crate) fn frames(family: Family, prefixes: &[Prefix]) -> Source {
-    let mut spread = Spread::new(0xf00d);
+    let mut rng = Xorshift::new(0xf00d);
     let mut draw = || {
-        let prefix = prefixes[(spread.next() % prefixes.len() as u64) as usize];
-        let random = u128::from(spread.next()) << 64 | u128::from(spread.next());
+        let prefix = prefixes[(rng.next() % prefixes.len() as u64) as usize];
+        let random = u128::from(rng.next()) << 64 | u128::from(rng.next());
         prefix.bits() | random & below(prefix)
     };
     let udp = |addresses| frames::udp(ROUTER_MAC[0], SENDER_MAC, &[], addresses, (4000, 53));

@@ -8,7 +8,7 @@ use tollway_dataplane::tables::Tables;
 
 use super::scene::{self, shuffle};
 use super::{Figures, Internet};
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 use crate::stats::Summary;
 
 /// Number of builds from each order.
@@ -71,9 +71,9 @@ pub(super) fn vrfs(
     figures: &mut Figures,
     bar: &ProgressBar,
 ) -> Result<(), String> {
-    let mut spread = Spread::new(0x0f7f);
+    let mut rng = Xorshift::new(0x0f7f);
     let mut draw = |prefixes: &[Prefix], count: usize| -> Vec<Prefix> {
-        let mut draw = || prefixes[(spread.next() % prefixes.len() as u64) as usize];
+        let mut draw = || prefixes[(rng.next() % prefixes.len() as u64) as usize];
         let count = if prefixes.is_empty() { 0 } else { count };
         (0..count).map(|_| draw()).collect()
     };

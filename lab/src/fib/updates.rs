@@ -17,14 +17,14 @@ use tollway_dataplane::prefix::Prefix;
 use super::scene::{self, Family};
 use super::{Figures, Internet};
 use crate::bench::Bench;
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 use crate::stats::Summary;
 
 /// Changes per second that forwarding has to bear.
 pub(super) const RATE: u64 = 500_000;
 
 /// Prefixes that are withdrawn at a time, until they are announced again.
-const AWAY: usize = 1000;
+const MOST_WITHDRAWN: usize = 1000;
 
 /// Rounds of measurements: without changes, with changes, with changes to other tables.
 const ROUNDS: usize = 15;
@@ -71,7 +71,7 @@ pub(super) fn measure(
                 [&in_use, &others].map(|(fib, root)| Replay::new(fib, *root, &prefixes));
             change(in_use, others, &order)
         });
-        let end = EndAtLast(&order);
+        let end = EndOnDrop(&order);
         let done = forward(&mut bench, &order, bar);
         drop(end);
         (done, changes.join())
@@ -113,9 +113,9 @@ struct Order {
 }
 
 /// Ends the changing thread when dropped, even if the forwarding one panics.
-struct EndAtLast<'a>(&'a Order);
+struct EndOnDrop<'a>(&'a Order);
 
-impl Drop for EndAtLast<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.rate.store(END, Relaxed);
     }
@@ -248,22 +248,22 @@ struct Replay<'a> {
     root: Root,
     prefixes: &'a [Prefix],
     next_hops: Vec<NextHopId>,
-    away: std::collections::VecDeque<Prefix>,
-    spread: Spread,
+    withdrawn: std::collections::VecDeque<Prefix>,
+    rng: Xorshift,
 }
 
 impl<'a> Replay<'a> {
     fn new(fib: &'a Fib, root: Root, prefixes: &'a [Prefix]) -> Self {
         let next_hops = prefixes.iter().take(1000).filter_map(|prefix| fib.get(root, *prefix));
         let next_hops = next_hops.collect();
-        let spread = Spread::new(0xcafe);
-        Self { fib, root, prefixes, next_hops, away: std::collections::VecDeque::new(), spread }
+        let rng = Xorshift::new(0xcafe);
+        Self { fib, root, prefixes, next_hops, withdrawn: std::collections::VecDeque::new(), rng }
     }
 
     fn step(&mut self) -> Result<(), FibError> {
-        let mut draw = |count: usize| (self.spread.next() % count.max(1) as u64) as usize;
-        if self.away.len() > AWAY
-            && let Some(prefix) = self.away.pop_front()
+        let mut draw = |count: usize| (self.rng.next() % count.max(1) as u64) as usize;
+        if self.withdrawn.len() > MOST_WITHDRAWN
+            && let Some(prefix) = self.withdrawn.pop_front()
         {
             let next = self.next_hops[draw(self.next_hops.len())];
             return self.fib.insert(self.root, prefix, next);
@@ -272,7 +272,7 @@ impl<'a> Replay<'a> {
             let prefix = self.prefixes[draw(self.prefixes.len())];
             // Withdrawing a prefix that is already withdrawn is no change.
             if self.fib.remove(self.root, prefix)? {
-                self.away.push_back(prefix);
+                self.withdrawn.push_back(prefix);
                 return Ok(());
             }
         }

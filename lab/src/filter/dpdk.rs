@@ -41,8 +41,8 @@ pub(super) enum Answer {
 /// Looks flows up in a list of rules that ends with an accept-all rule.
 pub(super) fn look_up(tuples: &[Tuple], flows: &[Flow4]) -> Result<Answer, String> {
     let failed = |error: std::io::Error| format!("files for {PROGRAM}: {error}");
-    let folder = Folder::new().map_err(failed)?;
-    let (rules, trace) = (folder.0.join("rules"), folder.0.join("trace"));
+    let temp_dir = TempDir::new().map_err(failed)?;
+    let (rules, trace) = (temp_dir.0.join("rules"), temp_dir.0.join("trace"));
     fs::write(&rules, rules_text(tuples)).map_err(failed)?;
     fs::write(&trace, trace_text(flows)).map_err(failed)?;
     let mut clocks = Vec::new();
@@ -129,9 +129,9 @@ fn trace_text(flows: &[Flow4]) -> String {
 }
 
 /// A directory that is removed when this is dropped.
-struct Folder(PathBuf);
+struct TempDir(PathBuf);
 
-impl Folder {
+impl TempDir {
     fn new() -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("tollway-acl-{}", std::process::id()));
         fs::create_dir(&path)?;
@@ -139,7 +139,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         // If it cannot be removed, the system's cleaner of temporary files takes it.
         let _ = fs::remove_dir_all(&self.0);

@@ -166,7 +166,7 @@ const TOLLS_FLOWS: usize = 4096;
 
 /// Tables, packets and rules: `count` rules of mixed shapes that accept everything, and packets
 /// drawn from them.
-pub(crate) fn made_up(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
+pub(crate) fn synthetic(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
     let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
     let (tables, source) = testbed::stage(flows, false)?;
     Ok((tables, source, filter))

@@ -6,7 +6,7 @@ use std::path::Path;
 use tollway_dataplane::stages::filter::{Condition, Field, Op, Rule, Rules};
 use tollway_dataplane::wire::l4;
 
-use crate::frames::{Flow4, Spread};
+use crate::frames::{Flow4, Xorshift};
 
 /// A rule on the five fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(super) fn in_the_style_of(list: &[Tuple], count: usize) -> Vec<Tuple> {
             return (address, len);
         }
         let seed = u64::from(address >> 8) << 16 | copy as u64 ^ salt << 48;
-        let flip = Spread::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next() as u32;
+        let flip = Xorshift::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next() as u32;
         (unicast((address ^ flip & 0x3fff_ff00) & !below(len)), len)
     };
     let mut rules = Vec::with_capacity(count);
@@ -108,9 +108,9 @@ pub(super) fn in_the_style_of(list: &[Tuple], count: usize) -> Vec<Tuple> {
 
 /// `count` rules of one shape: UDP from one /24 network to another, to one port.
 pub(super) fn uniform(count: usize) -> Vec<Tuple> {
-    let mut spread = Spread::new(0x0f1e);
+    let mut rng = Xorshift::new(0x0f1e);
     let mut rule = || {
-        let random = spread.next();
+        let random = rng.next();
         Tuple {
             src: (unicast(random as u32) & !below(24), 24),
             dst: (unicast((random >> 32) as u32) & !below(24), 24),
@@ -124,14 +124,14 @@ pub(super) fn uniform(count: usize) -> Vec<Tuple> {
 
 /// `count` rules of mixed shapes: prefixes of all lengths or none; one port, a range or any.
 pub(super) fn mixed(count: usize) -> Vec<Tuple> {
-    let mut spread = Spread::new(0x3e1d);
+    let mut rng = Xorshift::new(0x3e1d);
     let mut rule = || {
-        let shape = spread.next();
+        let shape = rng.next();
         let len = |shape: u64| [0, 8, 12, 16, 20, 24, 28, 32][shape as usize & 7];
-        let mut address = |len: u8| (unicast(spread.next() as u32) & !below(len), len);
+        let mut address = |len: u8| (unicast(rng.next() as u32) & !below(len), len);
         let (src, dst) = (address(len(shape)), address(len(shape >> 3).max(8)));
         let mut ports = |shape: u64| {
-            let port = spread.next() as u16;
+            let port = rng.next() as u16;
             match shape & 3 {
                 0 => ANY_PORT,
                 1 => (port, port),
@@ -197,7 +197,7 @@ impl Tuple {
     }
 
     /// A matching flow with addresses that are forwarded.
-    pub(super) fn draw(&self, spread: &mut Spread) -> Flow4 {
+    pub(super) fn draw(&self, rng: &mut Xorshift) -> Flow4 {
         let address = |(address, len): (u32, u8), random: u64| {
             let drawn = address | random as u32 & below(len);
             if len < 8 { unicast(drawn) } else { drawn }
@@ -206,12 +206,10 @@ impl Tuple {
             low + (random % (u64::from(high - low) + 1)) as u16
         };
         Flow4 {
-            src: address(self.src, spread.next() >> 7),
-            dst: address(self.dst, spread.next() >> 7),
-            ports: (port(self.sport, spread.next() >> 7), port(self.dport, spread.next() >> 7)),
-            protocol: self
-                .protocol
-                .unwrap_or([l4::TCP, l4::UDP][(spread.next() >> 9) as usize & 1]),
+            src: address(self.src, rng.next() >> 7),
+            dst: address(self.dst, rng.next() >> 7),
+            ports: (port(self.sport, rng.next() >> 7), port(self.dport, rng.next() >> 7)),
+            protocol: self.protocol.unwrap_or([l4::TCP, l4::UDP][(rng.next() >> 9) as usize & 1]),
         }
     }
 }
@@ -233,9 +231,9 @@ mod tests {
 
     #[test]
     fn drawn_flows_match() {
-        let mut spread = Spread::new(5);
+        let mut rng = Xorshift::new(5);
         for tuple in mixed(300).iter().chain(&uniform(50)) {
-            let flow = tuple.draw(&mut spread);
+            let flow = tuple.draw(&mut rng);
             let outside = tuple.src.1 < 8 || tuple.dst.1 < 8;
             assert!(tuple.has(&flow) || outside, "{tuple:?} {flow:?}");
         }

@@ -16,7 +16,7 @@ use super::Figures;
 use super::rules::{ANYTHING, unicast};
 use super::testbed::{self, Trace};
 use crate::bench::Bench;
-use crate::frames::{Flow4, Spread};
+use crate::frames::{Flow4, Xorshift};
 use crate::stats::Summary;
 
 /// Addresses in the set.
@@ -46,10 +46,10 @@ pub(super) const STEPS: u64 = (RUNS + ROUNDS) as u64;
 
 /// `count` different random addresses.
 fn addresses(count: usize) -> Vec<u32> {
-    let mut spread = Spread::new(0x5e75);
+    let mut rng = Xorshift::new(0x5e75);
     let mut all: Vec<u32> = Vec::with_capacity(count + count / 64);
     while all.len() < count {
-        all.extend((all.len()..count).map(|_| unicast((spread.next() >> 16) as u32)));
+        all.extend((all.len()..count).map(|_| unicast((rng.next() >> 16) as u32)));
         all.sort_unstable();
         all.dedup();
     }
@@ -63,14 +63,14 @@ pub(super) fn under(
     flows: usize,
 ) -> Result<(Bench, Arc<LiveSet>), String> {
     let addresses = addresses(count);
-    let mut spread = Spread::new(0xf10e);
+    let mut rng = Xorshift::new(0xf10e);
     let mut flow = || {
-        let mut flow = ANYTHING.draw(&mut spread);
+        let mut flow = ANYTHING.draw(&mut rng);
         match trace {
-            Trace::Random => flow.src = addresses[(spread.next() >> 11) as usize % count],
+            Trace::Random => flow.src = addresses[(rng.next() >> 11) as usize % count],
             Trace::Miss => {
                 while addresses.binary_search(&flow.src).is_ok() {
-                    flow = ANYTHING.draw(&mut spread);
+                    flow = ANYTHING.draw(&mut rng);
                 }
             }
         }
@@ -104,9 +104,9 @@ struct Order {
 }
 
 /// Ends the changing thread when dropped, even if the forwarding one panics.
-struct EndAtLast<'a>(&'a Order);
+struct EndOnDrop<'a>(&'a Order);
 
-impl Drop for EndAtLast<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop.store(true, Release);
     }
@@ -119,7 +119,7 @@ pub(super) fn measure(figures: &mut Figures, bar: &ProgressBar) -> Result<(), St
     let order = Order::default();
     let (measured, changed) = thread::scope(|scope| {
         let changes = scope.spawn(|| change(&set, &order));
-        let end = EndAtLast(&order);
+        let end = EndOnDrop(&order);
         let measured = forward(&mut bench, &order, bar);
         drop(end);
         (measured, changes.join())
@@ -170,7 +170,7 @@ fn forward(bench: &mut Bench, order: &Order, bar: &ProgressBar) -> [Vec<f64>; 3]
 /// Adds addresses and removes those added first, as ordered, until the end. No packet has such an
 /// address as source, so every packet is forwarded.
 fn change(set: &LiveSet, order: &Order) -> Result<(), LiveSetError> {
-    let mut spread = Spread::new(0xadd5);
+    let mut rng = Xorshift::new(0xadd5);
     let mut there = VecDeque::new();
     while !order.stop.load(Acquire) {
         let rate = order.rate.load(Acquire);
@@ -180,7 +180,7 @@ fn change(set: &LiveSet, order: &Order) -> Result<(), LiveSetError> {
         }
         let start = Instant::now();
         // Class E: no packet and no address of the set is from there.
-        let mut address = || u128::from(0xf000_0000 | spread.next() as u32 >> 4);
+        let mut address = || u128::from(0xf000_0000 | rng.next() as u32 >> 4);
         let mut batch: Vec<_> = (0..BATCH).map(|_| address()).map(|one| (one, one)).collect();
         // An address that is already present is no change, and would be removed twice.
         batch.retain(|(one, _)| !set.covers(*one));

@@ -11,7 +11,7 @@ use tollway_dataplane::wire::eth::ethertype;
 
 use super::rules::{self, ANYTHING, Tuple};
 use crate::bench::Bench;
-use crate::frames::{self, Flow4, Source, Spread};
+use crate::frames::{self, Flow4, Source, Xorshift};
 
 /// Kinds of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,21 +71,21 @@ pub(super) fn filter(tuples: &[Tuple]) -> Result<Arc<Filter>, String> {
 
 /// `count` flows for rules.
 pub(super) fn flows(tuples: &[Tuple], trace: Trace, count: usize) -> Vec<Flow4> {
-    let mut spread = Spread::new(0xf10e);
+    let mut rng = Xorshift::new(0xf10e);
     let mut flow = || match trace {
         Trace::Random => {
             let tuple = match tuples.len() {
                 0 => ANYTHING,
-                rules => tuples[(spread.next() >> 11) as usize % rules],
+                rules => tuples[(rng.next() >> 11) as usize % rules],
             };
-            tuple.draw(&mut spread)
+            tuple.draw(&mut rng)
         }
         // Most random packets match only the last rule; in lists that end with wide rules they hit
         // those.
         Trace::Miss => (0..64)
-            .map(|_| ANYTHING.draw(&mut spread))
+            .map(|_| ANYTHING.draw(&mut rng))
             .find(|flow| !tuples.iter().any(|tuple| tuple.has(flow)))
-            .unwrap_or_else(|| ANYTHING.draw(&mut spread)),
+            .unwrap_or_else(|| ANYTHING.draw(&mut rng)),
     };
     (0..count).map(|_| flow()).collect()
 }

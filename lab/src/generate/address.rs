@@ -110,17 +110,17 @@ impl fmt::Display for Range {
     }
 }
 
-/// Refuses destinations that tests must not use. `apart` says that this is a separate network
+/// Refuses destinations that tests must not use. `own_namespace` says that this is a separate network
 /// namespace.
 ///
 /// # Errors
 /// The range is not loopback, not for benchmarks, and not private where private networks are
 /// allowed.
-pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
+pub fn allow(range: Range, own_namespace: bool) -> Result<(), Error> {
     let among = |networks: &[&str]| {
         networks.iter().any(|network| network.parse().is_ok_and(|known: Range| known.has(range)))
     };
-    if among(&OPEN) || (apart && among(&PRIVATE)) {
+    if among(&OPEN) || (own_namespace && among(&PRIVATE)) {
         return Ok(());
     }
     let what = format!(
@@ -140,14 +140,14 @@ pub fn allow(range: Range, apart: bool) -> Result<(), Error> {
 ///
 /// # Errors
 /// As for [`allow`].
-pub fn allow_source(range: Range, apart: bool) -> Result<(), Error> {
-    allow(range, apart)
+pub fn allow_source(range: Range, own_namespace: bool) -> Result<(), Error> {
+    allow(range, own_namespace)
         .map_err(|error| Error { what: format!("the source {}", error.what), ..error })
 }
 
 /// Whether this process is in another network namespace than process 1.
 #[must_use]
-pub fn is_apart() -> bool {
+pub fn has_own_namespace() -> bool {
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net"));
     match (namespace("1"), namespace("thread-self")) {
         (Ok(first), Ok(own)) => first != own,
@@ -190,8 +190,8 @@ mod tests {
         for closed in
             ["198.17.255.255-198.18.0.1", "198.20.0.0", "8.8.8.8", "2001:2:1::", "0.0.0.0/0"]
         {
-            for apart in [false, true] {
-                let error = allow(range(closed), apart).unwrap_err();
+            for own_namespace in [false, true] {
+                let error = allow(range(closed), own_namespace).unwrap_err();
                 assert!(error.usage && error.remedy.contains("--i-know"), "{error}");
             }
         }

@@ -10,7 +10,7 @@ pub struct SendRate {
     ns_per_1024: u64,
     start_ns: u64,
     sent: u64,
-    away_ns: u64,
+    off_cpu_ns: u64,
 }
 
 /// Nanoseconds between 1,024 frames at a rate; 0 without a rate, which means as fast as possible.
@@ -23,7 +23,7 @@ impl SendRate {
     /// Starts now.
     #[must_use]
     pub fn new(pps: Option<f64>, now_ns: u64) -> Self {
-        Self { ns_per_1024: ns_per_1024(pps), start_ns: now_ns, sent: 0, away_ns: 0 }
+        Self { ns_per_1024: ns_per_1024(pps), start_ns: now_ns, sent: 0, off_cpu_ns: 0 }
     }
 
     /// The number of frames that are due, limited to `most`.
@@ -38,15 +38,15 @@ impl SendRate {
         let late_ns = (u128::from(behind) * u128::from(self.ns_per_1024)) >> 10;
         if late_ns > u128::from(FORGIVEN_NS) && behind > most as u64 {
             self.start_ns += late_ns as u64;
-            self.away_ns += late_ns as u64;
+            self.off_cpu_ns += late_ns as u64;
         }
         behind.min(most as u64) as usize
     }
 
     /// The total time that was skipped because the sender had no processor, ns.
     #[must_use]
-    pub const fn away_ns(&self) -> u64 {
-        self.away_ns
+    pub const fn off_cpu_ns(&self) -> u64 {
+        self.off_cpu_ns
     }
 
     /// Counts sent frames.
@@ -94,6 +94,6 @@ mod tests {
             sent += due;
         }
         assert!(sent < 300, "{sent}");
-        assert!((49_000_000..50_100_000).contains(&pace.away_ns()), "{}", pace.away_ns());
+        assert!((49_000_000..50_100_000).contains(&pace.off_cpu_ns()), "{}", pace.off_cpu_ns());
     }
 }

@@ -7,7 +7,7 @@ use tollway_dataplane::wire::checksum;
 
 use super::address::Range;
 use super::{Error, mark};
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -183,7 +183,7 @@ fn flows(spec: &Spec) -> Vec<Flow> {
     let ranges = Ranges::of(spec);
     let all = ranges.counts.iter().fold(1_u128, |all, count| all.saturating_mul(*count));
     let wanted = spec.flows.unwrap_or(usize::try_from(all.min(1024)).unwrap_or(1));
-    let mut spread = Spread::seeded(spec.seed);
+    let mut rng = Xorshift::seeded(spec.seed);
     if all <= wanted as u128 {
         // If there are fewer than wanted, they repeat.
         return (0..wanted as u128).map(|number| ranges.flow(number)).collect();
@@ -192,14 +192,14 @@ fn flows(spec: &Spec) -> Vec<Flow> {
         // Drawing until a flow is new would take long towards the end, so shuffle as far as needed.
         let mut numbers: Vec<u128> = (0..all).collect();
         for at in 0..wanted {
-            let other = at + (spread.next() % (numbers.len() - at) as u64) as usize;
+            let other = at + (rng.next() % (numbers.len() - at) as u64) as usize;
             numbers.swap(at, other);
         }
         return numbers[..wanted].iter().map(|number| ranges.flow(*number)).collect();
     }
     let (mut seen, mut flows) = (HashSet::with_capacity(wanted), Vec::with_capacity(wanted));
     while flows.len() < wanted {
-        let flow = ranges.draw(&mut spread);
+        let flow = ranges.draw(&mut rng);
         if seen.insert(flow) {
             flows.push(flow);
         }
@@ -230,8 +230,8 @@ impl<'a> Ranges<'a> {
     }
 
     /// A random flow.
-    fn draw(&self, spread: &mut Spread) -> Flow {
-        let mut wide = || u128::from(spread.next()) << 64 | u128::from(spread.next());
+    fn draw(&self, rng: &mut Xorshift) -> Flow {
+        let mut wide = || u128::from(rng.next()) << 64 | u128::from(rng.next());
         self.made(self.counts.map(|count| wide() % count))
     }
 

@@ -26,7 +26,7 @@ const TURN_NS: u64 = 10_000_000;
 #[derive(Clone, Debug)]
 pub enum Writer {
     /// The generator's own frames.
-    Made(Box<Filler>),
+    Generated(Box<Filler>),
     /// A capture's frames, repeated.
     Replay {
         /// The capture's frames.
@@ -39,17 +39,17 @@ pub enum Writer {
 impl Writer {
     fn fill(&mut self, umem: &mut Umem, frames: &mut [Descriptor], now_ns: u64) -> usize {
         match self {
-            Self::Made(filler) => filler.fill(umem, frames, now_ns),
+            Self::Generated(filler) => filler.fill(umem, frames, now_ns),
             Self::Replay { frames: captured, at } => {
-                let mut made = 0;
+                let mut written = 0;
                 for frame in frames {
                     let Some(bytes) = captured.get(*at) else { break };
                     let Some(stored) = umem.store(bytes) else { break };
                     *frame = stored;
                     *at = if *at + 1 == captured.len() { 0 } else { *at + 1 };
-                    made += 1;
+                    written += 1;
                 }
-                made
+                written
             }
         }
     }
@@ -78,7 +78,7 @@ pub struct Sent {
     /// Duration in ns.
     pub ns: u64,
     /// The part of it in which the sender lost its processor for too long to catch up.
-    pub away_ns: u64,
+    pub off_cpu_ns: u64,
 }
 
 impl Sent {
@@ -99,7 +99,7 @@ impl Sent {
     /// Frames per second while it was sending.
     #[must_use]
     pub fn offered_pps(&self) -> f64 {
-        match self.ns.saturating_sub(self.away_ns) {
+        match self.ns.saturating_sub(self.off_cpu_ns) {
             0 => 0.0,
             ns => self.frames as f64 * 1e9 / ns as f64,
         }
@@ -107,8 +107,8 @@ impl Sent {
 
     /// The share of the time in which it was not sending.
     #[must_use]
-    pub fn away(&self) -> f64 {
-        self.away_ns as f64 / self.ns.max(1) as f64
+    pub fn off_cpu(&self) -> f64 {
+        self.off_cpu_ns as f64 / self.ns.max(1) as f64
     }
 }
 
@@ -149,19 +149,19 @@ pub fn send<P: Port + ?Sized>(
                 refused_ns = 0;
             }
         }
-        let taken = port.transmit(umem, &frames[first..last]);
-        if taken > 0 {
-            sent.frames += taken as u64;
+        let accepted = port.transmit(umem, &frames[first..last]);
+        if accepted > 0 {
+            sent.frames += accepted as u64;
             sent.bytes +=
-                frames[first..first + taken].iter().map(|f| u64::from(f.len)).sum::<u64>();
-            pace.note(taken);
-            first += taken;
+                frames[first..first + accepted].iter().map(|f| u64::from(f.len)).sum::<u64>();
+            pace.note(accepted);
+            first += accepted;
         } else {
             // With nothing to send, let the port reclaim what it has sent.
             discard(port, umem, &mut burst);
         }
         let before = std::mem::replace(&mut now, monotonic_ns());
-        if taken > 0 {
+        if accepted > 0 {
             (last_ns, refused_ns) = (now, 0);
         } else {
             refused_ns += (now - before).min(TURN_NS);
@@ -172,7 +172,7 @@ pub fn send<P: Port + ?Sized>(
         }
     }
     umem.free_all(frames[first..last].iter().map(|frame| frame.addr));
-    (sent.ns, sent.away_ns) = (last_ns - start, pace.away_ns());
+    (sent.ns, sent.off_cpu_ns) = (last_ns - start, pace.off_cpu_ns());
     sent.take_back(drain(port, umem, own));
     Ok(sent)
 }
@@ -180,7 +180,7 @@ pub fn send<P: Port + ?Sized>(
 fn refused(sent: u64) -> Error {
     Error::failed(
         format!("the device takes no frames: none for a second, after {sent}"),
-        "Look whether it is up and leads somewhere (`ip -details link`)",
+        "Check that it is up and that its peer exists (`ip -details link`)",
     )
 }
 
@@ -249,7 +249,7 @@ impl Port for Memory {
 
     #[inline]
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
-        let taken = self.port.transmit(umem, frames);
+        let accepted = self.port.transmit(umem, frames);
         if let Some(tracker) = &mut self.tracker {
             let now = monotonic_ns();
             for frame in self.port.sent() {
@@ -258,7 +258,7 @@ impl Port for Memory {
         }
         umem.free_all(self.port.sent().iter().map(|frame| -> FrameAddr { frame.addr }));
         self.port.clear();
-        taken
+        accepted
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     fn writer(spec: &Spec) -> Writer {
-        Writer::Made(Box::new(Filler::new(Plan::new(spec).unwrap(), 9, 0)))
+        Writer::Generated(Box::new(Filler::new(Plan::new(spec).unwrap(), 9, 0)))
     }
 
     fn task() -> Task {
@@ -282,7 +282,7 @@ mod tests {
         fn receive(&mut self, _: &mut Umem, _: &mut Burst) {}
 
         fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
-            let mut taken = 0;
+            let mut accepted = 0;
             for frame in frames.iter().take(5) {
                 self.1 += 1;
                 match self.1 % 10 {
@@ -296,9 +296,9 @@ mod tests {
                         self.0.transmit(umem, &[*frame]);
                     }
                 }
-                taken += 1;
+                accepted += 1;
             }
-            taken
+            accepted
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let mut send =
             || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
         let sent = send().unwrap();
-        // A machine that takes the processor away for long reduces the number, and never increases
+        // A machine that withdraws the processor for long reduces the number, and never increases
         // it.
         assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
         assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
@@ -365,36 +365,36 @@ mod tests {
     /// A port that accepts `room` frames, sends one at each receive, and keeps the last ones for
     /// ever.
     struct Ring {
-        taken: Vec<Descriptor>,
+        accepted: Vec<Descriptor>,
         room: usize,
         keeps: usize,
     }
 
     impl Port for Ring {
         fn receive(&mut self, umem: &mut Umem, _: &mut Burst) {
-            if self.taken.len() > self.keeps {
-                umem.free(self.taken.remove(0).addr);
+            if self.accepted.len() > self.keeps {
+                umem.free(self.accepted.remove(0).addr);
             }
         }
 
         fn transmit(&mut self, _: &mut Umem, frames: &[Descriptor]) -> usize {
-            let taken = frames.len().min(self.room - self.taken.len());
-            self.taken.extend_from_slice(&frames[..taken]);
-            taken
+            let accepted = frames.len().min(self.room - self.accepted.len());
+            self.accepted.extend_from_slice(&frames[..accepted]);
+            accepted
         }
     }
 
     #[test]
     fn a_port_that_takes_nothing_is_an_error() {
         let mut umem = Umem::new(64, 2048).unwrap();
-        let mut port = Ring { taken: Vec::new(), room: 8, keeps: 8 };
+        let mut port = Ring { accepted: Vec::new(), room: 8, keeps: 8 };
         let stop = AtomicBool::new(false);
         let error = send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).unwrap_err();
         assert!(!error.usage && error.what.contains("after 8"), "{error}");
         assert_eq!(umem.available(), 56);
         // The same for a port that never returns its frames.
         let mut umem = Umem::new(8, 2048).unwrap();
-        let mut port = Ring { taken: Vec::new(), room: 64, keeps: 64 };
+        let mut port = Ring { accepted: Vec::new(), room: 64, keeps: 64 };
         assert!(send(&mut port, &mut umem, &mut writer(&spec()), task(), &stop).is_err());
     }
 
@@ -414,7 +414,7 @@ mod tests {
         let task = Task { count: Some(40), ..task() };
         for (keeps, expected) in [(0, 40), (5, 35)] {
             let mut umem = Umem::new(64, 2048).unwrap();
-            let mut port = Ring { taken: Vec::new(), room: 64, keeps };
+            let mut port = Ring { accepted: Vec::new(), room: 64, keeps };
             let sent = send(&mut port, &mut umem, &mut writer(&spec()), task, &stop).unwrap();
             assert_eq!((sent.frames, sent.bytes), (expected, expected * 60));
             assert_eq!(umem.available(), 64 - keeps);

@@ -7,12 +7,16 @@ use super::plan::MAX_LEN;
 use super::{Error, Traffic};
 
 /// Accepts a capture's frames. `anywhere` says that the user is responsible for their addresses,
-/// and `apart` that this is a separate network namespace.
+/// and `own_namespace` that this is a separate network namespace.
 ///
 /// # Errors
 /// There is no frame, or one is too long, has a destination or source that tests must not use, or
 /// is neither IP nor ARP, so that this cannot be determined.
-pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traffic, Error> {
+pub fn traffic(
+    frames: Vec<Vec<u8>>,
+    anywhere: bool,
+    own_namespace: bool,
+) -> Result<Traffic, Error> {
     if frames.is_empty() {
         return Err(Error::usage("the capture has no frame", "Name one that has"));
     }
@@ -25,7 +29,7 @@ pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traf
             return Err(Error::usage(what, remedy));
         }
         if !anywhere {
-            look(frame, apart).map_err(|error| Error {
+            look(frame, own_namespace).map_err(|error| Error {
                 what: format!("frame {} of the capture: {}", index + 1, error.what),
                 ..error
             })?;
@@ -35,7 +39,7 @@ pub fn traffic(frames: Vec<Vec<u8>>, anywhere: bool, apart: bool) -> Result<Traf
 }
 
 /// Refuses a frame whose addresses tests must not use, or cannot be determined.
-fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
+fn look(frame: &[u8], own_namespace: bool) -> Result<(), Error> {
     let two = |at: usize| frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = 12;
     while matches!(two(at), Some(0x8100 | 0x88a8)) {
@@ -51,8 +55,8 @@ fn look(frame: &[u8], apart: bool) -> Result<(), Error> {
         None => None,
     };
     let Some([from, to]) = addresses else { return odd("it ends within its headers".to_owned()) };
-    allow(Range::one(to), apart)?;
-    allow_source(Range::one(from), apart)
+    allow(Range::one(to), own_namespace)?;
+    allow_source(Range::one(from), own_namespace)
 }
 
 /// Two consecutive addresses.

@@ -144,7 +144,7 @@ impl Traffic {
     fn writer(&self, run: u8, thread: usize) -> Writer {
         match self {
             Self::Made(plan) => {
-                Writer::Made(Box::new(Filler::new(plan.clone(), run, thread as u8)))
+                Writer::Generated(Box::new(Filler::new(plan.clone(), run, thread as u8)))
             }
             Self::Replay(frames) => Writer::Replay { frames: frames.clone(), at: 0 },
         }

@@ -19,7 +19,7 @@ const LEAST_PPS: f64 = 100.0;
 /// A trial proves nothing about a rate if the sender reached less than this share of it.
 const KEPT: f64 = 0.97;
 /// A trial also proves nothing if its sender had no processor for more than this share of the time.
-const AWAY: f64 = 0.5;
+const MOST_OFF_CPU: f64 = 0.5;
 /// Attempts of such a trial before it counts as the sender's own limit.
 const AGAIN: usize = 3;
 /// The least factor by which an unproven end of the range moves.
@@ -35,7 +35,7 @@ pub struct Trial {
     /// Rate of sending in frames per second, while the sender had its processor.
     pub sent_pps: f64,
     /// The share of the time in which it had none.
-    pub away: f64,
+    pub off_cpu: f64,
     /// Latency of the frames, ns.
     pub latency: Histogram<u64>,
 }
@@ -87,7 +87,7 @@ pub struct SearchResult {
     /// The trial at the passing rate.
     pub trial: Option<Trial>,
     /// Whether the limit is the sender's own, or the configured one, and not the path's.
-    pub is_senders: bool,
+    pub is_senders_limit: bool,
     /// Whether the time was sufficient. If not, the rate may rest on short trials only.
     pub is_precise: bool,
     /// Number of trials.
@@ -101,9 +101,10 @@ pub struct SearchResult {
 pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult>, Error> {
     check(options)?;
     let end = Instant::now() + options.within;
-    let all_out = path.trial(options.most_pps, options.trial)?;
-    let most = options.most_pps.unwrap_or(all_out.sent_pps).min(all_out.sent_pps).max(LEAST_PPS);
-    let arrived = all_out.sent_pps * (1.0 - all_out.loss());
+    let full_speed = path.trial(options.most_pps, options.trial)?;
+    let most =
+        options.most_pps.unwrap_or(full_speed.sent_pps).min(full_speed.sent_pps).max(LEAST_PPS);
+    let arrived = full_speed.sent_pps * (1.0 - full_speed.loss());
     let mut order: Vec<_> = (0..options.losses.len()).collect();
     order.sort_by(|a, b| options.losses[*b].total_cmp(&options.losses[*a]));
     let mut found: Vec<Option<SearchResult>> = vec![None; options.losses.len()];
@@ -114,8 +115,9 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult
         let left = end.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(options.losses.len() - done).unwrap_or(u32::MAX).max(1);
         let end = Instant::now() + share;
-        let mut hunt = Hunt { path, options, allowed: options.losses[index], end, most, trials: 0 };
-        let one = hunt.run(start)?;
+        let mut search =
+            LossSearch { path, options, allowed: options.losses[index], end, most, trials: 0 };
+        let one = search.run(start)?;
         // If no rate passed, all that is known is one that failed.
         start = if one.pps > 0.0 { one.pps } else { start.min(one.too_much_pps) };
         start = start.clamp(LEAST_PPS, most);
@@ -127,7 +129,7 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult
 fn check(options: &Options) -> Result<(), Error> {
     if options.losses.is_empty() || options.losses.iter().any(|loss| !(0.0..1.0).contains(loss)) {
         let remedy = "Say --loss with shares from 0 to less than 1, such as 0 and 0.005";
-        return Err(Error::usage("that is no ratio of loss", remedy));
+        return Err(Error::usage("the ratio of loss is out of range", remedy));
     }
     if options.trial.is_zero() || options.within < options.trial {
         let what = "the time is too short for one trial";
@@ -135,19 +137,19 @@ fn check(options: &Options) -> Result<(), Error> {
     }
     if !(1e-4..=0.5).contains(&options.precision) {
         return Err(Error::usage(
-            "that is no precision",
+            "the precision is out of range",
             "Say --precision with a share from 0.0001 to 0.5",
         ));
     }
     if options.most_pps.is_some_and(|pps| pps < LEAST_PPS) {
         let remedy = format!("Say --most with {LEAST_PPS} frames a second or more");
-        return Err(Error::usage("no rate so low is looked for", remedy));
+        return Err(Error::usage("the highest rate to try is too low", remedy));
     }
     Ok(())
 }
 
 /// The search for one ratio.
-struct Hunt<'a> {
+struct LossSearch<'a> {
     path: &'a mut dyn Path,
     options: &'a Options,
     allowed: f64,
@@ -171,7 +173,7 @@ struct Bounds {
     /// The lowest failing rate.
     high: f64,
     /// Whether that is the sender's own limit.
-    is_senders: bool,
+    is_senders_limit: bool,
     /// The rate to try next.
     next: f64,
 }
@@ -188,7 +190,7 @@ impl Bounds {
     }
 }
 
-impl Hunt<'_> {
+impl LossSearch<'_> {
     fn run(&mut self, start: f64) -> Result<SearchResult, Error> {
         let mut short = self.approach(start, SHORT)?;
         let begin = if short.passing.is_empty() { short.next } else { short.low() };
@@ -199,7 +201,7 @@ impl Hunt<'_> {
             short.passing.retain(|(pps, _)| *pps < whole.high);
             whole.passing = short.passing;
         } else if whole.high > self.most && short.high > whole.low() {
-            (whole.high, whole.is_senders) = (short.high, short.is_senders);
+            (whole.high, whole.is_senders_limit) = (short.high, short.is_senders_limit);
         }
         let low = whole.low();
         Ok(SearchResult {
@@ -207,7 +209,7 @@ impl Hunt<'_> {
             pps: low,
             too_much_pps: whole.high,
             trial: whole.passing.pop().map(|(_, trial)| trial),
-            is_senders: whole.is_senders,
+            is_senders_limit: whole.is_senders_limit,
             is_precise,
             trials: self.trials,
         })
@@ -218,19 +220,19 @@ impl Hunt<'_> {
     fn approach(&mut self, start: f64, parts: u32) -> Result<Bounds, Error> {
         let (time, precision) = (self.options.trial / parts, self.options.precision);
         let high = self.most * STRIDE;
-        let mut known = Bounds { passing: Vec::new(), high, is_senders: false, next: start };
+        let mut known = Bounds { passing: Vec::new(), high, is_senders_limit: false, next: start };
         let mut stride = 1.0 + precision.max(STRIDE - 1.0) / 4.0;
-        let mut owed = parts == 1;
-        while owed || (!known.is_close(precision) && !self.is_late()) {
-            owed = false;
+        let mut must_try = parts == 1;
+        while must_try || (!known.is_close(precision) && !self.is_late()) {
+            must_try = false;
             let at = known.next;
             match self.attempt(at, time)? {
                 Outcome::Passes(trial) => known.passing.push((at, trial)),
-                Outcome::Fails => (known.high, known.is_senders) = (at, false),
-                Outcome::Beyond => (known.high, known.is_senders) = (at, true),
+                Outcome::Fails => (known.high, known.is_senders_limit) = (at, false),
+                Outcome::Beyond => (known.high, known.is_senders_limit) = (at, true),
             }
             if known.low() >= self.most {
-                (known.high, known.is_senders) = (self.most, true);
+                (known.high, known.is_senders_limit) = (self.most, true);
                 break;
             }
             if known.high <= LEAST_PPS {
@@ -261,7 +263,7 @@ impl Hunt<'_> {
             if trial.loss() > self.allowed {
                 return Ok(Outcome::Fails);
             }
-            if trial.sent_pps >= pps * KEPT && trial.away <= AWAY {
+            if trial.sent_pps >= pps * KEPT && trial.off_cpu <= MOST_OFF_CPU {
                 return Ok(Outcome::Passes(trial));
             }
             if self.is_late() {

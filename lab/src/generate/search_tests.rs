@@ -27,7 +27,7 @@ impl Path for Formula {
         let sent_pps = pps.unwrap_or(f64::MAX).min(self.most);
         let sent = (sent_pps * time.as_secs_f64()) as u64;
         let lost = (sent as f64 * (self.loss)(sent_pps)).ceil() as u64;
-        Ok(Trial { sent, received: sent - lost, sent_pps, away: 0.0, latency: latencies() })
+        Ok(Trial { sent, received: sent - lost, sent_pps, off_cpu: 0.0, latency: latencies() })
     }
 }
 
@@ -53,7 +53,7 @@ fn rates_are_found_within_the_precision() {
     for (found, expected) in found.iter().zip([1e6, 1e6 / 0.995, 1e6 / 0.9]) {
         assert!(found.pps <= expected * 1.0001, "{} of {expected}", found.pps);
         assert!(found.pps >= expected / 1.006, "{} of {expected}", found.pps);
-        assert!(found.is_precise && !found.is_senders && found.too_much_pps > found.pps);
+        assert!(found.is_precise && !found.is_senders_limit && found.too_much_pps > found.pps);
     }
     assert!(path.trials < 60, "{}", path.trials);
 }
@@ -67,7 +67,7 @@ fn slow_and_fast_paths_are_found_too() {
     assert!((found[0].pps / 20_000.0 - 1.0).abs() < 0.006, "{}", found[0].pps);
     let mut path = Formula { loss: |_| 0.0, most: 4e6, trials: 0 };
     let found = search(&mut path, &options(&[0.0])).unwrap();
-    assert!((found[0].pps / 4e6 - 1.0).abs() < 1e-6 && found[0].is_senders);
+    assert!((found[0].pps / 4e6 - 1.0).abs() < 1e-6 && found[0].is_senders_limit);
     assert!(path.trials < 6, "{}", path.trials);
     let mut path = Formula { loss: |_| 1.0, most: 4e6, trials: 0 };
     let found = search(&mut path, &options(&[0.5])).unwrap();
@@ -80,7 +80,7 @@ fn a_limit_that_was_set_is_kept() {
     let mut path = Formula { loss: knee, most: 5e6, trials: 0 };
     let limited = Options { most_pps: Some(300_000.0), ..options(&[0.0]) };
     let found = search(&mut path, &limited).unwrap();
-    assert!((found[0].pps - 300_000.0).abs() < 1.0 && found[0].is_senders);
+    assert!((found[0].pps - 300_000.0).abs() < 1.0 && found[0].is_senders_limit);
 }
 
 #[test]
@@ -228,7 +228,7 @@ impl Path for Routed {
         let counts = tracker.counts();
         assert_eq!((counts.duplicates, counts.reordered), (0, 0));
         let latency = tracker.latency().clone();
-        Ok(Trial { sent, received: counts.arrived(), sent_pps, away: 0.0, latency })
+        Ok(Trial { sent, received: counts.arrived(), sent_pps, off_cpu: 0.0, latency })
     }
 }
 
@@ -268,7 +268,7 @@ fn the_limit_of_a_real_path_is_found() {
     let found = search(&mut path, &options).unwrap();
     for (found, expected) in found.iter().zip([limit, limit / 0.9]) {
         assert!((0.989..1.001).contains(&(found.pps / expected)), "{} of {expected}", found.pps);
-        assert!(found.is_precise && !found.is_senders);
+        assert!(found.is_precise && !found.is_senders_limit);
         assert!(found.trial.as_ref().unwrap().latency.len() > 10_000);
     }
 }

@@ -85,7 +85,7 @@ impl Path for Wire<'_> {
             sent: frames,
             received,
             sent_pps: sent.iter().map(Sent::offered_pps).sum(),
-            away: sent.iter().map(Sent::away).fold(0.0, f64::max),
+            off_cpu: sent.iter().map(Sent::off_cpu).fold(0.0, f64::max),
             latency,
         })
     }
@@ -193,7 +193,7 @@ fn row(size: usize, wire_bytes: f64, found: &SearchResult) -> Row {
         too_much_mpps: found.too_much_pps / 1e6,
         loss_ratio: found.trial.as_ref().map(Trial::loss),
         latency_us: latency,
-        is_senders_limit: found.is_senders,
+        is_senders_limit: found.is_senders_limit,
         is_precise: found.is_precise,
         trials: found.trials,
     }

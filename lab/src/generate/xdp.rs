@@ -134,13 +134,13 @@ impl Stream {
     pub fn start(self, cpu: usize) -> Result<Sending, Error> {
         let Self { ebpf, progress, frame, task } = self;
         let start = Instant::now();
-        let hurries = task.pps.is_some() && sys::processors().len() > 1;
+        let is_urgent = task.pps.is_some() && sys::processors().len() > 1;
         let prepare = move || {
             sys::pin(&[cpu])?;
-            if hurries {
+            if is_urgent {
                 // Only a thread that is not preempted keeps its rate. Real-time scheduling would
                 // preempt it for 50 ms of each second.
-                let _ = sys::insist();
+                let _ = sys::set_highest_nice();
             }
             Ok(())
         };
@@ -178,8 +178,8 @@ impl Sending {
         let failed = |error| Error::failed(format!("the generator's count: {error}"), "Try again");
         let [frames, start_ns, first_ns, last_ns, bytes, ..] =
             self.progress.get(&0, 0).map_err(failed)?;
-        let away_ns = start_ns.saturating_sub(first_ns);
-        Ok(Sent { frames, bytes, ns: last_ns.saturating_sub(first_ns), away_ns })
+        let off_cpu_ns = start_ns.saturating_sub(first_ns);
+        Ok(Sent { frames, bytes, ns: last_ns.saturating_sub(first_ns), off_cpu_ns })
     }
 
     /// Whether the stream has finished its task.

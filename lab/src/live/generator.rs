@@ -50,7 +50,9 @@ impl Generator {
         let (ebpf, progress) = host.run(move || load(stream))??;
         let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
         // The host starts the thread, so that it is in the host's namespaces.
-        let start = move || Runner::start(ebpf, "generator", frame, BATCH, program::lead);
+        let start = move || {
+            Runner::start(ebpf, "generator", frame, BATCH, program::run_on_generator_processor)
+        };
         Ok(Self { progress, runner: host.run(start)?? })
     }
 

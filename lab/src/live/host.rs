@@ -21,18 +21,18 @@ pub(super) struct Host {
 impl Host {
     /// Creates a host.
     pub(super) fn new(name: &'static str) -> Result<Self, String> {
-        let (jobs, todo) = channel::<Job>();
-        let (ready, made) = channel();
+        let (jobs, received_jobs) = channel::<Job>();
+        let (ready, entered) = channel();
         let work = move || {
             let _ = ready.send(enter_namespaces().map(|()| sys::thread_id()));
-            while let Ok(job) = todo.recv() {
+            while let Ok(job) = received_jobs.recv() {
                 job();
             }
         };
         let thread = std::thread::Builder::new().name(format!("host {name}")).spawn(work);
         thread.map_err(|error| format!("no thread can be started: {error}"))?;
         let gone = |_| "a host's thread has ended".to_owned();
-        let thread = made.recv().map_err(gone)??;
+        let thread = entered.recv().map_err(gone)??;
         let host = Self { name, jobs, thread };
         host.sh("ip link set lo up")?;
         Ok(host)

@@ -6,47 +6,52 @@ use super::ping::{Answers, Pings, Plan};
 use super::program::{self, Setup, Tollway};
 use super::rates::Row;
 use super::topology::Topology;
-use super::{Options, Places};
+use super::{Options, Topologies};
 use crate::progress;
 use crate::report::Report;
 
 /// Rounds in which the kernel and Tollway take turns.
 const ROUNDS: u64 = 5;
 /// Two kinds of pings: in quick succession, and so far apart that all threads sleep in between.
-const SORTS: [(&str, Plan); 2] = [
+const PINGS: [(&str, Plan); 2] = [
     ("ping", Plan { count: 400, interval: Duration::from_millis(2), exact: true }),
     ("lone_ping", Plan { count: 20, interval: Duration::from_millis(50), exact: true }),
 ];
 /// Tollway's paths by name, and whether each is the XDP path.
-const WAYS: [(&str, bool); 2] = [("af_xdp", false), ("xdp", true)];
+const PATHS: [(&str, bool); 2] = [("af_xdp", false), ("xdp", true)];
 
 /// Measures, if the options select it.
 pub(super) fn measure(
-    places: &Places,
+    topologies: &Topologies,
     options: &Options,
     report: &mut Report<Row>,
 ) -> Result<(), String> {
     if !options.wants("latency") {
         return Ok(());
     }
-    let bar = progress::bar(ROUNDS * WAYS.len() as u64);
-    places.tollway.kernel_forwards(false)?;
-    for (way, xdp_path) in WAYS {
-        let setup =
-            Setup { kind: "af_xdp", xdp_path, features: false, apart: false, xdp_flows: None };
-        let tollway = Tollway::start(&places.tollway, setup, false)?;
-        let mut times = [const { [const { Vec::new() }; 2] }; SORTS.len()];
+    let bar = progress::bar(ROUNDS * PATHS.len() as u64);
+    topologies.tollway.kernel_forwards(false)?;
+    for (path, xdp_path) in PATHS {
+        let setup = Setup {
+            kind: "af_xdp",
+            xdp_path,
+            features: false,
+            own_processors: false,
+            xdp_flows: None,
+        };
+        let tollway = Tollway::start(&topologies.tollway, setup, false)?;
+        let mut times = [const { [const { Vec::new() }; 2] }; PINGS.len()];
         for _ in 0..ROUNDS {
-            for ((_, plan), [kernel, ours]) in SORTS.into_iter().zip(&mut times) {
-                kernel.extend(ping(&places.kernel, plan)?);
-                ours.extend(ping(&places.tollway, plan)?);
+            for ((_, plan), [kernel, ours]) in PINGS.into_iter().zip(&mut times) {
+                kernel.extend(ping(&topologies.kernel, plan)?);
+                ours.extend(ping(&topologies.tollway, plan)?);
             }
             bar.inc(1);
         }
         tollway.stop()?;
-        program::clear(&places.tollway)?;
-        for ((sort, _), [kernel, ours]) in SORTS.into_iter().zip(times) {
-            note(report, sort, way, kernel, ours);
+        program::clear(&topologies.tollway)?;
+        for ((pings, _), [kernel, ours]) in PINGS.into_iter().zip(times) {
+            note(report, pings, path, kernel, ours);
         }
     }
     bar.finish_and_clear();
@@ -57,9 +62,9 @@ fn ping(topology: &Topology, plan: Plan) -> Result<Answers, String> {
     Pings::start(&topology.a, plan)?.answers()
 }
 
-fn note(report: &mut Report<Row>, sort: &str, way: &str, kernel: Answers, ours: Answers) {
+fn note(report: &mut Report<Row>, pings: &str, path: &str, kernel: Answers, ours: Answers) {
     let lost = ours.iter().filter(|answer| answer.is_none()).count();
-    report.figures.insert(format!("{sort}_{way}_lost"), lost as f64);
+    report.figures.insert(format!("{pings}_{path}_lost"), lost as f64);
     let [kernel, ours] = [kernel, ours].map(|answers| {
         let mut times: Vec<_> = answers.into_iter().flatten().collect();
         times.sort_unstable();
@@ -68,7 +73,7 @@ fn note(report: &mut Report<Row>, sort: &str, way: &str, kernel: Answers, ours: 
     for percent in [50, 99] {
         let [kernel, ours] = [&kernel, &ours].map(|times| percentile_us(times, percent));
         for (who, value) in [("kernel", kernel), ("tollway", ours), ("added", ours - kernel)] {
-            report.figures.insert(format!("{sort}_{way}_{who}_p{percent}_us"), value);
+            report.figures.insert(format!("{pings}_{path}_{who}_p{percent}_us"), value);
         }
     }
 }

@@ -6,9 +6,9 @@ use super::generator::{Generator, Stream};
 use super::ping::{self, Pings, Plan};
 use super::program::{self, Setup, Tollway};
 use super::rates::Row;
-use super::sink::{Expect, Place, Sink};
+use super::sink::{Expect, Sink, SinkHook};
 use super::topology::Topology;
-use super::{Options, Places};
+use super::{Options, Topologies};
 use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
@@ -28,14 +28,26 @@ const UPGRADE_PINGS: u16 = 2000;
 const UPGRADE_AFTER: Duration = Duration::from_millis(1000);
 
 /// Both paths; only the one through user space dies with Tollway.
-const WAYS: [(&str, Setup); 2] = [
+const SETUPS: [(&str, Setup); 2] = [
     (
         "af_xdp",
-        Setup { kind: "af_xdp", xdp_path: false, features: false, apart: true, xdp_flows: None },
+        Setup {
+            kind: "af_xdp",
+            xdp_path: false,
+            features: false,
+            own_processors: true,
+            xdp_flows: None,
+        },
     ),
     (
         "xdp",
-        Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None },
+        Setup {
+            kind: "af_xdp",
+            xdp_path: true,
+            features: false,
+            own_processors: true,
+            xdp_flows: None,
+        },
     ),
 ];
 
@@ -48,27 +60,27 @@ struct Loss {
 
 /// Measures the selected parts.
 pub(super) fn measure(
-    places: &Places,
+    topologies: &Topologies,
     options: &Options,
     report: &mut Report<Row>,
 ) -> Result<(), String> {
-    let topology = &places.tollway;
+    let topology = &topologies.tollway;
     // The kernel has to take over.
     topology.kernel_forwards(true)?;
     for (name, signal) in [("kill", libc::SIGKILL), ("stop", libc::SIGSTOP)] {
         if !options.wants(name) {
             continue;
         }
-        let bar = progress::bar((WAYS.len() * options.repeat) as u64);
+        let bar = progress::bar((SETUPS.len() * options.repeat) as u64);
         let mut losses = Vec::new();
-        for (way, setup) in WAYS {
+        for (path, setup) in SETUPS {
             let mut here = Vec::new();
             for _ in 0..options.repeat {
                 let loss = die(topology, setup, signal);
-                here.push(loss.map_err(|error| format!("{name}, {way}: {error}"))?);
+                here.push(loss.map_err(|error| format!("{name}, {path}: {error}"))?);
                 bar.inc(1);
             }
-            note(report, &format!("{name}_{way}"), &here);
+            note(report, &format!("{name}_{path}"), &here);
             losses.extend(here);
         }
         bar.finish_and_clear();
@@ -103,7 +115,7 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
 /// Kills or stops Tollway with a signal while frames and pings flow.
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
-    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, place: Place::Xdp })?;
+    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp })?;
     let stream = Stream { flows: 256, vid: None, rate: Some(RATE) };
     let generator = Generator::start(&topology.a, stream)?;
     let time = BEFORE.iter().sum::<Duration>() + AFTER;
@@ -142,7 +154,7 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
 /// Replaces a running Tollway while pings flow. Returns the number of lost pings.
 fn upgrade(topology: &Topology) -> Result<usize, String> {
     // Use the user path: only there something can be lost.
-    let (_, setup) = WAYS[0];
+    let (_, setup) = SETUPS[0];
     let mut old = Tollway::start(topology, setup, false)?;
     let plan = Plan { count: UPGRADE_PINGS, interval: PING_INTERVAL, exact: false };
     let pings = Pings::start(&topology.a, plan)?;

@@ -48,7 +48,7 @@ impl Options {
 }
 
 /// The setups that forward packets.
-struct Places {
+struct Topologies {
     /// The kernel forwards.
     kernel: Topology,
     /// Tollway forwards.
@@ -69,10 +69,10 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
         return Err("network namespaces and BPF programs are only root's to make: run it as root"
             .to_owned());
     }
-    let places = Places { kernel: Topology::new()?, tollway: Topology::new()? };
+    let topologies = Topologies { kernel: Topology::new()?, tollway: Topology::new()? };
     let mut report = Report::new(Machine::probe(), Vec::new());
-    rates::measure(&places, options, &mut report)?;
-    loss::measure(&places, options, &mut report)?;
-    latency::measure(&places, options, &mut report)?;
+    rates::measure(&topologies, options, &mut report)?;
+    loss::measure(&topologies, options, &mut report)?;
+    latency::measure(&topologies, options, &mut report)?;
     Ok(report)
 }

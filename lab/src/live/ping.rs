@@ -58,7 +58,7 @@ pub(super) fn lost(answers: &Answers) -> usize {
 
 fn ping(plan: Plan) -> io::Result<Answers> {
     if plan.exact {
-        program::lead()?;
+        program::run_on_generator_processor()?;
     }
     // send(2) and recv(2) are the same for every kind of socket.
     let socket = UdpSocket::from(sys::icmp_socket()?);

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, letters};
+use super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, mac_text};
 use crate::sys;
 
 /// Path of the configuration; the host has its own /run.
@@ -29,7 +29,7 @@ pub(super) struct Setup {
     /// Whether there are VLANs on both sides, a VRF and a firewall of [`RULE_COUNT`] rules.
     pub(super) features: bool,
     /// Whether it avoids the generator's processor, if there is another.
-    pub(super) apart: bool,
+    pub(super) own_processors: bool,
     /// Value of `xdp_flows`, if the default does not suffice.
     pub(super) xdp_flows: Option<u32>,
 }
@@ -47,7 +47,7 @@ impl Setup {
         let sides = [("r0", LEFT, A0, VIDS[0]), ("r1", RIGHT, B0, VIDS[1])];
         let vrf = if self.features { "vrf = \"red\"\n" } else { "" };
         for (port, [peer, own], mac, vid) in sides {
-            let (mac, kind) = (letters(mac), self.kind);
+            let (mac, kind) = (mac_text(mac), self.kind);
             let addresses = format!("addresses = [\"{own}/24\"]\n");
             text += &format!("[ports.{port}]\nkind = \"{kind}\"\n");
             let mut dev = port.to_owned();
@@ -103,7 +103,7 @@ impl Tollway {
         if replace {
             arguments.push("--replace");
         }
-        let mut tollway = Self::launch(topology, &arguments, setup.apart)?;
+        let mut tollway = Self::launch(topology, &arguments, setup.own_processors)?;
         let start = tollway.until_forwarding()?;
         for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
             // If Tollway fell back to another mode, this would not measure the requested one.
@@ -116,18 +116,18 @@ impl Tollway {
         Ok(tollway)
     }
 
-    /// Starts Tollway on the router with these arguments, on separate processors if `apart`.
+    /// Starts Tollway on the router with these arguments, on separate processors if `own_processors`.
     pub(super) fn launch(
         topology: &Topology,
         arguments: &[&str],
-        apart: bool,
+        own_processors: bool,
     ) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("this program cannot find itself: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        if apart {
+        if own_processors {
             sys::bind(&mut command, program_processors());
         }
         // The host's own thread spawns it: Tollway has to end with that thread, and no sooner.
@@ -223,11 +223,11 @@ fn listen(stderr: Option<ChildStderr>) -> Receiver<String> {
 
 /// Moves the calling thread to the generator's processor, where the kernel handles the generator's
 /// frames, and gives it priority there. If this is the only processor, Tollway needs a share of it.
-pub(super) fn lead() -> std::io::Result<()> {
+pub(super) fn run_on_generator_processor() -> std::io::Result<()> {
     let processors = sys::processors();
     if let [first, _, ..] = processors[..] {
         sys::pin(&[first])?;
-        sys::hurry()?;
+        sys::set_realtime()?;
     }
     Ok(())
 }

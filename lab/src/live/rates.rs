@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::generator::{Generator, Stream};
 use super::program::{self, Setup, Tollway};
-use super::sink::{Expect, Place, Sink};
+use super::sink::{Expect, Sink, SinkHook};
 use super::topology::{Topology, VIDS};
-use super::{Options, Places};
+use super::{Options, Topologies};
 use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
@@ -34,13 +34,18 @@ pub(super) struct Case {
     flows: u32,
     setup: Setup,
     /// Where frames are counted, for the kernel as well as for Tollway.
-    sink: Place,
+    sink: SinkHook,
     /// Whether it is measured only on request.
     extra: bool,
 }
 
-const XDP_PATH: Setup =
-    Setup { kind: "af_xdp", xdp_path: true, features: false, apart: true, xdp_flows: None };
+const XDP_PATH: Setup = Setup {
+    kind: "af_xdp",
+    xdp_path: true,
+    features: false,
+    own_processors: true,
+    xdp_flows: None,
+};
 
 /// The configurations that are compared with the kernel.
 pub(super) const CASES: [Case; 6] = [
@@ -50,7 +55,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "XDP path, 256 flows",
         flows: 256,
         setup: XDP_PATH,
-        sink: Place::Xdp,
+        sink: SinkHook::Xdp,
         extra: false,
     },
     Case {
@@ -59,7 +64,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "XDP path, VLAN in and out, VRF, 100 rules; the kernel plain",
         flows: 256,
         setup: Setup { features: true, ..XDP_PATH },
-        sink: Place::Xdp,
+        sink: SinkHook::Xdp,
         extra: false,
     },
     Case {
@@ -68,7 +73,7 @@ pub(super) const CASES: [Case; 6] = [
         title: "XDP path, 65,536 flows",
         flows: 1 << 16,
         setup: XDP_PATH,
-        sink: Place::Xdp,
+        sink: SinkHook::Xdp,
         extra: false,
     },
     Case {
@@ -78,7 +83,7 @@ pub(super) const CASES: [Case; 6] = [
         flows: 1 << 20,
         // Room for twice as many: the table evicts only approximately the least recently used flow.
         setup: Setup { xdp_flows: Some(1 << 21), ..XDP_PATH },
-        sink: Place::Xdp,
+        sink: SinkHook::Xdp,
         extra: false,
     },
     Case {
@@ -88,7 +93,7 @@ pub(super) const CASES: [Case; 6] = [
         flows: 256,
         setup: Setup { xdp_path: false, ..XDP_PATH },
         // Both routers send kernel packets (`sk_buff`). An XDP sink would copy only Tollway's.
-        sink: Place::Tc,
+        sink: SinkHook::Tc,
         extra: false,
     },
     Case {
@@ -100,10 +105,10 @@ pub(super) const CASES: [Case; 6] = [
             kind: "af_packet",
             xdp_path: false,
             features: false,
-            apart: true,
+            own_processors: true,
             xdp_flows: None,
         },
-        sink: Place::Tc,
+        sink: SinkHook::Tc,
         extra: true,
     },
 ];
@@ -125,7 +130,7 @@ pub struct Row {
 
 /// Measures the selected rows.
 pub(super) fn measure(
-    places: &Places,
+    topologies: &Topologies,
     options: &Options,
     report: &mut Report<Row>,
 ) -> Result<(), String> {
@@ -138,15 +143,15 @@ pub(super) fn measure(
     let bar = progress::bar((cases.len().max(1) * options.pairs) as u64);
     let mut kernel_alone = Vec::new();
     for case in &cases {
-        let (row, kernel_mpps) = pairs(case, places, options.pairs, &|| bar.inc(1))?;
-        if case.sink == Place::Xdp || cases.len() == 1 {
+        let (row, kernel_mpps) = pairs(case, topologies, options.pairs, &|| bar.inc(1))?;
+        if case.sink == SinkHook::Xdp || cases.len() == 1 {
             kernel_alone.extend(kernel_mpps);
         }
         report.figures.insert(case.figure.to_owned(), row.ratio.median);
         report.rows.push(row);
     }
     if cases.is_empty() {
-        let kernel = kernel(places, Place::Xdp)?;
+        let kernel = kernel(topologies, SinkHook::Xdp)?;
         for _ in 0..options.pairs {
             kernel_alone.push(kernel.mpps(256)?);
             bar.inc(1);
@@ -162,27 +167,27 @@ pub(super) fn measure(
 }
 
 /// The setup with the kernel alone.
-fn kernel(places: &Places, place: Place) -> Result<TollwaySide<'_>, String> {
-    let sink = Sink::start(&places.kernel.b, Expect { vid: None, follow: false, place })?;
-    Ok(TollwaySide { topology: &places.kernel, sink, vid: None })
+fn kernel(topologies: &Topologies, hook: SinkHook) -> Result<TollwaySide<'_>, String> {
+    let sink = Sink::start(&topologies.kernel.b, Expect { vid: None, follow: false, hook })?;
+    Ok(TollwaySide { topology: &topologies.kernel, sink, vid: None })
 }
 
 /// Measures a case and the kernel in turn. Also returns the kernel's rates.
 fn pairs(
     case: &Case,
-    places: &Places,
+    topologies: &Topologies,
     pairs: usize,
     done: &dyn Fn(),
 ) -> Result<(Row, Vec<f64>), String> {
     let failed = |error| format!("row {}: {error}", case.name);
     // Frames that the kernel forwards must not count as Tollway's.
-    places.tollway.kernel_forwards(false)?;
+    topologies.tollway.kernel_forwards(false)?;
     let vids = case.setup.features.then_some(VIDS);
-    let kernel = kernel(places, case.sink)?;
-    let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false, place: case.sink };
-    let sink = Sink::start(&places.tollway.b, expect)?;
-    let side = TollwaySide { topology: &places.tollway, sink, vid: vids.map(|vids| vids[0]) };
-    let tollway = Tollway::start(&places.tollway, case.setup, false).map_err(failed)?;
+    let kernel = kernel(topologies, case.sink)?;
+    let expect = Expect { vid: vids.map(|vids| vids[1]), follow: false, hook: case.sink };
+    let sink = Sink::start(&topologies.tollway.b, expect)?;
+    let side = TollwaySide { topology: &topologies.tollway, sink, vid: vids.map(|vids| vids[0]) };
+    let tollway = Tollway::start(&topologies.tollway, case.setup, false).map_err(failed)?;
     side.send_until_stable(case.flows).map_err(failed)?;
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
@@ -197,7 +202,7 @@ fn pairs(
         done();
     }
     tollway.stop().map_err(failed)?;
-    program::clear(&places.tollway)?;
+    program::clear(&topologies.tollway)?;
     let sum = |values: &[f64]| Summary::of(values).unwrap_or_default();
     let row = Row {
         name: case.name,

@@ -25,12 +25,12 @@ pub(super) struct Expect {
     /// Whether to track sequence numbers and times; too expensive at full rate.
     pub(super) follow: bool,
     /// Where the sink is attached.
-    pub(super) place: Place,
+    pub(super) hook: SinkHook,
 }
 
 /// The hook of its device that a sink uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SinkHook {
     /// XDP in the driver: cheapest for frames that a router sends by XDP. The driver first copies a
     /// kernel packet, unless it has the headroom that XDP requires.
     Xdp,
@@ -119,13 +119,13 @@ fn attach(expect: Expect) -> Result<Sink, String> {
         .override_global("FOLLOW", &follow, true)
         .override_global("ROOM", &room, true);
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
-    match expect.place {
-        Place::Xdp => {
+    match expect.hook {
+        SinkHook::Xdp => {
             let program: &mut Xdp = bpf::program_of(&mut ebpf, "sink")?;
             program.load().map_err(|error| failed(&error))?;
             program.attach("b0", XdpMode::Driver).map_err(|error| failed(&error))?;
         }
-        Place::Tc => {
+        SinkHook::Tc => {
             let program: &mut SchedClassifier = bpf::program_of(&mut ebpf, "sink_tc")?;
             program.load().map_err(|error| failed(&error))?;
             program.attach("b0", TcAttachType::Ingress).map_err(|error| failed(&error))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::generator::{Generator, Sent, Stream};
 use super::ping;
 use super::ping::{Pings, Plan};
-use super::sink::{Expect, Place, Sink, SinkStats};
+use super::sink::{Expect, Sink, SinkHook, SinkStats};
 use super::topology::Topology;
 use crate::sys;
 
@@ -54,7 +54,7 @@ fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, S
 fn paced(topology: &Topology, flows: u32) -> f64 {
     let stream = Stream { flows, vid: None, rate: Some(200_000) };
     let before = topology.kernel_forwarded().unwrap();
-    let expect = Expect { vid: None, follow: true, place: Place::Xdp };
+    let expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp };
     let (sent, seen) = send(topology, stream, expect);
     assert!(sent.frames > 10_000);
     assert_eq!(seen.frames, sent.frames);
@@ -84,13 +84,13 @@ fn wrongly_forwarded_frames_are_seen() {
     let Some((topology, _turn)) = topology() else { return };
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
     let (_, seen) =
-        send(&topology, stream, Expect { vid: Some(7), follow: true, place: Place::Xdp });
+        send(&topology, stream, Expect { vid: Some(7), follow: true, hook: SinkHook::Xdp });
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
     assert!(seen.check().unwrap_err().contains("a wrong VLAN tag"));
     // The kernel drops frames of a VLAN without a device.
     let stream = Stream { vid: Some(7), ..stream };
     let (sent, seen) =
-        send_in_vain(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });
+        send_in_vain(&topology, stream, Expect { vid: None, follow: true, hook: SinkHook::Xdp });
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
 }
@@ -101,7 +101,7 @@ fn lost_frames_are_counted() {
     topology.kernel_forwards(false).unwrap();
     let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
     let (sent, seen) =
-        send_in_vain(&topology, stream, Expect { vid: None, follow: true, place: Place::Xdp });
+        send_in_vain(&topology, stream, Expect { vid: None, follow: true, hook: SinkHook::Xdp });
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
     let plan = Plan { count: 20, interval: Duration::from_millis(2), exact: false };

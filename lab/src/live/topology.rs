@@ -23,8 +23,8 @@ pub(super) const R1: Mac = [2, 0, 0, 0, 2, 1];
 /// MAC address of b0.
 pub(super) const B0: Mac = [2, 0, 0, 0, 2, 2];
 
-/// An Ethernet address in letters.
-pub(super) fn letters(mac: Mac) -> String {
+/// An Ethernet address as `ip link` writes it.
+pub(super) fn mac_text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -90,9 +90,9 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
     host.sh(&format!(
         "ip link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
         near.0,
-        letters(near.1),
+        mac_text(near.1),
         far.0,
-        letters(far.1),
+        mac_text(far.1),
         namespace.display()
     ))?;
     for (host, own, peer, checksums) in [(host, near, far, "tx"), (router, far, near, "rx")] {
@@ -101,14 +101,14 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;
         host.sh(&format!("ip link set {name} up"))?;
         // Only an interface that is up notifies its peer of being a redirect target. Frames carry
-        // their VLAN tags in the data, and a controller has to see that.
+        // their VLAN tags in the data, and Tollway's controller must see from the settings that they do.
         let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
-        // Hosts complete their checksums, and a controller has to see that, too.
+        // Hosts complete their checksums, and the controller must see that from the settings, too.
         host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
-        let dispatcher = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
-        host.run(move || std::fs::write(dispatcher, "0"))?
+        let rps_cpus = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        host.run(move || std::fs::write(rps_cpus, "0"))?
             .map_err(|error| format!("RPS of {name} cannot be switched off: {error}"))?;
-        let mac = letters(peer.1);
+        let mac = mac_text(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Where the time of a row goes, function by function, from samples; with pictures.
+//! Profiles a row of `lab tolls`: samples show the time of each function, in a table and in pictures.
 
 mod calls;
 mod flame;
@@ -118,7 +118,9 @@ fn sample(bench: &mut Bench, time: Duration) -> Result<(Stacks, f64), Error> {
     let (start, mut clocks) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
         for _ in 0..8 {
-            bench.watch(PASSES, |on| if on { sampler::open() } else { sampler::shut() });
+            bench.watch(PASSES, |on| {
+                if on { sampler::start_recording() } else { sampler::stop_recording() }
+            });
         }
         clocks.push(bench.clocks_per_packet(PASSES));
         bar.set_position(start.elapsed().as_millis() as u64);
@@ -165,8 +167,8 @@ pub fn render(profile: &Profile) -> String {
     );
     let mut table = plain_table(&["self %", "95%", "ns", "total %", "", "function"]);
     let all = &profile.report.rows;
-    let worth = |of: &&Function| of.self_percent >= LEAST_SHOWN || of.total_percent >= 1.0;
-    let shown: Vec<_> = all.iter().filter(worth).take(SHOWN).collect();
+    let is_shown = |of: &&Function| of.self_percent >= LEAST_SHOWN || of.total_percent >= 1.0;
+    let shown: Vec<_> = all.iter().filter(is_shown).take(SHOWN).collect();
     for of in &shown {
         let [low, high] = of.self_interval_percent;
         table.add_row([

@@ -23,11 +23,11 @@ const WORDS: usize = 1 << 21;
 /// Only one thread at a time can be sampled.
 static IN_USE: Mutex<()> = Mutex::new(());
 
-/// The handler's buffer. [`USED`] words are taken; the handler records only while [`OPEN`] is not
+/// The handler's buffer. [`USED`] words are taken; the handler records only while [`RECORDING`] is not
 /// zero.
-static NOTES: [AtomicUsize; WORDS] = [const { AtomicUsize::new(0) }; WORDS];
+static SAMPLES: [AtomicUsize; WORDS] = [const { AtomicUsize::new(0) }; WORDS];
 static USED: AtomicUsize = AtomicUsize::new(0);
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+static RECORDING: AtomicUsize = AtomicUsize::new(0);
 
 /// A stack of addresses, innermost first: the interrupted instruction, then the return addresses.
 pub(super) type Addresses = Vec<usize>;
@@ -41,32 +41,32 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Interrupts this thread `rate` times per second. Records samples between [`open`] and
-    /// [`shut`].
+    /// Interrupts this thread `rate` times per second. Records samples between [`start_recording`] and
+    /// [`stop_recording`].
     ///
     /// # Errors
     /// The system has no timer.
     pub(super) fn begin(rate: u32) -> io::Result<Self> {
         let lock = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        shut();
+        stop_recording();
         USED.store(0, Release);
         // Trace once beforehand: the first call may load a library, which a handler must not.
         backtrace::trace(|_| true);
-        take_signal()?;
+        install_handler()?;
         let timer = timer(rate)?;
         Ok(Self { timer, _lock: lock, _thread: PhantomData })
     }
 
     /// Ends the sampling and returns the samples.
     pub(super) fn end(self) -> Vec<Addresses> {
-        shut();
+        stop_recording();
         read()
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        shut();
+        stop_recording();
         // SAFETY: `timer` created the timer, and only this deletes it. A pending signal still finds
         // the handler, which then records nothing.
         unsafe { libc::timer_delete(self.timer) };
@@ -75,20 +75,20 @@ impl Drop for Sampler {
 
 /// Starts the recording of samples.
 #[inline(always)]
-pub(super) fn open() {
-    OPEN.store(1, Release);
+pub(super) fn start_recording() {
+    RECORDING.store(1, Release);
 }
 
 /// Stops the recording of samples.
 #[inline(always)]
-pub(super) fn shut() {
-    OPEN.store(0, Release);
+pub(super) fn stop_recording() {
+    RECORDING.store(0, Release);
 }
 
 /// The recorded samples.
 fn read() -> Vec<Addresses> {
     let used = USED.load(Acquire).min(WORDS);
-    let words: Vec<usize> = NOTES[..used].iter().map(|word| word.load(Relaxed)).collect();
+    let words: Vec<usize> = SAMPLES[..used].iter().map(|word| word.load(Relaxed)).collect();
     let mut samples = Vec::new();
     let mut rest = &words[..];
     while let [length, after @ ..] = rest {
@@ -100,10 +100,11 @@ fn read() -> Vec<Addresses> {
 }
 
 /// Installs the signal handler.
-fn take_signal() -> io::Result<()> {
+fn install_handler() -> io::Result<()> {
     // SAFETY: all zeroes are a valid `sigaction`: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = note;
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+        record_sample;
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
     // SAFETY: the action is complete, and its handler calls only what a handler may call.
@@ -141,8 +142,8 @@ fn checked(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Records the stack of the interrupted thread. It neither allocates nor blocks.
-extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    if OPEN.load(Acquire) == 0 {
+extern "C" fn record_sample(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if RECORDING.load(Acquire) == 0 {
         return;
     }
     // SAFETY: with SA_SIGINFO the system passes a complete context to the handler.
@@ -169,8 +170,8 @@ extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     if start + 1 + count > WORDS {
         return;
     }
-    NOTES[start].store(count, Relaxed);
-    for (word, address) in NOTES[start + 1..].iter().zip(&addresses[..count]) {
+    SAMPLES[start].store(count, Relaxed);
+    for (word, address) in SAMPLES[start + 1..].iter().zip(&addresses[..count]) {
         word.store(*address, Relaxed);
     }
     USED.store(start + 1 + count, Release);
@@ -205,9 +206,9 @@ mod tests {
     fn a_thread_at_work_is_sampled_where_it_is() {
         let sampler = Sampler::begin(1000).unwrap();
         spin(Duration::from_millis(50));
-        open();
+        start_recording();
         spin(Duration::from_millis(500));
-        shut();
+        stop_recording();
         spin(Duration::from_millis(50));
         let samples = sampler.end();
         assert!((50..=520).contains(&samples.len()), "{} samples of 500", samples.len());
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_noted_of_a_thread_that_sleeps_or_is_shut() {
+    fn nothing_is_recorded_before_recording_starts() {
         let sampler = Sampler::begin(1000).unwrap();
         spin(Duration::from_millis(20));
         assert_eq!(sampler.end(), Vec::<Addresses>::new());

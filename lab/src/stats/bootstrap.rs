@@ -1,5 +1,5 @@
 use super::distribution::{normal, quantile};
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 
 /// How to derive an interval from the resamples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ fn resample(
     resamples: usize,
     seed: u64,
 ) -> Vec<f64> {
-    let mut random = Spread::new(seed);
+    let mut random = Xorshift::new(seed);
     let mut draw = vec![0.0; values.len()];
     let mut once = || {
         for value in &mut draw {

@@ -37,13 +37,13 @@ pub(super) fn processes(
     let mut all = Vec::new();
     let mut agreement = Agreement::default();
     for number in 0..count {
-        let mut crew = (plan.crew)(number)?;
-        round(&mut crew)?;
+        let mut experiments = (plan.experiments)(number)?;
+        round(&mut experiments)?;
         let left = u32::try_from(count - number).unwrap_or(1);
         let until = Instant::now() + time.saturating_sub(start.elapsed()) / left;
         let mut slices = Vec::new();
         while slices.len() < LEAST_SLICES || Instant::now() < until {
-            let slice = round(&mut crew)?;
+            let slice = round(&mut experiments)?;
             agreement.join(&slice.digests)?;
             slices.push(slice);
         }
@@ -54,9 +54,9 @@ pub(super) fn processes(
 }
 
 /// One slice from each experiment, one after the other.
-fn round(crew: &mut [Box<dyn Experiment>]) -> Result<Slice, String> {
+fn round(experiments: &mut [Box<dyn Experiment>]) -> Result<Slice, String> {
     let mut slice = Slice::default();
-    for member in crew {
+    for member in experiments {
         slice.join(member.slice()?)?;
     }
     Ok(slice)

@@ -43,15 +43,15 @@ pub struct Study {
     /// Opens the experiment in this process.
     open: fn(Size) -> Result<Box<dyn Experiment>, String>,
     /// An additional measurement after the rows, only with a program.
-    further: Option<Beside>,
+    extra: Option<ExtraMeasurement>,
 }
 
 /// Measures something besides the rows.
-type Beside = fn(&Options) -> Result<Further, String>;
+type ExtraMeasurement = fn(&Options) -> Result<ExtraResults, String>;
 
 /// The results of an additional measurement.
 #[derive(Debug, Default)]
-struct Further {
+struct ExtraResults {
     figures: BTreeMap<String, f64>,
     notes: Vec<String>,
 }
@@ -89,13 +89,13 @@ pub enum Size {
 }
 
 /// Opens the experiments that measure one observation together.
-type Crew = Box<dyn FnMut(usize) -> Result<Vec<Box<dyn Experiment>>, String>>;
+type Experiments = Box<dyn FnMut(usize) -> Result<Vec<Box<dyn Experiment>>, String>>;
 
 /// What to measure, and with which experiments.
 struct Plan {
     specs: Vec<Spec>,
     notes: Vec<String>,
-    crew: Crew,
+    experiments: Experiments,
 }
 
 /// One way to do it.
@@ -146,21 +146,21 @@ pub fn study(name: &str) -> Result<&'static Study, String> {
 pub fn run(study: &Study, options: &Options) -> Result<Outcome, String> {
     let (start, moment) = (Instant::now(), Moment::now());
     let mut plan = (study.plan)(study, options)?;
-    let further = study.further.filter(|_| options.program.is_some());
+    let extra = study.extra.filter(|_| options.program.is_some());
     // An additional measurement gets the other half of the time.
-    let time = if further.is_some() { options.time / 2 } else { options.time };
+    let time = if extra.is_some() { options.time / 2 } else { options.time };
     let count = options.processes.max(3);
     let bar = progress::bar(count as u64);
     let all = measure::processes(&mut plan, count, time, || bar.inc(1));
     bar.finish_and_clear();
     let all = all?;
-    let further = further.map_or(Ok(Further::default()), |further| further(options))?;
+    let extra = extra.map_or(Ok(ExtraResults::default()), |extra| extra(options))?;
     let mut machine = Machine::probe();
     machine.tsc_mhz = moment.tsc_mhz();
     let mut report = Report::new(machine, measure::rows(&plan.specs, &all)?);
     report.figures = measure::counts(&all);
-    report.figures.extend(further.figures);
-    plan.notes.extend(further.notes);
+    report.figures.extend(extra.figures);
+    plan.notes.extend(extra.notes);
     Ok(Outcome {
         study: study.name,
         question: study.question,
@@ -203,7 +203,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// A single experiment: a process of the program, or this process if there is no program.
-fn alone(study: &Study, options: &Options) -> Crew {
+fn alone(study: &Study, options: &Options) -> Experiments {
     let (name, open, size) = (study.name, study.open, options.size);
     let program = options.program.clone();
     Box::new(move |_| {

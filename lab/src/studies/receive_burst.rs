@@ -13,7 +13,7 @@ use tollway_dataplane::frame::{FrameAddr, Umem};
 use super::experiment::{Experiment, Slice};
 use super::small_path::{self, Agreement, Digest, HEADER, Routes};
 use super::{Options, Plan, Size, Spec, Study, alone};
-use crate::frames::{FRAME_LEN, Spread, Template};
+use crate::frames::{FRAME_LEN, Template, Xorshift};
 use crate::memory;
 
 pub(super) const STUDY: Study = Study {
@@ -22,7 +22,7 @@ pub(super) const STUDY: Study = Study {
     by_difference: false,
     plan,
     open,
-    further: None,
+    extra: None,
 };
 
 /// Memory for a frame, bytes.
@@ -139,7 +139,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
             });
         }
     }
-    Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
+    Ok(Plan { specs, notes: Vec::new(), experiments: alone(study, options) })
 }
 
 /// A descriptor as in network cards, 16 bytes.
@@ -174,9 +174,9 @@ impl Card {
         let count = u32::try_from(2 * frames).map_err(|error| error.to_string())?;
         let mut umem = memory::umem(count, CHUNK).ok_or("no memory for the frames")?;
         let mut buffers: Vec<FrameAddr> = std::iter::from_fn(|| umem.alloc()).collect();
-        let mut spread = Spread::new(0x5eed);
+        let mut rng = Xorshift::new(0x5eed);
         for last in (1..buffers.len()).rev() {
-            buffers.swap(last, (spread.next() >> 11) as usize % (last + 1));
+            buffers.swap(last, (rng.next() >> 11) as usize % (last + 1));
         }
         let free = buffers.split_off(frames);
         let filled = |addr| Descriptor { addr, ..Descriptor::default() };

@@ -8,7 +8,7 @@ use tollway_dataplane::clock;
 use tollway_dataplane::wire::eth::ethertype;
 use tollway_dataplane::wire::{be16, be32, checksum, word32, word64};
 
-use crate::frames::{self, Addresses, FRAME_LEN, Spread, Template};
+use crate::frames::{self, Addresses, FRAME_LEN, Template, Xorshift};
 use crate::machine::Machine;
 use crate::stats::median;
 
@@ -71,9 +71,9 @@ pub(super) fn rewrite(header: &mut [u8; HEADER], next: &Next) {
 
 /// Packets to 10.0.0.0/8, each to its own address.
 pub(super) fn templates(count: usize, tags: &[(u16, u16)], port: u16) -> Vec<Template> {
-    let mut spread = Spread::new(0x0057_0d1e);
+    let mut rng = Xorshift::new(0x0057_0d1e);
     let mut template = || {
-        let dst = 0x0a00_0000 | (spread.next() >> 40) as u32;
+        let dst = 0x0a00_0000 | (rng.next() >> 40) as u32;
         frames::udp(ROUTER_MAC, SENDER_MAC, tags, Addresses::V4(0xac10_0001, dst), (4000, port))
     };
     (0..count).map(|_| template()).collect()

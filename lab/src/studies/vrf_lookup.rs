@@ -14,9 +14,9 @@ use tollway_dataplane::wire::{checksum, word32};
 
 use super::experiment::{Experiment, Slice};
 use super::small_path::{self, Agreement, Digest, ROUTER_MAC, SENDER_MAC};
-use super::{Further, Options, Plan, Size, Spec, Study, alone};
+use super::{ExtraResults, Options, Plan, Size, Spec, Study, alone};
 use crate::bench::Bench as PathBench;
-use crate::frames::{self, Addresses, FRAME_LEN, Source, Spread, Template};
+use crate::frames::{self, Addresses, FRAME_LEN, Source, Template, Xorshift};
 use crate::memory;
 use crate::rr;
 
@@ -26,7 +26,7 @@ pub(super) const STUDY: Study = Study {
     by_difference: false,
     plan,
     open,
-    further: Some(transactions),
+    extra: Some(transactions),
 };
 
 const FRAMES: usize = 4096;
@@ -96,12 +96,12 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
         let spec = Spec::new(&group, name("vrf"), "VRF: another root, which the link names");
         specs.push(spec.against(name("main"), None));
     }
-    Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
+    Ok(Plan { specs, notes: Vec::new(), experiments: alone(study, options) })
 }
 
 /// Requests and responses through Tollway without and with a VRF, in pairs: transactions per
 /// second.
-fn transactions(options: &Options) -> Result<Further, String> {
+fn transactions(options: &Options) -> Result<ExtraResults, String> {
     const KINDS: [&str; 3] = ["tcp-rr", "tcp-crr", "udp-rr"];
     let only: Vec<String> =
         KINDS.iter().flat_map(|kind| FAMILIES.map(|family| format!("{kind}-{family}"))).collect();
@@ -116,10 +116,10 @@ fn transactions(options: &Options) -> Result<Further, String> {
         // Without root, the rest of the study still counts.
         Err(error) => {
             let notes = vec![format!("no transactions were measured: {error}")];
-            return Ok(Further { notes, ..Further::default() });
+            return Ok(ExtraResults { notes, ..ExtraResults::default() });
         }
     };
-    let mut further = Further::default();
+    let mut extra = ExtraResults::default();
     for row in report.rows {
         let name = |what| format!("{}_{what}", row.name.replace('-', "_"));
         let [low, high] = row.interval_percent;
@@ -131,10 +131,10 @@ fn transactions(options: &Options) -> Result<Further, String> {
             ("percent_high", high),
         ] {
             // JSON output has null for NaN.
-            further.figures.insert(name(what), value.unwrap_or(f64::NAN));
+            extra.figures.insert(name(what), value.unwrap_or(f64::NAN));
         }
     }
-    Ok(further)
+    Ok(extra)
 }
 
 /// Routes of both families in one of two VRFs, and addresses within them.
@@ -154,7 +154,7 @@ impl Scene {
         let vrf = if in_vrf { red } else { main };
         tables.add_port(ROUTER_MAC, vrf, 1500)?;
         let (_, out) = tables.add_port([2, 0, 0, 0, 0, 2], vrf, 1500)?;
-        let mut spread = Spread::new(0x7ab1e);
+        let mut rng = Xorshift::new(0x7ab1e);
         let mut destinations = [Vec::new(), Vec::new()];
         for (family, destinations) in destinations.iter_mut().enumerate() {
             let gateway = [
@@ -163,7 +163,7 @@ impl Scene {
             ][family];
             let next = tables.set_neigh(out, gateway, Some([2, 0, 0, 0, 0, 0x22]))?;
             for _ in 0..PREFIXES {
-                let random = spread.next();
+                let random = rng.next();
                 let (prefix, address) = match family {
                     0 => v4(random),
                     _ => v6(random),

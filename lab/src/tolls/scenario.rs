@@ -248,12 +248,12 @@ impl Scenario {
             Kind::Floor => scene::plain(&Scene::PLAIN),
             Kind::Plain(scene) => scene::plain(&scene),
             Kind::Routes(family, size) => {
-                let prefixes = fib::made_up(family, size);
+                let prefixes = fib::synthetic(family, size);
                 let tables = fib::tables(family, &prefixes)?;
                 Ok(Stage { tables, source: fib::frames(family, &prefixes), filter: None })
             }
             Kind::Rules(size) => {
-                let (tables, source, rules) = filter::made_up(size)?;
+                let (tables, source, rules) = filter::synthetic(size)?;
                 Ok(Stage { tables, source, filter: (size > 0).then_some(rules) })
             }
             Kind::All => scene::all(),

@@ -12,7 +12,7 @@ use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
-use crate::frames::{self, Addresses, Source, Spread, Template};
+use crate::frames::{self, Addresses, Source, Template, Xorshift};
 use crate::{fib, filter};
 
 /// Flows of the rows with many flows.
@@ -187,9 +187,9 @@ fn destinations(ipv6: bool) -> RoutePrefix {
 fn templates(scene: &Scene) -> Vec<Template> {
     let tags = &TAGS[0][2 - scene.tags..];
     let flows = if scene.many_flows { MANY_FLOWS } else { 1 };
-    let mut spread = Spread::new(0x7011_0a11);
+    let mut rng = Xorshift::new(0x7011_0a11);
     let flow = |_| {
-        let random = spread.next();
+        let random = rng.next();
         let addresses = if scene.ipv6 {
             let net = 0x2001_0db8_u128 << 96;
             let many = if scene.many_flows { u128::from(random) } else { 0 };
@@ -220,7 +220,7 @@ fn all_tables() -> Result<Tables, TablesError> {
     let mut router = Router::new(true, 2)?;
     let group = router.next(true, false)?;
     router.tables.insert(router.vrf, RoutePrefix::V4(Prefix::v4(0, 0)), group)?;
-    for prefix in fib::made_up(fib::Family::V4, ALL_ROUTES) {
+    for prefix in fib::synthetic(fib::Family::V4, ALL_ROUTES) {
         router.tables.insert(router.vrf, RoutePrefix::V4(prefix), group)?;
     }
     router.tables.set_fallback(router.vrf, Some(router.main))?;

@@ -1,17 +1,17 @@
 use super::*;
-use crate::frames::Spread;
+use crate::frames::Xorshift;
 
 /// Noise that is typical of such machines, from a seed. Pairs of processes differ by some 0.04 ns,
 /// now and then by several ns. Both processes of a pair drift, and now and then run at half speed.
-struct Noise(Spread);
+struct Noise(Xorshift);
 
 impl Noise {
     fn new(seed: u64) -> Self {
-        let mut spread = Spread::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut rng = Xorshift::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for _ in 0..8 {
-            spread.next();
+            rng.next();
         }
-        Self(spread)
+        Self(rng)
     }
 
     /// Uniform from 0 to 1.

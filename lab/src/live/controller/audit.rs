@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::generator::{Generator, Stream};
-use super::super::sink::{Expect, Place, Sink};
+use super::super::sink::{Expect, Sink, SinkHook};
 use super::router::{KernelRouter, Router};
 use super::{Bench, Row};
 use crate::stats::{Summary, paired_percent};
@@ -47,7 +47,7 @@ struct Window {
 
 impl<'a> XdpTraffic<'a> {
     fn new(router: &'a Router) -> Result<Self, String> {
-        let expect = Expect { vid: None, follow: false, place: Place::Tc };
+        let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc };
         let sink = Sink::start(&router.topology.b, expect)?;
         // Tollway and its audit have a separate processor.
         let tollway = router.start(&["--xdp", "off", "--audit", EVERY], true)?;
@@ -90,7 +90,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
         // Each comes first equally often.
         for turn in [pair % 2, 1 - pair % 2] {
             let stands_still = turn == 1;
-            sys::let_idle(auditor, stands_still)
+            sys::set_idle_policy(auditor, stands_still)
                 .map_err(|error| format!("the auditor cannot be held up: {error}"))?;
             let window = traffic.window(auditor)?;
             (mpps[turn], percent[turn]) = (window.mpps, window.auditor_percent);

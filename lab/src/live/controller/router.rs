@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::super::program::{self, Tollway};
-use super::super::topology::{B0, Topology, letters};
+use super::super::topology::{B0, Topology, mac_text};
 use super::table::{self, GATEWAYS, Routes, Table, gateway};
 
 /// Tollway's control socket; the host has its own /run.
@@ -35,7 +35,7 @@ impl Router {
         r.sh("ip address add fd00:2::1/64 dev r1 nodad")?;
         for number in 0..GATEWAYS {
             for v4 in [true, false] {
-                let (via, mac) = (gateway(number, v4), letters(B0));
+                let (via, mac) = (gateway(number, v4), mac_text(B0));
                 r.sh(&format!("ip neigh replace {via} lladdr {mac} dev r1 nud permanent"))?;
             }
         }
@@ -58,13 +58,17 @@ impl Router {
         Ok(routes)
     }
 
-    /// Starts a Tollway that follows the kernel, on separate processors if `apart`, and waits until
+    /// Starts a Tollway that follows the kernel, on separate processors if `own_processors`, and waits until
     /// it forwards.
-    pub(super) fn start(&self, more: &[&str], apart: bool) -> Result<KernelRouter<'_>, String> {
+    pub(super) fn start(
+        &self,
+        more: &[&str],
+        own_processors: bool,
+    ) -> Result<KernelRouter<'_>, String> {
         let mut arguments = vec!["run", "r0", "r1", "--socket", SOCKET];
         arguments.extend(more);
         let start = Instant::now();
-        let mut tollway = Tollway::launch(&self.topology, &arguments, apart)?;
+        let mut tollway = Tollway::launch(&self.topology, &arguments, own_processors)?;
         tollway.until_forwarding()?;
         Ok(KernelRouter { router: self, tollway: Some(tollway), took: start.elapsed() })
     }

@@ -5,7 +5,7 @@
 //! the other, in alternating order. The difference is evaluated by pairs, like that between two
 //! builds.
 
-mod place;
+mod testbed;
 mod text;
 mod traffic;
 
@@ -20,7 +20,7 @@ use crate::progress;
 use crate::report::Report;
 use crate::stats::{Summary, paired_percent};
 use crate::sys;
-use place::{Place, Router};
+use testbed::{Router, Testbed};
 pub use text::render;
 use traffic::Kind;
 
@@ -116,7 +116,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     if !sys::is_root() {
         return Err("network namespaces are only root's to make: run it as root".to_owned());
     }
-    let places = [Place::new(base)?, Place::new(head)?];
+    let testbeds = [Testbed::new(base)?, Testbed::new(head)?];
     let wanted = |name: &String| options.only.is_empty() || options.only.contains(name);
     let wanted: Vec<_> = rows().into_iter().filter(|(name, ..)| wanted(name)).collect();
     let bar = progress::bar((wanted.len() * options.pairs) as u64);
@@ -126,7 +126,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
         for pair in 0..options.pairs {
             // Each comes first equally often, so that disturbances of the machine favour neither.
             for turn in [pair % 2, 1 - pair % 2] {
-                let measured = one(&places[turn], kind, v6, options.time);
+                let measured = one(&testbeds[turn], kind, v6, options.time);
                 sides[turn].take(measured.map_err(|error| format!("row {name}: {error}"))?);
             }
             bar.inc(1);
@@ -134,24 +134,29 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
         report.rows.push(row(name, kind, &sides));
     }
     bar.finish_and_clear();
-    for place in places {
-        place.end()?;
+    for testbed in testbeds {
+        testbed.end()?;
     }
     Ok(report)
 }
 
 /// One measurement of the intended router. The kernel takes over from a Tollway that had no
 /// processor for 20 ms; the measurement is then repeated.
-fn one(place: &Place, kind: Kind, v6: bool, time: Duration) -> Result<traffic::Measured, String> {
-    let to = Place::server_address(v6)?;
+fn one(
+    testbed: &Testbed,
+    kind: Kind,
+    v6: bool,
+    time: Duration,
+) -> Result<traffic::Measured, String> {
+    let to = Testbed::server_address(v6)?;
     let mut strays = 0;
     for _ in 0..ATTEMPTS {
-        let before = place.kernel_forwarded()?;
-        let measured = traffic::measure(&place.topology.a, &place.server, to, kind, time)?;
-        strays = place.kernel_forwarded()? - before;
+        let before = testbed.kernel_forwarded()?;
+        let measured = traffic::measure(&testbed.topology.a, &testbed.server, to, kind, time)?;
+        strays = testbed.kernel_forwarded()? - before;
         // For a stream, a thousand packets are few.
         let all = if kind == Kind::TcpStream { 1e4 } else { measured.rate * time.as_secs_f64() };
-        if place.is_the_kernels() || strays as f64 <= all * STRAYS + 20.0 {
+        if testbed.is_the_kernels() || strays as f64 <= all * STRAYS + 20.0 {
             return Ok(measured);
         }
     }

@@ -58,17 +58,17 @@ pub(super) struct Measured {
 /// A server on a host. Dropping this makes it refuse further clients.
 pub(super) struct Server {
     stop: Arc<AtomicBool>,
-    taken: Arc<AtomicU64>,
+    received_bytes: Arc<AtomicU64>,
 }
 
 impl Server {
     /// Serves all kinds on a host, over both families.
     pub(super) fn start(host: &Host) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
-        let taken = Arc::new(AtomicU64::new(0));
-        let server = Self { stop: Arc::clone(&stop), taken: Arc::clone(&taken) };
+        let received_bytes = Arc::new(AtomicU64::new(0));
+        let server = Self { stop: Arc::clone(&stop), received_bytes: Arc::clone(&received_bytes) };
         // Threads that a host starts are in its namespaces.
-        host.run(move || serve(&stop, &taken))??;
+        host.run(move || serve(&stop, &received_bytes))??;
         Ok(server)
     }
 }
@@ -79,7 +79,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
+fn serve(stop: &Arc<AtomicBool>, received_bytes: &Arc<AtomicU64>) -> Result<(), String> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |error| format!("the server's {what} cannot be had: {error}")
@@ -94,7 +94,7 @@ fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
         thread.map(|_| ()).map_err(failed("thread"))
     };
-    let (end, count) = (Arc::clone(stop), Arc::clone(taken));
+    let (end, count) = (Arc::clone(stop), Arc::clone(received_bytes));
     spawn("rr tcp", Box::new(move || accept(&listener, &end, &count)))?;
     let end = Arc::clone(stop);
     spawn(
@@ -111,12 +111,12 @@ fn serve(stop: &Arc<AtomicBool>, taken: &Arc<AtomicU64>) -> Result<(), String> {
 }
 
 /// Serves clients one after the other, since there is only one at a time.
-fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
+fn accept(listener: &TcpListener, stop: &AtomicBool, received_bytes: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
                 // A client that disconnects is done.
-                let _ = attend(stream, taken);
+                let _ = serve_client(stream, received_bytes);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -126,7 +126,7 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, taken: &AtomicU64) {
 
 /// The first byte selects the service: with `r` each byte is answered, with `s` all bytes are
 /// counted.
-fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
+fn serve_client(mut stream: TcpStream, received_bytes: &AtomicU64) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -137,7 +137,7 @@ fn attend(mut stream: TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
         loop {
             match stream.read(&mut bytes)? {
                 0 => return Ok(()),
-                read => taken.fetch_add(read as u64, Ordering::Relaxed),
+                read => received_bytes.fetch_add(read as u64, Ordering::Relaxed),
             };
         }
     }
@@ -158,7 +158,7 @@ pub(super) fn measure(
     kind: Kind,
     time: Duration,
 ) -> Result<Measured, String> {
-    let (to, taken) = (SocketAddr::new(to, PORT), Arc::clone(&server.taken));
+    let (to, received_bytes) = (SocketAddr::new(to, PORT), Arc::clone(&server.received_bytes));
     let done = host.run(move || match kind {
         Kind::TcpRr => tcp_rr(to, time),
         Kind::TcpCrr => transactions(time, || {
@@ -167,7 +167,7 @@ pub(super) fn measure(
             Ok(true)
         }),
         Kind::UdpRr => udp_rr(to, time),
-        Kind::TcpStream => stream(to, time, &taken),
+        Kind::TcpStream => stream(to, time, &received_bytes),
     })?;
     done.map_err(|error| format!("{kind:?} to {to}: {error}"))
 }
@@ -241,7 +241,7 @@ fn transactions(
     Ok(Measured { rate, latency, lost })
 }
 
-fn stream(to: SocketAddr, time: Duration, taken: &AtomicU64) -> std::io::Result<Measured> {
+fn stream(to: SocketAddr, time: Duration, received_bytes: &AtomicU64) -> std::io::Result<Measured> {
     let mut stream = connect(to)?;
     let bytes = vec![b's'; CHUNK];
     let mut send = |time: Duration| {
@@ -252,9 +252,9 @@ fn stream(to: SocketAddr, time: Duration, taken: &AtomicU64) -> std::io::Result<
         Ok::<_, std::io::Error>(start.elapsed())
     };
     send(WARM_UP)?;
-    let before = taken.load(Ordering::Relaxed);
+    let before = received_bytes.load(Ordering::Relaxed);
     let took = send(time)?;
-    let got = taken.load(Ordering::Relaxed) - before;
-    let rate = got as f64 * 8.0 / took.as_secs_f64() / 1e6;
+    let received = received_bytes.load(Ordering::Relaxed) - before;
+    let rate = received as f64 * 8.0 / took.as_secs_f64() / 1e6;
     Ok(Measured { rate, latency: latencies(), lost: 0 })
 }

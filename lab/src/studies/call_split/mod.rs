@@ -19,7 +19,7 @@ pub(super) const STUDY: Study = Study {
     by_difference: true,
     plan,
     open,
-    further: None,
+    extra: None,
 };
 
 /// Frames of each sort.
@@ -53,17 +53,17 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     specs.extend(rows("rustc", "this program's own build"));
     let mut own = alone(study, options);
     let ns = small_path::ns_per_clock().to_string();
-    let crew = move |number| {
-        let mut crew = own(number)?;
+    let experiments = move |number| {
+        let mut experiments = own(number)?;
         for setting in &settings {
             let program = workshop.link(setting, number)?;
             let mut command = Command::new(program);
             command.arg(&setting.name).arg(&ns).arg(workshop.path("frames"));
-            crew.push(Box::new(Child::start(command, setting.name.clone())?));
+            experiments.push(Box::new(Child::start(command, setting.name.clone())?));
         }
-        Ok(crew)
+        Ok(experiments)
     };
-    Ok(Plan { specs, notes, crew: Box::new(crew) })
+    Ok(Plan { specs, notes, experiments: Box::new(experiments) })
 }
 
 /// The rows of one build.

@@ -27,7 +27,7 @@ pub(super) const STUDY: Study = Study {
     by_difference: false,
     plan,
     open,
-    further: None,
+    extra: None,
 };
 
 const FRAMES: usize = 1024;
@@ -135,7 +135,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
         let spec = Spec::new("the router's whole path, bursts of 64", name, title);
         specs.push(if points.is_empty() { spec } else { spec.against("path-none", None) });
     }
-    Ok(Plan { specs, notes: Vec::new(), crew: alone(study, options) })
+    Ok(Plan { specs, notes: Vec::new(), experiments: alone(study, options) })
 }
 
 /// The small path.

@@ -70,8 +70,8 @@ impl Line {
         }
     }
 
-    fn give_back(&self, parcels: &mut Vec<QueuedPacket>) {
-        self.back.lock().unwrap_or_else(PoisonError::into_inner).append(parcels);
+    fn give_back(&self, packets: &mut Vec<QueuedPacket>) {
+        self.back.lock().unwrap_or_else(PoisonError::into_inner).append(packets);
     }
 
     /// A context counts alone until it ends, and then adds its counts here.

@@ -24,7 +24,7 @@ pub(super) const STUDY: Study = Study {
     by_difference: false,
     plan,
     open,
-    further: None,
+    extra: None,
 };
 
 /// The most contexts.
@@ -74,7 +74,7 @@ fn plan(study: &Study, options: &Options) -> Result<Plan, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let note = format!("{MOST} contexts share {cpus} processors here");
     let notes = if cpus < MOST { vec![note] } else { Vec::new() };
-    Ok(Plan { specs, notes, crew: alone(study, options) })
+    Ok(Plan { specs, notes, experiments: alone(study, options) })
 }
 
 struct Bench {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollway_lab::compare::{self, Options, Settings};
 
-use super::generate::refuse;
+use super::generate::to_cli_error;
 use super::{CliError, show};
 
 /// Arguments of `tollway lab compare`.
@@ -45,7 +45,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let refuse = |error: compare::Error| refuse(&error);
+    let to_cli_error = |error: compare::Error| to_cli_error(&error);
     let settings = Settings::of_both(
         args.toolchain.as_deref(),
         args.target_cpu.as_deref(),
@@ -53,11 +53,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     );
     let options = Options {
         specs: [args.base.clone(), args.head.clone()],
-        settings: settings.map_err(refuse)?,
+        settings: settings.map_err(to_cli_error)?,
         rows: args.scenario.clone(),
         inject_ns: args.inject_ns,
         time: Duration::from_secs_f64(args.seconds),
         changes: !args.no_profile,
     };
-    show(&compare::run(&options).map_err(refuse)?, args.json, compare::render)
+    show(&compare::run(&options).map_err(to_cli_error)?, args.json, compare::render)
 }

@@ -15,7 +15,7 @@ use super::{CliError, show};
 use crate::worker;
 
 /// Options of generated frames that do not apply to the frames of a capture.
-const MADE: [&str; 13] = [
+const GENERATED_ONLY: [&str; 13] = [
     "size",
     "imix",
     "dst",
@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(long)]
     imix: bool,
     /// Send the frames of a pcap or pcapng file in a loop
-    #[arg(long, value_name = "FILE", conflicts_with_all = MADE)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = GENERATED_ONLY)]
     replay: Option<PathBuf>,
     #[command(flatten)]
     frames: Frames,
@@ -78,12 +78,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let report = send(args).map_err(|error| refuse(&error))?;
+    let report = send(args).map_err(|error| to_cli_error(&error))?;
     show(&report, args.json, generate::render)
 }
 
 /// Converts an error of the generator.
-pub(super) fn refuse(error: &Error) -> CliError {
+pub(super) fn to_cli_error(error: &Error) -> CliError {
     match error.usage {
         true => CliError::usage(&error.what, &error.remedy),
         false => CliError::failed(&error.what, &error.remedy),
@@ -122,7 +122,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     let traffic = args.frames.traffic(args.replay.as_ref(), device, sizes)?;
     let plain = args.amount.plain;
     if plain && args.sink.is_some() {
-        let what = "a sink knows frames by their numbers, which plain ones have not";
+        let what = "a sink knows frames by their numbers, which plain ones do not have";
         return Err(Error::usage(what, "Leave --plain out, or --sink"));
     }
     if plain && args.memory {
@@ -130,8 +130,8 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     let (stop, run) = (stop_flag()?, any_run());
     let Some(device) = device else {
-        let way = SendMethod::Memory { looks: args.sink.is_some() };
-        return generate::run(&traffic, &load, run, &way, None, &stop);
+        let method = SendMethod::Memory { looks: args.sink.is_some() };
+        return generate::run(&traffic, &load, run, &method, None, &stop);
     };
     let mut via = args.via;
     if args.replay.is_some() && via == Via::Auto {
@@ -156,7 +156,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     }
     traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
-    let way =
+    let method =
         if via == Via::Xdp { SendMethod::Xdp { device, plain } } else { SendMethod::Port(&open) };
-    generate::run(&traffic, &load, run, &way, sink, &stop)
+    generate::run(&traffic, &load, run, &method, sink, &stop)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, sink};
 
-use super::generate::{refuse, sink as open, stop_flag};
+use super::generate::{sink as open, stop_flag, to_cli_error};
 use super::port::Via;
 use super::traffic::seconds;
 use super::{CliError, show};
@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let report = receive(args).map_err(|error| refuse(&error))?;
+    let report = receive(args).map_err(|error| to_cli_error(&error))?;
     show(&report, args.json, generate::render)
 }
 

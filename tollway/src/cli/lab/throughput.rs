@@ -7,7 +7,7 @@ use tollway_lab::generate::throughput::{Between, SIZES, render, run as measure};
 use tollway_lab::generate::{Error, load::Rate, throughput};
 use tollway_lab::report::Report;
 
-use super::generate::{refuse, stop_flag};
+use super::generate::{stop_flag, to_cli_error};
 use super::port::Via;
 use super::traffic::{Frames, seconds, working};
 use super::{CliError, show};
@@ -61,7 +61,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let report = look(args).map_err(|error| refuse(&error))?;
+    let report = look(args).map_err(|error| to_cli_error(&error))?;
     show(&report, args.json, render)
 }
 

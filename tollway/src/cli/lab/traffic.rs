@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_lab::generate::address::{Range, allow, allow_source, is_apart};
+use tollway_lab::generate::address::{Range, allow, allow_source, has_own_namespace};
 use tollway_lab::generate::load::{Load, Rate};
 use tollway_lab::generate::plan::{IMIX, Mac, Plan, Spec, smallest};
 use tollway_lab::generate::{Error, Traffic, replay};
@@ -164,8 +164,8 @@ impl Frames {
             ));
         }
         if !self.i_know {
-            allow(dst, is_apart())?;
-            allow_source(src, is_apart())?;
+            allow(dst, has_own_namespace())?;
+            allow_source(src, has_own_namespace())?;
         }
         let (dst_mac, src_mac) = match device {
             Some(device) => {
@@ -217,7 +217,7 @@ impl Frames {
         while let Some(frame) = reader.next_frame().map_err(failed)? {
             frames.push(frame.bytes);
         }
-        replay::traffic(frames, self.i_know, is_apart())
+        replay::traffic(frames, self.i_know, has_own_namespace())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::program::{self, Tollway};
-use super::super::topology::{A0, B0, LEFT, Mac, R0, R1, RIGHT, Topology, letters};
+use super::super::topology::{A0, B0, LEFT, Mac, R0, R1, RIGHT, Topology, mac_text};
 use super::traffic::Server;
 
 /// Addresses of A, and the router's on the same wire.
@@ -67,7 +67,7 @@ impl Router {
             for peer in [v4[0], v6[0]] {
                 text += &format!(
                     "[[neighbours]]\ndev = \"{port}\"\naddress = \"{peer}\"\nmac = \"{}\"\n",
-                    letters(mac)
+                    mac_text(mac)
                 );
             }
         }
@@ -79,14 +79,14 @@ impl Router {
 }
 
 /// A topology with its running router.
-pub(super) struct Place {
+pub(super) struct Testbed {
     pub(super) topology: Topology,
     pub(super) server: Server,
     router: Router,
     tollway: Option<Tollway>,
 }
 
-impl Place {
+impl Testbed {
     /// Creates the topology and starts its router.
     pub(super) fn new(router: Router) -> Result<Self, String> {
         let topology = Topology::new()?;
@@ -108,7 +108,7 @@ impl Place {
             host.sh(&format!("ip address add {own}/64 dev {device} nodad"))?;
             host.sh(&format!(
                 "ip neigh replace {peer} lladdr {} dev {device} nud permanent",
-                letters(mac)
+                mac_text(mac)
             ))?;
         }
         a.sh(&format!("ip route add default via {}", LEFT_V6[1]))?;
@@ -124,17 +124,17 @@ impl Place {
             host.sh(&format!("ethtool -K {device} tx off"))?;
         }
         let server = Server::start(b)?;
-        let mut place = Self { topology, server, router, tollway: None };
+        let mut testbed = Self { topology, server, router, tollway: None };
         if let Some(config) = router.config() {
-            let written = place.topology.r.run(move || std::fs::write(CONFIG, config))?;
+            let written = testbed.topology.r.run(move || std::fs::write(CONFIG, config))?;
             written.map_err(|error| format!("{CONFIG} cannot be written: {error}"))?;
         }
         if let Some(arguments) = router.arguments() {
-            let mut tollway = Tollway::launch(&place.topology, &arguments, false)?;
+            let mut tollway = Tollway::launch(&testbed.topology, &arguments, false)?;
             tollway.until_forwarding()?;
-            place.tollway = Some(tollway);
+            testbed.tollway = Some(tollway);
         }
-        Ok(place)
+        Ok(testbed)
     }
 
     /// The server's address.
