@@ -41,7 +41,7 @@ impl Home {
             sys::mount_bpffs(root).map_err(XdpError::NoBpffs)?;
         }
         let root = directory(root).map_err(XdpError::NoBpffs)?;
-        let path = below(&root).join(NAME);
+        let path = fd_path(&root).join(NAME);
         match DirBuilder::new().mode(OWN).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(XdpError::NoBpffs(error))
@@ -58,13 +58,13 @@ impl Home {
     }
 
     fn within(root: &File) -> Result<Self, XdpError> {
-        let home = match directory(&below(root).join(NAME)) {
+        let home = match directory(&fd_path(root).join(NAME)) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {
                 return Err(XdpError::NotOurs("it is not a directory".to_owned()));
             }
             opened => opened.map_err(XdpError::NoBpffs)?,
         };
-        match intruder(root, &home, effective_user()).map_err(XdpError::NoBpffs)? {
+        match untrusted_reason(root, &home, effective_user()).map_err(XdpError::NoBpffs)? {
             Some(why) => Err(XdpError::NotOurs(why)),
             None => Ok(Self(Arc::new(home))),
         }
@@ -78,7 +78,7 @@ impl Home {
 
     /// The directory's path, valid as long as this lives.
     pub(super) fn path(&self) -> PathBuf {
-        below(&self.0)
+        fd_path(&self.0)
     }
 }
 
@@ -87,14 +87,14 @@ pub(super) fn directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
 }
 
-/// The path of an open directory, even after a rename.
-fn below(directory: &File) -> PathBuf {
+/// A path to an open directory that stays valid after a rename.
+fn fd_path(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
 /// Why another user could have put something in the directory, or could replace it. If others could
 /// only read it, it becomes accessible to its owner only.
-fn intruder(root: &File, home: &File, user: u32) -> io::Result<Option<String>> {
+fn untrusted_reason(root: &File, home: &File, user: u32) -> io::Result<Option<String>> {
     let (above, facts) = (root.metadata()?, home.metadata()?);
     if facts.uid() != 0 && facts.uid() != user {
         return Ok(Some(format!("it belongs to the user {}", facts.uid())));
@@ -142,20 +142,20 @@ mod tests {
             (0o777, 0o700, Some("others may rename it (mode 0777 of /sys/fs/bpf)")),
         ] {
             let (_dir, root, home) = dirs(root, home);
-            let found = intruder(&root, &home, user).unwrap();
+            let found = untrusted_reason(&root, &home, user).unwrap();
             assert_eq!(found.as_deref(), why);
             if why.is_none() {
                 assert_eq!(
                     home.metadata().unwrap().mode() & 0o777,
                     0o700,
-                    "it is nobody else's now"
+                    "only its owner may enter now"
                 );
             }
         }
     }
 
     #[test]
-    fn a_link_to_a_directory_is_none() {
+    fn a_symlink_to_a_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/tmp", dir.path().join(NAME)).unwrap();
         let error = Home::within(&directory(dir.path()).unwrap()).unwrap_err().to_string();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_keeps_its_directory_when_its_name_is_anothers() {
+    fn a_home_keeps_its_directory_after_a_rename() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, away) = (dir.path().join("ours"), dir.path().join("away"));
         fs::create_dir(&ours).unwrap();

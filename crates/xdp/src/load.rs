@@ -202,7 +202,7 @@ impl Maps {
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
         let fd = fd.map_err(XdpError::system(&port.device, "keeping the program"))?;
-        // Whoever keeps the object keeps no descriptors but those that `punt` needs, its constants.
+        // A kept object needs no descriptors but those of its constants, for `punt`.
         program.unload().map_err(|error| failed(&error))?;
         NAMES.iter().for_each(|name| drop(object.take_map(name)));
         Ok((fd, object))

@@ -238,10 +238,7 @@ fn failed<E: std::error::Error + 'static>(error: E) -> XdpError {
 
 /// The program that identifies devices by namespace, attached. `namespace` receives the number that
 /// the program compares.
-fn by_btf<'a>(
-    loader: &mut EbpfLoader<'a>,
-    namespace: &'a OnceCell<u32>,
-) -> Result<Ebpf, XdpError> {
+fn by_btf<'a>(loader: &mut EbpfLoader<'a>, namespace: &'a OnceCell<u32>) -> Result<Ebpf, XdpError> {
     let number = pin::namespace().map_err(XdpError::system(WHAT, "its namespace"))?;
     let namespace = namespace.get_or_init(|| number as u32);
     let btf = Btf::from_sys_fs().map_err(failed)?;
@@ -258,7 +255,7 @@ fn by_btf<'a>(
 
 /// The program that reads the tracepoint's record, attached.
 fn by_event(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, XdpError> {
-    is_as_known().map_err(XdpError::system(WHAT, "the tracepoint's record"))?;
+    check_layout().map_err(XdpError::system(WHAT, "the tracepoint's record"))?;
     let mut object = loader.load(REFUSED_EVENT).map_err(failed)?;
     let program: &mut TracePoint = program(&mut object, "refused").map_err(failed)?;
     program.load().map_err(failed)?;
@@ -267,7 +264,7 @@ fn by_event(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, XdpError> {
 }
 
 /// Verifies that the tracepoint's record has the layout that the program reads.
-fn is_as_known() -> io::Result<()> {
+fn check_layout() -> io::Result<()> {
     let read = |root: &str| {
         let path = Path::new(root).join("events/xdp").join(EVENT).join("format");
         std::fs::read_to_string(path)
@@ -277,7 +274,7 @@ fn is_as_known() -> io::Result<()> {
     })?;
     match has_fields(&format) {
         true => Ok(()),
-        false => Err(io::Error::other("it is another than is known")),
+        false => Err(io::Error::other("its fields are not at the known offsets")),
     }
 }
 
