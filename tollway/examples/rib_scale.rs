@@ -92,10 +92,10 @@ fn kernel() -> Kernel {
         kernel.netdevs.insert(index, Netdev { flags: 65, ..Netdev::default() });
     }
     for (priority, table) in [(0, 255), (32766, 254), (32767, 253)] {
-        let (src, dst, iif, mark, odd) = Default::default();
+        let (src, dst, iif, mark, unsupported) = Default::default();
         let action = RuleAction::Table(table);
         let family = Family::V4;
-        kernel.rules.push(Rule { family, priority, src, dst, iif, mark, action, odd });
+        kernel.rules.push(Rule { family, priority, src, dst, iif, mark, action, unsupported });
     }
     for id in 1..=ROUTERS {
         kernel.nexthops.insert(id, Nexthop::Hop(hop(id)));

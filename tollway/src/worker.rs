@@ -34,7 +34,7 @@ const TICK_NS: u64 = 100_000_000;
 const PULSE_NS: u64 = 8_000_000;
 /// After a gap of this length, all threads may have been stopped. It is a little less than those 20
 /// ms, since the clock advances by ticks.
-const GAP_NS: u64 = 16_000_000;
+const PAUSE_NS: u64 = 16_000_000;
 /// After this time without a frame, no more frames come after an XDP program's bypass.
 const QUIET: Duration = Duration::from_millis(3);
 /// The longest time that a stop waits for frames in transit.
@@ -111,17 +111,17 @@ impl Stop {
     }
 }
 
-/// Called when the worker was away so long that the XDP programs took it for gone, before its next
-/// heartbeat.
-pub type OnGap = Box<dyn FnMut(&State)>;
+/// Called before the worker's next heartbeat, after a pause so long that the XDP programs assumed the worker
+/// had ended.
+pub type OnPause = Box<dyn FnMut(&State)>;
 
 /// The worker's duties beside forwarding.
 #[derive(Default)]
 pub struct Duties {
     /// The state in which the XDP programs expect heartbeats.
     pub pulse: Option<State>,
-    /// Called when the worker was away.
-    pub on_gap: Option<OnGap>,
+    /// Called after a pause of the worker.
+    pub on_pause: Option<OnPause>,
     /// The XDP programs' counters, and the ports' names.
     pub xdp_counts: Option<(CountMap, Vec<String>)>,
     /// The worker's scheduling.
@@ -143,14 +143,14 @@ pub fn run(
     mailbox_receiver: &mut WorkerMailboxReceiver,
     duties: Duties,
 ) -> io::Result<()> {
-    let Duties { pulse, on_gap, xdp_counts, priority, journal, mut watchdog } = duties;
+    let Duties { pulse, on_pause, xdp_counts, priority, journal, mut watchdog } = duties;
     let (mut losses, mut scheduling) = (Losses::default(), Scheduling::begin(priority));
     let mut guarded = pulse.clone().zip(xdp_counts).map(|(state, (counts, names))| {
         (Guard::new(state.clone(), counts, names.len()), Valves::new(state, names))
     });
     let mut pulse = pulse.map(|state| {
-        mailbox_receiver.detour_by(&state);
-        Pulse { state, last_ns: State::now_ns(), on_gap }
+        mailbox_receiver.set_bypass_state(&state);
+        Pulse { state, last_ns: State::now_ns(), on_pause }
     });
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -221,17 +221,17 @@ pub fn run(
 struct Pulse {
     state: State,
     last_ns: u64,
-    on_gap: Option<OnGap>,
+    on_pause: Option<OnPause>,
 }
 
 impl Pulse {
     #[inline]
     fn beat(&mut self) {
         let now_ns = State::now_ns();
-        if now_ns.saturating_sub(self.last_ns) > GAP_NS
-            && let Some(on_gap) = &mut self.on_gap
+        if now_ns.saturating_sub(self.last_ns) > PAUSE_NS
+            && let Some(on_pause) = &mut self.on_pause
         {
-            on_gap(&self.state);
+            on_pause(&self.state);
         }
         self.last_ns = now_ns;
         self.state.beat_at(now_ns);

@@ -1,12 +1,13 @@
-//! The fuzz target of the configuration, driven for some seconds by its seeds, the examples and
-//! simple changes to them.
+//! Runs the fuzz target of the configuration on its seeds, on the examples, and on random changes of
+//! both.
 //!
-//! `TOLLWAY_FUZZ_SECONDS` is their number; the changes are the same each time.
+//! `TOLLWAY_FUZZ_SECONDS` sets the duration. The changes are the same each time.
 
 #[path = "changes/mod.rs"]
 mod changes;
 #[path = "../../fuzz/src/config.rs"]
 mod config;
+#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 
@@ -19,11 +20,11 @@ use dice::Dice;
 
 const SECONDS: u64 = 5;
 
-/// Bytes of an input at most.
+/// The most bytes of an input.
 const LONGEST: usize = 4096;
 
 const CHANGES: Changes = Changes { before: "= ", ends: &['\n'], words: &WORDS };
-/// What a text is made longer with: values at the edge of what is allowed, and beyond it.
+/// Words that a change inserts: values at the limits of what is allowed, and beyond them.
 const WORDS: [&str; 24] = [
     "0",
     "1",

@@ -1,9 +1,9 @@
-//! The fuzz targets of rules, driven for some seconds each by what people and tools write and simple changes
-//! to it.
+//! Runs the fuzz targets of rules on rules that people and tools write, and on random changes of them.
 //!
-//! `TOLLWAY_FUZZ_SECONDS` is their number; the changes are the same each time.
+//! `TOLLWAY_FUZZ_SECONDS` sets the duration of each. The changes are the same each time.
 
 mod changes;
+#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 #[path = "../../fuzz/src/rules.rs"]
@@ -20,7 +20,7 @@ use tollway_firewall::ir::Family;
 
 const SECONDS: u64 = 3;
 
-/// Bytes of an input at most.
+/// The most bytes of an input.
 const LONGEST: usize = 8192;
 
 const NFT: Changes = Changes {

@@ -1,4 +1,4 @@
-//! `tollway lab study`: what it lists, refuses and writes, measured by processes of its own.
+//! Tests what `tollway lab study` lists, refuses and writes.
 
 #![allow(clippy::unwrap_used)]
 

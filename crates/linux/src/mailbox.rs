@@ -10,7 +10,8 @@
 //! drained wakes the receiver anyway. When the last sender is dropped, the receiver's descriptor
 //! becomes readable for good; this is how most threads learn that they have to end.
 //!
-//! The worker has another of its own: its receiver looks for jobs in each turn, by a load.
+//! The worker has a mailbox of another kind (`tollway/src/worker/mailbox.rs`): it checks for jobs in each
+//! turn, with a single load.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -139,7 +140,7 @@ impl<T> MailboxReceiver<T> {
     /// Takes in the wakes so far. Returns the messages, and whether a sender is left that may post
     /// others.
     pub fn drain(&mut self) -> Mail<'_, T> {
-        // In this order: who posts a message meanwhile wakes the receiver for it again.
+        // In this order: a sender that posts a message meanwhile wakes the receiver again.
         let has_senders = self.wakes.drain();
         Mail { messages: self.messages.try_iter(), has_senders }
     }

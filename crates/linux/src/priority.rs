@@ -2,8 +2,8 @@
 //!
 //! While these threads wait behind programs that compute, packets follow the old tables. So they
 //! are real-time threads of the lowest priority as long as they work in short bursts. A thread that
-//! works on and on (many routes, new tables) becomes an ordinary one of nice -20 until it has
-//! rested. On a single processor all of them are ordinary, so that the kernel's own threads
+//! works for long (many routes, new tables) becomes an ordinary one of nice -20 until it has slept
+//! enough. On a single processor all of them are ordinary, so that the kernel's own threads
 //! (ksoftirqd, RCU) get their turn. Programs that they start (nft) are ordinary.
 
 use std::io;
@@ -20,7 +20,7 @@ const BUSY_ABOVE: u32 = 50;
 const IDLE_BELOW: u32 = 25;
 
 /// The scheduling of the calling thread.
-pub struct Hurry {
+pub struct ThreadPriority {
     is_realtime: bool,
     /// Whether the system permits real-time scheduling.
     may_be: bool,
@@ -29,7 +29,7 @@ pub struct Hurry {
     used: Duration,
 }
 
-impl Hurry {
+impl ThreadPriority {
     /// Raises the priority of the calling thread.
     pub fn begin() -> Self {
         // Even if real time is refused below, programs that this thread starts are ordinary.
@@ -45,8 +45,8 @@ impl Hurry {
         this
     }
 
-    /// To be called once per turn.
-    pub fn look(&mut self) {
+    /// Adapts the priority to the processor time that the thread has used. To be called once per turn.
+    pub fn update(&mut self) {
         let elapsed = self.looked_at.elapsed();
         if elapsed < LOOK || !self.may_be {
             return;
@@ -61,8 +61,8 @@ impl Hurry {
         (self.looked_at, self.used) = (Instant::now(), used);
     }
 
-    /// Starts long work that is not urgent, since the kernel forwards meanwhile.
-    pub fn rest(&mut self) {
+    /// Makes the thread an ordinary one for long work that is not urgent, since the kernel forwards meanwhile.
+    pub fn lower(&mut self) {
         if self.is_realtime {
             self.set(false);
         }
@@ -106,24 +106,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_computes_stops_hurrying_until_it_rests() {
-        let mut hurry = Hurry::begin();
-        if !hurry.is_realtime {
+    fn a_thread_that_computes_is_ordinary_until_it_rests() {
+        let mut priority = ThreadPriority::begin();
+        if !priority.is_realtime {
             // A thread that may not be real-time is not.
-            assert!(!hurry.may_be);
+            assert!(!priority.may_be);
             return;
         }
         let mut looked = |is_realtime: bool, mut meanwhile: Box<dyn FnMut()>| {
             let start = Instant::now();
-            while hurry.is_realtime != is_realtime {
+            while priority.is_realtime != is_realtime {
                 assert!(start.elapsed() < Duration::from_secs(20));
                 meanwhile();
-                hurry.look();
+                priority.update();
             }
         };
         looked(false, Box::new(|| ()));
         looked(true, Box::new(|| std::thread::sleep(LOOK)));
-        hurry.rest();
-        assert!(!hurry.is_realtime);
+        priority.lower();
+        assert!(!priority.is_realtime);
     }
 }

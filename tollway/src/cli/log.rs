@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The most lines that wait for stderr; further lines are lost.
 const MOST_WAITING: usize = 1024;
 /// How long the program waits at its end for these lines.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue between the threads that log and stderr.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Log {
     /// Waits for unwritten lines, for a limited time.
     pub(super) fn finish(&self) {
         let start = Instant::now();
-        while self.waiting.load(Ordering::Acquire) > 0 && start.elapsed() < LAST_WORDS {
+        while self.waiting.load(Ordering::Acquire) > 0 && start.elapsed() < FLUSH_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

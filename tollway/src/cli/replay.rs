@@ -153,7 +153,7 @@ fn keep_inputs(files: &Files, log: Option<&Path>) -> Result<(), CliError> {
     let outputs = files.outputs.iter().map(|(_, output)| output.as_path());
     for output in outputs.chain(log) {
         if identity(output).is_some_and(|output| inputs.contains(&output)) {
-            let what = format!("{} is to be read and to be written", output.display());
+            let what = format!("{} is both an input and an output", output.display());
             return Err(CliError::usage(what, "Write to another directory"));
         }
     }

@@ -34,9 +34,9 @@ impl Summary<'_> {
             ("delivered", delivered),
             ("held", held),
         ];
-        let mut fates = table(&["packets", ""]);
+        let mut totals = table(&["packets", ""]);
         for (name, count) in terms {
-            fates.add_row([name.to_owned(), thousands(count)]);
+            totals.add_row([name.to_owned(), thousands(count)]);
         }
         let own = [
             ("originated", originated),
@@ -44,9 +44,9 @@ impl Summary<'_> {
             ("missed before rx", self.missed.iter().sum()),
         ];
         for (name, count) in own.into_iter().filter(|(_, count)| *count > 0) {
-            fates.add_row([name.to_owned(), thousands(count)]);
+            totals.add_row([name.to_owned(), thousands(count)]);
         }
-        section(&mut out, fates);
+        section(&mut out, totals);
         section(&mut out, reasons("dropped", &drops(self.counters)));
         section(&mut out, reasons("punted", &punts(self.counters)));
         section(&mut out, reasons("as a host", &host(self.host)));

@@ -59,7 +59,7 @@ fn read_one(
     let address = address.read(ledger, |text| host_address("the neighbour", text)).given();
     let mac = mac_text.read(ledger, mac).given();
     let (dev, address) = (dev.given()?, address?);
-    let checked = topology.check_station("the neighbour", dev.value, address.value, ledger);
+    let checked = topology.check_host("the neighbour", dev.value, address.value, ledger);
     if let Err(Fault { what, remedy }) = checked {
         ledger.relation(address.span, what, remedy);
         return None;

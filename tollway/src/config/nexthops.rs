@@ -137,7 +137,7 @@ fn check(
     topology: &Topology<'_>,
     ledger: &mut Ledger<'_>,
 ) -> Option<()> {
-    match topology.check_station("the next hop", link, via.value, ledger) {
+    match topology.check_host("the next hop", link, via.value, ledger) {
         Ok(()) => Some(()),
         Err(Fault { what, remedy }) => {
             ledger.relation(via.span.clone(), what, remedy);
@@ -208,8 +208,8 @@ fn check_distinct(hops: &[Resolved], topology: &Topology<'_>, ledger: &mut Ledge
             continue;
         }
         let dev = topology.link(hop.link.0).map_or(String::new(), |link| bare(link.name));
-        let whom = hop.via.map_or(dev, |via| via.to_string());
-        let what = format!("the next hop {whom} is in this list twice");
+        let name = hop.via.map_or(dev, |via| via.to_string());
+        let what = format!("the next hop {name} is in this list twice");
         ledger.relation(span.clone(), what, "list it once and give it a larger weight");
     }
 }

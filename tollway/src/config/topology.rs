@@ -204,7 +204,7 @@ impl<'a> Topology<'a> {
 
     /// Checks that a station on a link can have this address. The address must lie in a prefix of
     /// the link, and must be neither the router's own nor a network or broadcast address.
-    pub(super) fn check_station(
+    pub(super) fn check_host(
         &self,
         what: &str,
         index: usize,

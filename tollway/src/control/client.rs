@@ -41,7 +41,7 @@ pub enum ClientError {
     },
     /// The answer is not of this version.
     #[error("the tollway at {} answers what is not understood: {what}", .path.display())]
-    Strange {
+    Malformed {
         /// The socket.
         path: PathBuf,
         /// What was unexpected.
@@ -65,7 +65,7 @@ impl ClientError {
                  that is"
             }
             Self::Broken { .. } => "Look at what it logs",
-            Self::Strange { .. } => "Use the same version of tollway on both sides",
+            Self::Malformed { .. } => "Use the same version of tollway on both sides",
             Self::Refused(_) => "See `tollway show --help`",
         }
     }
@@ -199,6 +199,6 @@ impl Client {
     }
 
     fn strange(&self, what: impl ToString) -> ClientError {
-        ClientError::Strange { path: self.path.clone(), what: what.to_string() }
+        ClientError::Malformed { path: self.path.clone(), what: what.to_string() }
     }
 }

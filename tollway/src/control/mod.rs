@@ -38,7 +38,7 @@ pub use offload::{
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request, RequestError};
-pub use serve::Powers;
+pub use serve::Backends;
 pub use server::{REQUEST_LIMIT, Server};
 pub use set::{Change, Changed as SetChanged};
 pub use socket::{Socket, SocketError};

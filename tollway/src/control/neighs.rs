@@ -12,20 +12,20 @@ use crate::names::Names;
 use tollway_net::Mac;
 
 /// The copied neighbours: each with its next hop, and its state if the host resolves it.
-pub(super) struct Noted {
+pub(super) struct NeighCopy {
     neighs: Vec<(LinkId, IpAddr, NextHopId, Option<&'static str>)>,
     next_hops: Arc<NextHops>,
 }
 
 /// Copies the neighbours. Call this on the worker's thread.
-pub(super) fn note(router: &Router) -> Noted {
+pub(super) fn copy(router: &Router) -> NeighCopy {
     let state = |link, address| router.host.neigh_state(link, address);
     let neighs = router.tables.neighs();
     let neighs = neighs.map(|(link, address, next)| (link, address, next, state(link, address)));
-    Noted { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.routes.next_hops) }
+    NeighCopy { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.routes.next_hops) }
 }
 
-impl Noted {
+impl NeighCopy {
     /// The neighbours, sorted by link and address.
     pub(super) fn list(mut self, names: &Names) -> Vec<Neigh> {
         self.neighs.sort_unstable_by_key(|(link, address, ..)| (*link, *address));

@@ -80,9 +80,10 @@ struct VrfRoutes {
 /// The function that sends a line of an answer.
 pub(super) type SendLine<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
-/// What clients may request beside queries. The server refuses requests for an absent power.
+/// The parts of a router that serve requests besides queries of its tables. The server refuses requests that
+/// need an absent part.
 #[derive(Default)]
-pub struct Powers {
+pub struct Backends {
     /// Reloads the configuration file.
     pub reloader: Option<Reloader>,
     /// The controller, which follows the kernel's configuration.
@@ -97,14 +98,14 @@ pub struct Powers {
 pub(super) struct RequestHandler {
     mailbox: WorkerMailbox,
     name_table: NameTable,
-    powers: Powers,
+    backends: Backends,
     start: Instant,
     start_clock: u64,
 }
 
 impl RequestHandler {
-    pub(super) fn new(mailbox: WorkerMailbox, name_table: NameTable, powers: Powers) -> Self {
-        Self { mailbox, name_table, powers, start: Instant::now(), start_clock: clock::now() }
+    pub(super) fn new(mailbox: WorkerMailbox, name_table: NameTable, backends: Backends) -> Self {
+        Self { mailbox, name_table, backends, start: Instant::now(), start_clock: clock::now() }
     }
 
     /// Answers a query in one or more lines.
@@ -150,7 +151,7 @@ impl RequestHandler {
 
     /// Reloads the configuration and answers with the result.
     pub(super) fn reload(&self) -> String {
-        let Some(reloader) = &self.powers.reloader else {
+        let Some(reloader) = &self.backends.reloader else {
             return refusal(NO_FILE);
         };
         match reloader.reload() {
@@ -168,7 +169,7 @@ impl RequestHandler {
 
     /// Waits until the kernel's configuration is active.
     pub(super) fn sync(&self) -> String {
-        let Some(controller) = &self.powers.controller else { return refusal(NO_CONTROLLER) };
+        let Some(controller) = &self.backends.controller else { return refusal(NO_CONTROLLER) };
         match controller.sync(SYNC_PATIENCE) {
             Some(synced) => line(&synced),
             None => {
@@ -179,14 +180,14 @@ impl RequestHandler {
     }
 
     fn controller(&self) -> Result<String, AnswerError> {
-        let controller = self.powers.controller.as_ref().ok_or(AnswerError::NoController)?;
+        let controller = self.backends.controller.as_ref().ok_or(AnswerError::NoController)?;
         Ok(line(&controller.status()))
     }
 
     fn offload(&self) -> Result<String, AnswerError> {
-        let live = self.powers.offload.as_ref().ok_or(AnswerError::NoController)?;
+        let live = self.backends.offload.as_ref().ok_or(AnswerError::NoController)?;
         // If the controller is busy for longer, the report shows an earlier state of the routes.
-        let controller = self.powers.controller.as_ref();
+        let controller = self.backends.controller.as_ref();
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
         let snapshot = self.on_worker(snapshot::take)?;
         let ports = snapshot.port_names();
@@ -207,7 +208,7 @@ impl RequestHandler {
     /// Stops the router so that a successor can take its ports. If the successor has gone before the
     /// answer, the router keeps running, because no other process would take the ports.
     pub(super) fn hand_over(&self, send: SendLine<'_>) -> io::Result<()> {
-        let Some(hand_over) = &self.powers.hand_over else {
+        let Some(hand_over) = &self.backends.hand_over else {
             return send(&refusal("this router hands nothing over"));
         };
         send(&line(&HandedOver { pid: std::process::id() }))?;
@@ -277,7 +278,7 @@ impl RequestHandler {
 
     fn neighbours(&self) -> Result<String, AnswerError> {
         let (names, noted) =
-            self.on_worker(|names, router, _| (Arc::clone(names), neighs::note(router)))?;
+            self.on_worker(|names, router, _| (Arc::clone(names), neighs::copy(router)))?;
         Ok(line(&Neighbours { neighbours: noted.list(&names) }))
     }
 

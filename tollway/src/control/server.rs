@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::SocketError;
 use super::message::refusal;
 use super::request::{Command, Request, RequestError};
-use super::serve::{Powers, RequestHandler};
+use super::serve::{Backends, RequestHandler};
 use super::socket::Socket;
 use crate::names::NameTable;
 use crate::worker::WorkerMailbox;
@@ -36,7 +36,7 @@ pub struct Server {
 
 impl Server {
     /// Starts to answer at a socket. Queries the worker through `mailbox`, and takes names from
-    /// `name_table`. Requests that need what `powers` lacks are refused.
+    /// `name_table`. Requests that need what `backends` lacks are refused.
     ///
     /// # Errors
     /// The system has no descriptor or no thread left.
@@ -44,11 +44,11 @@ impl Server {
         socket: Socket,
         mailbox: WorkerMailbox,
         name_table: NameTable,
-        powers: Powers,
+        backends: Backends,
     ) -> Result<Self, SocketError> {
         let path = socket.path().to_owned();
         let failed = |error| SocketError::System { path, error };
-        Self::listen(socket, Arc::new(RequestHandler::new(mailbox, name_table, powers)))
+        Self::listen(socket, Arc::new(RequestHandler::new(mailbox, name_table, backends)))
             .map_err(failed)
     }
 

@@ -90,15 +90,15 @@ impl Socket {
             return Err(SocketError::TooLong(path.to_owned()));
         }
         if parent == Path::new(RUN_DIR) {
-            own(parent).map_err(failed)?;
+            create_run_dir(parent).map_err(failed)?;
         }
         let mut lock = OsString::from(".");
         lock.push(name);
         lock.push(".lock");
         let _lock = Lock::take(parent.join(lock)).map_err(failed)?;
-        look(path, replace)?;
-        let nest = Nest::new(parent).map_err(failed)?;
-        let inside = nest.inside();
+        check_replaceable(path, replace)?;
+        let private_dir = PrivateDir::new(parent).map_err(failed)?;
+        let inside = private_dir.socket_path();
         let listener = UnixListener::bind(&inside).map_err(failed)?;
         std::fs::set_permissions(&inside, Permissions::from_mode(0o600)).map_err(failed)?;
         std::fs::rename(&inside, path).map_err(failed)?;
@@ -132,7 +132,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Creates the directory for root's sockets; closes an existing one to other users.
-fn own(directory: &Path) -> io::Result<()> {
+fn create_run_dir(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let facts = directory.symlink_metadata()?;
     if facts.is_dir() && facts.uid() == effective_user() && facts.mode() & 0o077 != 0 {
@@ -192,7 +192,7 @@ impl Drop for Lock {
 }
 
 /// Checks that the path is free, or has a socket that may be replaced.
-fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
+fn check_replaceable(path: &Path, replace: bool) -> Result<(), SocketError> {
     let facts = match path.symlink_metadata() {
         Ok(facts) => facts,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -212,12 +212,12 @@ fn look(path: &Path, replace: bool) -> Result<(), SocketError> {
 
 /// A temporary directory that only its owner can enter. It is accessed by descriptor, so that
 /// renames in the directory above have no effect.
-struct Nest {
+struct PrivateDir {
     path: PathBuf,
     directory: File,
 }
 
-impl Nest {
+impl PrivateDir {
     fn new(parent: &Path) -> io::Result<Self> {
         let drawn = RandomState::new().build_hasher().finish();
         let path = parent.join(format!(".toll{drawn:016x}"));
@@ -233,14 +233,14 @@ impl Nest {
     }
 
     /// The path at which the socket is created.
-    fn inside(&self) -> PathBuf {
+    fn socket_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/s", self.directory.as_raw_fd()))
     }
 }
 
-impl Drop for Nest {
+impl Drop for PrivateDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.inside());
+        let _ = std::fs::remove_file(self.socket_path());
         let _ = std::fs::remove_dir(&self.path);
     }
 }

@@ -22,7 +22,7 @@ use tollway_dataplane::router::Router;
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Client, ClientError, NextHop, Ports, Powers, Request, RouteLookup, RoutesPage, Server,
+    Backends, Client, ClientError, NextHop, Ports, Request, RouteLookup, RoutesPage, Server,
     ShowRequest, Socket, SocketError,
 };
 use crate::compile::compile;
@@ -37,7 +37,7 @@ const CONFIG: &str = "[ports.a]\nkind = \"memory\"\naddresses = [\"10.0.1.1/24\"
                       [ports.b]\nkind = \"memory\"\naddresses = [\"10.0.2.1/24\"]\n[vrfs.red]\n";
 
 /// A worker that runs only the jobs of its mailbox, and a server in front of it.
-struct Scene {
+struct Testbed {
     dir: tempfile::TempDir,
     mailbox: WorkerMailbox,
     server: Option<Server>,
@@ -46,7 +46,7 @@ struct Scene {
     worker: Option<JoinHandle<()>>,
 }
 
-impl Scene {
+impl Testbed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut model = config::parse(CONFIG, "t.toml").unwrap().model;
@@ -70,7 +70,7 @@ impl Scene {
         });
         let socket = Socket::open(&dir.path().join("s"), false).unwrap();
         let server =
-            Some(Server::start(socket, mailbox.clone(), name_table, Powers::default()).unwrap());
+            Some(Server::start(socket, mailbox.clone(), name_table, Backends::default()).unwrap());
         Self { dir, mailbox, server, hangs, ends, worker: Some(worker) }
     }
 
@@ -89,7 +89,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.server = None;
         self.ends.store(true, Ordering::Relaxed);
@@ -113,8 +113,8 @@ fn exchange(stream: &UnixStream, bytes: &[u8]) -> Value {
 
 #[test]
 fn unknown_requests_are_answered_with_a_sentence() {
-    let scene = Scene::new();
-    let stream = scene.raw();
+    let testbed = Testbed::new();
+    let stream = testbed.raw();
     for (request, words) in [
         ("", "no JSON object"),
         ("hello", "no JSON object"),
@@ -139,23 +139,23 @@ fn unknown_requests_are_answered_with_a_sentence() {
     let answer = exchange(&stream, b"\xff\xfe\n");
     assert!(answer["error"].as_str().unwrap().contains("not UTF-8"));
     let answer = exchange(&stream, b"{\"v\":2,\"show\":\"ports\"}\n");
-    assert_eq!(answer["ports"][1]["name"], "b", "the talk goes on");
+    assert_eq!(answer["ports"][1]["name"], "b", "the connection is still usable");
 }
 
 #[test]
-fn an_endless_request_ends_the_talk() {
-    let scene = Scene::new();
-    let stream = scene.raw();
+fn an_endless_request_ends_the_connection() {
+    let testbed = Testbed::new();
+    let stream = testbed.raw();
     let answer = exchange(&stream, &vec![b'x'; REQUEST_LIMIT as usize]);
     assert!(answer["error"].as_str().unwrap().contains("longer than 65536 bytes"));
     assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
-    assert!(scene.client().show::<Value>(&ShowRequest::Ports).is_ok(), "others are answered");
+    assert!(testbed.client().show::<Value>(&ShowRequest::Ports).is_ok(), "others are answered");
 }
 
 #[test]
 fn every_request_is_answered() {
-    let scene = Scene::new();
-    let mut client = scene.client();
+    let testbed = Testbed::new();
+    let mut client = testbed.client();
     for (show, key) in [
         (ShowRequest::Ports, "ports"),
         (ShowRequest::Links, "links"),
@@ -179,8 +179,8 @@ fn every_request_is_answered() {
 
 #[test]
 fn routes_come_in_pages_in_order() {
-    let scene = Scene::new();
-    let filled = scene.mailbox.call(Duration::from_secs(10), |router, _| {
+    let testbed = Testbed::new();
+    let filled = testbed.mailbox.call(Duration::from_secs(10), |router, _| {
         let next =
             router.tables.find_neigh(router.tables.ports[0].link, IpAddr::from([10, 0, 1, 9]));
         assert_eq!(next, None);
@@ -193,7 +193,7 @@ fn routes_come_in_pages_in_order() {
         }
     });
     assert_eq!(filled, Some(()));
-    let mut client = scene.client();
+    let mut client = testbed.client();
     let mut pages = |within: Option<&str>| {
         let within = within.map(|net| net.parse().unwrap());
         client
@@ -226,7 +226,7 @@ fn routes_come_in_pages_in_order() {
         let show = ShowRequest::Route { address: address.parse().unwrap(), vrf: vrf.clone() };
         client.show::<RouteLookup>(&show).unwrap().route
     };
-    let mut client = scene.client();
+    let mut client = testbed.client();
     assert_eq!(find(&mut client, "20.0.7.200").as_ref(), Some(&all[7]));
     assert_eq!(find(&mut client, "21.0.0.1"), None);
     assert_eq!(find(&mut client, "127.0.0.1").unwrap().kind, "ip_invalid_dest");
@@ -238,53 +238,53 @@ fn routes_come_in_pages_in_order() {
         let thrown = RoutePrefix::new(IpAddr::from([10, 0, 2, 0]), 25);
         router.tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
     };
-    assert_eq!(scene.mailbox.call(Duration::from_secs(10), fall_back), Some(()));
+    assert_eq!(testbed.mailbox.call(Duration::from_secs(10), fall_back), Some(()));
     assert_eq!(find(&mut client, "10.0.2.9").unwrap().prefix.to_string(), "10.0.2.0/24");
 }
 
 #[test]
 fn a_worker_that_hangs_or_has_ended_is_reported_as_such() {
-    let mut scene = Scene::new();
-    let mut client = scene.client();
-    scene.hangs.store(true, Ordering::Relaxed);
+    let mut testbed = Testbed::new();
+    let mut client = testbed.client();
+    testbed.hangs.store(true, Ordering::Relaxed);
     let start = Instant::now();
     let error = client.show::<Value>(&ShowRequest::Ports).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(3));
     let hangs = "the worker has not answered for 1 s: it hangs, or is kept busy";
     assert!(matches!(&error, ClientError::Refused(sentence) if sentence == hangs), "{error}");
-    scene.hangs.store(false, Ordering::Relaxed);
+    testbed.hangs.store(false, Ordering::Relaxed);
     assert!(client.show::<Value>(&ShowRequest::Ports).is_ok(), "it has caught up");
-    scene.ends.store(true, Ordering::Relaxed);
-    scene.worker.take().unwrap().join().unwrap();
+    testbed.ends.store(true, Ordering::Relaxed);
+    testbed.worker.take().unwrap().join().unwrap();
     let error = client.show::<Value>(&ShowRequest::Drops).unwrap_err();
     assert!(error.to_string().contains("the worker has ended"), "{error}");
     assert!(!error.remedy().is_empty());
 }
 
 #[test]
-fn clients_are_few() {
-    let scene = Scene::new();
-    let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| scene.client()).collect();
+fn the_number_of_clients_is_limited() {
+    let testbed = Testbed::new();
+    let mut clients: Vec<_> = (0..MOST_CLIENTS).map(|_| testbed.client()).collect();
     for client in &mut clients {
         client.show::<Value>(&ShowRequest::Drops).unwrap();
     }
-    let error = scene.client().show::<Value>(&ShowRequest::Drops).unwrap_err();
+    let error = testbed.client().show::<Value>(&ShowRequest::Drops).unwrap_err();
     assert!(error.to_string().contains("16 clients are being served"), "{error}");
     clients.pop();
     // The thread of the closed client needs a moment to notice.
     let start = Instant::now();
-    while scene.client().show::<Value>(&ShowRequest::Drops).is_err() {
+    while testbed.client().show::<Value>(&ShowRequest::Drops).is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
 
 #[test]
-fn a_server_that_goes_takes_its_socket_along() {
-    let mut scene = Scene::new();
-    let path = scene.path();
+fn a_server_that_ends_removes_its_socket() {
+    let mut testbed = Testbed::new();
+    let path = testbed.path();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(scene.dir.path()).unwrap().count(), 1, "nothing else is left");
-    scene.server = None;
+    assert_eq!(std::fs::read_dir(testbed.dir.path()).unwrap().count(), 1, "nothing else is left");
+    testbed.server = None;
     assert!(!path.exists());
     let error = Client::connect(Some(&path)).err().unwrap();
     assert!(error.to_string().starts_with("no tollway runs at"), "{error}");
@@ -329,8 +329,8 @@ fn other_users_cannot_block_the_socket() {
     locked.lock().unwrap();
     let precious = other.path().join("s");
     std::fs::write(&precious, "").unwrap();
-    let nest = dir.path().join(format!(".toll{}", std::process::id()));
-    std::os::unix::fs::symlink(other.path(), nest).unwrap();
+    let private_dir = dir.path().join(format!(".toll{}", std::process::id()));
+    std::os::unix::fs::symlink(other.path(), private_dir).unwrap();
     let path = dir.path().join("s");
     let socket = Socket::open(&path, false).unwrap();
     assert!(UnixStream::connect(&path).is_ok() && precious.exists());
@@ -385,12 +385,12 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_handed_over_to_one_that_has_gone() {
+fn nothing_is_handed_over_to_a_client_that_has_gone() {
     let handed = Arc::new(AtomicBool::new(false));
     let hands = Arc::clone(&handed);
     let hand_over = move || hands.store(true, Ordering::Relaxed);
-    let powers = Powers { hand_over: Some(Box::new(hand_over)), ..Powers::default() };
-    let handler = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), powers);
+    let backends = Backends { hand_over: Some(Box::new(hand_over)), ..Backends::default() };
+    let handler = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), backends);
     let gone = std::io::ErrorKind::BrokenPipe;
     assert_eq!(handler.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
     assert!(!handed.load(Ordering::Relaxed));
@@ -402,8 +402,8 @@ fn nothing_is_handed_over_to_one_that_has_gone() {
 fn a_router_from_a_file_refuses_requests_about_the_kernel() {
     use super::Command;
     use crate::controller::handle::{Status, Synced};
-    let scene = Scene::new();
-    let mut client = scene.client();
+    let testbed = Testbed::new();
+    let mut client = testbed.client();
     let synced = client.request::<Synced>(&Request::Do(Command::Sync));
     let status = client.show::<Status>(&ShowRequest::Controller);
     let offload = client.show::<super::Offload>(&ShowRequest::Offload);
@@ -416,10 +416,10 @@ fn a_router_from_a_file_refuses_requests_about_the_kernel() {
 #[test]
 fn the_last_offload_is_reported_with_counts() {
     use crate::controller::offload::{Live, Offload, PerFamily, Reason};
-    let scene = Scene::new();
+    let testbed = Testbed::new();
     let live = Live::default();
-    let powers = Powers { offload: Some(live.clone()), ..Powers::default() };
-    let handler = RequestHandler::new(scene.mailbox.clone(), NameTable::default(), powers);
+    let backends = Backends { offload: Some(live.clone()), ..Backends::default() };
+    let handler = RequestHandler::new(testbed.mailbox.clone(), NameTable::default(), backends);
     let show = || {
         let mut answer = String::new();
         let mut send = |line: &str| {

@@ -56,7 +56,7 @@ pub(super) enum Request {
     Sync(SyncSender<Synced>),
     /// Clear the bypass when everything that the kernel has notified of so far is active; the number says how
     /// often the worker was paused.
-    Gap(u64, State),
+    Pause(u64, State),
     /// Count the routes and evaluate the offload.
     Evaluate(SyncSender<()>),
     /// Compare everything with the kernel's configuration.
@@ -71,22 +71,22 @@ pub struct Handle {
     requests: Mailbox<Request>,
     status: Arc<Mutex<Status>>,
     /// How often the worker was paused.
-    gaps: Arc<AtomicU64>,
+    pauses: Arc<AtomicU64>,
 }
 
 /// The thread's end of its [`Handle`].
 pub(super) struct ControllerMailbox {
     pub(super) requests: MailboxReceiver<Request>,
     pub(super) status: Arc<Mutex<Status>>,
-    pub(super) gaps: Arc<AtomicU64>,
+    pub(super) pauses: Arc<AtomicU64>,
 }
 
 impl ControllerMailbox {
-    /// Clears the bypass after `gaps` pauses of the worker, since everything is active; not if the worker was
+    /// Clears the bypass after `pauses` pauses of the worker, since everything is active; not if the worker was
     /// paused again.
-    pub(super) fn go_on(&self, gaps: u64, state: &State) {
+    pub(super) fn go_on(&self, pauses: u64, state: &State) {
         state.set_behind(false);
-        if self.gaps.load(Ordering::SeqCst) != gaps {
+        if self.pauses.load(Ordering::SeqCst) != pauses {
             // The request for the last pause follows.
             state.set_behind(true);
         }
@@ -97,13 +97,13 @@ impl ControllerMailbox {
 pub(super) fn handle() -> io::Result<(Handle, ControllerMailbox)> {
     let (requests, received) = Mailbox::pair()?;
     let status = Arc::<Mutex<Status>>::default();
-    let gaps = Arc::<AtomicU64>::default();
+    let pauses = Arc::<AtomicU64>::default();
     let mailbox = ControllerMailbox {
         requests: received,
         status: Arc::clone(&status),
-        gaps: Arc::clone(&gaps),
+        pauses: Arc::clone(&pauses),
     };
-    Ok((Handle { requests, status, gaps }, mailbox))
+    Ok((Handle { requests, status, pauses }, mailbox))
 }
 
 impl Handle {
@@ -132,11 +132,11 @@ impl Handle {
 
     /// Lets the kernel forward until everything that it has notified of so far is active. The worker calls
     /// this after a pause, before the XDP programs see a fresh heartbeat.
-    pub fn was_away(&self, state: &State) {
+    pub fn worker_paused(&self, state: &State) {
         // In this order: see `ControllerMailbox::go_on`.
-        let gaps = self.gaps.fetch_add(1, Ordering::SeqCst) + 1;
+        let pauses = self.pauses.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
-        self.send(Request::Gap(gaps, state.clone()));
+        self.send(Request::Pause(pauses, state.clone()));
     }
 
     /// The state and the counters.

@@ -292,8 +292,8 @@ pub struct Rule {
     pub mark: Option<(u32, u32)>,
     /// What it does.
     pub action: RuleAction,
-    /// A selector unknown to Tollway (output device, ports, tunnel, `not`, ...), in words.
-    pub odd: Option<String>,
+    /// A selector that Tollway does not support (output device, ports, tunnel, `not`, ...), in words.
+    pub unsupported: Option<String>,
 }
 
 /// What a rule does.

@@ -11,9 +11,9 @@ use super::exceptions::Exceptions;
 use super::kernel::{Family, Ifindex, Kernel, Netdev, RouteKind, Rule, RuleAction};
 use super::lookup_chains::LookupChains;
 use super::offload::{
-    self, Facts, Firewall, Glance, Offload, PerFamily, Probes, RouteTally, Spread,
+    self, Facts, Firewall, Offload, PerFamily, Probes, QuickPoll, RouteTally, Spread,
 };
-use super::own::Own;
+use super::own_devices::OwnDevices;
 use super::plan::{self, Plan, StickyFlags};
 use super::ports::Port;
 use super::rib::{Ignoring, Rib};
@@ -27,9 +27,9 @@ use tollway_linux::sys;
 /// How often sysctls are read, since the kernel does not notify of all of them.
 const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
 /// How often other state without notifications is polled, which costs less than sysctls.
-const GLANCE_EVERY: Duration = Duration::from_millis(50);
+const QUICK_POLL_EVERY: Duration = Duration::from_millis(50);
 /// Each of the two polls takes at most one part in this many of the time.
-const LOOK_SHARE: u32 = 250;
+const POLL_SHARE: u32 = 250;
 /// Everything attached to devices is queried this often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
 /// Queries of other namespaces take one part in this many of the time, unless something relevant changes.
@@ -56,21 +56,21 @@ pub(super) struct KernelState {
     firewall: Firewall,
     /// The largest packet that a buffer holds, in bytes.
     pub(super) most_mtu: u32,
-    own: Own,
+    own_devices: OwnDevices,
     routes: RouteTally,
     /// The number of events taken when the routes were last counted.
     tallied: u64,
     sysctls: Sysctls,
     probes: Probes,
-    glance: Option<Glance>,
+    quick_poll: Option<QuickPoll>,
     sticky_flags: StickyFlags,
     /// Whether the last plan had routes with several next hops.
     groups: PerFamily<bool>,
     /// Setting the seed of the kernel's hash failed.
     seed_refused: bool,
     xdp_path: (XdpPathMode, u32),
-    of_sysctls: Looks,
-    of_glance: Looks,
+    sysctl_schedule: PollSchedule,
+    quick_poll_schedule: PollSchedule,
     pub(super) exceptions: Exceptions,
     probes_at: Instant,
     /// When to query other namespaces together with the rest.
@@ -98,18 +98,18 @@ impl KernelState {
             firewall: firewall(&rules),
             rules,
             most_mtu: u32::MAX,
-            own: Own::default(),
+            own_devices: OwnDevices::default(),
             routes: RouteTally::default(),
             tallied: 0,
             sysctls: Sysctls::default(),
             probes: Probes::default(),
-            glance: None,
+            quick_poll: None,
             sticky_flags: StickyFlags::default(),
             groups: PerFamily::default(),
             seed_refused: false,
             xdp_path,
-            of_sysctls: Looks::new(SYSCTLS_EVERY),
-            of_glance: Looks::new(GLANCE_EVERY),
+            sysctl_schedule: PollSchedule::new(SYSCTLS_EVERY),
+            quick_poll_schedule: PollSchedule::new(QUICK_POLL_EVERY),
             exceptions: Exceptions::open(),
             probes_at: now,
             namespaces_at: now,
@@ -123,7 +123,7 @@ impl KernelState {
 
     /// Takes in a notification of the kernel.
     pub(super) fn take(&mut self, event: Event) {
-        let Some(event) = self.own.without(event) else { return };
+        let Some(event) = self.own_devices.without(event) else { return };
         self.changes += 1;
         let sticky_flags = self.sticky_flags;
         self.renamed |= renames(&self.kernel, &event);
@@ -135,11 +135,11 @@ impl KernelState {
         match &event {
             Event::Link(..) => {
                 self.probe_again();
-                self.of_sysctls.at = self.probes_at;
+                self.sysctl_schedule.at = self.probes_at;
             }
             Event::Whole(_) => self.query_again(),
             Event::Tc(_) => self.probe_again(),
-            Event::Sysctl(..) => self.of_sysctls.at = Instant::now(),
+            Event::Sysctl(..) => self.sysctl_schedule.at = Instant::now(),
             Event::Rule(..) => self.sticky_flags.rules = true,
             Event::Route(key, route, _) => {
                 let by_hand = route.kind == RouteKind::Local && route.protocol != BY_KERNEL;
@@ -155,7 +155,7 @@ impl KernelState {
             }
         }
         if self.sticky_flags.groups != sticky_flags.groups {
-            self.of_sysctls.at = Instant::now();
+            self.sysctl_schedule.at = Instant::now();
         }
         if matches!(event, Event::Whole(_)) {
             self.sticky_flags.rules |= has_custom_rules(&self.kernel.rules);
@@ -223,7 +223,7 @@ impl KernelState {
     /// Requests that everything be queried again.
     pub(super) fn query_again(&mut self) {
         self.probe_again();
-        (self.of_sysctls.at, self.namespaces_at) = (self.probes_at, self.probes_at);
+        (self.sysctl_schedule.at, self.namespaces_at) = (self.probes_at, self.probes_at);
     }
 
     /// Requests that everything attached to devices be queried again.
@@ -234,7 +234,11 @@ impl KernelState {
 
     /// When the next query is due.
     pub(super) fn due(&self) -> Instant {
-        self.of_sysctls.at.min(self.probes_at).min(self.of_glance.at).min(self.exceptions.at)
+        self.sysctl_schedule
+            .at
+            .min(self.probes_at)
+            .min(self.quick_poll_schedule.at)
+            .min(self.exceptions.at)
     }
 
     /// Processes messages about path MTUs that hold for forwarded packets, and sends the queries that are due.
@@ -253,32 +257,33 @@ impl KernelState {
     /// Makes the queries that are due; false if something has changed and the kernel does not answer.
     pub(super) fn query(&mut self) -> bool {
         let now = Instant::now();
-        if self.of_sysctls.at <= now {
+        if self.sysctl_schedule.at <= now {
             let began = sys::thread_time();
             let mut sysctls = Sysctls::read(self.sysctl_devices());
             let mut spread = Spread { groups: self.sticky_flags.groups, ..self.spread() };
             seed::replace_secret_seed(&mut sysctls, &mut spread);
             self.seed_refused = spread.seed_refused;
-            self.of_sysctls.done(began);
+            self.sysctl_schedule.done(began);
             if sysctls != self.sysctls {
                 self.sysctls = sysctls;
                 self.stale = true;
             }
         }
-        if self.of_glance.at <= now {
+        if self.quick_poll_schedule.at <= now {
             let began = sys::thread_time();
-            let glance = Some(Glance::take(self.probed(), &self.probes));
-            self.of_glance.done(began);
-            if glance != self.glance {
-                self.glance = glance;
+            let quick_poll = Some(QuickPoll::take(self.probed(), &self.probes));
+            self.quick_poll_schedule.done(began);
+            if quick_poll != self.quick_poll {
+                self.quick_poll = quick_poll;
                 self.probes_at = now;
             }
         }
         if self.probes_at <= now {
             self.probes_at = now + PROBES_EVERY;
-            let elsewhere = (self.namespaces_at > now).then(|| self.probes.elsewhere.clone());
-            let queries_all = elsewhere.is_none();
-            match Probes::read(&self.kernel.netdevs, self.probed(), elsewhere) {
+            let foreign_uppers =
+                (self.namespaces_at > now).then(|| self.probes.foreign_uppers.clone());
+            let queries_all = foreign_uppers.is_none();
+            match Probes::read(&self.kernel.netdevs, self.probed(), foreign_uppers) {
                 Ok(probes) => {
                     self.stale |= probes != self.probes;
                     (self.probes, self.needs_query) = (probes, false);
@@ -395,14 +400,14 @@ fn has_relevant_sysctls(index: Ifindex, netdev: &Netdev, probed: &BTreeSet<Ifind
 
 /// The schedule of a repeated poll.
 #[derive(Debug)]
-struct Looks {
+struct PollSchedule {
     every: Duration,
     at: Instant,
     /// The processor time that the last poll took.
     took: Duration,
 }
 
-impl Looks {
+impl PollSchedule {
     fn new(every: Duration) -> Self {
         Self { every, at: Instant::now(), took: Duration::ZERO }
     }
@@ -412,7 +417,7 @@ impl Looks {
         let took = sys::thread_time().saturating_sub(began);
         let before = std::mem::replace(&mut self.took, took);
         // The time includes interrupts, so a single long poll is no reason to slow down.
-        self.at = Instant::now() + self.every.max(took.min(before) * LOOK_SHARE);
+        self.at = Instant::now() + self.every.max(took.min(before) * POLL_SHARE);
     }
 }
 
@@ -462,7 +467,7 @@ fn has_custom_rules(rules: &[Rule]) -> bool {
     let first = [(0, 255), (32766, 254), (32767, 253)];
     let is_plain = |rule: &Rule| {
         let selects = rule.src.is_some() || rule.dst.is_some() || rule.iif.is_some();
-        !selects && rule.mark.is_none() && rule.odd.is_none()
+        !selects && rule.mark.is_none() && rule.unsupported.is_none()
     };
     let of_v4 = rules.iter().filter(|rule| rule.family == Family::V4);
     of_v4.clone().count() != first.len()

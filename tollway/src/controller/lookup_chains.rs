@@ -216,7 +216,7 @@ impl<F: Fn(Family, TableId) -> bool> Builder<'_, F> {
                 false => (rule.src, rule.dst, rule.mark),
             };
             let selects = src.is_some() || dst.is_some() || mark.is_some();
-            let base = match (rule.action, &rule.odd) {
+            let base = match (rule.action, &rule.unsupported) {
                 (RuleAction::Nop, None) => continue,
                 _ if is_by_member(self.kernel, rule) => BaseTable::All(RouteAction::Kernel),
                 (RuleAction::Vrf, None) => match device.vrf_table {
@@ -304,7 +304,7 @@ fn is_inverted(rule: &Rule) -> bool {
 }
 
 fn has_word(rule: &Rule, word: &str) -> bool {
-    rule.odd.as_deref().is_some_and(|odd| odd.split(", ").any(|of| of == word))
+    rule.unsupported.as_deref().is_some_and(|words| words.split(", ").any(|of| of == word))
 }
 
 /// Where evaluation continues behind a `goto`: at the first rule of that priority; if there is none, as
@@ -353,8 +353,8 @@ mod tests {
     const MAIN: TableId = 254;
 
     fn rule(priority: u32, action: RuleAction) -> Rule {
-        let (src, dst, iif, mark, odd) = Default::default();
-        Rule { family: Family::V4, priority, src, dst, iif, mark, action, odd }
+        let (src, dst, iif, mark, unsupported) = Default::default();
+        Rule { family: Family::V4, priority, src, dst, iif, mark, action, unsupported }
     }
 
     fn of_table(priority: u32, table: TableId) -> Rule {
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn rules_behind_the_vrf_rule_are_for_vrfs() {
         let mut unreachable = rule(2000, RuleAction::Unreachable);
-        unreachable.odd = Some(VRF_ONLY.to_owned());
+        unreachable.unsupported = Some(VRF_ONLY.to_owned());
         let vrf = rule(1000, RuleAction::Vrf);
         let lookup_chains =
             lookup_chains(&kernel(defaults().into_iter().chain([vrf, unreachable])));
@@ -484,7 +484,8 @@ mod tests {
     #[test]
     fn an_inverted_selector_puts_all_packets_on_the_kernel_path() {
         let mut rule = of_table(100, 7);
-        (rule.src, rule.odd) = (Some("192.0.2.0/24".parse().unwrap()), Some(NOT.to_owned()));
+        (rule.src, rule.unsupported) =
+            (Some("192.0.2.0/24".parse().unwrap()), Some(NOT.to_owned()));
         let lookup_chains = lookup_chains(&kernel(defaults().into_iter().chain([rule])));
         let all = Item { over: Some(LOCAL), base: BaseTable::All(RouteAction::Kernel) };
         assert_eq!(lookup_chains.lookup_chains[lookup_chains.links[&1].lookup_chain].v4, Some(all));

@@ -12,7 +12,7 @@ mod locals;
 pub mod lookup_chains;
 pub mod netlink;
 pub mod offload;
-mod own;
+mod own_devices;
 mod plan;
 mod policies;
 mod ports;

@@ -19,13 +19,13 @@ const ROOM: usize = 1 << 18;
 /// Datagrams read in one turn.
 const BATCH: usize = 1024;
 /// The time between two attempts to open the socket.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The follower of IPsec policies.
 pub(super) struct Policies {
     /// `None` if the kernel has no IPsec, or refuses a socket.
     socket: Option<Socket>,
-    again_at: Instant,
+    retry_at: Instant,
 }
 
 impl Policies {
@@ -43,7 +43,7 @@ impl Policies {
                 None
             }
         };
-        Self { socket, again_at: Instant::now() + AGAIN }
+        Self { socket, retry_at: Instant::now() + RETRY_AFTER }
     }
 
     /// The descriptor to wait for; -1, which poll(2) ignores, if there is none.
@@ -53,7 +53,7 @@ impl Policies {
 
     /// Reads notifications; returns whether there were any, or may have been. Never waits.
     pub(super) fn have_changed(&mut self) -> bool {
-        let Some(socket) = &mut self.socket else { return self.try_again() };
+        let Some(socket) = &mut self.socket else { return self.retry() };
         for number in 0..BATCH {
             match socket.receive(|_| ()) {
                 Ok(Received::Nothing) => return number > 0,
@@ -69,12 +69,12 @@ impl Policies {
     }
 
     /// Opens the socket again: the kernel's IPsec may be a module that has been loaded since.
-    fn try_again(&mut self) -> bool {
+    fn retry(&mut self) -> bool {
         let now = Instant::now();
-        if self.again_at > now {
+        if self.retry_at > now {
             return false;
         }
-        self.again_at = now + AGAIN;
+        self.retry_at = now + RETRY_AFTER;
         self.socket = listen().ok();
         self.socket.is_some()
     }

@@ -29,7 +29,7 @@ use super::policies::Policies;
 use super::rules;
 use crate::installer::{Installer, PATIENCE};
 use crate::service::Beat;
-use tollway_linux::priority::Hurry;
+use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
 use tollway_linux::sys::{self, why};
 
@@ -76,7 +76,7 @@ pub(super) struct Controller {
     /// Since when there are notifications that are not active, if there are any.
     unread_since: Option<Instant>,
     /// `None` before the first turn.
-    hurry: Option<Hurry>,
+    priority: Option<ThreadPriority>,
     /// When this turn began.
     turned_at: Instant,
     /// Which ports should have their programs attached.
@@ -111,7 +111,7 @@ struct Requester {
 enum Waiting {
     Sync(SyncSender<Synced>),
     /// The XDP programs, after the worker was paused.
-    Gap(u64, tollway_xdp::State),
+    Pause(u64, tollway_xdp::State),
 }
 
 impl Controller {
@@ -144,7 +144,7 @@ impl Controller {
             ports_at: Instant::now(),
             ports_answer: None,
             unread_since: None,
-            hurry: None,
+            priority: None,
             turned_at: Instant::now(),
             attach_requests,
             elements_applied: false,
@@ -185,7 +185,7 @@ impl Controller {
         let mut fds = entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
         sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
         self.turned_at = Instant::now();
-        self.hurry.get_or_insert_with(Hurry::begin).look();
+        self.priority.get_or_insert_with(ThreadPriority::begin).update();
         self.beat.beat();
         if !self.receive_requests() {
             return Ok(None);
@@ -234,7 +234,7 @@ impl Controller {
                     self.wait(Waiting::Sync(answer));
                     self.kernel_state.query_again();
                 }
-                Request::Gap(gaps, state) => self.wait(Waiting::Gap(gaps, state)),
+                Request::Pause(pauses, state) => self.wait(Waiting::Pause(pauses, state)),
                 Request::Evaluate(answer) => {
                     self.kernel_state.tally();
                     self.evaluations.push(answer);
@@ -399,7 +399,7 @@ impl Controller {
             match requester.waiting {
                 // The requester may have gone.
                 Waiting::Sync(answer) => drop(answer.try_send(synced.clone())),
-                Waiting::Gap(gaps, state) => self.mailbox.go_on(gaps, &state),
+                Waiting::Pause(pauses, state) => self.mailbox.go_on(pauses, &state),
             }
         }
     }

@@ -14,7 +14,7 @@ use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
 use crate::worker::{Overdue, WorkerMailbox};
 use tollway_linux::mailbox::MailboxReceiver;
-use tollway_linux::priority::Hurry;
+use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
 use tollway_linux::sys;
 
@@ -105,9 +105,9 @@ impl Follow {
 
     /// Runs until it receives a request to stop.
     pub(super) fn run(mut self) {
-        let mut hurry = Hurry::begin();
+        let mut priority = ThreadPriority::begin();
         loop {
-            hurry.look();
+            priority.update();
             match self.turn() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -162,7 +162,7 @@ impl Follow {
     /// Lets the kernel forward until the worker has all notifications.
     fn fall_behind(&mut self) {
         if self.behind.is_none() {
-            self.behind = Some(self.mailbox.detour());
+            self.behind = Some(self.mailbox.bypass());
         }
     }
 

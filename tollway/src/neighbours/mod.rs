@@ -9,12 +9,12 @@
 //! At the start, and after a loss of messages, Tollway lists everything, and removes neighbours that are not in
 //! the list while packets flow. The kernel sees no packets of the fast path. So Tollway has it confirm
 //! neighbours as soon as they are stale, and repeats this for those that remain stale, as if the kernel had
-//! sent to them (`NTF_USE`). So the kernel notices as soon as without Tollway that a neighbour has moved or
-//! gone, and does not garbage collect one in use.
+//! sent to them (`NTF_USE`). So the kernel notices that a neighbour has moved or gone as soon as it would without
+//! Tollway, and does not garbage collect one in use.
 //!
 //! The kernel uses a neighbour's new address at once; Tollway may read its notification later. The kernel
 //! forwards until the worker is up to date in three cases: more notifications arrive than the thread reads
-//! within milliseconds, messages were lost, or the worker was paused ([`Gaps`]). With rules from a
+//! within milliseconds, messages were lost, or the worker was paused ([`PauseReporter`]). With rules from a
 //! configuration, which the kernel does not have, nothing is forwarded meanwhile.
 //!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
@@ -109,24 +109,24 @@ enum Request {
 
 /// Lets the worker report that it was paused; cheap to clone.
 #[derive(Clone)]
-pub struct Gaps {
+pub struct PauseReporter {
     requests: Mailbox<Request>,
     mailbox: WorkerMailbox,
     count: Arc<AtomicU64>,
 }
 
-impl Gaps {
+impl PauseReporter {
     /// Lets the kernel forward until the worker has applied all notifications that the kernel has sent so far.
     /// The worker calls this after a pause, before the XDP programs see a fresh heartbeat.
-    pub fn was_away(&self, state: &tollway_xdp::State) {
-        let gaps = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+    pub fn worker_paused(&self, state: &tollway_xdp::State) {
+        let pauses = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
         let (mailbox, count, of_job) =
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let waiter = Box::new(move || {
             mailbox.post(move |_, _| {
                 // The worker may have been paused again.
-                if count.load(Ordering::SeqCst) == gaps {
+                if count.load(Ordering::SeqCst) == pauses {
                     of_job.bump_generation();
                     of_job.set_behind(false);
                 }
@@ -177,8 +177,8 @@ impl Follower {
 
     /// A handle for a worker without a [controller](crate::controller); the controller has its own.
     #[must_use]
-    pub fn gaps(&self) -> Gaps {
-        Gaps {
+    pub fn pause_reporter(&self) -> PauseReporter {
+        PauseReporter {
             requests: self.requests.clone(),
             mailbox: self.mailbox.clone(),
             count: Arc::default(),

@@ -11,7 +11,7 @@ use super::pieces::{Piece, Pieces};
 use crate::controller::rules::file::{Loaded, LoadedError, ROOM};
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::mistake::{Fault, Ledger, Mistake};
-use tollway_linux::netlink::{Apart, SocketHandover};
+use tollway_linux::netlink::{SocketHandover, Unshare};
 use tollway_linux::programs::search_path;
 use tollway_linux::sys::why as reason;
 
@@ -91,7 +91,7 @@ struct Script<'p> {
 }
 
 /// The result of loading it.
-struct Ran {
+struct NftRun {
     output: Output,
     handover: SocketHandover,
 }
@@ -100,43 +100,48 @@ impl<'p> Script<'p> {
     fn new(path: &'p Path) -> Result<Self, Vec<Mistake>> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
-            vec![alone(&file, format!("cannot be read: {error}"), "name a file of nft's text")]
+            vec![Mistake::placeless(
+                file.clone(),
+                0,
+                format!("cannot be read: {error}"),
+                "name a file of nft's text",
+            )]
         })?;
         let devices = devices(&text);
         Ok(Self { path, file, text, devices })
     }
 
     fn load(&self) -> Result<Loaded, Vec<Mistake>> {
-        let (ran, place) = self.whole().map_err(|error| self.not_run(&error))?;
-        if stderr_of(&ran.output).contains(TOO_LONG) {
+        let (nft_run, place) = self.whole().map_err(|error| self.not_run(&error))?;
+        if stderr_of(&nft_run.output).contains(TOO_LONG) {
             return self.in_pieces(place, BATCH_BYTES);
         }
-        self.evaluate(&ran, None)
+        self.evaluate(&nft_run, None)
     }
 
     /// Loads the whole file, as root if possible: other users may not send large batches.
-    fn whole(&self) -> io::Result<(Ran, Apart)> {
-        match self.run(Apart::Net, None) {
-            Ok(ran) if !stderr_of(&ran.output).contains("Operation not permitted") => {
-                Ok((ran, Apart::Net))
+    fn whole(&self) -> io::Result<(NftRun, Unshare)> {
+        match self.run(Unshare::Net, None) {
+            Ok(nft_run) if !stderr_of(&nft_run.output).contains("Operation not permitted") => {
+                Ok((nft_run, Unshare::Net))
             }
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
-            _ => Ok((self.run(Apart::User, None)?, Apart::User)),
+            _ => Ok((self.run(Unshare::User, None)?, Unshare::User)),
         }
     }
 
     /// Loads pieces of at most `bytes` bytes, or smaller ones if necessary.
-    fn in_pieces(&self, place: Apart, mut bytes: usize) -> Result<Loaded, Vec<Mistake>> {
+    fn in_pieces(&self, place: Unshare, mut bytes: usize) -> Result<Loaded, Vec<Mistake>> {
         let text = super::include::expanded(&self.file, &self.text);
         let pieces = Pieces::new(&text.text);
         loop {
             let loaded = pieces.of(bytes);
-            let ran = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
-            if !stderr_of(&ran.output).contains(TOO_LONG) {
-                return self.evaluate(&ran, Some((&text, &loaded)));
+            let nft_run = self.run(place, Some(&loaded)).map_err(|error| self.not_run(&error))?;
+            if !stderr_of(&nft_run.output).contains(TOO_LONG) {
+                return self.evaluate(&nft_run, Some((&text, &loaded)));
             }
             if bytes <= LEAST_BYTES || loaded.len() >= pieces.most() {
-                let number = loaded_of(&stderr_of(&ran.output));
+                let number = loaded_of(&stderr_of(&nft_run.output));
                 let (file, line) = text.place(loaded.get(number).map_or(0, |piece| piece.line));
                 let what =
                     "this rule is too long for a message that an ordinary user may send the kernel";
@@ -160,24 +165,24 @@ impl<'p> Script<'p> {
             }
             _ => "allow user namespaces, or start as root",
         };
-        vec![alone(&self.file, what, remedy)]
+        vec![Mistake::placeless(self.file.clone(), 0, what, remedy)]
     }
 
     fn evaluate(
         &self,
-        ran: &Ran,
+        nft_run: &NftRun,
         pieces: Option<(&Expanded, &[Piece])>,
     ) -> Result<Loaded, Vec<Mistake>> {
-        let output = &ran.output;
+        let output = &nft_run.output;
         match output.status.code() {
-            Some(0) => Self::loaded(ran).map_err(|error| {
+            Some(0) => Self::loaded(nft_run).map_err(|error| {
                 let remedy = "try again, and report it as a defect of Tollway if it stays so";
-                vec![alone(&self.file, error.to_string(), remedy)]
+                vec![Mistake::placeless(self.file.clone(), 0, error.to_string(), remedy)]
             }),
             Some(124 | 137) => {
                 let what = format!("nft did not end within {PATIENCE} s");
                 let remedy = "load the rules yourself and give `nft -j list ruleset`";
-                Err(vec![alone(&self.file, what, remedy)])
+                Err(vec![Mistake::placeless(self.file.clone(), 0, what, remedy)])
             }
             _ => {
                 let text = stderr_of(output);
@@ -188,12 +193,12 @@ impl<'p> Script<'p> {
         }
     }
 
-    fn loaded(ran: &Ran) -> Result<Loaded, LoadedError> {
-        let socket = ran.handover.socket(ROOM).map_err(LoadedError::NoSocket)?;
-        Loaded::new(&String::from_utf8_lossy(&ran.output.stdout), socket)
+    fn loaded(nft_run: &NftRun) -> Result<Loaded, LoadedError> {
+        let socket = nft_run.handover.socket(ROOM).map_err(LoadedError::NoSocket)?;
+        Loaded::new(&String::from_utf8_lossy(&nft_run.output.stdout), socket)
     }
 
-    fn run(&self, place: Apart, pieces: Option<&[Piece]>) -> io::Result<Ran> {
+    fn run(&self, place: Unshare, pieces: Option<&[Piece]>) -> io::Result<NftRun> {
         // A leading dash would make it an option.
         let path = self.path;
         let file = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
@@ -204,7 +209,7 @@ impl<'p> Script<'p> {
             .args(&self.devices)
             .env("LC_ALL", "C")
             .env("PATH", search_path());
-        let handover = place.put(&mut command, NETLINK_NETFILTER as _)?;
+        let handover = place.apply(&mut command, NETLINK_NETFILTER as _)?;
         let output = match pieces {
             None => command.stdin(Stdio::null()).output()?,
             Some(pieces) => {
@@ -212,7 +217,7 @@ impl<'p> Script<'p> {
                 feed(&mut command, pieces)?
             }
         };
-        Ok(Ran { output, handover })
+        Ok(NftRun { output, handover })
     }
 }
 
@@ -256,18 +261,6 @@ fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn alone(file: &str, what: String, remedy: &str) -> Mistake {
-    Mistake {
-        file: file.to_owned(),
-        line: 0,
-        column: 0,
-        what,
-        remedy: remedy.to_owned(),
-        excerpt: String::new(),
-        length: 1,
-    }
-}
-
 /// nft's messages: `FILE:LINE:COLUMN-COLUMN: Error: TEXT`, then the line and a mark.
 fn mistakes(messages: &str, file: &str, text: &str) -> Vec<Mistake> {
     let mut ledger = Ledger::new(file, text);
@@ -286,15 +279,19 @@ fn mistakes(messages: &str, file: &str, text: &str) -> Vec<Mistake> {
                 ledger.value(start..start + 1, Fault::new(what, remedy));
             }
             Some((name, line, column)) => {
-                others.push(Mistake { line, column, ..alone(name, what.to_owned(), remedy) });
+                others.push(Mistake {
+                    line,
+                    column,
+                    ..Mistake::placeless(name.to_owned(), 0, what.to_owned(), remedy)
+                });
             }
-            None => others.push(alone(file, what.to_owned(), remedy)),
+            None => others.push(Mistake::placeless(file.to_owned(), 0, what.to_owned(), remedy)),
         }
     }
     let mut mistakes = ledger.finish();
     mistakes.append(&mut others);
     if mistakes.is_empty() {
-        mistakes.push(alone(file, why(messages), remedy(messages)));
+        mistakes.push(Mistake::placeless(file.to_owned(), 0, why(messages), remedy(messages)));
     }
     mistakes
 }

@@ -1,6 +1,5 @@
-//! Checks whether the rules of a configuration were evaluated for every packet. A worker that gets
-//! no processor for too long finds that the XDP program has dropped packets meanwhile, or that the
-//! kernel has forwarded them unfiltered ([`Ruled`]). The guard counts and logs both.
+//! Checks whether the rules of a configuration were evaluated for every packet. While a worker gets
+//! no processor for too long, the XDP program drops packets, or the kernel forwards them unfiltered ([`Ruled`]). The guard counts and logs both.
 
 use std::time::Duration;
 
@@ -21,21 +20,21 @@ const REPORT_NS: u64 = 5_000_000_000;
 enum Phase {
     /// For every packet, as far as is known.
     Evaluated,
-    /// Not for all since the last log line: the longest gap, and when the next line is due.
+    /// Not for every packet since the last log line. Has the longest pause, and the time of the next line.
     Lapsed { longest_ns: u64, report_at_ns: u64 },
 }
 
 impl Phase {
-    /// The worker comes back after a gap.
-    fn lapse(self, gap_ns: u64, now_ns: u64, reported_ns: Option<u64>) -> Self {
+    /// Records that the worker was paused for `pause_ns`.
+    fn lapse(self, pause_ns: u64, now_ns: u64, reported_ns: Option<u64>) -> Self {
         match self {
             Self::Evaluated => {
                 let report_at_ns =
                     reported_ns.map_or(now_ns, |reported_ns| reported_ns + REPORT_NS);
-                Self::Lapsed { longest_ns: gap_ns, report_at_ns }
+                Self::Lapsed { longest_ns: pause_ns, report_at_ns }
             }
             Self::Lapsed { longest_ns, report_at_ns } => {
-                Self::Lapsed { longest_ns: longest_ns.max(gap_ns), report_at_ns }
+                Self::Lapsed { longest_ns: longest_ns.max(pause_ns), report_at_ns }
             }
         }
     }
@@ -70,17 +69,17 @@ impl Guard {
     /// To be called at the beginning of each turn.
     #[inline]
     pub(super) fn turn(&mut self, now_ns: u64) {
-        let gap_ns = self.turn_ns.map_or(0, |turn_ns| now_ns.saturating_sub(turn_ns));
+        let pause_ns = self.turn_ns.map_or(0, |turn_ns| now_ns.saturating_sub(turn_ns));
         self.turn_ns = Some(now_ns);
-        if gap_ns > STALE_NS {
-            self.lapse(gap_ns, now_ns);
+        if pause_ns > STALE_NS {
+            self.lapse(pause_ns, now_ns);
         }
     }
 
     #[cold]
-    fn lapse(&mut self, gap_ns: u64, now_ns: u64) {
+    fn lapse(&mut self, pause_ns: u64, now_ns: u64) {
         if self.state.ruled() != Ruled::Not {
-            self.phase = self.phase.lapse(gap_ns, now_ns, self.reported_ns);
+            self.phase = self.phase.lapse(pause_ns, now_ns, self.reported_ns);
         }
     }
 
@@ -101,7 +100,7 @@ impl Guard {
         }
     }
 
-    /// The worker ends; from then on the kernel forwards.
+    /// Counts and logs a last time: the worker ends, and from then on the kernel forwards.
     pub(super) fn end(&mut self, counters: &mut Counters) {
         if self.state.ruled() != Ruled::Not {
             self.count(counters);
@@ -146,7 +145,7 @@ fn report(ruled: Ruled, longest: Duration, Unevaluated { dropped, forwarded }: U
     );
     match ruled {
         Ruled::FailOpen => tracing::warn!(
-            "{why}: the kernel has got {forwarded} packets without them (fail = \"open\")"
+            "{why}: the kernel forwarded {forwarded} packets without them (fail = \"open\")"
         ),
         Ruled::Not | Ruled::FailClosed => {
             tracing::warn!("{why}: {dropped} packets were dropped (fail = \"closed\")");

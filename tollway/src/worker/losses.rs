@@ -38,7 +38,7 @@ impl Losses {
         if let Some(lost) = lost.strip_prefix(", ") {
             self.reported_ns = Some(now_ns);
             tracing::warn!(
-                "packets dropped that were kernel path: {lost}; `tollway show drops` counts them"
+                "packets of the kernel path were dropped: {lost}; `tollway show drops` counts them"
             );
         }
     }

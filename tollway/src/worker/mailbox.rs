@@ -32,7 +32,7 @@ pub struct WorkerMailbox {
     /// channel does.
     waiting: Arc<AtomicBool>,
     waker: Waker,
-    detour: Arc<Detour>,
+    bypass: Arc<OverdueBypass>,
 }
 
 /// The worker's end of its [`WorkerMailbox`].
@@ -40,15 +40,15 @@ pub struct WorkerMailboxReceiver {
     jobs: Receiver<Job>,
     waiting: Arc<AtomicBool>,
     wakes: WakeReceiver,
-    /// The last sleep has ended by a wake that is not taken in yet. The wake of a job that the worker
-    /// has found by itself may come after the job.
+    /// A wake has ended the last sleep and is not taken in yet. If the worker has found a job by itself, that
+    /// job's wake may come after the job.
     is_woken: bool,
-    detour: Arc<Detour>,
+    bypass: Arc<OverdueBypass>,
 }
 
 /// Makes the kernel forward while jobs are overdue.
 #[derive(Default)]
-struct Detour {
+struct OverdueBypass {
     /// Empty until the worker runs, and without a dispatcher.
     state: OnceLock<State>,
     /// The number of callers that wait for an overdue job.
@@ -57,16 +57,16 @@ struct Detour {
 
 /// The kernel forwards until this is dropped. Where the kernel does not know the rules, nothing
 /// forwards.
-pub struct Overdue(Arc<Detour>);
+pub struct Overdue(Arc<OverdueBypass>);
 
 impl Overdue {
-    fn begin(detour: &Arc<Detour>) -> Self {
-        let mut overdue = lock(&detour.overdue);
+    fn begin(bypass: &Arc<OverdueBypass>) -> Self {
+        let mut overdue = lock(&bypass.overdue);
         *overdue += 1;
-        if let (1, Some(state)) = (*overdue, detour.state.get()) {
+        if let (1, Some(state)) = (*overdue, bypass.state.get()) {
             state.set_overdue(true);
         }
-        Self(Arc::clone(detour))
+        Self(Arc::clone(bypass))
     }
 }
 
@@ -88,14 +88,14 @@ pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
     let (waker, wakes) = Waker::pair()?;
     let waiting = Arc::new(AtomicBool::new(false));
-    let detour = Arc::<Detour>::default();
+    let bypass = Arc::<OverdueBypass>::default();
     let mailbox = WorkerMailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         waker,
-        detour: Arc::clone(&detour),
+        bypass: Arc::clone(&bypass),
     };
-    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, detour }))
+    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, bypass }))
 }
 
 impl WorkerMailbox {
@@ -105,14 +105,14 @@ impl WorkerMailbox {
         self.waker.wake();
     }
 
-    /// Leaves a job; returns false if the worker has ended. The worker runs the job within one
+    /// Posts a job; returns false if the worker has ended. The worker runs the job within one
     /// turn, even if it sleeps.
     pub fn post(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
-        let left = self.jobs.send(Box::new(job)).is_ok();
+        let is_posted = self.jobs.send(Box::new(job)).is_ok();
         if !self.waiting.swap(true, Ordering::Release) {
             self.waker.wake();
         }
-        left
+        is_posted
     }
 
     /// Has the worker run a job and waits for its result; `None` if the worker has ended or does
@@ -135,7 +135,7 @@ impl WorkerMailbox {
         let reply = self.send(job);
         match reply.recv_timeout(SOON) {
             Err(RecvTimeoutError::Timeout) => {
-                let _overdue = self.detour();
+                let _overdue = self.bypass();
                 reply.recv_timeout(patience).ok()
             }
             done => done.ok(),
@@ -145,11 +145,11 @@ impl WorkerMailbox {
     /// Makes the kernel forward as long as a caller knows that the active tables differ from the
     /// kernel's.
     #[must_use]
-    pub fn detour(&self) -> Overdue {
-        Overdue::begin(&self.detour)
+    pub fn bypass(&self) -> Overdue {
+        Overdue::begin(&self.bypass)
     }
 
-    /// Leaves a job; the receiver gets its result.
+    /// Posts a job; the receiver gets its result.
     pub fn send<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
@@ -164,12 +164,12 @@ impl WorkerMailbox {
 }
 
 impl WorkerMailboxReceiver {
-    /// Has the kernel forward by this state while jobs are overdue.
-    pub(super) fn detour_by(&self, state: &State) {
-        let _ = self.detour.state.set(state.clone());
+    /// Sets the state by which the kernel forwards while jobs are overdue.
+    pub(super) fn set_bypass_state(&self, state: &State) {
+        let _ = self.bypass.state.set(state.clone());
     }
 
-    /// The descriptor that is readable when a job has been left.
+    /// The descriptor that is readable when a job has been posted.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
@@ -188,7 +188,8 @@ impl WorkerMailboxReceiver {
         self.is_woken = false;
         // The worker ends by `Stop`, not with its senders.
         let _ = self.wakes.drain();
-        // Not a mere store: who finds the flag set wakes nobody, so its job must be seen from here on.
+        // A sender that finds the flag set does not wake the worker. The swap acquires what such a sender
+        // has done before, so that the loop below sees its job; a store would not.
         self.waiting.swap(false, Ordering::AcqRel);
         let start = Instant::now();
         while let Ok(job) = self.jobs.try_recv() {

@@ -19,7 +19,7 @@ const SHORTEST_NS: u64 = 1_000_000_000;
 /// and the longest time.
 const LONGEST_NS: u64 = 16_000_000_000;
 /// A valve that stayed open for this long counts as open for good.
-const SETTLED_NS: u64 = 2_000_000_000;
+const TRIAL_NS: u64 = 2_000_000_000;
 
 /// Where packets of one family go that arrive at a port and have no flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Valve {
             Self::Closed { until_ns, for_ns } if now_ns >= until_ns => {
                 Self::Tried { since_ns: now_ns, for_ns }
             }
-            Self::Tried { since_ns, .. } if now_ns >= since_ns + SETTLED_NS => Self::Open,
+            Self::Tried { since_ns, .. } if now_ns >= since_ns + TRIAL_NS => Self::Open,
             as_before => as_before,
         }
     }
@@ -155,7 +155,7 @@ mod tests {
             now_ns += S / 100;
         }
         assert_eq!(closed_for, [1, 2, 4, 8, 16, 16, 16]);
-        now_ns += SETTLED_NS;
+        now_ns += TRIAL_NS;
         valve = valve.pass(now_ns);
         assert_eq!(valve, Valve::Open);
         assert_eq!(valve.crowd(now_ns), Valve::Closed { until_ns: now_ns + S, for_ns: S });

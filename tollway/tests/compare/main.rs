@@ -1,5 +1,5 @@
-//! `tollway lab compare`: revisions of a repository that is made here, whose figures are known, and this very
-//! program with itself.
+//! Tests `tollway lab compare` on revisions of a repository with known figures, which these tests create, and
+//! on the tested program itself.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,23 +18,23 @@ struct Repository {
 
 impl Repository {
     fn new() -> Self {
-        let made = Self { directory: TempDir::new().unwrap() };
-        made.git(&["init", "--quiet", "--initial-branch=main"]);
-        made.write(".gitignore", "/target\n");
-        made.write("build.rs", "fn main() {\n    println!(\"cargo::rustc-env=LEVEL={}\", std::env::var(\"OPT_LEVEL\").unwrap());\n}\n");
-        made.write(
+        let repository = Self { directory: TempDir::new().unwrap() };
+        repository.git(&["init", "--quiet", "--initial-branch=main"]);
+        repository.write(".gitignore", "/target\n");
+        repository.write("build.rs", "fn main() {\n    println!(\"cargo::rustc-env=LEVEL={}\", std::env::var(\"OPT_LEVEL\").unwrap());\n}\n");
+        repository.write(
             "Cargo.toml",
             "[package]\nname = \"tollway\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n",
         );
-        made.write(
+        repository.write(
             "Cargo.lock",
             "version = 4\n\n[[package]]\nname = \"tollway\"\nversion = \"0.1.0\"\n",
         );
-        fs::create_dir(made.path("src")).unwrap();
-        made.commit("ten", 10.0, true);
-        made.commit("fourteen", 14.0, true);
-        made.commit("old", 20.0, false);
-        made
+        fs::create_dir(repository.path("src")).unwrap();
+        repository.commit("ten", 10.0, true);
+        repository.commit("fourteen", 14.0, true);
+        repository.commit("old", 20.0, false);
+        repository
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -45,7 +45,7 @@ impl Repository {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Commits a program whose packets cost so much, and names the commit.
+    /// Commits a program whose packets cost this many clocks, and tags the commit.
     fn commit(&self, tag: &str, clocks: f64, has_probe: bool) {
         let source = include_str!("stand_in.rs").replace("CLOCKS", &format!("{clocks:?}"));
         self.commit_source(tag, &source.replace("HAS_PROBE", &has_probe.to_string()));
@@ -75,11 +75,11 @@ impl Repository {
         json(&self.command(&format!("{arguments} --seconds 1 --json")).output().unwrap())
     }
 
-    /// The programs that are kept, and when they were written.
-    fn kept(&self) -> Vec<(PathBuf, SystemTime)> {
-        let kept = fs::read_dir(self.path("target/compare/programs")).unwrap();
-        let kept = kept.map(|entry| entry.unwrap());
-        kept.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect()
+    /// The programs in the cache, and when they were written.
+    fn cached(&self) -> Vec<(PathBuf, SystemTime)> {
+        let cached = fs::read_dir(self.path("target/compare/programs")).unwrap();
+        let cached = cached.map(|entry| entry.unwrap());
+        cached.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect()
     }
 
     /// The exit code and the error of a refusal.
@@ -127,7 +127,7 @@ fn revisions_are_built_and_compared() {
     assert!((number(&row["base"], "pps") - 1e9 / ns(&slower, 10.0)).abs() < 1e6);
     assert_eq!(slower["head"]["commit"].as_str().unwrap().len(), 40);
     assert_eq!(slower["student"]["proven"], true);
-    // It has neither a profile nor a path, and reports that.
+    // The stand-in can be neither counted nor profiled, and the notes report that.
     assert!(
         row["instructions_per_packet"].is_null() && row["functions"] == Value::Array(Vec::new())
     );
@@ -137,11 +137,11 @@ fn revisions_are_built_and_compared() {
     assert_eq!(repository.compare("fourteen ten")["verdict"], "faster");
     assert_eq!(repository.compare("ten ten")["verdict"], "below accuracy");
 
-    // What was built is kept.
-    let kept = repository.kept();
-    assert_eq!(kept.len(), 2);
+    // The builds are cached.
+    let cached = repository.cached();
+    assert_eq!(cached.len(), 2);
     assert_eq!(repository.compare("ten fourteen")["verdict"], "slower");
-    assert_eq!(repository.kept(), kept);
+    assert_eq!(repository.cached(), cached);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn settings_of_the_compiler_are_compared() {
         (&"1".into(), &"3".into())
     );
 
-    // One that is not there: rustup's words are passed on.
+    // For a toolchain that does not exist, the error has rustup's message.
     let (code, error) = repository.refusal("ten ten --toolchain 1.0.0-nowhere");
     assert!(code == 1 && error.contains("ten (") && error.contains("rustc reports"), "{error}");
 }
@@ -205,8 +205,9 @@ fn invalid_arguments_are_refused() {
     }
 }
 
-/// One program has the same instructions at every run, where they can be counted, and the same functions.
-fn explained(row: &Value) {
+/// Checks a row of a program compared with itself: it names functions of the path and, where valgrind can count
+/// instructions, finds no difference.
+fn check_row(row: &Value) {
     let functions = row["functions"].as_array().unwrap();
     let path = |of: &&Value| of["name"].as_str().unwrap().starts_with("tollway_dataplane::");
     assert!(functions.iter().any(|of| path(&of)), "{row:#}");
@@ -221,8 +222,8 @@ fn explained(row: &Value) {
     assert!((sum / number(count, "base") - 1.0).abs() < 0.01, "{row:#}");
 }
 
-/// The program with itself, and with a delay that is far beyond what a busy machine hides from a build that
-/// is not optimised.
+/// Compares the program with itself, without and with an injected delay. The delay is large enough to be found
+/// in an unoptimised build on a busy machine.
 #[test]
 fn the_real_path_is_measured() {
     let program = env!("CARGO_BIN_EXE_tollway");
@@ -243,10 +244,10 @@ fn the_real_path_is_measured() {
         second
     };
     let alike = compared("below accuracy", &[]);
-    explained(&alike["rows"][0]);
+    check_row(&alike["rows"][0]);
     let slower = compared("slower", &["--inject-ns", "50"]);
     let found = number(&slower, "difference_ns");
-    // A processor that is shared is taken away more often from who takes longer.
+    // On a shared processor, the kernel preempts a slower run more often, so the difference may be larger.
     assert!((25.0..150.0).contains(&found), "50 ns injected, {found} found");
 
     let printed = compare(&["--inject-ns", "50"]);

@@ -1,9 +1,9 @@
-//! A program in the place of `tollway` whose packets cost what its source sets, so that what compares two
-//! builds can be held to it. What is in capitals is written in before it is built.
+//! A stand-in for `tollway` with a known cost per packet, so that the tests can check the result of a
+//! comparison of two builds. The tests replace CLOCKS and HAS_PROBE before they build it.
 
 use std::io::BufRead;
 
-/// Clocks more at every level of optimisation under 3.
+/// Additional clocks at every level of optimisation below 3.
 const LEVEL: f64 = if matches!(env!("LEVEL").as_bytes(), b"3") { 0.0 } else { 5.0 };
 
 fn main() {

@@ -12,7 +12,7 @@ use crate::random;
 
 /// An audit finds what differs from the kernel, and corrects it.
 pub fn drift() {
-    cables();
+    veth_pairs();
     for n in 0..50 {
         sh(&format!("ip route add 192.0.2.{n} via 10.0.1.2"));
     }
@@ -42,7 +42,7 @@ pub fn drift() {
 
 /// While much changes, an audit finds no differences and introduces none.
 pub fn busy() {
-    cables();
+    veth_pairs();
     let mut dice = Dice(11);
     batch(&random::many());
     let settings = Settings { audit_every: Duration::from_millis(20), ..Settings::default() };

@@ -7,7 +7,7 @@ use tollway::controller::netlink::{Settings, Source};
 use tollway::controller::rib::{Choice, Dest, Rib};
 use tollway_dataplane::prefix::RoutePrefix;
 
-use crate::ip::cables;
+use crate::ip::veth_pairs;
 use crate::model::SyncedModel;
 use crate::namespaces::{PATIENCE, ifindex, sh, until};
 
@@ -19,7 +19,7 @@ fn key(dst: &str) -> RouteKey {
 
 impl SyncedModel {
     /// The gateways of a prefix's routes; `+` joins the gateways of one route.
-    fn routers(&self, dst: &str) -> String {
+    fn gateways(&self, dst: &str) -> String {
         let plain = self.model.plain();
         let Some(aliases) = plain.get(&key(dst)) else { return String::new() };
         let last = |via: Option<IpAddr>| match via {
@@ -33,7 +33,7 @@ impl SyncedModel {
         all.join(" ")
     }
 
-    fn does(&mut self, line: &str) {
+    fn run_and_read(&mut self, line: &str) {
         sh(line);
         self.read_until_quiet();
     }
@@ -41,7 +41,7 @@ impl SyncedModel {
 
 /// Several routes of one key have the same order as in the kernel.
 pub fn order() {
-    cables();
+    veth_pairs();
     let mut synced = SyncedModel::new(Settings::default());
     let steps = [
         ("add", "via 10.0.0.2", "2"),
@@ -55,22 +55,22 @@ pub fn order() {
         ("replace", "via 10.0.0.9", "9 7+8"),
     ];
     for (what, to, expected) in steps {
-        synced.does(&format!("ip route {what} 192.0.2.0/24 {to}"));
-        assert_eq!(synced.routers("192.0.2.0/24"), expected, "after {what} {to}");
+        synced.run_and_read(&format!("ip route {what} 192.0.2.0/24 {to}"));
+        assert_eq!(synced.gateways("192.0.2.0/24"), expected, "after {what} {to}");
         synced.agrees();
     }
     // The result is still the same after that many more lists.
     for _ in 0..3 {
         synced.source.resync();
         synced.agrees();
-        assert_eq!(synced.routers("192.0.2.0/24"), "9 7+8");
+        assert_eq!(synced.gateways("192.0.2.0/24"), "9 7+8");
     }
     assert_eq!(synced.source.stats().resyncs, 4);
 }
 
 /// IPv6: routes with a gateway join the route of their key; others stay separate.
 pub fn siblings() {
-    cables();
+    veth_pairs();
     let mut synced = SyncedModel::new(Settings::default());
     let two = "nexthop via fd00:0::2 nexthop via fd00:1::3";
     let steps = [
@@ -91,8 +91,8 @@ pub fn siblings() {
         ("replace", "nexthop via fd00:1::3 nexthop via fd00:0::2", "3+2"),
     ];
     for (what, to, expected) in steps {
-        synced.does(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
-        let known = synced.routers("2001:db8::/48");
+        synced.run_and_read(&format!("ip -6 route {what} 2001:db8::/48 {to}"));
+        let known = synced.gateways("2001:db8::/48");
         println!("{what} {to}: {known}");
         synced.agrees();
         assert_eq!(known, expected, "after {what} {to}");
@@ -122,7 +122,7 @@ pub fn different_siblings() {
         "del via fd00:1::3",
         "del via fd00:0::2",
     ];
-    cables();
+    veth_pairs();
     for lists in [false, true] {
         let mut source = Source::open(Settings::default()).unwrap();
         let mut followed = Rib::new();
@@ -168,7 +168,7 @@ fn chosen(rib: &Rib) -> Chosen {
 
 /// Next-hop objects that the kernel deletes without a message.
 pub fn implicit_deletes() {
-    cables();
+    veth_pairs();
     for (id, device) in [(1, 0), (2, 1), (3, 1)] {
         sh(&format!("ip nexthop add id {id} via 10.0.{device}.9 dev a{device}"));
     }
@@ -187,13 +187,13 @@ pub fn implicit_deletes() {
     let nexthops = &synced.model.kernel.nexthops;
     assert_eq!(nexthops[&10], Nexthop::Group { members: vec![(1, 1)], resilient: false });
     assert_eq!(nexthops.len(), 4, "{nexthops:?}");
-    synced.does("ip link set b1 up");
-    synced.does("ip nexthop add id 2 via 10.0.1.9 dev a1");
-    synced.does("ip nexthop replace id 10 group 1/2");
+    synced.run_and_read("ip link set b1 up");
+    synced.run_and_read("ip nexthop add id 2 via 10.0.1.9 dev a1");
+    synced.run_and_read("ip nexthop replace id 10 group 1/2");
     synced.agrees_but_for_routes();
-    synced.does("ip nexthop del id 1");
+    synced.run_and_read("ip nexthop del id 1");
     synced.agrees_but_for_routes();
-    synced.does("ip link del a1");
+    synced.run_and_read("ip link del a1");
     synced.agrees_but_for_routes();
     let nexthops = &synced.model.kernel.nexthops;
     assert_eq!(nexthops.keys().collect::<Vec<_>>(), [&13]);
@@ -201,12 +201,12 @@ pub fn implicit_deletes() {
 
 /// Events about settings, and the settings that a device reports.
 pub fn settings() {
-    cables();
+    veth_pairs();
     let mut synced = SyncedModel::new(Settings::default());
     let a1 = ifindex("a1");
     let expect = |synced: &mut SyncedModel, line: &str, expected: &str| {
         synced.model.events.clear();
-        synced.does(line);
+        synced.run_and_read(line);
         let found = synced.model.events.iter().any(|event| event == expected);
         assert!(found, "{line}: {expected} is not in {:#?}", synced.model.events);
     };

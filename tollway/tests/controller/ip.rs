@@ -1,12 +1,12 @@
-//! Changes to the kernel's configuration, and cables to make them on.
+//! Changes the kernel's configuration with `ip`, on veth pairs.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use crate::namespaces::{Process, sh};
 
-/// Creates cables with addresses: the devices `a0` to `a3`, and `b0` to `b3` at their other ends.
-pub fn cables() {
+/// Creates veth pairs with addresses: the devices `a0` to `a3`, and `b0` to `b3` at their other ends.
+pub fn veth_pairs() {
     sh("ip link set lo up");
     for n in 0..4 {
         sh(&format!("ip link add a{n} type veth peer name b{n}"));

@@ -12,7 +12,7 @@ use crate::random;
 
 /// The receive buffer is far too small.
 pub fn buffer() {
-    cables();
+    veth_pairs();
     let mut dice = Dice(7);
     let settings = Settings { receive_buffer: 1, ..Settings::default() };
     let mut synced = SyncedModel::new(settings);
@@ -29,7 +29,7 @@ pub fn buffer() {
 /// The test does not read for five seconds, while 100,000 routes change.
 pub fn stop() {
     const COUNT: u32 = 100_000;
-    cables();
+    veth_pairs();
     let settings = Settings { receive_buffer: 4 << 20, ..Settings::default() };
     let mut synced = SyncedModel::new(settings);
     for round in 0..2 {

@@ -231,7 +231,7 @@ impl SyncedModel {
         let mut quiet = Instant::now();
         let start = quiet;
         while quiet.elapsed() < Duration::from_millis(30) {
-            assert!(start.elapsed() < PATIENCE, "there is no end of it");
+            assert!(start.elapsed() < PATIENCE, "events keep arriving");
             if self.read() {
                 quiet = Instant::now();
             } else {
@@ -261,9 +261,9 @@ impl SyncedModel {
         Some(format!("{} routes differ: {first:?}{known}\nnot{listed}\nevents{events}", keys.len()))
     }
 
-    /// Reads until all is quiet, and asserts that the model equals that of a source that opens only now. The kernel
-    /// may go on by itself, such as duplicate address detection, so the models may
-    /// take a while to agree.
+    /// Reads until nothing arrives any more, and asserts that the model equals that of a source that opens only
+    /// now. The kernel may make changes by itself, such as duplicate address detection, so the models may take a
+    /// while to agree.
     pub fn agrees(&mut self) {
         self.agrees_in(Self::differs);
     }

@@ -114,7 +114,7 @@ fn seed() -> u64 {
 
 /// Changes while the kernel lists nothing.
 pub fn changes() {
-    cables();
+    veth_pairs();
     let mut dice = Dice(seed());
     let mut synced = SyncedModel::new(Settings::default());
     for _ in 0..40 {
@@ -160,7 +160,7 @@ pub fn spread(dice: &mut Dice, count: usize) -> String {
 
 /// Changes while the kernel lists everything over and over.
 pub fn lists() {
-    cables();
+    veth_pairs();
     let mut dice = Dice(seed());
     batch(&many());
     let mut synced = SyncedModel::new(Settings::default());

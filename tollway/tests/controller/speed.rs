@@ -7,7 +7,7 @@ use tollway::controller::event::Event;
 use tollway::controller::kernel::RouteKey;
 use tollway::controller::netlink::{Settings, Source};
 
-use crate::ip::{Ip, cables};
+use crate::ip::{Ip, veth_pairs};
 use crate::namespaces::PATIENCE;
 
 /// Number of routes: `TOLLWAY_RIB_ROUTES`, or 100,000.
@@ -18,7 +18,7 @@ fn count() -> u32 {
 
 pub fn list() {
     let count = count();
-    cables();
+    veth_pairs();
     let mut ip = Ip::new();
     for start in (0..count).step_by(1000) {
         let mut lines = String::new();
@@ -78,7 +78,7 @@ fn audit(count: u32) {
 
 /// The time starts when `ip` gets the line, so it includes that of `ip` and of the kernel.
 pub fn latency() {
-    cables();
+    veth_pairs();
     let mut source = Source::open(Settings::default()).unwrap();
     let start = Instant::now();
     while source.stats().resyncs == 0 {

@@ -9,7 +9,7 @@ use tollway::controller::kernel::{
 };
 use tollway::controller::netlink::Settings;
 
-use crate::ip::{batch, cables};
+use crate::ip::{batch, veth_pairs};
 use crate::model::SyncedModel;
 use crate::namespaces::sh;
 
@@ -59,7 +59,7 @@ route add 2001:db8:13::/48 via fd00::2 pref high
 type Words = BTreeMap<String, Vec<String>>;
 
 pub fn routes() {
-    cables();
+    veth_pairs();
     let mut synced = SyncedModel::new(Settings::default());
     batch(&(ROUTES.to_owned() + ODD));
     synced.agrees();
@@ -196,7 +196,7 @@ rule add pref 111 tos 0x10 table 6
 ";
 
 pub fn small() {
-    cables();
+    veth_pairs();
     let mut synced = SyncedModel::new(Settings::default());
     batch(SMALL);
     sh("ip -6 rule add pref 50 from 2001:db8::/32 table 60");
@@ -294,15 +294,21 @@ fn rules(kernel: &Kernel) {
     let expected =
         [RuleAction::Prohibit, RuleAction::Unreachable, RuleAction::Goto(32766), RuleAction::Nop];
     assert_eq!(actions, expected);
-    assert!((100..107).all(|priority| v4(priority).odd.is_none()));
-    let odd: Vec<_> = (107..112).filter_map(|priority| v4(priority).odd.as_deref()).collect();
+    assert!((100..107).all(|priority| v4(priority).unsupported.is_none()));
+    let unsupported: Vec<_> =
+        (107..112).filter_map(|priority| v4(priority).unsupported.as_deref()).collect();
     let expected =
         ["oif a2", "dport 80-90, ipproto 6", "not", "suppress_prefixlength 0", "tos 0x10"];
-    assert_eq!(odd, expected);
+    assert_eq!(unsupported, expected);
     assert_eq!(of(Family::V6, 50)[0].action, RuleAction::Table(60));
-    assert!(of(Family::V6, 51)[0].odd.as_deref().is_some_and(|odd| odd.starts_with("uidrange")));
+    assert!(
+        of(Family::V6, 51)[0]
+            .unsupported
+            .as_deref()
+            .is_some_and(|words| words.starts_with("uidrange"))
+    );
     for (family, priority, table) in [(Family::V4, 0, 255), (Family::V4, 32766, 254)] {
         assert_eq!(of(family, priority)[0].action, RuleAction::Table(table));
-        assert_eq!(of(family, priority)[0].odd, None);
+        assert_eq!(of(family, priority)[0].unsupported, None);
     }
 }

@@ -24,8 +24,8 @@ fn patience() -> Duration {
 const MACHINE: &str = "_in_a_virtual_machine";
 /// Number of tests that run side by side: they mostly wait.
 const SIDE_BY_SIDE: usize = 4;
-/// Time between two looks at the tests that run.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time between two checks whether a test has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const UNSHARE: &str = "unshare (util-linux) is needed for this test";
 
 /// A test's name and function. Each test runs in a network namespace of its own.
@@ -127,7 +127,7 @@ fn run_side_by_side(
         }
         match running.iter_mut().position(Running::has_ended) {
             Some(ended) => tally.count(running.remove(ended)),
-            None => std::thread::sleep(LOOK),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -352,7 +352,7 @@ impl Host {
         command
     }
 
-    /// Connects the host to this namespace with a cable, and configures the host's addresses.
+    /// Connects the host to this namespace with a veth pair, and configures the host's addresses.
     pub fn plug(&self, cable: &str, mac: &str, addresses: [&str; 2]) {
         sh(&format!("ip link add r{cable} type veth peer name h{cable}"));
         sh(&format!("ip link set h{cable} netns {} address {mac}", self.0.0.id()));

@@ -70,14 +70,14 @@ impl Consumer {
     /// Handles an event that arrives within some time. Returns whether there was one.
     pub fn take(&mut self, within: Duration) -> bool {
         match self.events.recv_timeout(within) {
-            Ok(event) => self.obey(event),
+            Ok(event) => self.handle_event(event),
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) => panic!("the follower has ended"),
         }
         true
     }
 
-    fn obey(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Changed => {
                 assert!(self.installed.take().is_some(), "reported twice");

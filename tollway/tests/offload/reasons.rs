@@ -6,7 +6,7 @@ use aya::Ebpf;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
-use tollway::controller::offload::Sight;
+use tollway::controller::offload::KernelSnapshot;
 use tollway::ports::MOST_MTU;
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_net::{Left, Mac};
@@ -73,7 +73,7 @@ pub fn checksums() {
         sh(&format!("ip tuntap add dev t0 mode tap {how}"));
         sh("ip link set t0 up");
         let ports = [ifindex("t0"), ifindex("rb")];
-        let offload = Sight::take().unwrap().offload(&ports, MOST_MTU);
+        let offload = KernelSnapshot::take().unwrap().offload(&ports, MOST_MTU);
         let found = kernels(&offload);
         let found: Vec<_> = found.iter().filter(|found| found.contains("t0 4")).collect();
         assert_eq!(found, reasons.iter().collect::<Vec<_>>());

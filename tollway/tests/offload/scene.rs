@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use tollway::controller::offload::{Offload, PerFamily, Reason, Sight};
+use tollway::controller::offload::{KernelSnapshot, Offload, PerFamily, Reason};
 use tollway::ports::MOST_MTU;
 
 use crate::namespaces::{ifindex, sh, until};
@@ -31,7 +31,7 @@ pub fn sysctl(file: &str, value: &str) {
 
 /// What offload reports now.
 pub fn see() -> Offload {
-    Sight::take().unwrap().offload(&[ifindex("ra"), ifindex("rb")], MOST_MTU)
+    KernelSnapshot::take().unwrap().offload(&[ifindex("ra"), ifindex("rb")], MOST_MTU)
 }
 
 /// What takes the kernel path, each as `where family: reason`.

@@ -15,7 +15,7 @@
 //!
 //! - VRFs and VLAN links, which the kernels that run this test do not have.
 //! - Packets that reach a rule which only a kernel can evaluate; there must be few of them.
-//! - Messages of the router and counts, if there are such packets: the kernel goes on with them.
+//! - Messages of the router and counts, if there are such packets: the kernel evaluates them further.
 //! - Messages of the router, and counts if there are any, if rules are at hooks postrouting and
 //!   egress. The kernel's messages traverse these hooks, Tollway's do not.
 //! - Fragments, if connections are tracked: the kernel reassembles them before any rule.
@@ -68,7 +68,7 @@ use rules::{Language, Rules};
 const TESTS: [namespaces::Test; 4] = [
     ("vlans_and_vrfs_are_compared_in_a_virtual_machine", machine::like_the_kernel),
     ("the_filter_decides_like_the_kernel", like_the_kernel),
-    ("the_oracle_sees_where_two_kernels_differ", router::proven),
+    ("the_oracle_finds_where_two_kernels_differ", router::proven),
     ("the_router_forwards_like_the_kernel", router::like_the_kernel),
 ];
 
@@ -119,7 +119,7 @@ fn like_the_kernel() {
         match case.run(&mut kernel) {
             Outcome::Same(tally) => add(&mut all, tally),
             Outcome::Refused(why) => {
-                println!("ruleset {} is none: {why}\n{}", case.seed, case.rules.text());
+                println!("ruleset {} is refused: {why}\n{}", case.seed, case.rules.text());
                 refused += 1;
             }
             Outcome::Differs(_) => failed.push(report(case, &mut kernel)),
@@ -139,7 +139,7 @@ fn like_the_kernel() {
     assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
     assert!(punted * 5 < packets * 2, "{punted} of {packets} packets were left to the kernel");
     assert!(forwarded * 10 > packets, "too few packets were forwarded for a verdict");
-    assert!(refused * 20 < cases, "too many rulesets were none");
+    assert!(refused * 20 < cases, "too many rulesets were refused");
 }
 
 fn draw(seed: u64) -> Case {
@@ -205,7 +205,7 @@ fn replay(kernel: &mut Kernel, path: &str) {
     let case = shrink::kept(path);
     match case.run(kernel) {
         Outcome::Same(_) => println!("no difference"),
-        Outcome::Refused(why) => panic!("the rules are none: {why}"),
+        Outcome::Refused(why) => panic!("the rules are refused: {why}"),
         Outcome::Differs(differences) => {
             print(&case, &differences);
             panic!("Tollway differs from the kernel");

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use super::namespaces::{Host, Process, ping, sh, unanswered, until};
-use super::running::{KernelRouter, Net, dress, plug};
+use super::running::{KernelRouter, Net, configure, plug};
 
 pub fn forwards() {
     let net = Net::new();
@@ -128,15 +128,15 @@ pub fn links() {
         router.stops(&net.a, "10.0.2.2");
         sh("ip link set rb up");
         // The other end gets its carrier back with a delay.
-        until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
+        until("the carrier", || sh("ip link show rb").contains("LOWER_UP"));
         router.forwards(&net.a, "10.0.2.2");
         // The other end of the cable goes down.
         net.b.sh("ip link set hb down");
-        until("no cable", || sh("ip link show rb").contains("NO-CARRIER"));
+        until("no carrier", || sh("ip link show rb").contains("NO-CARRIER"));
         router.stops_there(&net.a, "10.0.2.2");
         net.b.sh("ip link set hb up");
         net.b.sh("ip route replace default via 10.0.2.1");
-        until("the cable", || sh("ip link show rb").contains("LOWER_UP"));
+        until("the carrier", || sh("ip link show rb").contains("LOWER_UP"));
     }
     assert_eq!(router.status().rebuilds, 0, "no link that goes down or up costs new tables");
 }
@@ -169,7 +169,7 @@ pub fn queues() {
     sh("ip link del rb");
     sh(&format!("ip link add rb {queues} type veth peer name hb netns {pid}"));
     sh("ethtool -L rb rx 1 tx 1");
-    dress(&net.b, "b", 2);
+    configure(&net.b, "b", 2);
     let mut router = KernelRouter::start("ra rb");
     router.forwards(&net.a, "10.0.2.2");
     sh(&format!("ethtool -L rb rx {MOST}"));
@@ -197,7 +197,7 @@ pub fn swapped() {
         sh(&format!("ip link set {to} up"));
     }
     for name in ["ra", "rb"] {
-        until("the cable", || sh(&format!("ip link show {name}")).contains("LOWER_UP"));
+        until("the carrier", || sh(&format!("ip link show {name}")).contains("LOWER_UP"));
         until("the name", || router.read("stderr").contains(&format!("called {name} now")));
     }
     let mut tried = Vec::new();
@@ -225,8 +225,8 @@ pub fn others() {
     for _ in 0..5 {
         plug(&third, "c", 3);
         // Both directions use a device that is not a port of Tollway.
-        router.leaves(&net.a, "10.0.3.2");
-        router.leaves(&third, "10.0.1.2");
+        router.passes_to_kernel(&net.a, "10.0.3.2");
+        router.passes_to_kernel(&third, "10.0.1.2");
         router.forwards(&net.a, "10.0.2.2");
         sh("ip link del rc");
         router.stops(&net.a, "10.0.3.2");

@@ -1,5 +1,5 @@
-//! Tests rules that nft does not list completely. The tests see first what the kernel does; Tollway
-//! does the same.
+//! Tests rules that nft does not list completely. Each test first checks what the kernel does, then that
+//! Tollway does the same.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::socket::Wire;
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const B: [u8; 6] = [2, 0, 0, 0, 2, 2];
 /// The payload of the packets.
-const MARK: &[u8] = b"a packet that is looked for";
+const MARK: &[u8] = b"the payload of this test's packets";
 
 /// The sockets at host A and host B between which packets go.
 struct HostPath {
@@ -69,7 +69,7 @@ fn frame(next: u8, extensions: &[u8]) -> Vec<u8> {
 
 pub fn as_the_kernel() {
     let net = Net::new();
-    let mut way = HostPath::new(&net);
+    let mut path = HostPath::new(&net);
     let plain = frame(17, &[]);
     // Destination options, and a routing header with no segments left.
     let options = frame(60, &[17, 0, 1, 4, 0, 0, 0, 0]);
@@ -77,7 +77,7 @@ pub fn as_the_kernel() {
     // The only fragment of its packet.
     let fragment = frame(44, &[17, 0, 0, 0, 0, 0, 0, 1]);
     let extended = [&options, &routing, &fragment];
-    until("the kernel to forward", || extended.iter().all(|frame| way.arrive(frame) == 5));
+    until("the kernel to forward", || extended.iter().all(|frame| path.arrive(frame) == 5));
     let load = |rules: &str| {
         sh("nft flush ruleset");
         sh("nft add table ip6 f");
@@ -87,35 +87,35 @@ pub fn as_the_kernel() {
     let whole = "ip6 nexthdr udp udp dport 53 accept";
     load(whole);
     for frame in extended {
-        assert_eq!(way.arrive(frame), 0, "the kernel drops it");
+        assert_eq!(path.arrive(frame), 0, "the kernel drops it");
     }
     sh("nft flush ruleset");
 
     let router = KernelRouter::start("ra rb");
-    let fast = |way: &mut HostPath, frame: &[u8]| {
+    let fast = |path: &mut HostPath, frame: &[u8]| {
         // On a busy machine the worker may be late, and the kernel then forwards.
         until("Tollway to forward", || {
             router.sync();
             let before = router.counts().sent;
-            way.arrive(frame) == 5 && router.counts().sent >= before + 5
+            path.arrive(frame) == 5 && router.counts().sent >= before + 5
         });
     };
     // On a veth the other frames take the kernel path: their checksums may be unfinished.
     for frame in [&plain, &fragment] {
-        fast(&mut way, frame);
+        fast(&mut path, frame);
     }
     load(whole);
     router.sync();
-    fast(&mut way, &plain);
+    fast(&mut path, &plain);
     for frame in extended {
-        assert_eq!(way.arrive(frame), 0, "{whole}");
+        assert_eq!(path.arrive(frame), 0, "{whole}");
     }
 
     // After `continue` in a map, the rest of the same rule still applies.
     load("udp dport 53 ip6 saddr vmap { fd00:1::2 : continue } ip6 daddr fd00:2::2 drop");
     sh("nft add rule ip6 f fw accept");
     router.sync();
-    assert_eq!((way.arrive(&plain), way.arrive(&options)), (0, 0));
+    assert_eq!((path.arrive(&plain), path.arrive(&options)), (0, 0));
 
     // A rule that nft does not list may match any packet that reaches it.
     sh("nft flush chain ip6 f fw");
@@ -126,7 +126,7 @@ pub fn as_the_kernel() {
     sh("nft add rule ip6 f fw accept");
     router.sync();
     let before = router.counts().sent;
-    assert_eq!(way.arrive(&plain), 5);
+    assert_eq!(path.arrive(&plain), 5);
     assert_eq!(router.counts().sent, before, "it is the kernel's");
     if !sh("nft list ruleset").contains("vxlan") {
         let offload = router.show(&ShowRequest::Offload).to_string();

@@ -125,12 +125,12 @@ pub fn host() {
     // A rule that forwarded packets meet.
     sh("nft add chain inet f fw { type filter hook forward priority 0 ; }");
     sh("nft add rule inet f fw ct state invalid drop");
-    router.leaves(&net.a, "10.0.2.2");
+    router.passes_to_kernel(&net.a, "10.0.2.2");
     sh("nft flush chain inet f fw");
     router.forwards(&net.a, "10.0.2.2");
     // For conntrack accounting, the kernel has to see all packets.
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
-    router.leaves(&net.a, "10.0.2.2");
+    router.passes_to_kernel(&net.a, "10.0.2.2");
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
     router.forwards(&net.a, "10.0.2.2");
 }
@@ -154,14 +154,14 @@ pub fn many() {
     );
     std::fs::write(&file, table).unwrap();
     sh(&format!("nft -f {}", file.display()));
-    router.leaves(&net.a, "10.0.2.2");
+    router.passes_to_kernel(&net.a, "10.0.2.2");
     let offload = router.show(&ShowRequest::Offload);
     let general = offload["general"]["ipv4"].to_string();
     assert!(general.contains("the rules of nftables take the kernel path"), "{offload}");
     assert_eq!(router.status().bypassed, None, "it is known what to do");
     // The controller still follows other changes.
     sh("ip route add 192.0.2.0/24 via 10.0.2.2");
-    router.leaves(&net.a, "10.0.2.2");
+    router.passes_to_kernel(&net.a, "10.0.2.2");
     sh("nft flush set inet f s");
     router.forwards(&net.a, "10.0.2.2");
     let offload = router.show(&ShowRequest::Offload);

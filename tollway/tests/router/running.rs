@@ -36,11 +36,11 @@ impl Net {
 pub fn plug(host: &Host, cable: &str, net: u8) {
     let pid = host.0.0.id();
     sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
-    dress(host, cable, net);
+    configure(host, cable, net);
 }
 
 /// Configures the addresses at both ends of a cable.
-pub fn dress(host: &Host, cable: &str, net: u8) {
+pub fn configure(host: &Host, cable: &str, net: u8) {
     host.sh("ip link set lo up");
     // The host finishes its own checksums. With GRO it takes frames that the XDP path redirects.
     host.sh(&format!("ethtool -K h{cable} tx off gro on"));
@@ -195,7 +195,7 @@ impl KernelRouter {
 
     /// Asserts that the kernel forwards pings.
     #[track_caller]
-    pub fn leaves(&self, host: &Host, address: &str) {
+    pub fn passes_to_kernel(&self, host: &Host, address: &str) {
         let (answered, counts) = self.ping(host, address);
         assert_eq!(answered, 5, "{address}: {counts:?}");
         assert!(counts.sent <= 5, "{address}: those there are the kernel's, {counts:?}");

@@ -40,7 +40,7 @@ pub fn moved() {
         }
         assert!(queries > 10);
         assert!(third.sh("ip link show dev c0").contains("c0@"));
-        router.leaves(&net.a, "10.0.2.2");
+        router.passes_to_kernel(&net.a, "10.0.2.2");
         third.sh("ip link del c0");
         router.sync();
         assert!(!is_reported(&mut client));
@@ -48,5 +48,5 @@ pub fn moved() {
     // A device that was never here, in a namespace that Tollway knows.
     sh(&format!("ip link add link ra netns {pid} name c1 type macvlan mode bridge"));
     until("the query of each second", || is_reported(&mut client));
-    router.leaves(&net.a, "10.0.2.2");
+    router.passes_to_kernel(&net.a, "10.0.2.2");
 }

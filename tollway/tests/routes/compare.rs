@@ -77,7 +77,7 @@ fn agree(tables: &Answer, kernel: &Answer) -> bool {
 }
 
 fn setup() {
-    cables();
+    veth_pairs();
     for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
         sh(&format!("sysctl -qw {name}=1"));
     }
@@ -140,7 +140,7 @@ pub fn at_random() {
         }
     }
     println!("{fast} of {queries} without the kernel, tables filled {} times", router.filled);
-    assert!(fast * 12 > queries, "nearly all answers leave it to the kernel");
+    assert!(fast * 12 > queries, "nearly all packets take the kernel path");
 }
 
 fn by(device: &str, via: &str) -> Answer {
@@ -258,6 +258,6 @@ pub fn latency() {
         slowest = slowest.max(start.elapsed());
     }
     println!("slowest of 50: {slowest:?}");
-    assert!(slowest < Duration::from_millis(250), "{slowest:?} on a machine however busy");
+    assert!(slowest < Duration::from_millis(250), "{slowest:?}, even on a busy machine");
     assert_eq!(router.filled, 1);
 }

@@ -13,10 +13,10 @@ mod directory;
 mod dispatcher;
 mod echo;
 mod frames;
+mod partial_checksums;
 mod regions;
 #[path = "../oracle/socket.rs"]
 mod socket;
-mod unfinished;
 mod xdp_path;
 
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ const TESTS: [Test; 31] = [
     ("packets_pass_without_a_heartbeat", dispatcher::nobody),
     ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),
     ("packets_without_a_flow_pass_at_a_crowded_port", dispatcher::crowded),
-    ("packets_with_unfinished_checksums_pass", unfinished::checksums),
+    ("packets_with_unfinished_checksums_pass", partial_checksums::checksums),
     ("a_socket_gets_the_packets_of_its_queue", dispatcher::sockets),
     ("links_addresses_and_ports_can_change", dispatcher::changes),
     ("a_flow_is_repeated_byte_for_byte", xdp_path::rewrites),

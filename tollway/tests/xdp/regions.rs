@@ -39,30 +39,30 @@ pub fn regions() {
             let packet = Packet { src: pair[0], dst: pair[1], ..packet.clone() };
             let [src, dst] = [packet.src, packet.dst].map(region);
             assert_ne!(src, dst);
-            let unready = Flow { by_source, ..template };
+            let by_source_template = Flow { by_source, ..template };
             let enter_now = || {
                 let mut generation = state.generation() + state.region_generation(dst);
                 generation += if by_source { state.region_generation(src) } else { 0 };
-                let mut value: Flow = unready;
+                let mut value: Flow = by_source_template;
                 value.generation = generation;
                 enter(&flows, 7, &packet, &value);
             };
             let frame = packet.frame();
-            let mut is_taken = || bench.run(&frame).0 == Action::Redirect;
+            let mut is_redirected = || bench.run(&frame).0 == Action::Redirect;
             let what = format!("{} to {}, {by_source}", packet.src, packet.dst);
             enter_now();
-            assert!(is_taken(), "{what}");
+            assert!(is_redirected(), "{what}");
             state.bump_regions((0..3).filter(|region| ![src, dst].contains(region)));
-            assert!(is_taken(), "{what}: other regions");
+            assert!(is_redirected(), "{what}: other regions");
             state.bump_regions([src]);
-            assert_eq!(is_taken(), !by_source, "{what}: the source's region");
+            assert_eq!(is_redirected(), !by_source, "{what}: the source's region");
             enter_now();
-            assert!(is_taken(), "{what}: entered again");
+            assert!(is_redirected(), "{what}: entered again");
             state.bump_regions([dst]);
-            assert!(!is_taken(), "{what}: the destination's region");
+            assert!(!is_redirected(), "{what}: the destination's region");
             enter_now();
             state.bump_generation();
-            assert!(!is_taken(), "{what}: everything");
+            assert!(!is_redirected(), "{what}: everything");
         }
     }
 }

@@ -21,12 +21,16 @@ pub struct Bench {
     ports: Vec<XdpPort>,
 }
 
-fn xdp_link(port: u8, way: LinkVariant) -> XdpLink {
+fn xdp_link(port: u8, variant: LinkVariant) -> XdpLink {
     let tag = |(protocol, vid): &Tag| {
         let protocol = if *protocol == DOT1AD { VlanProtocol::Dot1ad } else { VlanProtocol::Dot1q };
         (protocol, Vid::new(*vid).unwrap())
     };
-    XdpLink { tag: way.tags().first().map(tag), link: way.link(port), left: Left::default() }
+    XdpLink {
+        tag: variant.tags().first().map(tag),
+        link: variant.link(port),
+        left: Left::default(),
+    }
 }
 
 /// Returns a port with a device of its own.
@@ -34,14 +38,14 @@ fn xdp_port(port: u8) -> XdpPort {
     let device = format!("p{port}");
     sh(&format!("ip link add {device} type veth peer name q{port}"));
     let ifindex = ifindex(&device);
-    let links = LinkVariant::ALL.into_iter().filter(|way| way.tags().len() < 2);
+    let links = LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2);
     XdpPort {
         port: PortId(port.into()),
         device,
         ifindex,
         mac: Mac(LinkVariant::Plain.mac(port)),
         queues: 1,
-        links: links.map(|way| xdp_link(port, way)).collect(),
+        links: links.map(|variant| xdp_link(port, variant)).collect(),
     }
 }
 
@@ -82,11 +86,11 @@ impl Bench {
 
     /// Returns what the XDP path makes of a frame, or `None` if it does not take the frame.
     pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
-        let (action, output) = self.alive(port, frame);
+        let (action, output) = self.run_with_heartbeat(port, frame);
         match action {
             Action::Redirect => Some(output),
             Action::Pass => {
-                assert_eq!(output, frame, "who gets it next gets it as it was");
+                assert_eq!(output, frame, "the kernel gets the frame unchanged");
                 None
             }
             Action::Other(code) => panic!("{code} for {frame:02x?}"),
@@ -95,7 +99,7 @@ impl Bench {
 
     /// Runs the program on a frame while the heartbeat is fresh. On a busy machine it may become
     /// stale, but not each time.
-    fn alive(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
+    fn run_with_heartbeat(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
         let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
         for _ in 0..10 {
             let stale = counts().passed(PassReason::Stale);

@@ -14,12 +14,12 @@ const IN: [LinkVariant; 4] =
 
 pub fn third() {
     let mut bench = Bench::new();
-    for way in IN {
+    for variant in IN {
         for (to, out) in (0..PORTS).flat_map(|to| LinkVariant::ALL.map(|out| (to, out))) {
             for dst in [out.host4(to), out.host6(to)] {
-                let frame = way.packet(0, dst).size(200).build();
+                let frame = variant.packet(0, dst).size(200).build();
                 let lanes = [(); 4].map(|()| bench.both(0, &frame));
-                assert_eq!(lanes, [false, false, true, true], "{way:?} to {out:?} of {to}");
+                assert_eq!(lanes, [false, false, true, true], "{variant:?} to {out:?} of {to}");
                 let by_xdp_path = bench.xdp_path(0, &frame).unwrap();
                 assert_eq!(by_xdp_path, out.forwarded(to, &frame), "by another author");
             }
@@ -46,14 +46,14 @@ pub fn group() {
 
 pub fn vrfs() {
     let mut bench = Bench::new();
-    for (way, to) in [(LinkVariant::Plain, 0), (LinkVariant::Red, 1), (LinkVariant::Vlan, 0)] {
+    for (variant, to) in [(LinkVariant::Plain, 0), (LinkVariant::Red, 1), (LinkVariant::Vlan, 0)] {
         // The XDP program knows one address of a port. The link `Red` has an address of its own.
-        bench.set_mac(2, way.mac(2));
+        bench.set_mac(2, variant.mac(2));
         for dst in [OVERLAP4, OVERLAP6] {
-            let frame = way.packet(2, ip(dst)).build();
+            let frame = variant.packet(2, ip(dst)).build();
             assert_eq!([(); 3].map(|()| bench.both(2, &frame)), [false, false, true]);
             let by_xdp_path = bench.xdp_path(2, &frame).unwrap();
-            assert_eq!(by_xdp_path, LinkVariant::Plain.forwarded(to, &frame), "{way:?}");
+            assert_eq!(by_xdp_path, LinkVariant::Plain.forwarded(to, &frame), "{variant:?}");
         }
     }
     assert_eq!(bench.programs.flows().len(), (3, 3), "each link has its own");

@@ -2,14 +2,14 @@
 //!
 //! A routing socket may have to read a million messages in a second, so they are read in place.
 
-mod apart;
 mod bytes;
 mod link;
 mod query;
 mod socket;
+mod unshare;
 
-pub use apart::{Apart, SocketHandover};
 pub use bytes::{Attribute, Message, address, attributes, find, push, record, request};
 pub use link::vlan_tag;
 pub use query::QuerySocket;
 pub use socket::{Received, Socket};
+pub use unshare::{SocketHandover, Unshare};

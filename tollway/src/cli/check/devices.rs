@@ -6,7 +6,7 @@ use super::super::text::width;
 use super::super::{CliError, offload, print, print_json};
 use crate::control::Offload;
 use crate::controller::devices;
-use crate::controller::offload::Sight;
+use crate::controller::offload::KernelSnapshot;
 use crate::ports;
 
 /// `IFNAMSIZ`, including the final zero.
@@ -49,12 +49,12 @@ fn known() -> Vec<String> {
 
 /// Reports what the fast path would carry between devices, and why not the rest.
 pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
-    let sight = Sight::take()
+    let snapshot = KernelSnapshot::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
-    let found = devices::find(&sight.kernel, names)
+    let found = devices::find(&snapshot.kernel, names)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
-    let evaluated = sight.offload(&found, ports::MOST_MTU);
-    let traffic = sight.traffic(&evaluated).map(Into::into);
+    let evaluated = snapshot.offload(&found, ports::MOST_MTU);
+    let traffic = snapshot.traffic(&evaluated).map(Into::into);
     let offload = Offload { traffic, ..Offload::from(&evaluated) };
     if json {
         return print_json(&offload);

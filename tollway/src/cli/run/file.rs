@@ -4,18 +4,18 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Args, Machine, Stage};
+use super::{Args, Machine, Prepared};
 use crate::cli::log::Log;
 use crate::cli::{CliError, load, replay};
 use crate::compile::compile;
-use crate::control::Powers;
+use crate::control::Backends;
 use crate::model::{Model, PortKind};
-use crate::neighbours::{self, Follower, Gaps};
+use crate::neighbours::{self, Follower, PauseReporter};
 use crate::ports::{self, Facts};
 use crate::reload::{Reloader, Started};
 use crate::replay::Files;
 use crate::service::{Service, Watchdog};
-use crate::worker::OnGap;
+use crate::worker::OnPause;
 
 pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = load(file)?;
@@ -24,8 +24,8 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
         return replay::replay(&model, &files, false);
     }
     log.detach();
-    let mut stage = Stage::set(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, &[], stage.mailbox.clone(), compile)?;
+    let mut prepared = Prepared::new(args, model.control.as_deref())?;
+    let mut machine = Machine::open(&mut model, &[], prepared.mailbox.clone(), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,
@@ -33,26 +33,28 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
         largest_mtu: machine.router.umem.limit() - ports::LARGEST_HEADER,
         parts: machine.parts(&model),
     };
-    let (reloader, gaps) = live(started).map_err(super::unfollowed)?;
-    let powers = Powers { reloader: Some(reloader), ..Powers::default() };
-    let server = stage.serve(&machine, powers)?;
+    let (reloader, pause_reporter) = live(started).map_err(super::follow_failed)?;
+    let backends = Backends { reloader: Some(reloader), ..Backends::default() };
+    let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
     tracing::info!("forwarding");
     warn_of_kernel(&model);
     let service = Service::from_environment();
     service.ready();
-    let on_gap = gaps.map(|gaps| -> OnGap { Box::new(move |state| gaps.was_away(state)) });
-    let ran = machine.run(&mut stage, Watchdog::new(service, Vec::new()), on_gap);
+    let on_pause = pause_reporter.map(|pause_reporter| -> OnPause {
+        Box::new(move |state| pause_reporter.worker_paused(state))
+    });
+    let ran = machine.run(&mut prepared, Watchdog::new(service, Vec::new()), on_pause);
     drop(server);
     machine.end(&model, ran)
 }
 
 /// Starts what changes the running router: reloads of the configuration file, and the follower of
 /// the kernel's neighbours on ports where the kernel is the host.
-fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
+fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
     let parts = &started.parts;
     let (mailbox, watch) = (parts.mailbox.clone(), parts.watch(&parts.model));
-    let mut gaps = None;
+    let mut pause_reporter = None;
     let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
             return Ok(None);
@@ -60,10 +62,10 @@ fn live(started: Started) -> io::Result<(Reloader, Option<Gaps>)> {
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
         let follower = Follower::start(watch, mailbox, on_device, neighbours::Settings::default())?;
-        gaps = Some(follower.gaps());
+        pause_reporter = Some(follower.pause_reporter());
         Ok(Some(follower))
     })?;
-    Ok((reloader, gaps))
+    Ok((reloader, pause_reporter))
 }
 
 /// The files of a configuration that has no live port; none if it has one.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use super::{Args, Machine, Stage};
+use super::{Args, Machine, Prepared};
 use crate::cli::CliError;
 use crate::cli::log::Log;
-use crate::control::Powers;
+use crate::control::Backends;
 use crate::controller::handle::Handle;
 use crate::controller::offload::Live;
 use crate::controller::{Settings, Startup, StartupError, netlink};
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
         netlink: netlink::Settings { audit_every, ..netlink::Settings::default() },
         xdp_path: (args.xdp.into(), args.xdp_flows),
     };
-    let mut stage = Stage::set(args, None)?;
+    let mut prepared = Prepared::new(args, None)?;
     // Takes more privileges than a router needs.
     tollway_xdp::prepare();
     // A thread inherits the privileges of the thread that starts it, so this comes first.
@@ -38,35 +38,38 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = startup.model();
     let idle = startup.idle();
     let compile = |model: &_| startup.compile(model);
-    let mut machine = Machine::open(&mut model, &idle, stage.mailbox.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &idle, prepared.mailbox.clone(), compile)?;
     machine.router.kernel_has_rules = true;
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
-    let follower = Follower::start(watch, stage.mailbox.clone(), Box::new(|_, _| {}), follow);
-    let installer = Installer::new(parts, Some(follower.map_err(super::unfollowed)?));
+    let follower = Follower::start(watch, prepared.mailbox.clone(), Box::new(|_, _| {}), follow);
+    let installer = Installer::new(parts, Some(follower.map_err(super::follow_failed)?));
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
     live.set(startup.offload().clone());
     let handle = startup.handle();
     let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
-    let powers = Powers { controller, offload, ..Powers::default() };
-    let server = stage.serve(&machine, powers)?;
+    let backends = Backends { controller, offload, ..Backends::default() };
+    let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
     let room = machine.router.umem.limit() - ports::LARGEST_HEADER;
     let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
     let controller =
         startup.start(installer, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
-    let controller = controller.map_err(super::unfollowed)?;
-    audit_on_signal(handle.clone()).map_err(super::unfollowed)?;
+    let controller = controller.map_err(super::follow_failed)?;
+    audit_on_signal(handle.clone()).map_err(super::follow_failed)?;
     let service = Service::from_environment();
     service.ready();
     let watchdog = Watchdog::new(service, vec![beat]);
-    let ran =
-        machine.run(&mut stage, watchdog, Some(Box::new(move |state| handle.was_away(state))));
+    let ran = machine.run(
+        &mut prepared,
+        watchdog,
+        Some(Box::new(move |state| handle.worker_paused(state))),
+    );
     drop(server);
     // The controller may be waiting for the worker, which has ended; this ends the wait.
-    drop(stage);
+    drop(prepared);
     drop(controller);
     machine.end(&model, ran)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::router::Router;
 
-use super::Stage;
+use super::Prepared;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use crate::compile::{CompileError, Compiled, rule_links};
@@ -17,7 +17,7 @@ use crate::ports::dispatcher::Dispatcher;
 use crate::ports::redirect::Watch;
 use crate::ports::{self, Devices, State};
 use crate::service::Watchdog;
-use crate::worker::{self, Duties, OnGap, Stopper, WorkerMailbox};
+use crate::worker::{self, Duties, OnPause, Stopper, WorkerMailbox};
 use tollway_firewall::log::{Journal, Logger};
 
 /// A router with its ports.
@@ -86,18 +86,18 @@ impl Machine {
     /// Forwards until a signal or a request stops the router.
     pub(super) fn run(
         &mut self,
-        stage: &mut Stage,
+        prepared: &mut Prepared,
         watchdog: Watchdog,
-        on_gap: Option<OnGap>,
+        on_pause: Option<OnPause>,
     ) -> io::Result<()> {
-        let priority = stage.priority;
+        let priority = prepared.priority;
         let pulse = self.dispatcher.start(&self.devices);
-        let Stage { stop, mailbox_receiver, .. } = stage;
+        let Prepared { stop, mailbox_receiver, .. } = prepared;
         let counts = self.dispatcher.counts();
         let names = self.name_table.names().ports.iter().map(|port| port.name.clone()).collect();
         let xdp_counts = counts.map(|counts| (counts, names));
         let journal = self.journal.clone();
-        let duties = Duties { pulse, on_gap, xdp_counts, priority, journal, watchdog };
+        let duties = Duties { pulse, on_pause, xdp_counts, priority, journal, watchdog };
         worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
     }
 

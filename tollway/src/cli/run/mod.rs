@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::CliError;
 use super::log::Log;
 use crate::config;
-use crate::control::{Powers, Server, Socket};
+use crate::control::{Backends, Server, Socket};
 use crate::model::XdpPathMode;
 use crate::worker::priority::Priority;
 use crate::worker::{self, Stop, WorkerMailbox, WorkerMailboxReceiver};
@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
 }
 
 /// The parts of a router that exist before its ports.
-struct Stage {
+struct Prepared {
     stop: Stop,
     mailbox: WorkerMailbox,
     mailbox_receiver: WorkerMailboxReceiver,
@@ -108,11 +108,11 @@ struct Stage {
     priority: Priority,
 }
 
-impl Stage {
+impl Prepared {
     /// Installs the signal handlers and opens the control socket; takes the socket over from a
     /// predecessor if `--replace` is given. `usual` is the socket's path if the arguments name none.
-    fn set(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
-        has_address_space()?;
+    fn new(args: &Args, usual: Option<&Path>) -> Result<Self, CliError> {
+        check_address_space()?;
         let no_descriptor = |error| {
             let what = format!("signals cannot be waited for: {error}");
             CliError::failed(what, "Close other programs")
@@ -121,7 +121,7 @@ impl Stage {
         let (mailbox, mailbox_receiver) = worker::mailbox().map_err(no_descriptor)?;
         let path = args.socket.as_deref().or(usual);
         if args.replace {
-            socket::succeed(path)?;
+            socket::take_over(path)?;
         }
         Ok(Self {
             stop,
@@ -133,14 +133,14 @@ impl Stage {
     }
 
     /// Starts to serve the control socket, if there is one.
-    fn serve(&mut self, machine: &Machine, powers: Powers) -> Result<Option<Server>, CliError> {
+    fn serve(&mut self, machine: &Machine, backends: Backends) -> Result<Option<Server>, CliError> {
         let Some(socket) = self.socket.take() else { return Ok(None) };
         tracing::info!("control socket {}", socket.path().display());
         let stopper = self.stop.stopper();
         let hand_over = machine.hand_over(stopper);
-        let powers = Powers { hand_over: Some(hand_over), ..powers };
+        let backends = Backends { hand_over: Some(hand_over), ..backends };
         let server =
-            Server::start(socket, self.mailbox.clone(), machine.name_table.clone(), powers);
+            Server::start(socket, self.mailbox.clone(), machine.name_table.clone(), backends);
         server.map(Some).map_err(|error| CliError::failed(&error, error.remedy()))
     }
 }
@@ -150,7 +150,7 @@ impl Stage {
 const ADDRESS_SPACE: u64 = 1600 << 20;
 
 /// Checks that the tables fit into the address space that this process may use.
-fn has_address_space() -> Result<(), CliError> {
+fn check_address_space() -> Result<(), CliError> {
     match sys::address_space_limit() {
         Ok(limit) if limit < ADDRESS_SPACE => Err(CliError::failed(
             format!(
@@ -165,6 +165,6 @@ fn has_address_space() -> Result<(), CliError> {
 }
 
 /// The error of a router that cannot receive the kernel's messages.
-fn unfollowed(error: std::io::Error) -> CliError {
+fn follow_failed(error: std::io::Error) -> CliError {
     CliError::failed(format!("the kernel cannot be followed: {error}"), "Close other programs")
 }

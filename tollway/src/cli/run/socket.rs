@@ -14,7 +14,7 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 
 /// Requests that the router at a control socket hand its ports over, and waits until it has ended.
 /// Without a router there, there is nothing to take over.
-pub(super) fn succeed(path: Option<&Path>) -> Result<(), CliError> {
+pub(super) fn take_over(path: Option<&Path>) -> Result<(), CliError> {
     let failed = |error: ClientError| CliError::control(&error);
     let mut client = match Client::connect(path) {
         Ok(client) => client,

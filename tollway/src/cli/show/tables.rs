@@ -78,12 +78,12 @@ pub(super) fn neighbours(answer: &Neighbours) -> String {
 
 /// `show drops`.
 pub(super) fn drops(answer: &Drops) -> String {
-    reasons("dropped", &answer.drops) + &fates(&answer.totals)
+    reasons("dropped", &answer.drops) + &totals_table(&answer.totals)
 }
 
 /// `show punts`.
 pub(super) fn punts(answer: &Punts) -> String {
-    reasons("punted", &answer.punts) + &fates(&answer.totals)
+    reasons("punted", &answer.punts) + &totals_table(&answer.totals)
 }
 
 /// The reasons with their counters, the most frequent first.
@@ -101,7 +101,7 @@ fn reasons(title: &str, counts: &BTreeMap<String, u64>) -> String {
 }
 
 /// The totals of all packets, by what became of them.
-fn fates(totals: &Totals) -> String {
+fn totals_table(totals: &Totals) -> String {
     let mut table = table(&["packets", ""]);
     for (name, count) in [
         ("received", totals.received),

@@ -25,7 +25,7 @@ use tollway_linux::sys::why;
 use view::Screen;
 
 /// A key or signal takes effect within this time.
-const ATTENTION: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Arguments of `tollway top`.
 #[derive(clap::Args)]
@@ -63,10 +63,10 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let client = Client::connect(args.socket.as_deref()).map_err(failed)?;
     let socket = client.path().display().to_string();
     let mut watch = Watch { client, last: None, screen: Screen { socket, ..Screen::default() } };
-    watch.look().map_err(failed)?;
+    watch.refresh().map_err(failed)?;
     if args.once {
         std::thread::sleep(args.interval);
-        watch.look().map_err(failed)?;
+        watch.refresh().map_err(failed)?;
         let size = args.size.or_else(|| terminal::size().ok()).unwrap_or((80, 24));
         return super::print(text(&watch.screen, size));
     }
@@ -74,22 +74,22 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         let what = "stdout is no terminal, which `tollway top` needs";
         return Err(CliError::usage(what, "Use --once for one screen as text"));
     }
-    let trouble = |error: &io::Error| {
+    let terminal_error = |error: &io::Error| {
         let what = format!("the terminal cannot be used: {}", why(error));
         CliError::failed(what, "Use --once for one screen as text")
     };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         let listening = signal_hook::flag::register(signal, Arc::clone(&stop));
-        listening.map_err(|error| trouble(&error))?;
+        listening.map_err(|error| terminal_error(&error))?;
     }
     // From here on, a panic restores the terminal too.
-    let mut terminal = ratatui::try_init().map_err(|error| trouble(&error))?;
+    let mut terminal = ratatui::try_init().map_err(|error| terminal_error(&error))?;
     let ended = watch.live(&mut terminal, args.interval, &stop);
     let restored = ratatui::try_restore();
     match ended.and(restored.map_err(End::Terminal)) {
         Ok(()) => Ok(()),
-        Err(End::Terminal(error)) => Err(trouble(&error)),
+        Err(End::Terminal(error)) => Err(terminal_error(&error)),
         Err(End::Router(error)) => Err(failed(error)),
     }
 }
@@ -115,7 +115,7 @@ struct Watch {
 
 impl Watch {
     /// Sends the next query. If the router refuses for the moment, the next call tries again.
-    fn look(&mut self) -> Result<(), ClientError> {
+    fn refresh(&mut self) -> Result<(), ClientError> {
         let new: All = match self.client.show(&ShowRequest::All) {
             Ok(new) => new,
             Err(ClientError::Refused(sentence)) => {
@@ -146,7 +146,7 @@ impl Watch {
                     return Ok(());
                 }
                 let left = next.saturating_duration_since(Instant::now());
-                if event::poll(left.min(ATTENTION))? {
+                if event::poll(left.min(POLL_INTERVAL))? {
                     match event::read()? {
                         Event::Key(key) if quits(key) => return Ok(()),
                         Event::Resize(..) => changed = true,
@@ -154,7 +154,7 @@ impl Watch {
                     }
                 }
                 if Instant::now() >= next {
-                    self.look().map_err(End::Router)?;
+                    self.refresh().map_err(End::Router)?;
                     next = Instant::now() + interval;
                     changed = true;
                 }

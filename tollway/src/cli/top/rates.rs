@@ -8,7 +8,7 @@ use crate::control::{All, PortState, StageToll, Totals, Traffic};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     /// Received, sent on, dropped, punted, delivered.
-    pub(super) fates: [(&'static str, f64); 5],
+    pub(super) totals: [(&'static str, f64); 5],
     pub(super) ports: Vec<PortRates>,
     pub(super) drops: Vec<Reason>,
     pub(super) punts: Vec<Reason>,
@@ -84,14 +84,14 @@ impl Rates {
             reasons
         };
         let (was, is) = (&old.ports.totals, &new.ports.totals);
-        let fate = |name, of: fn(&Totals) -> u64| (name, rate(of(was), of(is)));
+        let total = |name, of: fn(&Totals) -> u64| (name, rate(of(was), of(is)));
         Self {
-            fates: [
-                fate("received", |totals| totals.received),
-                fate("sent on", |totals| totals.sent),
-                fate("dropped", |totals| totals.dropped),
-                fate("punted", |totals| totals.punted),
-                fate("delivered", |totals| totals.delivered),
+            totals: [
+                total("received", |totals| totals.received),
+                total("sent on", |totals| totals.sent),
+                total("dropped", |totals| totals.dropped),
+                total("punted", |totals| totals.punted),
+                total("delivered", |totals| totals.delivered),
             ],
             ports: new.ports.ports.iter().map(port).collect(),
             drops: reasons(&old.drops, &new.drops),

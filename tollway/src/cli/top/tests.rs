@@ -74,7 +74,7 @@ fn screen(ports: usize) -> Screen {
 #[test]
 fn rates_are_differences_over_time() {
     let rates = Rates::between(&answer(2, 3), &answer(4, 3));
-    assert_eq!(rates.fates[0], ("received", 3_000_000.0));
+    assert_eq!(rates.totals[0], ("received", 3_000_000.0));
     assert_eq!(rates.ports[0].rx, Flow { packets: 1e6, bits: 512e6 });
     assert!(rates.ports[0].missed.abs() < 1e-9);
     let drops: Vec<_> = rates.drops.iter().map(|r| (r.name.as_str(), r.rate, r.count)).collect();

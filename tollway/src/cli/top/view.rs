@@ -75,7 +75,7 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
         (Some(trouble), _) => second.push_span(Span::styled(trouble.clone(), ALARM)),
         (None, None) => second.push_span("waiting for the second answer"),
         (None, Some(rates)) => {
-            for (name, rate) in rates.fates {
+            for (name, rate) in rates.totals {
                 second.push_span(Span::styled(format!("{}/s", si(rate)), BOLD));
                 second.push_span(format!(" {name}  "));
             }

@@ -14,8 +14,8 @@ fn request(name: &str, change: Change, elements: &[&str]) -> Request {
 }
 
 /// A router with two live sets.
-fn scene() -> (Scene, Arc<Filter>) {
-    let scene = Scene::new();
+fn testbed() -> (Testbed, Arc<Filter>) {
+    let testbed = Testbed::new();
     let put = |router: &mut Router, _: &mut _| {
         let mut filter = Filter::new(0, Vec::new());
         let epochs = &router.tables.epochs;
@@ -25,14 +25,14 @@ fn scene() -> (Scene, Arc<Filter>) {
         router.set_filter(Some(Arc::clone(&filter)), &[]);
         filter
     };
-    let filter = scene.mailbox.call(Duration::from_secs(10), put).unwrap();
-    (scene, filter)
+    let filter = testbed.mailbox.call(Duration::from_secs(10), put).unwrap();
+    (testbed, filter)
 }
 
 #[test]
 fn elements_come_and_go() {
-    let (scene, filter) = scene();
-    let mut client = scene.client();
+    let (testbed, filter) = testbed();
+    let mut client = testbed.client();
     let mut change = |name: &str, change, elements: &[&str]| {
         client.request::<SetChanged>(&request(name, change, elements))
     };
@@ -48,15 +48,17 @@ fn elements_come_and_go() {
 
 #[test]
 fn impossible_changes_are_refused_with_a_sentence() {
-    let plain = Scene::new();
-    let refused =
-        |scene: &Scene, request: &Request| match scene.client().request::<SetChanged>(request) {
-            Err(ClientError::Refused(sentence)) => sentence,
-            other => panic!("{other:?}"),
-        };
+    let plain = Testbed::new();
+    let refused = |testbed: &Testbed, request: &Request| match testbed
+        .client()
+        .request::<SetChanged>(request)
+    {
+        Err(ClientError::Refused(sentence)) => sentence,
+        other => panic!("{other:?}"),
+    };
     let add = |name: &str, elements: &[&str]| request(name, Change::Add, elements);
     assert!(refused(&plain, &add("bad", &["::1"])).contains("has no firewall"));
-    let (scene, filter) = scene();
+    let (testbed, filter) = testbed();
     for (request, part) in [
         (add("worse", &["::1"]), "there are inet fw bad, inet fw bad6"),
         (add("bad", &["::1"]), "has IPv4 addresses, not ::1"),
@@ -64,11 +66,11 @@ fn impossible_changes_are_refused_with_a_sentence() {
         (request("bad", Change::Delete, &["0.0.0.5"]), "0.0.0.5 is not in set inet fw bad"),
         (request("bad", Change::Delete, &["0.0.0.1", "0.0.0.9"]), "the 1 before it are done"),
     ] {
-        let sentence = refused(&scene, &request);
+        let sentence = refused(&testbed, &request);
         assert!(sentence.contains(part), "{sentence}");
     }
     assert_eq!(filter.live_set("bad").unwrap().count(), 0);
-    let stream = scene.raw();
+    let stream = testbed.raw();
     let strange = json!({"v": 2, "do": "set", "name": "bad", "change": "flush", "elements": []});
     let answer = exchange(&stream, format!("{strange}\n").as_bytes());
     assert!(answer["error"].as_str().unwrap().contains("not understood"), "{answer}");

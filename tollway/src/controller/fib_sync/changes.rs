@@ -78,7 +78,7 @@ impl FibSync {
             let ops = self.ops(rib, dests, at, &mut followed)?;
             self.put(ops, at, &mut followed)?;
         }
-        self.tidy(rib);
+        self.free_unused_hops(rib);
         Ok(followed)
     }
 
@@ -132,7 +132,7 @@ impl FibSync {
             for of in uses.iter() {
                 contents.push((of.lookup_chain, dest.prefix, content_of(rib, of, *dest, choice)));
                 self.throws |= of.is_over && is(rib, choice, RouteKind::Throw);
-                self.about(rib, of, *dest, &mut contents);
+                self.push_dependent_entries(rib, of, *dest, &mut contents);
             }
         }
         let known = self.numbers(rib, &contents, at, followed)?;
@@ -153,7 +153,7 @@ impl FibSync {
 
     /// Adds the other entries of a lookup chain that change with a destination: prefixes that it shadows or
     /// shadowed, and prefixes from which the search continues.
-    fn about(
+    fn push_dependent_entries(
         &self,
         rib: &Rib,
         of: &Use,
@@ -246,11 +246,11 @@ impl FibSync {
         for op in ops {
             let prefix = bare(op.prefix);
             let glean = op.next.is_some_and(|next| self.hops.is_glean(next));
-            let space = self.space(op.lookup_chain, op.prefix);
+            let connected = self.connected(op.lookup_chain, op.prefix);
             if glean {
-                space.add(prefix);
+                connected.add(prefix);
             }
-            if space.meets(prefix) {
+            if connected.meets(prefix) {
                 followed.between += 1;
                 between.push(op);
                 continue;
@@ -274,7 +274,7 @@ impl FibSync {
     }
 
     /// Frees next hops that no route uses any more, once there are many.
-    fn tidy(&mut self, rib: &Rib) {
+    fn free_unused_hops(&mut self, rib: &Rib) {
         if self.hops.len() > MANY_HOPS.max(2 * self.hops.kept()) {
             self.hops.keep(&used(rib));
         }

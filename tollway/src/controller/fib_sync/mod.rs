@@ -10,9 +10,9 @@
 //! A next hop that many routes share changes in one place (`hops.rs`).
 
 mod changes;
+mod connected;
 mod hops;
 mod merge;
-mod space;
 #[cfg(test)]
 mod tests;
 
@@ -32,10 +32,10 @@ use super::lookup_chains::{BaseTable, DEFAULT, Item, LookupChains, RouteAction};
 use super::rib::{Choice, Dest, Rib, RouteAttrsId};
 use crate::compile::is_never_forwarded;
 pub use changes::{Followed, Installed};
+use connected::ConnectedPrefixes;
 pub use hops::{EgressLink, EgressLinks};
 use hops::{HopKey, HopTable, Shared};
 use merge::Content;
-use space::Space;
 
 /// Why tables cannot be kept in step. They have to be rebuilt, and until then the kernel forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +72,7 @@ pub struct FibSync {
     roots: Vec<VrfRecord>,
     hops: HopTable,
     /// Connected prefixes of each lookup chain, IPv4 and IPv6.
-    spaces: Vec<[Space; 2]>,
+    connected: Vec<[ConnectedPrefixes; 2]>,
     /// The local table has had a route that continues the search in the next table.
     throws: bool,
     /// A packet that the main table drops may still find a route (`fib_lookup` in `include/net/ip_fib.h`
@@ -135,7 +135,7 @@ impl FibSync {
             uses: uses(&lookup_chains),
             fibs: [Arc::clone(&tables.routes.fib4), Arc::clone(&tables.routes.fib6)],
             epochs: Arc::clone(&tables.epochs),
-            spaces: roots.iter().map(|_| Default::default()).collect(),
+            connected: roots.iter().map(|_| Default::default()).collect(),
             roots,
             hops: HopTable::default(),
             throws: false,
@@ -212,7 +212,7 @@ impl FibSync {
         next: NextHopId,
     ) -> Result<(), TablesError> {
         if self.hops.is_glean(next) {
-            self.space(usize::from(vrf), prefix).add(bare(prefix));
+            self.connected(usize::from(vrf), prefix).add(bare(prefix));
         }
         tables.insert(VrfId(vrf), prefix, next)
     }
@@ -336,8 +336,8 @@ impl FibSync {
         })
     }
 
-    fn space(&mut self, lookup_chain: usize, prefix: RoutePrefix) -> &mut Space {
-        &mut self.spaces[lookup_chain][place(prefix)]
+    fn connected(&mut self, lookup_chain: usize, prefix: RoutePrefix) -> &mut ConnectedPrefixes {
+        &mut self.connected[lookup_chain][place(prefix)]
     }
 }
 

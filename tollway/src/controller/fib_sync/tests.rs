@@ -34,13 +34,13 @@ impl Installed for Bench {
 }
 
 /// Known neighbours: gateways of routes, and some of the connected hosts.
-fn stations() -> Vec<IpAddr> {
-    let mut stations: Vec<IpAddr> = vec!["fe80::7".parse().unwrap()];
+fn hosts() -> Vec<IpAddr> {
+    let mut hosts: Vec<IpAddr> = vec!["fe80::7".parse().unwrap()];
     for family in [Family::V4, Family::V6] {
         let lasts = (0..8).chain(99..103);
-        stations.extend(lasts.map(|last| random::address(family, last)));
+        hosts.extend(lasts.map(|last| random::address(family, last)));
     }
-    stations
+    hosts
 }
 
 fn egress_links() -> EgressLinks {
@@ -54,9 +54,9 @@ fn egress_links() -> EgressLinks {
     }
 }
 
-fn fib_sync(world: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
+fn fib_sync(kernel_state: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
     let has = |family, table| rib.has(table, family);
-    let lookup_chains = LookupChains::of(&world.naive.kernel, LINKS, has);
+    let lookup_chains = LookupChains::of(&kernel_state.naive.kernel, LINKS, has);
     let mut tables = Tables::new();
     for _ in &lookup_chains.lookup_chains {
         tables.add_vrf().unwrap();
@@ -65,10 +65,11 @@ fn fib_sync(world: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
         tables.add_port([2, 0, 0, 0, 0, at as u8], VrfId(0), 1500).unwrap();
     }
     let fib_sync =
-        FibSync::build(rib, lookup_chains, world.naive.egress_links.clone(), &mut tables).unwrap();
+        FibSync::build(rib, lookup_chains, kernel_state.naive.egress_links.clone(), &mut tables)
+            .unwrap();
     for link in 0..LINKS.len() as u16 {
-        for station in stations() {
-            tables.publish_neigh(LinkId(link), station, [2, 0, 0, 0, 1, 1]).unwrap();
+        for host in hosts() {
+            tables.publish_neigh(LinkId(link), host, [2, 0, 0, 0, 1, 1]).unwrap();
         }
     }
     (fib_sync, Bench(RefCell::new(tables)))
@@ -118,25 +119,25 @@ fn answer(tables: &Tables, next: NextHopId, packet: &Packet, in_group: bool) -> 
             Answer::By(device, record.neigh.unwrap(), mtu)
         }
         Action::Glean => {
-            assert!(in_group || !stations().contains(&packet.dst), "{packet:?}: no host route");
+            assert!(in_group || !hosts().contains(&packet.dst), "{packet:?}: no host route");
             Answer::By(device, packet.dst, 0)
         }
         other => panic!("{packet:?} leads to {other:?}"),
     }
 }
 
-fn compare(world: &mut KernelState, fib_sync: &FibSync, bench: &Bench, what: &str) -> usize {
+fn compare(kernel_state: &mut KernelState, fib_sync: &FibSync, bench: &Bench, what: &str) -> usize {
     let mut fast = 0;
     for _ in 0..60 {
-        let packet = world.packet();
-        let (expected, unsure) = world.naive.look_up(&packet);
+        let packet = kernel_state.packet();
+        let (expected, unsure) = kernel_state.naive.look_up(&packet);
         let tables = bench.0.borrow();
         let found = answer(&tables, resolve(fib_sync, &tables, &packet), &packet, false);
         let left_to_kernel = found == Answer::Kernel || found == Answer::Local;
         if found != expected && !(unsure && left_to_kernel) {
-            let about = world.naive.about(&packet);
+            let describe = kernel_state.naive.describe(&packet);
             panic!(
-                "{what}: {packet:?}: {found:?}, not {expected:?}\n{:?}\n{about}",
+                "{what}: {packet:?}: {found:?}, not {expected:?}\n{:?}\n{describe}",
                 fib_sync.lookup_chains()
             );
         }
@@ -149,36 +150,36 @@ fn compare(world: &mut KernelState, fib_sync: &FibSync, bench: &Bench, what: &st
 fn tables_answer_as_rules_and_routes_do() {
     let mut fast = 0;
     for seed in 0..400 {
-        let mut world = KernelState::new(seed);
-        world.naive.egress_links = egress_links();
-        world.naive.egress_links.kernel_groups4 = seed % 16 == 0;
+        let mut kernel_state = KernelState::new(seed);
+        kernel_state.naive.egress_links = egress_links();
+        kernel_state.naive.egress_links.kernel_groups4 = seed % 16 == 0;
         let ignored = [1, 2, 3, 4].into_iter().filter(|at| seed >> at & 1 == 1);
         let ignored: std::collections::HashSet<u32> = ignored.collect();
         let ignoring = Ignoring { v4: ignored.clone(), v6: ignored };
-        world.naive.ignoring = ignoring.clone();
+        kernel_state.naive.ignoring = ignoring.clone();
         let mut rib = Rib::new();
-        rib.take(&Event::Whole(Box::new(world.naive.kernel.clone())));
+        rib.take(&Event::Whole(Box::new(kernel_state.naive.kernel.clone())));
         rib.set_ignoring(ignoring);
         for _ in 0..60 {
-            world.step().iter().for_each(|event| rib.take(event));
+            kernel_state.step().iter().for_each(|event| rib.take(event));
         }
-        let (mut now, mut bench) = fib_sync(&world, &mut rib);
-        fast += compare(&mut world, &now, &bench, &format!("seed {seed}, fresh"));
+        let (mut now, mut bench) = fib_sync(&kernel_state, &mut rib);
+        fast += compare(&mut kernel_state, &now, &bench, &format!("seed {seed}, fresh"));
         for step in 0..40 {
             let lost = step % 8 == 7;
             for _ in 0..step % 4 {
-                let events = world.step();
+                let events = kernel_state.step();
                 events.iter().filter(|_| !lost).for_each(|event| rib.take(event));
             }
             if lost {
-                world.list().iter().for_each(|event| rib.take(event));
+                kernel_state.list().iter().for_each(|event| rib.take(event));
             }
             match now.sync(&mut rib, &bench) {
                 Ok(_) => {}
-                Err(FibSyncError::LookupChains) => (now, bench) = fib_sync(&world, &mut rib),
+                Err(FibSyncError::LookupChains) => (now, bench) = fib_sync(&kernel_state, &mut rib),
                 Err(error) => panic!("{error}"),
             }
-            fast += compare(&mut world, &now, &bench, &format!("seed {seed}, step {step}"));
+            fast += compare(&mut kernel_state, &now, &bench, &format!("seed {seed}, step {step}"));
         }
     }
     // The test must not be empty: most answers must not be punts.

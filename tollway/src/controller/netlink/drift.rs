@@ -17,7 +17,7 @@ const MOST_LOGGED: usize = 20;
 
 /// An object that can change, as an audit distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Thing {
+enum AuditedObject {
     Small(Object),
     /// The routes to a destination of a table.
     Routes(TableId, IpNet),
@@ -26,9 +26,9 @@ enum Thing {
 /// The findings of an audit so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    suspects: BTreeSet<Thing>,
+    suspects: BTreeSet<AuditedObject>,
     /// Objects with a notification since the audit began: the list may have been ahead of it.
-    notified: HashSet<Thing>,
+    notified: HashSet<AuditedObject>,
     /// Whether an audit is running.
     open: bool,
     /// When suspects become certain.
@@ -47,20 +47,20 @@ impl Findings {
         if self.open
             && let Some(object) = Object::of(event)
         {
-            let thing = Thing::of(object);
-            self.suspects.remove(&thing);
-            self.notified.insert(thing);
+            let object = AuditedObject::of(object);
+            self.suspects.remove(&object);
+            self.notified.insert(object);
         }
     }
 
     /// Records that the known routes to a destination were wrong.
     pub(super) fn suspect_routes(&mut self, table: TableId, dst: IpNet) {
-        self.suspect(Thing::Routes(table, dst));
+        self.suspect(AuditedObject::Routes(table, dst));
     }
 
-    fn suspect(&mut self, thing: Thing) {
-        if self.open && !self.notified.contains(&thing) {
-            self.suspects.insert(thing);
+    fn suspect(&mut self, object: AuditedObject) {
+        if self.open && !self.notified.contains(&object) {
+            self.suspects.insert(object);
         }
     }
 
@@ -92,7 +92,7 @@ impl Findings {
                 kernel.rules.iter().filter(|rule| rule.family == family).cloned().collect()
             };
             if rules(known) != rules(fresh) {
-                self.suspect(Thing::Small(Object::Rules(family)));
+                self.suspect(AuditedObject::Small(Object::Rules(family)));
             }
         }
     }
@@ -106,10 +106,10 @@ impl Findings {
         let mut known: BTreeMap<_, _> = known.collect();
         for (key, value) in fresh {
             if known.remove(key) != Some(value) {
-                self.suspect(Thing::Small(object(key)));
+                self.suspect(AuditedObject::Small(object(key)));
             }
         }
-        known.into_keys().for_each(|key| self.suspect(Thing::Small(object(key))));
+        known.into_keys().for_each(|key| self.suspect(AuditedObject::Small(object(key))));
     }
 
     /// Concludes the audit's lists; for a moment, a notification may still explain a difference.
@@ -129,7 +129,7 @@ impl Findings {
     /// The names of the suspects that are logged one by one.
     pub(super) fn names(&self, known: &Kernel) -> Vec<String> {
         let first = self.suspects.iter().take(MOST_LOGGED);
-        first.map(|thing| Named { thing, known }.to_string()).collect()
+        first.map(|object| Named { object, known }.to_string()).collect()
     }
 
     /// Logs the differences; returns their number.
@@ -146,7 +146,7 @@ impl Findings {
     }
 }
 
-impl Thing {
+impl AuditedObject {
     const fn of(object: Object) -> Self {
         match object {
             Object::Route(RouteKey { table, dst, .. }) => Self::Routes(table, dst),
@@ -157,7 +157,7 @@ impl Thing {
 
 /// The name of a suspect for the log.
 struct Named<'a> {
-    thing: &'a Thing,
+    object: &'a AuditedObject,
     known: &'a Kernel,
 }
 
@@ -170,18 +170,22 @@ impl Named<'_> {
 
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, dst) = match self.thing {
-            Thing::Small(Object::Link(index)) => {
+        let (table, dst) = match self.object {
+            AuditedObject::Small(Object::Link(index)) => {
                 return write!(f, "device {}", self.device(*index));
             }
-            Thing::Small(Object::Address(index, address, _)) => {
+            AuditedObject::Small(Object::Address(index, address, _)) => {
                 return write!(f, "address {address} of device {}", self.device(*index));
             }
-            Thing::Small(Object::Nexthop(id)) => return write!(f, "next-hop object {id}"),
-            Thing::Small(Object::Rules(Family::V4)) => return write!(f, "the list of IPv4 rules"),
-            Thing::Small(Object::Rules(Family::V6)) => return write!(f, "the list of IPv6 rules"),
-            Thing::Small(Object::Route(RouteKey { table, dst, .. }))
-            | Thing::Routes(table, dst) => (table, dst),
+            AuditedObject::Small(Object::Nexthop(id)) => return write!(f, "next-hop object {id}"),
+            AuditedObject::Small(Object::Rules(Family::V4)) => {
+                return write!(f, "the list of IPv4 rules");
+            }
+            AuditedObject::Small(Object::Rules(Family::V6)) => {
+                return write!(f, "the list of IPv6 rules");
+            }
+            AuditedObject::Small(Object::Route(RouteKey { table, dst, .. }))
+            | AuditedObject::Routes(table, dst) => (table, dst),
         };
         match table {
             254 => write!(f, "route {dst} of table main"),

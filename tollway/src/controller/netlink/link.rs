@@ -17,7 +17,7 @@ const ADDRESS: usize = 8;
 const NETCONF: usize = 4;
 
 /// `IFLA_*`.
-mod is {
+mod ifla {
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const IFNAME: u16 = 3;
     pub(super) const MTU: u16 = 4;
@@ -38,24 +38,24 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
         return None;
     }
     let mut netdev = Netdev { flags: u32::from_ne_bytes([f0, f1, f2, f3]), ..Netdev::default() };
-    let mut elsewhere = false;
+    let mut has_foreign_lower = false;
     for attribute in attributes(body, LINK) {
         match attribute.kind {
-            is::ADDRESS => netdev.mac = attribute.value.try_into().ok(),
-            is::IFNAME => netdev.name = attribute.text(),
-            is::MTU => netdev.mtu = attribute.u32().unwrap_or_default(),
-            is::LINK => netdev.lower = attribute.u32().filter(|index| *index != 0),
-            is::LINK_NETNSID => elsewhere = true,
-            is::QDISC => netdev.qdisc = attribute.text(),
-            is::MASTER => netdev.master = attribute.u32().filter(|index| *index != 0),
-            is::LINKINFO => attribute.nested().for_each(|info| describe(&mut netdev, info)),
-            is::XDP => netdev.xdp = xdp_program(attribute),
+            ifla::ADDRESS => netdev.mac = attribute.value.try_into().ok(),
+            ifla::IFNAME => netdev.name = attribute.text(),
+            ifla::MTU => netdev.mtu = attribute.u32().unwrap_or_default(),
+            ifla::LINK => netdev.lower = attribute.u32().filter(|index| *index != 0),
+            ifla::LINK_NETNSID => has_foreign_lower = true,
+            ifla::QDISC => netdev.qdisc = attribute.text(),
+            ifla::MASTER => netdev.master = attribute.u32().filter(|index| *index != 0),
+            ifla::LINKINFO => attribute.nested().for_each(|info| describe(&mut netdev, info)),
+            ifla::XDP => netdev.xdp = xdp_program(attribute),
             // A wireless event, without the properties of the device.
-            is::WIRELESS => return None,
+            ifla::WIRELESS => return None,
             _ => {}
         }
     }
-    if elsewhere {
+    if has_foreign_lower {
         netdev.lower = None;
     }
     Some((u32::from_ne_bytes([i0, i1, i2, i3]), netdev))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::message::{family_first, is};
+use super::message::{family_first, rtm};
 use super::route;
 use crate::controller::kernel::{Family, Ifindex};
 use tollway_linux::netlink::{QuerySocket, push};
@@ -23,7 +23,7 @@ pub(in crate::controller) fn list_locked() -> io::Result<Locked> {
     let mut socket = QuerySocket::open(NETLINK_ROUTE)?;
     // Without this the kernel would list the routes as well.
     socket.set_strict_check();
-    socket.list(is::GET_ROUTE, &exceptions_body(), |_, body| match route::locked(body) {
+    socket.list(rtm::GET_ROUTE, &exceptions_body(), |_, body| match route::locked(body) {
         Some((IpAddr::V4(to), left)) => Some((to, left)),
         _ => None,
     })
@@ -48,7 +48,7 @@ pub(in crate::controller) fn query_locked(
     flow: Flow,
     vrf: Option<Ifindex>,
 ) -> io::Result<Option<Duration>> {
-    let answer = socket.answer(is::GET_ROUTE, &route_body(flow, vrf))?;
+    let answer = socket.answer(rtm::GET_ROUTE, &route_body(flow, vrf))?;
     // The kernel answers with an error if there is no route.
     let left = answer.ok().and_then(|body| route::locked(&body));
     Ok(left.map(|(_, left)| left))
@@ -63,7 +63,7 @@ fn exceptions_body() -> [u8; 12] {
 
 /// The body of the request for the route of packets that the host itself sends.
 fn route_body(flow: Flow, vrf: Option<Ifindex>) -> Vec<u8> {
-    use route::is::{DST, OIF, SRC};
+    use route::rta::{DST, OIF, SRC};
     const WHOLE: u8 = 32;
     let mut body = family_first(Family::V4).to_vec();
     (body[1], body[3]) = (WHOLE, flow.tos);

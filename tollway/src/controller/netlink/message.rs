@@ -19,7 +19,7 @@ const DUMP: u16 = 0x300;
 pub(super) const GROUPS: [u32; 11] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25, 32];
 
 /// `RTM_*`.
-pub(super) mod is {
+pub(super) mod rtm {
     pub(super) const NEW_LINK: u16 = 16;
     pub(super) const DEL_LINK: u16 = 17;
     pub(super) const GET_LINK: u16 = 18;
@@ -50,7 +50,7 @@ pub(super) mod is {
 pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
     let body = message.body;
     Some(match message.kind {
-        is::NEW_ROUTE => {
+        rtm::NEW_ROUTE => {
             let (key, route) = route::read(body)?;
             let change = match listed {
                 true => Change::Listed,
@@ -58,33 +58,33 @@ pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
             };
             Event::Route(key, route, change)
         }
-        is::DEL_ROUTE => {
+        rtm::DEL_ROUTE => {
             let (key, route) = route::read(body)?;
             Event::Route(key, route, Change::Del)
         }
-        is::NEW_LINK => {
+        rtm::NEW_LINK => {
             let (index, netdev) = link::read(body)?;
             Event::Link(index, Some(Box::new(netdev)))
         }
-        is::DEL_LINK => Event::Link(link::read(body)?.0, None),
-        is::NEW_ADDR => Event::Address(link::address(body)?, Presence::Here),
-        is::DEL_ADDR => Event::Address(link::address(body)?, Presence::Gone),
-        is::NEW_RULE => Event::Rule(rule::read(body)?, Presence::Here),
-        is::DEL_RULE => Event::Rule(rule::read(body)?, Presence::Gone),
-        is::NEW_NEXTHOP => {
+        rtm::DEL_LINK => Event::Link(link::read(body)?.0, None),
+        rtm::NEW_ADDR => Event::Address(link::address(body)?, Presence::Here),
+        rtm::DEL_ADDR => Event::Address(link::address(body)?, Presence::Gone),
+        rtm::NEW_RULE => Event::Rule(rule::read(body)?, Presence::Here),
+        rtm::DEL_RULE => Event::Rule(rule::read(body)?, Presence::Gone),
+        rtm::NEW_NEXTHOP => {
             let (id, nexthop) = nexthop::read(body)?;
             Event::Nexthop(id, Some(nexthop))
         }
-        is::DEL_NEXTHOP => Event::Nexthop(nexthop::read(body)?.0, None),
-        is::NEW_NETCONF => link::netconf(body)?,
-        is::NEW_QDISC
-        | is::DEL_QDISC
-        | is::NEW_CLASS
-        | is::DEL_CLASS
-        | is::NEW_FILTER
-        | is::DEL_FILTER
-        | is::NEW_CHAIN
-        | is::DEL_CHAIN => link::traffic_control(body)?,
+        rtm::DEL_NEXTHOP => Event::Nexthop(nexthop::read(body)?.0, None),
+        rtm::NEW_NETCONF => link::netconf(body)?,
+        rtm::NEW_QDISC
+        | rtm::DEL_QDISC
+        | rtm::NEW_CLASS
+        | rtm::DEL_CLASS
+        | rtm::NEW_FILTER
+        | rtm::DEL_FILTER
+        | rtm::NEW_CHAIN
+        | rtm::DEL_CHAIN => link::traffic_control(body)?,
         _ => return None,
     })
 }
@@ -103,11 +103,11 @@ impl List {
     /// The request for the list.
     pub(super) fn request(self, sequence: u32) -> Vec<u8> {
         let (kind, body): (_, &[u8]) = match self {
-            Self::Links => (is::GET_LINK, &link_body(0)),
-            Self::Addresses => (is::GET_ADDR, &[0; 8]),
-            Self::Nexthops => (is::GET_NEXTHOP, &[0; 8]),
-            Self::Rules(family) => (is::GET_RULE, &family_first(family)),
-            Self::Routes(family) => (is::GET_ROUTE, &family_first(family)),
+            Self::Links => (rtm::GET_LINK, &link_body(0)),
+            Self::Addresses => (rtm::GET_ADDR, &[0; 8]),
+            Self::Nexthops => (rtm::GET_NEXTHOP, &[0; 8]),
+            Self::Rules(family) => (rtm::GET_RULE, &family_first(family)),
+            Self::Routes(family) => (rtm::GET_ROUTE, &family_first(family)),
         };
         request(kind, DUMP, sequence, body)
     }
@@ -115,7 +115,7 @@ impl List {
 
 /// The request for one device.
 pub(super) fn link_request(index: Ifindex, sequence: u32) -> Vec<u8> {
-    request(is::GET_LINK, 0, sequence, &link_body(index))
+    request(rtm::GET_LINK, 0, sequence, &link_body(index))
 }
 
 /// `struct rtmsg` and `struct fib_rule_hdr` begin with the family, and the rest may be zero.

@@ -9,7 +9,7 @@ const HEADER: usize = 8;
 const MEMBER: usize = 8;
 
 /// `NHA_*`.
-mod is {
+mod nha {
     pub(super) const ID: u16 = 1;
     pub(super) const GROUP: u16 = 2;
     pub(super) const GROUP_TYPE: u16 = 3;
@@ -31,14 +31,14 @@ pub(super) fn read(body: &[u8]) -> Option<(NexthopId, Nexthop)> {
     let (mut blackhole, mut fdb) = (false, false);
     for attribute in attributes(body, HEADER) {
         match attribute.kind {
-            is::ID => id = attribute.u32(),
-            is::GROUP => group = Some(members(attribute.value)),
-            is::GROUP_TYPE => group_type = attribute.u16().unwrap_or_default(),
-            is::BLACKHOLE => blackhole = true,
-            is::OIF => hop.ifindex = attribute.u32().unwrap_or_default(),
-            is::GATEWAY => hop.via = attribute.address(),
-            is::ENCAP | is::ENCAP_TYPE => hop.encap = true,
-            is::FDB => fdb = true,
+            nha::ID => id = attribute.u32(),
+            nha::GROUP => group = Some(members(attribute.value)),
+            nha::GROUP_TYPE => group_type = attribute.u16().unwrap_or_default(),
+            nha::BLACKHOLE => blackhole = true,
+            nha::OIF => hop.ifindex = attribute.u32().unwrap_or_default(),
+            nha::GATEWAY => hop.via = attribute.address(),
+            nha::ENCAP | nha::ENCAP_TYPE => hop.encap = true,
+            nha::FDB => fdb = true,
             _ => {}
         }
     }

@@ -27,7 +27,7 @@ const LOCK: u16 = 1;
 const MTU: u16 = 2;
 
 /// `RTA_*`.
-pub(super) mod is {
+pub(super) mod rta {
     pub(in super::super) const DST: u16 = 1;
     pub(in super::super) const SRC: u16 = 2;
     pub(in super::super) const OIF: u16 = 4;
@@ -106,7 +106,7 @@ pub(super) fn locked(body: &[u8]) -> Option<(IpAddr, Duration)> {
     }
     let mut parts = Parts::default();
     attributes(body, HEADER).for_each(|attribute| parts.take(attribute));
-    let ticks = find(body, HEADER, is::CACHEINFO)?.value.get(8..12)?.first_chunk()?;
+    let ticks = find(body, HEADER, rta::CACHEINFO)?.value.get(8..12)?.first_chunk()?;
     let left = Duration::from_secs(1) * u32::from_ne_bytes(*ticks) / USER_HZ;
     parts.is_locked.then_some((parts.dst?, left))
 }
@@ -133,20 +133,20 @@ impl Parts {
     fn take(&mut self, attribute: Attribute<'_>) {
         let number = attribute.u32().unwrap_or_default();
         match attribute.kind {
-            is::DST => self.dst = attribute.address(),
-            is::TABLE => self.table = number,
-            is::PRIORITY => self.priority = number,
-            is::PREFSRC => self.prefsrc = attribute.address(),
-            is::METRICS => attribute.nested().for_each(|metric| self.metric(metric)),
-            is::MULTIPATH => self.many = Some(self.hops_of(attribute.value)),
-            is::NH_ID => self.object = Some(number),
+            rta::DST => self.dst = attribute.address(),
+            rta::TABLE => self.table = number,
+            rta::PRIORITY => self.priority = number,
+            rta::PREFSRC => self.prefsrc = attribute.address(),
+            rta::METRICS => attribute.nested().for_each(|metric| self.metric(metric)),
+            rta::MULTIPATH => self.many = Some(self.hops_of(attribute.value)),
+            rta::NH_ID => self.object = Some(number),
             // A lifetime: `rta_expires` of `struct rta_cacheinfo`.
-            is::CACHEINFO => {
+            rta::CACHEINFO => {
                 self.odd |= attribute.value.get(8..12).is_some_and(|time| time != [0; 4])
             }
             // Any preference but medium makes a difference among routes of one metric; before Linux 6.15 among
             // siblings, too (`fib6_select_path`).
-            is::PREF => self.odd |= attribute.u8() != Some(0),
+            rta::PREF => self.odd |= attribute.u8() != Some(0),
             _ => {
                 self.hop.take(attribute);
                 self.odd |= std::mem::take(&mut self.hop.odd);
@@ -197,12 +197,12 @@ impl Parts {
 impl HopParts {
     fn take(&mut self, attribute: Attribute<'_>) {
         match attribute.kind {
-            is::OIF => self.ifindex = attribute.u32().unwrap_or_default(),
-            is::GATEWAY => self.via = attribute.address(),
+            rta::OIF => self.ifindex = attribute.u32().unwrap_or_default(),
+            rta::GATEWAY => self.via = attribute.address(),
             // A gateway of another family: its number, then its address.
-            is::VIA => self.via = attribute.value.get(2..).and_then(address),
-            is::ENCAP | is::ENCAP_TYPE => self.encap = true,
-            is::PAD => {}
+            rta::VIA => self.via = attribute.value.get(2..).and_then(address),
+            rta::ENCAP | rta::ENCAP_TYPE => self.encap = true,
+            rta::PAD => {}
             _ => self.odd = true,
         }
     }

@@ -19,7 +19,7 @@ pub(in crate::controller) const NOT: &str = "not";
 const NONE: u32 = u32::MAX;
 
 /// `FRA_*`.
-mod is {
+mod fra {
     pub(super) const DST: u16 = 1;
     pub(super) const SRC: u16 = 2;
     pub(super) const IIF: u16 = 3;
@@ -59,7 +59,7 @@ struct Parts {
     mask: Option<u32>,
     table: u32,
     vrf: bool,
-    odd: Vec<String>,
+    unsupported: Vec<String>,
 }
 
 /// The rule in the body of an `RTM_NEWRULE` or `RTM_DELRULE`; none for families other than IPv4 and IPv6.
@@ -74,10 +74,10 @@ pub(super) fn read(body: &[u8]) -> Option<Rule> {
     let mut parts = Parts { table: table.into(), ..Parts::default() };
     attributes(body, HEADER).for_each(|attribute| parts.take(attribute));
     if tos != 0 {
-        parts.odd.push(format!("tos {tos:#x}"));
+        parts.unsupported.push(format!("tos {tos:#x}"));
     }
     if u32::from_ne_bytes(flags) & INVERT != 0 {
-        parts.odd.push(NOT.to_owned());
+        parts.unsupported.push(NOT.to_owned());
     }
     let action = parts.action(action);
     let prefix = |address: Option<IpAddr>, len| address.and_then(|a| IpNet::new(a, len).ok());
@@ -90,7 +90,7 @@ pub(super) fn read(body: &[u8]) -> Option<Rule> {
         iif: parts.iif,
         mark: selects.then(|| (parts.mark.unwrap_or(0), parts.mask.unwrap_or(u32::MAX))),
         action,
-        odd: (!parts.odd.is_empty()).then(|| parts.odd.join(", ")),
+        unsupported: (!parts.unsupported.is_empty()).then(|| parts.unsupported.join(", ")),
     })
 }
 
@@ -98,25 +98,25 @@ impl Parts {
     fn take(&mut self, attribute: Attribute<'_>) {
         let number = attribute.u32().unwrap_or_default();
         match attribute.kind {
-            is::DST => self.dst = attribute.address(),
-            is::SRC => self.src = attribute.address(),
-            is::IIF => self.iif = Some(attribute.text()),
-            is::GOTO => self.goto = number,
-            is::PRIORITY => self.priority = number,
-            is::MARK => self.mark = Some(number),
-            is::MASK => self.mask = Some(number),
-            is::TABLE => self.table = number,
-            is::L3MDEV => self.vrf = attribute.u8() == Some(1),
-            is::PAD | is::PROTOCOL => {}
-            is::SUPPRESS_GROUP | is::SUPPRESS_LEN if number == NONE => {}
-            other => self.odd.push(words(other, attribute)),
+            fra::DST => self.dst = attribute.address(),
+            fra::SRC => self.src = attribute.address(),
+            fra::IIF => self.iif = Some(attribute.text()),
+            fra::GOTO => self.goto = number,
+            fra::PRIORITY => self.priority = number,
+            fra::MARK => self.mark = Some(number),
+            fra::MASK => self.mask = Some(number),
+            fra::TABLE => self.table = number,
+            fra::L3MDEV => self.vrf = attribute.u8() == Some(1),
+            fra::PAD | fra::PROTOCOL => {}
+            fra::SUPPRESS_GROUP | fra::SUPPRESS_LEN if number == NONE => {}
+            other => self.unsupported.push(words(other, attribute)),
         }
     }
 
     fn action(&mut self, number: u8) -> RuleAction {
         if self.vrf && number != 1 {
             // It applies only to packets of VRFs: `l3mdev unreachable` follows the lookup in their tables.
-            self.odd.push(VRF_ONLY.to_owned());
+            self.unsupported.push(VRF_ONLY.to_owned());
         }
         match number {
             1 if self.vrf => RuleAction::Vrf,
@@ -127,7 +127,7 @@ impl Parts {
             7 => RuleAction::Unreachable,
             8 => RuleAction::Prohibit,
             other => {
-                self.odd.push(format!("action {other}"));
+                self.unsupported.push(format!("action {other}"));
                 RuleAction::Nop
             }
         }
@@ -137,27 +137,27 @@ impl Parts {
 /// A selector by its name in ip-rule(8). Two rules that differ have different words.
 fn words(kind: u16, attribute: Attribute<'_>) -> String {
     let name = match kind {
-        is::FLOW => "realms",
-        is::TUN_ID => "tun_id",
-        is::SUPPRESS_GROUP => "suppress_ifgroup",
-        is::SUPPRESS_LEN => "suppress_prefixlength",
-        is::OIF => return format!("oif {}", attribute.text()),
-        is::UID_RANGE => "uidrange",
-        is::IP_PROTO => "ipproto",
-        is::SPORT => "sport",
-        is::DPORT => "dport",
-        is::DSCP => "dscp",
-        is::FLOW_LABEL => "flowlabel",
-        is::FLOW_LABEL_MASK => "flowlabel mask",
-        is::SPORT_MASK => "sport mask",
-        is::DPORT_MASK => "dport mask",
-        is::DSCP_MASK => "dscp mask",
+        fra::FLOW => "realms",
+        fra::TUN_ID => "tun_id",
+        fra::SUPPRESS_GROUP => "suppress_ifgroup",
+        fra::SUPPRESS_LEN => "suppress_prefixlength",
+        fra::OIF => return format!("oif {}", attribute.text()),
+        fra::UID_RANGE => "uidrange",
+        fra::IP_PROTO => "ipproto",
+        fra::SPORT => "sport",
+        fra::DPORT => "dport",
+        fra::DSCP => "dscp",
+        fra::FLOW_LABEL => "flowlabel",
+        fra::FLOW_LABEL_MASK => "flowlabel mask",
+        fra::SPORT_MASK => "sport mask",
+        fra::DPORT_MASK => "dport mask",
+        fra::DSCP_MASK => "dscp mask",
         other => return format!("attribute {other} = {:x?}", attribute.value),
     };
     let number = match *attribute.value {
         [a] => u64::from(a),
         [a, b] => u16::from_ne_bytes([a, b]).into(),
-        [a, b, c, d] if matches!(kind, is::SPORT | is::DPORT) => {
+        [a, b, c, d] if matches!(kind, fra::SPORT | fra::DPORT) => {
             let end = |a, b| u16::from_ne_bytes([a, b]);
             return format!("{name} {}-{}", end(a, b), end(c, d));
         }

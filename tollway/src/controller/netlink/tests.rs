@@ -195,7 +195,7 @@ fn rules_that_change_while_they_are_listed_are_listed_again() {
         iif: None,
         mark: None,
         action: RuleAction::Nop,
-        odd: None,
+        unsupported: None,
     };
     let here = |priority| Event::Rule(rule(priority), Presence::Here);
     pass.begin_list(List::Rules(Family::V4), 1);

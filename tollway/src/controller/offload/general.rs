@@ -104,7 +104,7 @@ fn legacy(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Optio
 }
 
 fn selects_by_transport(rule: &Rule) -> bool {
-    let words = rule.odd.as_deref().into_iter().flat_map(|odd| odd.split(", "));
+    let words = rule.unsupported.as_deref().into_iter().flat_map(|words| words.split(", "));
     words
         .flat_map(|word| word.split(' ').next())
         .any(|word| matches!(word, "ipproto" | "sport" | "dport"))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::probe::{Checksums, Device, Elsewhere, QueryResult, Tags};
+use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
 use super::{Facts, Link, PerFamily, Reason, general};
 use crate::controller::kernel::{Family, Ifindex, Netdev};
 use crate::controller::sysctl::LinkSysctls;
@@ -133,7 +133,7 @@ fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reas
         let filters = layer.found.map(|found| &found.filters_in);
         on(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
     }
-    if let Err(why) = &facts.probes.elsewhere {
+    if let Err(why) = &facts.probes.foreign_uppers {
         reasons.push(Reason::Unknown("devices in other network namespaces", why.0.clone()));
     }
     reasons
@@ -319,7 +319,9 @@ fn uppers(facts: &Facts<'_>) -> Uppers {
             uppers.entry(lower).or_default().push(Reason::Upper { device, kind, upper });
         }
     }
-    for Elsewhere { lower, kind, name, namespace } in facts.probes.elsewhere.iter().flatten() {
+    for ForeignUpper { lower, kind, name, namespace } in
+        facts.probes.foreign_uppers.iter().flatten()
+    {
         if let Some(device) = below(*lower, kind) {
             let (kind, upper, namespace) = (kind.clone(), name.clone(), *namespace);
             let reason = Reason::UpperElsewhere { device, kind, upper, namespace };

@@ -21,7 +21,7 @@ mod parts;
 mod probe;
 mod reason;
 mod routes;
-mod sight;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -35,11 +35,12 @@ use tollway_firewall::ir;
 pub use live::Live;
 pub use parts::{Note, Part};
 pub use probe::{
-    Checksums, Device, Elsewhere, Glance, Hook, Legacy, Probes, QueryResult, Tags, Unknown, Xfrm,
+    Checksums, Device, ForeignUpper, Hook, Legacy, Probes, QueryResult, QuickPoll, Tags, Unknown,
+    Xfrm,
 };
 pub use reason::Reason;
 pub use routes::RouteTally;
-pub use sight::{Sight, SightError};
+pub use snapshot::{KernelSnapshot, SnapshotError};
 pub use traffic::{Counted, Other, Shares, Traffic};
 
 /// A value for each family.

@@ -31,7 +31,7 @@ pub(super) fn parts(
     let routes = facts.routes;
     let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
     for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
-        let (name, why) = elsewhere(facts, *device);
+        let (name, why) = name_and_reason(facts, *device);
         // The default route may be the only one.
         let is_default = routes.defaults.contains(device);
         let which = match (is_default, count) {
@@ -65,12 +65,12 @@ pub(super) fn parts(
         }
     }
     for rule in &facts.kernel.rules {
-        if let Some(odd) = rule.odd.clone().or_else(|| leap(facts.kernel, rule)) {
+        if let Some(why) = rule.unsupported.clone().or_else(|| kernel_reason(facts.kernel, rule)) {
             let family = match rule.family {
                 Family::V4 => "ip rule",
                 Family::V6 => "ip -6 rule",
             };
-            add(format!("packets that {family} {} may be for", rule.priority), odd);
+            add(format!("packets that {family} {} may be for", rule.priority), why);
         }
     }
     if let Firewall::Read(rules) = facts.firewall {
@@ -119,17 +119,17 @@ pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
 }
 
 /// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.
-fn leap(kernel: &Kernel, rule: &Rule) -> Option<String> {
+fn kernel_reason(kernel: &Kernel, rule: &Rule) -> Option<String> {
     if lookup_chains::is_by_member(kernel, rule) {
         return Some("kernels differ in which device's they are in a VRF (iif)".to_owned());
     }
     let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
-    let leaps = selects && matches!(rule.action, RuleAction::Goto(_));
-    leaps.then(|| "for some packets another rule is next (goto)".to_owned())
+    let skips = selects && matches!(rule.action, RuleAction::Goto(_));
+    skips.then(|| "for some packets another rule is next (goto)".to_owned())
 }
 
 /// The name of a device that is not a link of the router, and its kind.
-fn elsewhere(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
+fn name_and_reason(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
     let Some(netdev) = facts.kernel.netdevs.get(&device) else {
         return (format!("device {device}"), "there is no such device any more".to_owned());
     };

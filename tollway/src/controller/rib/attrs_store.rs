@@ -44,7 +44,7 @@ impl RouteAttrs {
     }
 
     /// Says whether both are of one key: the kernel determines the order among such routes.
-    pub(super) fn is_rival(&self, other: &Self) -> bool {
+    pub(super) fn has_same_key(&self, other: &Self) -> bool {
         (self.tos, self.priority) == (other.tos, other.priority)
     }
 }
@@ -81,7 +81,7 @@ impl RouteAttrsStore {
     }
 
     /// The number of attributes, which get one more user.
-    pub(super) fn enter(&mut self, attrs: RouteAttrs) -> RouteAttrsId {
+    pub(super) fn acquire(&mut self, attrs: RouteAttrs) -> RouteAttrsId {
         let hash = self.hasher.hash_one(&attrs);
         let mut at = self.by_hash.get(&hash).copied();
         while let Some(id) = at {
@@ -108,7 +108,7 @@ impl RouteAttrsStore {
     }
 
     /// Removes one user of a number.
-    pub(super) fn leave(&mut self, id: RouteAttrsId) {
+    pub(super) fn release(&mut self, id: RouteAttrsId) {
         if id == RouteAttrsId::FULL {
             return;
         }
@@ -183,21 +183,21 @@ mod tests {
     #[test]
     fn equal_ones_are_kept_once_until_nobody_uses_them() {
         let mut attrs_store = RouteAttrsStore::new(attrs(0));
-        let ids: Vec<_> = (1..=3).map(|priority| attrs_store.enter(attrs(priority))).collect();
-        assert_eq!(attrs_store.enter(attrs(2)), ids[1]);
-        attrs_store.leave(ids[1]);
+        let ids: Vec<_> = (1..=3).map(|priority| attrs_store.acquire(attrs(priority))).collect();
+        assert_eq!(attrs_store.acquire(attrs(2)), ids[1]);
+        attrs_store.release(ids[1]);
         assert_eq!(attrs_store.get(ids[1]), &attrs(2));
-        attrs_store.leave(ids[1]);
+        attrs_store.release(ids[1]);
         assert_eq!(attrs_store.iter().map(|(id, _)| id).collect::<Vec<_>>(), [ids[0], ids[2]]);
-        assert_eq!(attrs_store.enter(attrs(9)), ids[1], "the number is used again");
+        assert_eq!(attrs_store.acquire(attrs(9)), ids[1], "the number is used again");
     }
 
     #[test]
     fn a_changed_one_is_found_as_it_is_now() {
         let mut attrs_store = RouteAttrsStore::new(attrs(0));
-        let id = attrs_store.enter(attrs(1));
+        let id = attrs_store.acquire(attrs(1));
         attrs_store.change(id, |attrs| attrs.priority = 5);
-        assert_eq!(attrs_store.enter(attrs(5)), id);
-        assert_ne!(attrs_store.enter(attrs(1)), id);
+        assert_eq!(attrs_store.acquire(attrs(5)), id);
+        assert_ne!(attrs_store.acquire(attrs(1)), id);
     }
 }

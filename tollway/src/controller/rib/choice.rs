@@ -64,7 +64,7 @@ fn choose4(
             Use::No if is_object => return Choice::Nothing,
             Use::No => {}
             // Among several default routes, `fib_select_default` prefers one whose gateway answers.
-            Use::Yes if prefix_len == 0 && rivals(attrs_store, aliases, attrs) > 1 => {
+            Use::Yes if prefix_len == 0 && same_key(attrs_store, aliases, attrs) > 1 => {
                 return Choice::Kernel;
             }
             Use::Yes => return Choice::Is(alias.attrs),
@@ -79,7 +79,7 @@ fn choose4(
 fn choose6(attrs_store: &RouteAttrsStore, state: &State, aliases: &[Alias]) -> Choice {
     let Some(first) = aliases.first() else { return Choice::Nothing };
     let (lowest, others) =
-        aliases.split_at(rivals(attrs_store, aliases, attrs_store.get(first.attrs)));
+        aliases.split_at(same_key(attrs_store, aliases, attrs_store.get(first.attrs)));
     match alone(attrs_store, state, lowest) {
         Choice::Nothing if !others.is_empty() => alone(attrs_store, state, others),
         choice => choice,
@@ -99,6 +99,6 @@ fn alone(attrs_store: &RouteAttrsStore, state: &State, aliases: &[Alias]) -> Cho
     }
 }
 
-fn rivals(attrs_store: &RouteAttrsStore, aliases: &[Alias], attrs: &RouteAttrs) -> usize {
-    aliases.iter().filter(|alias| attrs_store.get(alias.attrs).is_rival(attrs)).count()
+fn same_key(attrs_store: &RouteAttrsStore, aliases: &[Alias], attrs: &RouteAttrs) -> usize {
+    aliases.iter().filter(|alias| attrs_store.get(alias.attrs).has_same_key(attrs)).count()
 }

@@ -192,7 +192,7 @@ impl Rib {
             Where::V4(key) => self.v4.edit(key, make),
             Where::V6(key) => self.v6.edit(key, make),
         }
-        gone.into_iter().for_each(|attrs| self.attrs_store.leave(attrs));
+        gone.into_iter().for_each(|attrs| self.attrs_store.release(attrs));
         self.doubts |= astray;
         self.count(at, before.is_empty(), after.is_empty());
         if before != after {
@@ -247,7 +247,7 @@ impl Rib {
                 .v6
                 .sweep(|key, alias| stays(key.0, alias), |key, alias| lose(Where::V6(key), alias)),
         }
-        gone.into_iter().for_each(|attrs| self.attrs_store.leave(attrs));
+        gone.into_iter().for_each(|attrs| self.attrs_store.release(attrs));
         // A destination that lost several routes occurs once for each of them, side by side.
         lost.dedup();
         for at in &lost {

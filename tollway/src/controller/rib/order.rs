@@ -39,7 +39,7 @@ impl Edit<'_> {
     }
 
     /// The routes of one key.
-    fn rivals(&self, attrs: &RouteAttrs) -> Range<usize> {
+    fn same_key(&self, attrs: &RouteAttrs) -> Range<usize> {
         let rank = |attrs: &RouteAttrs| (Reverse(attrs.tos), attrs.priority);
         let before = |alias: &Alias| rank(self.attrs_store.get(alias.attrs)) < rank(attrs);
         let start = self.aliases.partition_point(before);
@@ -48,7 +48,7 @@ impl Edit<'_> {
     }
 
     fn same(&self, attrs: &RouteAttrs) -> Option<usize> {
-        self.rivals(attrs).find(|at| self.attrs(*at).route.is_same(&attrs.route))
+        self.same_key(attrs).find(|at| self.attrs(*at).route.is_same(&attrs.route))
     }
 
     /// The route of the key that combines the siblings.
@@ -60,7 +60,7 @@ impl Edit<'_> {
         let joins = |known: &Route| {
             (known.joins() && route.joins()) || known.is_among(route) || route.is_among(known)
         };
-        self.rivals(attrs).find(|at| joins(&self.attrs(*at).route))
+        self.same_key(attrs).find(|at| joins(&self.attrs(*at).route))
     }
 
     /// Places a listed route behind those that this list has already contained.
@@ -73,10 +73,10 @@ impl Edit<'_> {
             let alias = self.aliases.remove(at);
             self.gone.push(alias.attrs);
         }
-        let rivals = self.rivals(&attrs);
-        let listed = self.aliases[rivals.clone()].iter();
+        let same_key = self.same_key(&attrs);
+        let listed = self.aliases[same_key.clone()].iter();
         let listed = listed.take_while(|alias| alias.stamp == self.generation).count();
-        self.insert(rivals.start + listed, attrs);
+        self.insert(same_key.start + listed, attrs);
     }
 
     fn add(&mut self, mut attrs: RouteAttrs, place: Place) {
@@ -97,12 +97,12 @@ impl Edit<'_> {
             }
             return self.set(at, attrs);
         }
-        let rivals = self.rivals(&attrs);
+        let same_key = self.same_key(&attrs);
         if attrs.family == Family::V6 && attrs.tos == RouteKey::OF_SOURCES {
             // The other routes may be for other sources.
             match self.same(&attrs) {
                 Some(at) => self.set(at, attrs),
-                None => self.insert(rivals.end, attrs),
+                None => self.insert(same_key.end, attrs),
             }
             return;
         }
@@ -111,36 +111,36 @@ impl Edit<'_> {
             self.astray |= matches!(place, Place::First | Place::Last);
             self.set(at, attrs);
             if place == Place::Only {
-                self.keep_only(rivals, at);
+                self.keep_only(same_key, at);
             }
             return;
         }
         match place {
             Place::Only => {
-                let start = rivals.start;
-                self.keep_only(rivals, usize::MAX);
+                let start = same_key.start;
+                self.keep_only(same_key, usize::MAX);
                 self.insert(start, attrs);
             }
-            Place::First => self.insert(rivals.start, attrs),
-            Place::Last => self.insert(rivals.end, attrs),
+            Place::First => self.insert(same_key.start, attrs),
+            Place::Last => self.insert(same_key.end, attrs),
             Place::Instead => {
                 // Which of several the kernel replaces depends on what it does not report (`RTF_ADDRCONF`).
-                self.astray |= attrs.family == Family::V6 && rivals.len() > 1;
-                match self.replaced(rivals.clone(), &attrs) {
+                self.astray |= attrs.family == Family::V6 && same_key.len() > 1;
+                match self.replaced(same_key.clone(), &attrs) {
                     Some(at) => self.set(at, attrs),
-                    None => self.insert(rivals.start, attrs),
+                    None => self.insert(same_key.start, attrs),
                 }
             }
         }
     }
 
-    fn replaced(&self, mut rivals: Range<usize>, attrs: &RouteAttrs) -> Option<usize> {
-        let first = (!rivals.is_empty()).then_some(rivals.start);
+    fn replaced(&self, mut same_key: Range<usize>, attrs: &RouteAttrs) -> Option<usize> {
+        let first = (!same_key.is_empty()).then_some(same_key.start);
         if attrs.family == Family::V4 {
             return first;
         }
         let alike = |at: &usize| self.attrs(*at).route.joins() == attrs.route.joins();
-        rivals.find(alike).or(first)
+        same_key.find(alike).or(first)
     }
 
     fn delete(&mut self, attrs: &RouteAttrs) {
@@ -178,12 +178,12 @@ impl Edit<'_> {
     }
 
     fn insert(&mut self, at: usize, attrs: RouteAttrs) {
-        let alias = Alias { attrs: self.attrs_store.enter(attrs), stamp: self.generation };
+        let alias = Alias { attrs: self.attrs_store.acquire(attrs), stamp: self.generation };
         self.aliases.insert(at, alias);
     }
 
     fn set(&mut self, at: usize, attrs: RouteAttrs) {
-        let new = self.attrs_store.enter(attrs);
+        let new = self.attrs_store.acquire(attrs);
         self.gone.push(self.aliases[at].attrs);
         self.aliases[at] = Alias { attrs: new, stamp: self.generation };
     }

@@ -38,14 +38,14 @@ pub(super) fn outcome(change: &[Elements], uses: &HashMap<String, Use>) -> Outco
     for elements in change {
         let both =
             sets.entry(&elements.set).or_insert_with(|| [Some(Vec::new()), Some(Vec::new())]);
-        let side = &mut both[usize::from(elements.came)];
+        let side = &mut both[usize::from(elements.added)];
         *side = side.take().zip(elements.keys.as_ref()).map(|(mut all, keys)| {
             all.extend(keys);
             all
         });
     }
     let (mut changes, mut fixed, mut is_clear) = (Vec::new(), Vec::new(), true);
-    for (name, [gone, came]) in sets {
+    for (name, [gone, added]) in sets {
         let (version, is_interval) = match uses.get(name) {
             None => continue,
             Some(Use::Fixed) => {
@@ -55,7 +55,7 @@ pub(super) fn outcome(change: &[Elements], uses: &HashMap<String, Use>) -> Outco
             Some(Use::Live { version, is_interval }) => (*version, *is_interval),
         };
         let ranges = |keys: Option<Vec<&Key>>| ranges(&keys?, version, is_interval);
-        match (ranges(gone), ranges(came)) {
+        match (ranges(gone), ranges(added)) {
             // For an element both added and removed the order decides, but it is not kept.
             (Some(remove), Some(add)) if are_apart(&remove, &add) => {
                 changes.push(ElementChange { set: name.to_owned(), add, remove });

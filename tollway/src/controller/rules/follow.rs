@@ -15,19 +15,19 @@ use super::read::{lookups, reached_chains, uses};
 use super::socket::{Listener, NetfilterSocket, RulesReceived};
 use super::{Event, Report, Requests, is_reached};
 use tollway_linux::mailbox::WakeReceiver;
-use tollway_linux::priority::Hurry;
+use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sys::{self, why};
 
 /// The thread reads the rules after this long without a change, since changes come in groups.
 const QUIET: Duration = Duration::from_millis(5);
 /// The thread reads the rules at the latest this long after the first change.
-const FLOCK: Duration = Duration::from_millis(50);
+const MOST_DELAY: Duration = Duration::from_millis(50);
 /// First and longest pause between attempts to read rules that changed during the last attempt.
-const MOVING: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+const MOVED_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 /// First and longest pause between attempts to read rules after an error.
-const BROKEN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+const FAILED_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// A change whose generation number does not arrive within this time is not part of a transaction.
-const DOUBT: Duration = Duration::from_millis(50);
+const DOUBT_TIME: Duration = Duration::from_millis(50);
 /// If the oldest unread message may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
 /// How often to check for tables that may disappear without a notification.
@@ -109,7 +109,7 @@ impl Follow {
             change: Change::default(),
             doubt: None,
             due: Some((now, now)),
-            pause: MOVING[0],
+            pause: MOVED_PAUSES[0],
             moving: HashSet::new(),
             broken: None,
             audit_at: now,
@@ -124,15 +124,15 @@ impl Follow {
 
     /// Follows until the other end is closed.
     pub(super) fn run(mut self) {
-        let mut hurry = Hurry::begin();
+        let mut priority = ThreadPriority::begin();
         loop {
-            hurry.look();
+            priority.update();
             match self.turn() {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
                     self.fail(format!("the kernel does not answer: {}", why(&error)));
-                    std::thread::sleep(BROKEN[0]);
+                    std::thread::sleep(FAILED_PAUSES[0]);
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Follow {
                     self.changed();
                 } else {
                     // A late message, or one outside of a change (`nf_tables_netdev_event`).
-                    self.doubt.get_or_insert_with(|| Instant::now() + DOUBT);
+                    self.doubt.get_or_insert_with(|| Instant::now() + DOUBT_TIME);
                 }
             }
         }
@@ -332,7 +332,7 @@ impl Follow {
         self.doubt = None;
         if self.active.take().is_some() {
             self.change = Change::default();
-            self.pause = MOVING[0];
+            self.pause = MOVED_PAUSES[0];
             self.requests.has_watch.store(false, Release);
             (self.report)(Event::Changed);
         }
@@ -348,7 +348,7 @@ impl Follow {
                 return;
             }
             Some((_, latest)) => latest,
-            None => now + FLOCK,
+            None => now + MOST_DELAY,
         };
         self.due = Some((now + QUIET, latest));
     }
@@ -365,9 +365,11 @@ impl Follow {
             Ok(Attempt::Read(whole)) => self.reported(*whole),
             Ok(Attempt::Moved) => {
                 // Reading takes at most a third of the time.
-                let pause =
-                    self.pause.max(began.elapsed() * 2).min(MOVING[1].max(began.elapsed() * 2));
-                self.pause = (self.pause * 2).min(MOVING[1]);
+                let pause = self
+                    .pause
+                    .max(began.elapsed() * 2)
+                    .min(MOVED_PAUSES[1].max(began.elapsed() * 2));
+                self.pause = (self.pause * 2).min(MOVED_PAUSES[1]);
                 self.wait(pause);
             }
             Err(error) => self.fail(error.to_string()),
@@ -405,7 +407,7 @@ impl Follow {
         }
         self.active = Some(active);
         self.change = Change::default();
-        self.pause = MOVING[0];
+        self.pause = MOVED_PAUSES[0];
         self.broken = None;
         self.audit_at = Instant::now() + AUDIT;
         let mut reading = read.reading;
@@ -421,10 +423,10 @@ impl Follow {
     /// Reports that the rules cannot be read.
     fn fail(&mut self, reason: String) {
         if self.broken.is_none() {
-            self.pause = BROKEN[0];
+            self.pause = FAILED_PAUSES[0];
         }
         let pause = self.pause;
-        self.pause = (pause * 2).clamp(BROKEN[0], BROKEN[1]);
+        self.pause = (pause * 2).clamp(FAILED_PAUSES[0], FAILED_PAUSES[1]);
         self.wait(pause);
         self.active = None;
         self.requests.has_watch.store(false, Release);

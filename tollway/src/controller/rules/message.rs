@@ -71,7 +71,7 @@ pub(super) struct Elements {
     /// The set's name after its table's, `inet filter bad`.
     pub(super) set: String,
     /// Whether they were added.
-    pub(super) came: bool,
+    pub(super) added: bool,
     /// The elements; `None` if one of them is more than a key.
     pub(super) keys: Option<Vec<Key>>,
 }
@@ -239,7 +239,7 @@ pub(super) fn read(message: &netlink::Message<'_>) -> Option<RulesMessage> {
     of_generation(generation, message)
 }
 
-fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
+fn rule(family: u8, added: bool, body: &[u8]) -> Option<Rule> {
     /// Expressions that test a packet, count it or decide on it.
     const PLAIN: [&str; 13] = [
         "bitwise",
@@ -260,7 +260,7 @@ fn rule(family: u8, came: bool, body: &[u8]) -> Option<Rule> {
     let mut names = attributes(expressions, 0).map(|one| attribute(one.value, 1).and_then(name));
     let is_plain = names.all(|name| name.is_some_and(|name| PLAIN.contains(&&*name)));
     // A removed rule only ends what it has enabled, if anything.
-    Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !came })
+    Some(Rule { chain: full_name(family, body)?, is_plain: is_plain || !added })
 }
 
 /// Says whether a set has no expressions of its own.
@@ -276,11 +276,11 @@ fn full_name(family: u8, body: &[u8]) -> Option<String> {
     Some(format!("{family} {} {}", name(attribute(body, 1)?)?, name(attribute(body, 2)?)?))
 }
 
-fn elements(family: u8, came: bool, body: &[u8]) -> Option<Elements> {
+fn elements(family: u8, added: bool, body: &[u8]) -> Option<Elements> {
     let set = full_name(family, body)?;
     let list = attribute(body, 3).unwrap_or_default();
     let keys = attributes(list, 0).map(|element| key(element.value)).collect();
-    Some(Elements { set, came, keys })
+    Some(Elements { set, added, keys })
 }
 
 /// The key of an element; `None` if the element is more than a key.

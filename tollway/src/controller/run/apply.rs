@@ -201,8 +201,8 @@ impl Controller {
     /// Rebuilds the tables.
     fn rebuild(&mut self, plan: Plan) -> Result<(), ApplyError> {
         self.on(ModeEvent::Changing);
-        if let Some(hurry) = &mut self.hurry {
-            hurry.rest();
+        if let Some(priority) = &mut self.priority {
+            priority.lower();
         }
         self.take_elements()?;
         self.locals.read(&self.kernel_state.rib);

@@ -183,7 +183,7 @@ impl Bench {
         let start = Instant::now();
         let (report, mut wrong) = loop {
             let report = router.offload()?;
-            let wrong = paths::agree(&checked, &report);
+            let wrong = paths::differences(&checked, &report);
             if wrong.is_empty() || start.elapsed() > AGREED {
                 break (report, wrong);
             }

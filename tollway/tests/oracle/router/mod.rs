@@ -177,7 +177,8 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
         start.elapsed().as_secs_f64()
     );
     println!(
-        "of what is called fast Tollway forwarded {} packets, and of what is called the kernel's it left {}",
+        "Tollway forwarded {} packets that it had reported on the fast path, and left {} to the kernel that it had \
+         reported on the kernel path",
         by_path.fast, by_path.kernel
     );
     let has_tollway = matches!(bench.second, Second::Tollway(_));
@@ -186,7 +187,7 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
         !has_tollway || cases < 10 || is_enough,
         "too few packets took the reported paths for a verdict"
     );
-    assert!(refused * 5 < lines.max(1), "too many lines were none");
+    assert!(refused * 5 < lines.max(1), "ip refused too many lines");
     assert!(sent * 4 > packets, "too few packets were forwarded for a verdict");
     failed
 }

@@ -11,9 +11,9 @@ use super::net::{addresses, is_four, is_six, packet_at};
 use super::traffic::{Packet, did_not_fit};
 use crate::net::DEVICES;
 
-/// The XDP program's reason for frames that it leaves to the kernel only because of the kernel's
+/// The XDP program's reason for frames that it passes to the kernel only because of the kernel's
 /// configuration.
-const LEFT: &str = "offload";
+const OFFLOAD_REASON: &str = "offload";
 
 /// Packets of one class: the name of the link on which they arrive, and whether they are IPv4.
 pub type Class = (String, bool);
@@ -78,8 +78,7 @@ fn links(config: &Config) -> Vec<(String, usize, Vec<u8>)> {
     links
 }
 
-/// Packets that took the reported path: `fast` ones Tollway forwarded, `kernel` ones it left to the
-/// kernel.
+/// Packets that took the reported path: the fast path, or the kernel path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathCounts {
     pub fast: u64,
@@ -90,12 +89,12 @@ pub struct PathCounts {
 ///
 /// A running Tollway has no memory for packets of an MTU that a device got after the start. A
 /// router that starts now would have it, so this function ignores that reason.
-pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
+pub fn differences(checked: &Value, live: &Value) -> Vec<String> {
     let mut now = live.clone();
     for link in now["links"].as_array_mut().into_iter().flatten() {
-        for way in ["arrives", "leaves"] {
+        for direction in ["arrives", "leaves"] {
             for family in ["ipv4", "ipv6"] {
-                if let Some(reasons) = link[way][family].as_array_mut() {
+                if let Some(reasons) = link[direction][family].as_array_mut() {
                     reasons.retain(|why| why["reason"] != "large_mtu");
                 }
             }
@@ -118,7 +117,7 @@ pub fn agree(checked: &Value, live: &Value) -> Vec<String> {
         checked[*of] != now[*of] && !(*of == "parts" && has_grown(live))
     });
     differ
-        .map(|of| format!("check reports of {of}: {}; the router: {}", checked[of], now[of]))
+        .map(|of| format!("{of}: check reports {}, the router {}", checked[of], now[of]))
         .collect()
 }
 
@@ -150,16 +149,16 @@ pub fn contradictions(
     let mut wrong = Vec::new();
     let forwarded = count("/totals/sent") + count("/xdp/counts/packets");
     let port = DEVICES.iter().position(|device| own["port"] == *device).unwrap_or(0);
-    let left = count(&format!("/counts/ports/{port}/kernel/{LEFT}"));
-    let is_kernels = general || has(&own["arrives"]);
-    if is_kernels {
+    let left = count(&format!("/counts/ports/{port}/kernel/{OFFLOAD_REASON}"));
+    let takes_kernel_path = general || has(&own["arrives"]);
+    if takes_kernel_path {
         by_path.kernel += left + count("/punts/kernel_link");
     } else {
         by_path.fast += forwarded;
     }
-    if is_kernels && forwarded > 0 {
+    if takes_kernel_path && forwarded > 0 {
         wrong.push(format!(
-            "{family} of {link} is called the kernel's ({}), and Tollway forwards {forwarded} packets",
+            "{family} of {link} is reported on the kernel path ({}), and Tollway forwards {forwarded} packets",
             own["arrives"]
         ));
     }
@@ -169,11 +168,11 @@ pub fn contradictions(
         let sent = count(&format!("/ports/{at}/tx/packets"));
         if none && sent > 0 {
             wrong.push(format!(
-                "{family} by {port} is called the kernel's, and Tollway sends {sent} packets"
+                "{family} by {port} is reported on the kernel path, and Tollway sends {sent} packets"
             ));
         }
     }
-    if is_kernels {
+    if takes_kernel_path {
         return wrong;
     }
     let is_reported = |of: &str| {
@@ -191,19 +190,20 @@ pub fn contradictions(
         let left = count(&format!("/punts/{reason}"));
         if left > 0 {
             wrong.push(format!(
-                "{family} of {link} is called fast, and {left} packets are punted: {reason}"
+                "{family} of {link} is reported on the fast path, and {left} packets are punted: {reason}"
             ));
         }
     }
     // This count also includes the neighbours' answers on other links and of other families.
     let of_port = all.iter().filter(|one| one["port"] == own["port"]);
-    let mut ways = of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
+    let mut arrivals =
+        of_port.flat_map(|one| ["ipv4", "ipv6"].map(|family| &one["arrives"][family]));
     let only_fast =
-        !ways.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&report["general"][*of]));
+        !arrivals.any(is_any) && !["ipv4", "ipv6"].iter().any(|of| is_any(&report["general"][*of]));
     let fragments = if *is_four { "IPv4 fragments" } else { "IPv6 packets with extension headers" };
     if left > 0 && only_fast && !is_reported(fragments) {
         wrong.push(format!(
-            "{family} of {link} is called fast, and {left} packets are left to the kernel"
+            "{family} of {link} is reported on the fast path, and the XDP program passed {left} packets to the kernel"
         ));
     }
     wrong

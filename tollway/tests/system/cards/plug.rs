@@ -21,7 +21,7 @@ fn name(path: &Path) -> String {
 }
 
 /// Configures the addresses at an end of a cable.
-fn dress(own: impl Fn(String), device: &str, cable: u8, last: u8) {
+fn configure(own: impl Fn(String), device: &str, cable: u8, last: u8) {
     own(format!("ip address add 10.0.{cable}.{last}/24 dev {device}"));
     own(format!("ip address add fd00:{cable}::{last}/64 dev {device} nodad"));
     own(format!("ip link set {device} up"));
@@ -31,7 +31,7 @@ fn dress(own: impl Fn(String), device: &str, cable: u8, last: u8) {
 fn near(name: &str, cable: u8) {
     let card = device(&format!("02:00:00:00:00:0{name}"));
     sh(&format!("ip link set {card} name r{name}"));
-    dress(|line| drop(sh(&line)), &format!("r{name}"), cable, 1);
+    configure(|line| drop(sh(&line)), &format!("r{name}"), cable, 1);
 }
 
 /// Sets up the cards of both cables. Returns the hosts at their far ends.
@@ -46,7 +46,7 @@ pub fn plug() -> Net {
         sh(&format!("ip link set {far} name h{name}"));
         sh(&format!("ip link set h{name} netns {}", host.0.0.id()));
         host.sh("ip link set lo up");
-        dress(|line| drop(host.sh(&line)), &format!("h{name}"), cable, 2);
+        configure(|line| drop(host.sh(&line)), &format!("h{name}"), cable, 2);
         host.sh(&format!("ip route add default via 10.0.{cable}.1"));
         host.sh(&format!("ip route add default via fd00:{cable}::1"));
     }

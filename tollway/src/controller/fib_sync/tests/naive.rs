@@ -42,7 +42,7 @@ pub(super) enum Answer {
     Unreachable,
     Prohibit,
     Kernel,
-    /// Via a device to a station, with the MTU of the route if it has one.
+    /// Via a device to a host, with the MTU of the route if it has one.
     By(Ifindex, IpAddr, u32),
     Any(BTreeSet<Answer>),
 }
@@ -97,7 +97,7 @@ impl Naive {
                 continue;
             }
             // In a VRF, kernels differ in the device that IPv4 packets belong to.
-            if rule.odd.is_some()
+            if rule.unsupported.is_some()
                 || rule.iif.is_some() && by_member && rule.action != RuleAction::Nop
             {
                 return (Answer::Kernel, unsure);
@@ -129,7 +129,7 @@ impl Naive {
     }
 
     /// The state that may concern a packet, in words.
-    pub(super) fn about(&self, packet: &Packet) -> String {
+    pub(super) fn describe(&self, packet: &Packet) -> String {
         let rules = self.kernel.rules.iter().map(|rule| format!("{rule:?}"));
         let routes = self.routes.iter().filter(|((_, net), _)| net.contains(&packet.dst));
         let routes = routes.flat_map(|(_, routes)| routes).map(|kept| format!("{kept:?}"));
@@ -160,8 +160,8 @@ impl Naive {
             if route.key.tos != 0 || route.route.odd {
                 return Some(Outcome::Go(Answer::Kernel));
             }
-            let rivals = routes.iter().filter(|other| other.key == route.key).count();
-            if !route.is_v4() && rivals > 1 {
+            let same_key = routes.iter().filter(|other| other.key == route.key).count();
+            if !route.is_v4() && same_key > 1 {
                 return Some(Outcome::Go(Answer::Kernel));
             }
             let answer = match route.route.kind {
@@ -178,7 +178,7 @@ impl Naive {
                     None => continue,
                 },
             };
-            let defaults = route.is_v4() && route.key.dst.prefix_len() == 0 && rivals > 1;
+            let defaults = route.is_v4() && route.key.dst.prefix_len() == 0 && same_key > 1;
             return Some(Outcome::Go(if defaults { Answer::Kernel } else { answer }));
         }
         None
@@ -268,11 +268,12 @@ impl Naive {
     /// refuses.
     pub(super) fn place(&self, key: &RouteKey, route: &Route, how: usize) -> Option<Place> {
         let routes = self.routes.get(&(key.table, key.dst));
-        let rivals: Vec<_> = routes.into_iter().flatten().filter(|kept| kept.key == *key).collect();
-        if rivals.is_empty() {
+        let same_key: Vec<_> =
+            routes.into_iter().flatten().filter(|kept| kept.key == *key).collect();
+        if same_key.is_empty() {
             return Some(Place::Only);
         }
-        if rivals.iter().any(|kept| kept.route.is_same(route)) {
+        if same_key.iter().any(|kept| kept.route.is_same(route)) {
             return None;
         }
         let is_v4 = key.dst.addr().is_ipv4();

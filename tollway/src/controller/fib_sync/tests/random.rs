@@ -33,19 +33,19 @@ pub(super) fn address(family: Family, last: u8) -> IpAddr {
 
 impl KernelState {
     pub(super) fn new(seed: u64) -> Self {
-        let mut world = Self { dice: Dice(seed), naive: Naive::default() };
+        let mut kernel_state = Self { dice: Dice(seed), naive: Naive::default() };
         for index in DEVICES {
             let master = (index == 3).then_some(VRF);
             let name = format!("dev{index}");
             let netdev = Netdev { name, master, flags: 1 | 1 << 6, ..Netdev::default() };
-            world.naive.kernel.netdevs.insert(index, netdev);
+            kernel_state.naive.kernel.netdevs.insert(index, netdev);
         }
         let name = "vrf".to_owned();
         let vrf_table = Some(10);
         let vrf = Netdev { name, vrf_table, flags: 1 | 1 << 6, ..Netdev::default() };
-        world.naive.kernel.netdevs.insert(VRF, vrf);
-        world.rules();
-        world
+        kernel_state.naive.kernel.netdevs.insert(VRF, vrf);
+        kernel_state.rules();
+        kernel_state
     }
 
     fn family(&mut self) -> Family {
@@ -104,7 +104,7 @@ impl KernelState {
                 1 => rule.dst = Some(self.net(family)),
                 2 => rule.iif = Some(self.dice.pick(&["dev1", "dev3", "vrf", "lo"]).to_owned()),
                 3 => rule.mark = Some((self.dice.below(3) as u32, 3)),
-                _ if self.dice.one_in(4) => rule.odd = Some("tos 0x10".to_owned()),
+                _ if self.dice.one_in(4) => rule.unsupported = Some("tos 0x10".to_owned()),
                 _ => {}
             }
         }
@@ -329,6 +329,6 @@ impl KernelState {
 }
 
 fn rule(family: Family, priority: u32, action: RuleAction) -> Rule {
-    let (src, dst, iif, mark, odd) = Default::default();
-    Rule { family, priority, src, dst, iif, mark, action, odd }
+    let (src, dst, iif, mark, unsupported) = Default::default();
+    Rule { family, priority, src, dst, iif, mark, action, unsupported }
 }

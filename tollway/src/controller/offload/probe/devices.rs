@@ -23,7 +23,7 @@ const IFINFO: usize = 16;
 
 /// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nature {
+pub(super) struct LinkProperties {
     /// Its frames are Ethernet's (`ARPHRD_ETHER`).
     pub(super) ethernet: bool,
     /// For a VLAN device: it keeps tags in the frames that its taps see (`reorder_hdr off`).
@@ -40,14 +40,16 @@ pub(super) struct Nature {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn natures(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifindex, Nature>> {
+pub(super) fn link_properties(
+    route: &mut QuerySocket,
+) -> io::Result<BTreeMap<Ifindex, LinkProperties>> {
     let all = route.list(RTM_GETLINK, &link_body(0), |kind, body| {
-        (kind == RTM_NEWLINK).then(|| nature(body)).flatten()
+        (kind == RTM_NEWLINK).then(|| properties(body)).flatten()
     })?;
     Ok(all.into_iter().collect())
 }
 
-fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
+fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
     let kind = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
     let ifindex = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
     // The message is truncated otherwise.
@@ -66,14 +68,14 @@ fn nature(body: &[u8]) -> Option<(Ifindex, Nature)> {
     let qos = data.into_iter().flat_map(|data| data.nested());
     let mut qos =
         qos.filter(|attribute| attribute.kind == IFLA_VLAN_EGRESS_QOS).flat_map(|qos| qos.nested());
-    let nature = Nature {
+    let properties = LinkProperties {
         ethernet: kind == libc::ARPHRD_ETHER,
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
         egress_qos: qos.any(|mapping| marks(&mapping)),
         vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
         xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
     };
-    Some((ifindex, nature))
+    Some((ifindex, properties))
 }
 
 /// Says whether packets leave with a priority (`struct ifla_vlan_qos_mapping`: from, to).
@@ -119,36 +121,36 @@ mod tests {
 
     #[test]
     fn natures_of_devices_are_read() {
-        let plain = Nature {
+        let plain = LinkProperties {
             ethernet: true,
             keeps_tags: false,
             egress_qos: false,
             vnet_hdr: false,
             xdp: None,
         };
-        assert_eq!(nature(&message(1, &[])), Some((7, plain)));
+        assert_eq!(properties(&message(1, &[])), Some((7, plain)));
         assert_eq!(
-            nature(&message(65534, &[])),
-            Some((7, Nature { ethernet: false, ..plain })),
+            properties(&message(65534, &[])),
+            Some((7, LinkProperties { ethernet: false, ..plain })),
             "a tunnel"
         );
-        assert_eq!(nature(&vlan(1, &[])), Some((7, plain)));
-        assert_eq!(nature(&vlan(1, &[(3, 0)])), Some((7, plain)), "to priority 0, as all are");
+        assert_eq!(properties(&vlan(1, &[])), Some((7, plain)));
+        assert_eq!(properties(&vlan(1, &[(3, 0)])), Some((7, plain)), "to priority 0, as all are");
         assert_eq!(
-            nature(&vlan(0, &[(3, 0), (4, 5)])),
-            Some((7, Nature { keeps_tags: true, egress_qos: true, ..plain }))
+            properties(&vlan(0, &[(3, 0), (4, 5)])),
+            Some((7, LinkProperties { keeps_tags: true, egress_qos: true, ..plain }))
         );
-        assert_eq!(nature(&tap(0)), Some((7, plain)));
-        assert_eq!(nature(&tap(1)), Some((7, Nature { vnet_hdr: true, ..plain })));
+        assert_eq!(properties(&tap(0)), Some((7, plain)));
+        assert_eq!(properties(&tap(1)), Some((7, LinkProperties { vnet_hdr: true, ..plain })));
         let mut carrier = message(1, &[]);
         // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
         let mut modes = Vec::new();
         push(&mut modes, 5, &9_u32.to_ne_bytes());
         push(&mut modes, 2, &[4]);
         push(&mut carrier, IFLA_XDP, &modes);
-        assert_eq!(nature(&carrier), Some((7, Nature { xdp: Some(9), ..plain })));
+        assert_eq!(properties(&carrier), Some((7, LinkProperties { xdp: Some(9), ..plain })));
         let whole = vlan(0, &[(4, 5)]);
-        (0..IFINFO).for_each(|end| assert_eq!(nature(&whole[..end]), None, "{end}"));
-        (IFINFO..whole.len()).for_each(|end| assert!(nature(&whole[..end]).is_some(), "{end}"));
+        (0..IFINFO).for_each(|end| assert_eq!(properties(&whole[..end]), None, "{end}"));
+        (IFINFO..whole.len()).for_each(|end| assert!(properties(&whole[..end]).is_some(), "{end}"));
     }
 }

@@ -1,14 +1,14 @@
 //! Queries what the kernel does with packets beyond forwarding, without evaluating it.
 //!
 //! The controller repeats all queries each second, since the kernel notifies of little: one or two dumps, and
-//! some small files. It polls the state that changes most often every 50 ms ([`Glance`]). A query that needs a
+//! some small files. It polls the state that changes most often every 50 ms ([`QuickPoll`]). A query that needs a
 //! missing privilege gives [`Unknown`].
 
 mod connections;
 mod devices;
-mod elsewhere;
-mod glance;
+mod foreign_uppers;
 mod hooks;
+mod quick_poll;
 mod tables;
 mod tc;
 mod xfrm;
@@ -19,9 +19,9 @@ use std::path::Path;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-pub use elsewhere::Elsewhere;
-pub use glance::Glance;
+pub use foreign_uppers::ForeignUpper;
 pub use hooks::Hook;
+pub use quick_poll::QuickPoll;
 pub use tables::Legacy;
 pub use xfrm::Xfrm;
 
@@ -30,8 +30,8 @@ use crate::controller::kernel::{Ifindex, Netdev};
 use tollway_linux::netlink::QuerySocket;
 use tollway_linux::sys::why;
 
-use devices::Nature;
-use tc::Hung;
+use devices::LinkProperties;
+use tc::TcAttachments;
 
 /// How often devices are queried again whose XDP program does not seem to be Tollway's.
 const TRIES: usize = 2;
@@ -49,7 +49,7 @@ pub struct Probes {
     /// The queried devices, by number.
     pub devices: BTreeMap<Ifindex, Device>,
     /// Devices in other namespaces on top of the queried ones.
-    pub elsewhere: QueryResult<BTreeSet<Elsewhere>>,
+    pub foreign_uppers: QueryResult<BTreeSet<ForeignUpper>>,
     /// IPsec.
     pub xfrm: QueryResult<Xfrm>,
     /// Rules of iptables-legacy.
@@ -148,7 +148,7 @@ impl Default for Probes {
     fn default() -> Self {
         Self {
             devices: BTreeMap::new(),
-            elsewhere: Ok(BTreeSet::new()),
+            foreign_uppers: Ok(BTreeSet::new()),
             xfrm: Ok(Xfrm::default()),
             legacy: Ok(PerFamily::default()),
             hooks: Ok(Some(PerFamily::default())),
@@ -163,14 +163,14 @@ impl Default for Probes {
 
 impl Probes {
     /// Queries the kernel, in the network namespace of this thread, about some devices and about the
-    /// namespace. Queries other namespaces only if `elsewhere` gives no earlier result.
+    /// namespace. Queries other namespaces only if `foreign_uppers` gives no earlier result.
     ///
     /// # Errors
     /// The kernel cannot be queried at all.
     pub fn read(
         netdevs: &BTreeMap<Ifindex, Netdev>,
         queried: impl IntoIterator<Item = Ifindex>,
-        elsewhere: Option<QueryResult<BTreeSet<Elsewhere>>>,
+        foreign_uppers: Option<QueryResult<BTreeSet<ForeignUpper>>>,
     ) -> io::Result<Self> {
         let mut route = QuerySocket::open(NETLINK_ROUTE)?;
         let queried: Vec<Ifindex> = queried.into_iter().collect();
@@ -182,22 +182,23 @@ impl Probes {
             }
             devices = read_devices(&mut route, netdevs, &queried)?;
         }
-        let mut elsewhere = elsewhere.unwrap_or_else(|| known(elsewhere::elsewhere(&mut route)));
-        if let Ok(all) = &mut elsewhere {
+        let mut foreign_uppers =
+            foreign_uppers.unwrap_or_else(|| known(foreign_uppers::foreign_uppers(&mut route)));
+        if let Ok(all) = &mut foreign_uppers {
             all.retain(|upper| devices.contains_key(&upper.lower));
         }
         Ok(Self {
             devices,
-            elsewhere,
+            foreign_uppers,
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
             hooks: known(hooks::hooks()),
-            tracked: count(glance::TRACKED) > 0,
+            tracked: count(quick_poll::TRACKED) > 0,
             watched: connections::watched(),
             // Three lines of headings.
-            ipvs: text(glance::SERVICES).lines().count() > 3,
+            ipvs: text(quick_poll::SERVICES).lines().count() > 3,
             labels: count("/sys/fs/selinux/policy_capabilities/always_check_network") > 0,
-            taps: taps(&text(glance::TAPS)),
+            taps: taps(&text(quick_poll::TAPS)),
         })
     }
 }
@@ -211,11 +212,15 @@ fn read_devices(
     netdevs: &BTreeMap<Ifindex, Netdev>,
     queried: &[Ifindex],
 ) -> io::Result<BTreeMap<Ifindex, Device>> {
-    let natures = devices::natures(route)?;
-    let hung = known(tc::hung(route));
+    let link_properties = devices::link_properties(route)?;
+    let attachments = known(tc::attachments(route));
     let devices = queried.iter().filter_map(|ifindex| {
-        let device =
-            device((*ifindex, netdevs.get(ifindex)?), netdevs, natures.get(ifindex)?, &hung);
+        let device = device(
+            (*ifindex, netdevs.get(ifindex)?),
+            netdevs,
+            link_properties.get(ifindex)?,
+            &attachments,
+        );
         Some((*ifindex, device))
     });
     Ok(devices.collect())
@@ -224,31 +229,35 @@ fn read_devices(
 fn device(
     (ifindex, netdev): (Ifindex, &Netdev),
     netdevs: &BTreeMap<Ifindex, Netdev>,
-    nature: &Nature,
-    hung: &QueryResult<BTreeMap<Ifindex, Hung>>,
+    properties: &LinkProperties,
+    attachments: &QueryResult<BTreeMap<Ifindex, TcAttachments>>,
 ) -> Device {
-    let hung = hung.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
+    let attachments =
+        attachments.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
     let tcx = known(tollway_xdp::tcx(ifindex));
     // One match of either kind is enough; otherwise both results have to be known.
-    let filters = |of_tc: fn(&Hung) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
+    let filters = |of_tc: fn(&TcAttachments) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
         let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
-        match (has(hung.as_ref().map(of_tc).map_err(|why| *why)), has(tcx.as_ref().map(of_bpf))) {
+        match (
+            has(attachments.as_ref().map(of_tc).map_err(|why| *why)),
+            has(tcx.as_ref().map(of_bpf)),
+        ) {
             (Ok(true), _) | (_, Ok(true)) => Ok(true),
             (Err(why), _) | (_, Err(why)) => Err(why),
             _ => Ok(false),
         }
     };
     Device {
-        ethernet: nature.ethernet,
-        keeps_tags: nature.keeps_tags,
-        egress_qos: nature.egress_qos,
-        filters_in: filters(|hung| hung.ingress, |tcx| tcx.0),
-        filters_out: filters(|hung| hung.egress, |tcx| tcx.1),
-        qdisc: hung.map(|hung| hung.qdisc).map_err(Clone::clone),
-        xdp: nature.xdp,
-        own_xdp: own_xdp(ifindex, nature.xdp),
+        ethernet: properties.ethernet,
+        keeps_tags: properties.keeps_tags,
+        egress_qos: properties.egress_qos,
+        filters_in: filters(|attachments| attachments.ingress, |tcx| tcx.0),
+        filters_out: filters(|attachments| attachments.egress, |tcx| tcx.1),
+        qdisc: attachments.map(|attachments| attachments.qdisc).map_err(Clone::clone),
+        xdp: properties.xdp,
+        own_xdp: own_xdp(ifindex, properties.xdp),
         tags: tags(netdev, netdevs),
-        checksums: checksums(netdev, netdevs, nature),
+        checksums: checksums(netdev, netdevs, properties),
         own_hash: has_own_hash(netdev),
     }
 }
@@ -301,9 +310,13 @@ fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> QueryResult<Option<u32>> {
 
 /// A veth passes packets on as its peer sent them, and a TAP device as its owner wrote them. If the peer is
 /// in another namespace, the administrator states with the port's own `rx` that checksums are complete.
-fn checksums(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>, nature: &Nature) -> Checksums {
+fn checksums(
+    netdev: &Netdev,
+    netdevs: &BTreeMap<Ifindex, Netdev>,
+    properties: &LinkProperties,
+) -> Checksums {
     match netdev.kind.as_deref() {
-        Some("tun") if nature.vnet_hdr => Checksums::ByOwner,
+        Some("tun") if properties.vnet_hdr => Checksums::ByOwner,
         Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
             Some(peer) if tollway_xdp::leaves_checksums(&peer.name).unwrap_or(true) => {
                 Checksums::ByPeer(peer.name.clone())

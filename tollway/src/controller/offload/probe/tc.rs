@@ -27,7 +27,7 @@ const TCMSG: usize = 20;
 
 /// What is attached to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hung {
+pub(super) struct TcAttachments {
     /// The queueing discipline configured for egress.
     pub(super) qdisc: Option<String>,
     /// There are filters on ingress.
@@ -50,22 +50,24 @@ struct Qdisc {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn hung(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifindex, Hung>> {
+pub(super) fn attachments(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifindex, TcAttachments>> {
     let qdiscs = route.list(RTM_GETQDISC, &[0; TCMSG], |kind, body| {
         (kind == RTM_NEWQDISC).then(|| qdisc(body)).flatten()
     })?;
-    let mut all: BTreeMap<Ifindex, Hung> = BTreeMap::new();
+    let mut all: BTreeMap<Ifindex, TcAttachments> = BTreeMap::new();
     for Qdisc { ifindex, handle, kind, blocks } in qdiscs {
         let mut filters = |parent| has_filters(route, ifindex, parent);
         let on = match kind.as_str() {
-            "clsact" => Hung {
+            "clsact" => TcAttachments {
                 qdisc: None,
                 ingress: blocks.0 || filters(CLSACT_INGRESS)?,
                 egress: blocks.1 || filters(CLSACT_EGRESS)?,
             },
-            "ingress" => Hung { ingress: blocks.0 || filters(INGRESS)?, ..Hung::default() },
+            "ingress" => {
+                TcAttachments { ingress: blocks.0 || filters(INGRESS)?, ..TcAttachments::default() }
+            }
             _ if is_default(&kind, handle) => continue,
-            _ => Hung { qdisc: Some(kind), ..Hung::default() },
+            _ => TcAttachments { qdisc: Some(kind), ..TcAttachments::default() },
         };
         let sum = all.entry(ifindex).or_default();
         sum.qdisc = sum.qdisc.take().or(on.qdisc);

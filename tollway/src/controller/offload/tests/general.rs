@@ -46,12 +46,12 @@ fn next_hops_that_are_chosen_otherwise() {
     expect(seed("0", false), &[]);
     expect(seed("0", true), &["groups *: multipath"]);
     expect(seed("", false), &["groups *: multipath"]);
-    let by_rule = |odd: &'static str| {
+    let by_rule = |unsupported: &'static str| {
         move |router: &mut Router| {
             let (src, dst, iif, mark) = Default::default();
             let (priority, action) = (5, RuleAction::Table(9));
-            let (family, odd) = (Family::V6, Some(odd.to_owned()));
-            let rule = Rule { family, priority, src, dst, iif, mark, action, odd };
+            let (family, unsupported) = (Family::V6, Some(unsupported.to_owned()));
+            let rule = Rule { family, priority, src, dst, iif, mark, action, unsupported };
             router.kernel.rules.push(rule);
         }
     };

@@ -90,18 +90,22 @@ fn devices_that_take_frames_first() {
         expect(upper(kind), &[]);
     }
     // The same in another namespace.
-    let elsewhere = |kind: &'static str, lower| {
+    let foreign_upper = |kind: &'static str, lower| {
         move |router: &mut Router| {
-            let upper =
-                Elsewhere { lower, kind: kind.to_owned(), name: "eth0".to_owned(), namespace: 1 };
-            router.probes.elsewhere = Ok([upper].into());
+            let upper = ForeignUpper {
+                lower,
+                kind: kind.to_owned(),
+                name: "eth0".to_owned(),
+                namespace: 1,
+            };
+            router.probes.foreign_uppers = Ok([upper].into());
         }
     };
-    expect(elsewhere("ipvlan", 2), &["into eth0 *: upper", "into eth0.10 *: upper"]);
-    expect(elsewhere("macvlan", 4), &["into eth0.10 *: upper"]);
-    expect(elsewhere("veth", 3), &[]);
+    expect(foreign_upper("ipvlan", 2), &["into eth0 *: upper", "into eth0.10 *: upper"]);
+    expect(foreign_upper("macvlan", 4), &["into eth0.10 *: upper"]);
+    expect(foreign_upper("veth", 3), &[]);
     let mut router = Router::new();
-    elsewhere("ipvlan", 3)(&mut router);
+    foreign_upper("ipvlan", 3)(&mut router);
     let reason = router.offload().links[2].arrives.v4[0].to_string();
     let words = "another network namespace (number 1: ip netns list-id), takes frames first";
     assert_eq!(reason, format!("eth0, a ipvlan on eth1 that is in {words}"));

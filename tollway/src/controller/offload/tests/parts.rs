@@ -41,7 +41,7 @@ fn routes_on_the_kernel_path_are_reported() {
 #[test]
 fn rules_on_the_kernel_path_are_reported() {
     let mut router = Router::new();
-    let rule = |family, priority, odd: Option<&str>| Rule {
+    let rule = |family, priority, unsupported: Option<&str>| Rule {
         family,
         priority,
         src: None,
@@ -49,7 +49,7 @@ fn rules_on_the_kernel_path_are_reported() {
         iif: None,
         mark: None,
         action: RuleAction::Table(9),
-        odd: odd.map(str::to_owned),
+        unsupported: unsupported.map(str::to_owned),
     };
     let leap = |mark| Rule { action: RuleAction::Goto(9), mark, ..rule(Family::V4, 8, None) };
     router.kernel.rules = vec![

@@ -16,7 +16,7 @@ use crate::controller::rules::ElementChange;
 use crate::controller::rules::elements::Use;
 use crate::controller::rules::socket::NetfilterSocket;
 use tollway_linux::mailbox::{Mailbox, MailboxReceiver, WakeReceiver, Waker};
-use tollway_linux::priority::Hurry;
+use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sys;
 
 /// How often the sets are listed.
@@ -129,9 +129,9 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
-        let mut hurry = Hurry::begin();
+        let mut priority = ThreadPriority::begin();
         loop {
-            hurry.look();
+            priority.update();
             let began = Instant::now();
             // The next reading of the rules reports an error of the kernel.
             let look = self.look().unwrap_or(Look::Reread);

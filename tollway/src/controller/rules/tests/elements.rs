@@ -24,10 +24,10 @@ fn uses() -> HashMap<String, Use> {
 /// Elements from words: `+START` and `-START` are keys added and removed; `e` marks an end.
 fn of(set: &str, words: &str) -> Vec<Elements> {
     let one = |word: &str| {
-        let (came, digits) = (word.starts_with('+'), &word[1..]);
+        let (added, digits) = (word.starts_with('+'), &word[1..]);
         let is_end = digits.ends_with('e');
         let number = digits.trim_end_matches('e').parse().unwrap();
-        Elements { set: set.to_owned(), came, keys: Some(vec![key(number, is_end)]) }
+        Elements { set: set.to_owned(), added, keys: Some(vec![key(number, is_end)]) }
     };
     words.split_whitespace().map(one).collect()
 }
@@ -95,7 +95,7 @@ fn changes_of_unused_sets_are_ignored() {
 #[test]
 fn both_ends_may_be_in_one() {
     let whole = Key { last: Some(31_u32.to_be_bytes().to_vec()), ..key(16, false) };
-    let change = Elements { set: "ip t many".to_owned(), came: true, keys: Some(vec![whole]) };
+    let change = Elements { set: "ip t many".to_owned(), added: true, keys: Some(vec![whole]) };
     let Outcome::Applies(changes) = outcome(&[change], &uses()) else { panic!() };
     assert_eq!(changes[0].add, [(16, 31)]);
 }

@@ -56,7 +56,7 @@ fn one(bytes: &[u8]) -> Message {
 }
 
 #[test]
-fn generations_and_what_is_of_no_further_interest() {
+fn generations_and_other_messages_are_read() {
     let generation = message(15, 0, &attribute(1, &99_u32.to_be_bytes()));
     assert_eq!(one(&generation), Message::Generation(99));
     assert_eq!(one(&message(6, 2, &[])), Message::Other);
@@ -86,10 +86,10 @@ fn elements_have_a_key_and_an_end() {
         key([192, 0, 2, 8], None, false),
         key([10, 0, 0, 0], Some([10, 0, 0, 9]), false),
     ];
-    for (kind, came) in [(12, true), (14, false)] {
+    for (kind, added) in [(12, true), (14, false)] {
         let bytes = set_elements(kind, &[&plain, &end, &comment, &counted, &both].map(Vec::clone));
         let elements =
-            Elements { set: "inet filter bad".to_owned(), came, keys: Some(expected.clone()) };
+            Elements { set: "inet filter bad".to_owned(), added, keys: Some(expected.clone()) };
         assert_eq!(one(&bytes), Message::Elements(elements));
     }
 }
@@ -137,7 +137,7 @@ fn tables_with_equal_names_differ() {
 }
 
 #[test]
-fn broken_messages_are_no_messages() {
+fn broken_messages_are_ignored() {
     let whole = [
         message(15, 0, &attribute(1, &99_u32.to_be_bytes())),
         set_elements(12, &[element(&[data(1, &[192, 0, 2, 1])])]),
@@ -165,7 +165,7 @@ fn broken_messages_are_no_messages() {
 }
 
 #[test]
-fn rules_are_plain_that_look_and_decide() {
+fn rules_with_only_tests_and_verdicts_are_plain() {
     let rule = |kind, expressions: &[&str]| {
         let names = [attribute(1, b"filter\0"), attribute(2, b"input\0")].concat();
         let expression = |name: &&str| attribute(1, &attribute(1, format!("{name}\0").as_bytes()));

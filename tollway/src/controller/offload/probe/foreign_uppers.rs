@@ -33,7 +33,7 @@ const RTGEN: usize = 4;
 
 /// A device in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Elsewhere {
+pub struct ForeignUpper {
     /// The device of this namespace below it.
     pub lower: Ifindex,
     /// Its kind.
@@ -59,7 +59,7 @@ struct DeviceReport {
 ///
 /// # Errors
 /// The kernel refused.
-pub(super) fn elsewhere(route: &mut QuerySocket) -> io::Result<BTreeSet<Elsewhere>> {
+pub(super) fn foreign_uppers(route: &mut QuerySocket) -> io::Result<BTreeSet<ForeignUpper>> {
     let namespaces = route.list(RTM_GETNSID, &[0; RTGEN], |kind, body| {
         (kind == RTM_NEWNSID).then(|| number(body)).flatten()
     })?;
@@ -78,7 +78,7 @@ pub(super) fn elsewhere(route: &mut QuerySocket) -> io::Result<BTreeSet<Elsewher
     }
     // This query comes last: the lists above make the kernel number this namespace.
     let own = own_number(route)?;
-    let here = |(lower_in, upper): (Option<i32>, Elsewhere)| {
+    let here = |(lower_in, upper): (Option<i32>, ForeignUpper)| {
         (lower_in.is_none_or(|id| Some(id) == own) && Some(upper.namespace) != own).then_some(upper)
     };
     Ok(found.into_iter().filter_map(here).collect())
@@ -132,13 +132,13 @@ fn device_report(body: &[u8]) -> Option<DeviceReport> {
 /// Devices of a namespace on top of those of others, with the namespace of the lower device. `None` if the
 /// kernel does not report it, as for an ipvtap. The caller then assumes this namespace, unless the device's
 /// own namespace has a device of that number.
-fn uppers(namespace: i32, devices: Vec<DeviceReport>) -> Vec<(Option<i32>, Elsewhere)> {
+fn uppers(namespace: i32, devices: Vec<DeviceReport>) -> Vec<(Option<i32>, ForeignUpper)> {
     let own: BTreeSet<Ifindex> = devices.iter().map(|device| device.ifindex).collect();
     let upper = |device: DeviceReport| {
         let lower = device.lower?;
         let is_upper = device.lower_in.is_some() || !own.contains(&lower);
         let kind = device.kind.unwrap_or_else(|| "device".to_owned());
-        let upper = Elsewhere { lower, kind, name: device.name, namespace };
+        let upper = ForeignUpper { lower, kind, name: device.name, namespace };
         is_upper.then_some((device.lower_in, upper))
     };
     devices.into_iter().filter_map(upper).collect()
@@ -172,7 +172,7 @@ mod tests {
             message(5, "dummy", 0, None),
         ];
         let all = uppers(8, all.iter().filter_map(|body| device_report(body)).collect());
-        let upper = |kind: &str, name: &str, lower| Elsewhere {
+        let upper = |kind: &str, name: &str, lower| ForeignUpper {
             lower,
             kind: kind.to_owned(),
             name: name.to_owned(),

@@ -10,7 +10,7 @@ use crate::controller::kernel::Ifindex;
 
 /// The result of a quick poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct QuickPoll {
     /// Whether devices have BPF programs on ingress and on egress.
     tcx: BTreeMap<Ifindex, QueryResult<(bool, bool)>>,
     legacy: QueryResult<PerFamily<Legacy>>,
@@ -20,7 +20,7 @@ pub struct Glance {
     taps: BTreeSet<Option<Ifindex>>,
 }
 
-impl Glance {
+impl QuickPoll {
     /// Polls the network namespace of this thread and some devices. Skips queries that the kernel did not
     /// answer in `before`.
     pub fn take(devices: impl IntoIterator<Item = Ifindex>, before: &Probes) -> Self {

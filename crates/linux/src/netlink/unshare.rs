@@ -2,8 +2,8 @@
 //!
 //! A socket belongs to the network namespace in which it was made, whoever has it, and keeps that namespace
 //! alive. A process of several threads cannot enter another user namespace. So the new process makes the
-//! socket before it becomes the program, and sends it (`SCM_RIGHTS`, unix(7)). The kernel answers on it, as
-//! whoever made a user namespace may do everything there (user_namespaces(7)).
+//! socket before it becomes the program, and sends it (`SCM_RIGHTS`, unix(7)). The kernel answers on it, since the
+//! creator of a user namespace has all capabilities there (user_namespaces(7)).
 
 #![allow(unsafe_code)]
 
@@ -21,9 +21,9 @@ use netlink_sys::Socket as Raw;
 use super::Socket;
 use crate::sys::{self, check};
 
-/// The namespaces of a program.
+/// The namespaces that a program gets for itself (unshare(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Apart {
+pub enum Unshare {
     /// A network namespace; needs root.
     Net,
     /// A network namespace within a user namespace of its own, whose root is this user.
@@ -45,12 +45,12 @@ struct Control {
 /// `CMSG_LEN` of one file descriptor.
 const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<RawFd>();
 
-impl Apart {
+impl Unshare {
     /// Has a command run in these namespaces, and makes a socket of a netlink protocol there.
     ///
     /// # Errors
     /// The system gives no pair of sockets. Starting the command fails if such namespaces are not available.
-    pub fn put(self, command: &mut Command, protocol: c_int) -> io::Result<SocketHandover> {
+    pub fn apply(self, command: &mut Command, protocol: c_int) -> io::Result<SocketHandover> {
         let (here, there) = UnixStream::pair()?;
         let maps = [sys::effective_user(), sys::effective_group()].map(|own| format!("0 {own} 1"));
         let enter = move || {

@@ -23,7 +23,7 @@ const RULES_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the kernel's configuration cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum SightError {
+pub enum SnapshotError {
     /// The system refused.
     #[error("the kernel's configuration cannot be read: {}", why(.0))]
     System(#[from] io::Error),
@@ -34,7 +34,7 @@ pub enum SightError {
 
 /// All that the offload depends on.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct KernelSnapshot {
     /// Devices, addresses, rules and next hops.
     pub kernel: Kernel,
     /// The counts of routes.
@@ -49,12 +49,12 @@ pub struct Sight {
     pub counts: BTreeMap<String, Counted>,
 }
 
-impl Sight {
+impl KernelSnapshot {
     /// Reads everything, in the network namespace of this process.
     ///
     /// # Errors
-    /// See [`SightError`]. A query without the necessary privilege is no error; its result is unknown.
-    pub fn take() -> Result<Self, SightError> {
+    /// See [`SnapshotError`]. A query without the necessary privilege is no error; its result is unknown.
+    pub fn take() -> Result<Self, SnapshotError> {
         let (kernel, routes) = configuration()?;
         let names = kernel.netdevs.values().map(|netdev| netdev.name.as_str());
         let sysctls = Sysctls::read(names);
@@ -89,11 +89,11 @@ impl Sight {
 }
 
 /// Reads the configuration by rtnetlink.
-fn configuration() -> Result<(Kernel, RouteTally), SightError> {
+fn configuration() -> Result<(Kernel, RouteTally), SnapshotError> {
     let mut source = Source::open(Settings::default())?;
     let mut report = KernelReport::default();
     if !source.read_all(PATIENCE, &mut |event| report.take(&event))? {
-        return Err(SightError::Late);
+        return Err(SnapshotError::Late);
     }
     let KernelReport { mut kernel, rib } = report;
     let routes = RouteTally::of(&rib, &kernel.nexthops);

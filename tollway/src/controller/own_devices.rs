@@ -8,11 +8,11 @@ use super::kernel::{Hops, Ifindex, Kernel, Route};
 
 /// Removes the devices that Tollway has made for itself from the kernel's notifications.
 #[derive(Debug, Default)]
-pub(super) struct Own {
+pub(super) struct OwnDevices {
     devices: HashSet<Ifindex>,
 }
 
-impl Own {
+impl OwnDevices {
     /// The event without these devices; `None` if nothing remains.
     pub(super) fn without(&mut self, event: Event) -> Option<Event> {
         match event {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn events_of_own_devices_are_dropped() {
-        let mut own = Own::default();
+        let mut own = OwnDevices::default();
         let address = |ifindex| {
             let address = "fe80::1/64".parse().unwrap();
             let address = Address { ifindex, address, peer: None, broadcast: None, flags: 0 };
@@ -105,7 +105,7 @@ mod tests {
         let mut kernel = Kernel::default();
         kernel.netdevs.insert(2, netdev("eth0"));
         kernel.netdevs.insert(3, netdev("toll2"));
-        let mut own = Own::default();
+        let mut own = OwnDevices::default();
         let Some(Event::Whole(visible)) = own.without(Event::Whole(Box::new(kernel))) else {
             panic!("it is reported")
         };

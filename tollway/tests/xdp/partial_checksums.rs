@@ -1,4 +1,4 @@
-//! Tests packets whose checksum the sender left to a network card.
+//! Tests packets whose checksum the sender left to a network card (`CHECKSUM_PARTIAL`).
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const SCTP: u8 = 132;
 const IPIP: u8 = 4;
 const ESP: u8 = 50;
 
-/// Returns the frame of a packet with `field` as its checksum.
+/// Returns the frame of a packet whose checksum, at byte `at` of the transport header, is `field`.
 fn frame(packet: &Packet, at: usize, field: u16) -> Vec<u8> {
     let mut frame = packet.frame();
     let header = if packet.src.is_ipv4() { 20 + packet.options } else { 40 };
@@ -23,7 +23,7 @@ fn frame(packet: &Packet, at: usize, field: u16) -> Vec<u8> {
     frame
 }
 
-/// Returns what the kernel leaves in the field: the sum of the pseudo-header (RFC 9293, 3.1; RFC
+/// Returns what the kernel writes into the field of a partial checksum: the sum of the pseudo-header (RFC 9293, 3.1; RFC
 /// 8200, 8.1).
 fn pseudo(packet: &Packet) -> u16 {
     let mut bytes = Vec::new();
@@ -38,6 +38,7 @@ fn pseudo(packet: &Packet) -> u16 {
     checksum::sum(&bytes)
 }
 
+/// Returns TCP and UDP packets, each with the offset of the checksum in its transport header.
 fn packets() -> Vec<(Packet, usize)> {
     let mut packets = Vec::new();
     for packet in [Packet::v4(), Packet::v6()] {
@@ -61,27 +62,34 @@ fn bench(device: &str) -> Bench {
     Bench::of(programs, program)
 }
 
+/// At a veth, the XDP program passes packets with partial checksums to the kernel. At a bridge, no sender can
+/// leave a checksum partial, so the same packets take the user path.
 pub fn checksums() {
     sh("ip link add x0 type veth peer name x1");
     sh("ip link add b0 type bridge");
     // These packets take the user path, but there is no socket.
     let user = PassReason::NoSocket;
-    for (device, unfinished) in [("x0", PassReason::Checksum), ("b0", user)] {
+    for (device, partial) in [("x0", PassReason::Checksum), ("b0", user)] {
         let mut bench = bench(device);
         for (packet, at) in packets() {
             let sum = pseudo(&packet);
             let describe = |what: &str| format!("{what} at {device}: {packet:?}");
-            assert_eq!(bench.passes(&frame(&packet, at, sum)), unfinished, "{}", describe("left"));
+            assert_eq!(bench.passes(&frame(&packet, at, sum)), partial, "{}", describe("partial"));
             for other in [!sum, sum.wrapping_add(1), sum.swap_bytes()] {
-                assert_eq!(bench.passes(&frame(&packet, at, other)), user, "{}", describe("whole"));
+                assert_eq!(
+                    bench.passes(&frame(&packet, at, other)),
+                    user,
+                    "{}",
+                    describe("complete")
+                );
             }
             if packet.src.is_ipv4() && packet.tags.len() < 2 {
                 let options = Packet { options: 8, ..packet.clone() };
-                let left = frame(&options, at, sum);
+                let with_options = frame(&options, at, sum);
                 let expected =
-                    if unfinished == user { PassReason::Options } else { PassReason::Checksum };
-                assert_eq!(bench.passes(&left), expected, "{}", describe("options"));
-                // The kernel finishes a checksum before it fragments the packet.
+                    if partial == user { PassReason::Options } else { PassReason::Checksum };
+                assert_eq!(bench.passes(&with_options), expected, "{}", describe("options"));
+                // The kernel completes a checksum before it fragments the packet.
                 let fragment = Packet { fragment: 0x2000, ..packet.clone() };
                 assert_eq!(
                     bench.passes(&frame(&fragment, at, sum)),
@@ -97,10 +105,10 @@ pub fn checksums() {
         for (what, frame, expected) in [
             ("ICMP", v4(ICMP).frame(), user),
             ("ESP", v4(ESP).frame(), user),
-            ("in a tunnel", v4(IPIP).frame(), unfinished),
-            ("in VXLAN", vxlan.frame(), unfinished),
-            ("behind options", options.frame(), unfinished),
-            ("SCTP without a CRC", with_crc(0), unfinished),
+            ("in a tunnel", v4(IPIP).frame(), partial),
+            ("in VXLAN", vxlan.frame(), partial),
+            ("behind options", options.frame(), partial),
+            ("SCTP without a CRC", with_crc(0), partial),
             ("SCTP", with_crc(7), user),
         ] {
             assert_eq!(bench.passes(&frame), expected, "{what} at {device}");

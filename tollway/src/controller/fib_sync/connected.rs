@@ -7,14 +7,14 @@ use tollway_dataplane::prefix::Prefix;
 
 /// The connected prefixes of one FIB; former ones stay.
 #[derive(Debug, Default)]
-pub(super) struct Space {
+pub(super) struct ConnectedPrefixes {
     prefixes: HashSet<(u8, u128)>,
     lengths: BTreeSet<u8>,
     /// By first address.
     sorted: BTreeSet<u128>,
 }
 
-impl Space {
+impl ConnectedPrefixes {
     pub(super) fn add(&mut self, prefix: Prefix) {
         self.prefixes.insert((prefix.len(), prefix.bits()));
         self.lengths.insert(prefix.len());
@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn prefixes_inside_and_around_an_entry_meet_it() {
-        let mut space = Space::default();
-        space.add(Prefix::v4(0x0a01_0200, 24));
-        space.add(Prefix::v4(0x0a02_0001, 32));
+        let mut connected = ConnectedPrefixes::default();
+        connected.add(Prefix::v4(0x0a01_0200, 24));
+        connected.add(Prefix::v4(0x0a02_0001, 32));
         for (address, len, meets) in [
             (0x0a01_0200, 24, true),
             (0x0a01_0280, 25, true),
@@ -56,8 +56,8 @@ mod tests {
             (0x0a02_0000, 32, false),
             (0x0b00_0000, 8, false),
         ] {
-            assert_eq!(space.meets(Prefix::v4(address, len)), meets, "{address:x}/{len}");
+            assert_eq!(connected.meets(Prefix::v4(address, len)), meets, "{address:x}/{len}");
         }
-        assert!(!Space::default().meets(Prefix::v4(0, 0)));
+        assert!(!ConnectedPrefixes::default().meets(Prefix::v4(0, 0)));
     }
 }
