@@ -37,15 +37,15 @@ const PASSES: usize = 1536;
 const FIRST_PASSES: usize = 64;
 
 /// Number of measurements of the maximum change rate.
-const FREE_RUNS: usize = 3;
-const FREE_TIME: Duration = Duration::from_millis(700);
+const UNLIMITED_RUNS: usize = 3;
+const UNLIMITED_TIME: Duration = Duration::from_millis(700);
 
 /// Measurements that the progress bar counts.
-pub(super) const STEPS: u64 = (ROUNDS + FREE_RUNS) as u64;
+pub(super) const STEPS: u64 = (ROUNDS + UNLIMITED_RUNS) as u64;
 
-/// Orders for the changing thread: idle, a number of changes per second, maximum rate, end.
+/// Orders for the changing thread: idle, a number of changes per second, as many as possible, end.
 const IDLE: u64 = 0;
-const FREE: u64 = u64::MAX - 1;
+const UNLIMITED: u64 = u64::MAX - 1;
 const END: u64 = u64::MAX;
 
 /// Measures with the whole IPv4 table.
@@ -79,15 +79,15 @@ pub(super) fn measure(
     outcome
         .map_err(|_| "the thread that changes routes panicked")?
         .map_err(|error| format!("a change of routes failed: {error:?}"))?;
-    let [done_free, ns] =
-        [&order.free_done, &order.free_ns].map(|count| count.load(Relaxed) as f64);
+    let [done_unlimited, ns] =
+        [&order.unlimited_done, &order.unlimited_ns].map(|count| count.load(Relaxed) as f64);
     if ns > 0.0 {
-        let rate = done_free * 1e9 / ns;
+        let rate = done_unlimited * 1e9 / ns;
         figures.insert("updates_per_processor_second".to_owned(), rate);
     }
     let median = |values: &[f64]| Summary::of(values).map(|summary| summary.median);
-    let Measured { free, throttled, slowdown, control } = done;
-    figures.extend(median(&free).map(|value| ("updates_per_second".to_owned(), value)));
+    let Measured { unlimited, throttled, slowdown, control } = done;
+    figures.extend(median(&unlimited).map(|value| ("updates_per_second".to_owned(), value)));
     figures
         .extend(median(&throttled).map(|value| ("updates_per_second_throttled".to_owned(), value)));
     let control = median(&control);
@@ -108,8 +108,8 @@ struct Order {
     others: AtomicBool,
     done: AtomicU64,
     /// Changes made at the maximum rate, and the processor time they took.
-    free_done: AtomicU64,
-    free_ns: AtomicU64,
+    unlimited_done: AtomicU64,
+    unlimited_ns: AtomicU64,
 }
 
 /// Ends the changing thread when dropped, even if the forwarding one panics.
@@ -123,7 +123,7 @@ impl Drop for EndOnDrop<'_> {
 
 #[derive(Default)]
 struct Measured {
-    free: Vec<f64>,
+    unlimited: Vec<f64>,
     throttled: Vec<f64>,
     slowdown: Vec<f64>,
     control: Vec<f64>,
@@ -140,15 +140,15 @@ enum Meanwhile {
 fn forward(bench: &mut Bench, order: &Order, bar: &ProgressBar) -> Measured {
     let mut measured = Measured::default();
     bench.clocks_per_packet(PASSES);
-    for _ in 0..FREE_RUNS {
+    for _ in 0..UNLIMITED_RUNS {
         let work = || {
             let start = Instant::now();
-            while start.elapsed() < FREE_TIME {
+            while start.elapsed() < UNLIMITED_TIME {
                 bench.clocks_per_packet(64);
             }
         };
-        let ((), rate) = while_changing(order, FREE, work);
-        measured.free.push(rate);
+        let ((), rate) = while_changing(order, UNLIMITED, work);
+        measured.unlimited.push(rate);
         bar.inc(1);
     }
     let mut turns = [Meanwhile::Nothing, Meanwhile::Changes, Meanwhile::ChangesOfOthers];
@@ -218,7 +218,7 @@ fn change<'a>(
                 let (start, before, mut done) = (Instant::now(), processor_ns(), 0);
                 while order.rate.load(Relaxed) == rate {
                     let due = match rate {
-                        FREE => done + 64,
+                        UNLIMITED => done + 64,
                         _ => (start.elapsed().as_micros() as u64 * rate / 1_000_000).min(done + 64),
                     };
                     if due == done {
@@ -230,11 +230,11 @@ fn change<'a>(
                     order.done.fetch_add(due - done, Relaxed);
                     done = due;
                 }
-                if rate == FREE
+                if rate == UNLIMITED
                     && let (Some(before), Some(after)) = (before, processor_ns())
                 {
-                    order.free_done.fetch_add(done, Relaxed);
-                    order.free_ns.fetch_add(after - before, Relaxed);
+                    order.unlimited_done.fetch_add(done, Relaxed);
+                    order.unlimited_ns.fetch_add(after - before, Relaxed);
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::sys;
 /// The traffic to send.
 pub enum Traffic {
     /// The generator's own frames.
-    Made(Plan),
+    Generated(Plan),
     /// A capture's frames, repeated.
     Replay(Vec<Vec<u8>>),
 }
@@ -60,7 +60,7 @@ pub fn run(
             let what = "captures are not sent by the BPF program";
             return Err(Error::usage(what, "Say --via af_packet or --via af_xdp"));
         }
-        (SendMethod::Xdp { device, plain }, Traffic::Made(plan)) => {
+        (SendMethod::Xdp { device, plain }, Traffic::Generated(plan)) => {
             let stream =
                 |thread| xdp::Stream::load(device, plan, (run, thread as u8), task, *plain);
             let streams = (0..load.threads).map(stream).collect::<Result<_, _>>()?;
@@ -94,7 +94,7 @@ pub fn run(
 impl Traffic {
     fn wire_bytes(&self) -> f64 {
         match self {
-            Self::Made(plan) => plan.wire_bytes(),
+            Self::Generated(plan) => plan.wire_bytes(),
             Self::Replay(frames) => {
                 let bytes: usize = frames.iter().map(Vec::len).sum();
                 bytes as f64 / frames.len().max(1) as f64 + 24.0
@@ -106,7 +106,7 @@ impl Traffic {
     #[must_use]
     pub const fn wanted(&self, run: u8) -> Wanted {
         match self {
-            Self::Made(_) => Wanted::Run(run),
+            Self::Generated(_) => Wanted::Run(run),
             Self::Replay(_) => Wanted::All,
         }
     }
@@ -124,7 +124,7 @@ impl Traffic {
         };
         let (longest, most) = match self {
             // All frames of a plan have the same tags.
-            Self::Made(plan) => (plan.longest(), plan.rows.first().map_or(0, |row| most(row))),
+            Self::Generated(plan) => (plan.longest(), plan.rows.first().map_or(0, |row| most(row))),
             Self::Replay(frames) => {
                 let too_long = frames.iter().find(|frame| frame.len() > most(frame));
                 too_long.map_or((0, 0), |frame| (frame.len(), most(frame)))
@@ -143,7 +143,7 @@ impl Traffic {
 
     fn writer(&self, run: u8, thread: usize) -> Writer {
         match self {
-            Self::Made(plan) => {
+            Self::Generated(plan) => {
                 Writer::Generated(Box::new(Filler::new(plan.clone(), run, thread as u8)))
             }
             Self::Replay(frames) => Writer::Replay { frames: frames.clone(), at: 0 },
@@ -207,7 +207,7 @@ fn report(sent: &[Sent], seen: Option<&SinkStats>, traffic: &Traffic) -> Report 
     }
     if let Some(seen) = seen {
         report.figures.extend(match traffic {
-            Traffic::Made(_) => seen.figures(Some(frames)),
+            Traffic::Generated(_) => seen.figures(Some(frames)),
             Traffic::Replay(_) => seen.figures_without_numbers(),
         });
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn threads_are_streams_of_their_own() {
         let spec = Spec { flows: Some(16), src: "198.19.0.0/16".parse().unwrap(), ..spec() };
-        let traffic = Traffic::Made(Plan::new(&spec).unwrap());
+        let traffic = Traffic::Generated(Plan::new(&spec).unwrap());
         let load = Load {
             rate: None,
             count: Some(20_000),
@@ -261,7 +261,7 @@ mod tests {
     fn frames_are_no_longer_than_a_device_takes() {
         let made = |size: usize, vlans: &[u16]| {
             let spec = Spec { sizes: vec![(size, 1)], vlans: vlans.to_vec(), ..spec() };
-            Traffic::Made(Plan::new(&spec).unwrap())
+            Traffic::Generated(Plan::new(&spec).unwrap())
         };
         for (traffic, free_tag, fits) in [
             (made(1518, &[]), false, true),

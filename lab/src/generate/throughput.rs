@@ -160,7 +160,7 @@ fn can_be_sent(spec: &Spec, between: Between<'_>) -> Result<(), Error> {
     spec.sizes.iter().try_for_each(|(size, _)| {
         // A frame's length does not depend on its flow.
         let one = Spec { sizes: vec![(*size, 1)], flows: Some(1), ..spec.clone() };
-        Traffic::Made(Plan::new(&one)?).fits(between.device, between.mtu, true)
+        Traffic::Generated(Plan::new(&one)?).fits(between.device, between.mtu, true)
     })
 }
 

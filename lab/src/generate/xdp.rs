@@ -27,7 +27,7 @@ static COLLECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/c
 /// Number of buckets in the histogram of `bpf/collect.c`.
 const BUCKETS: u32 = 2304;
 /// Interval between checks whether the streams are done.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// `struct head`.
 type Head = [u8; HEAD + 8];
@@ -55,10 +55,7 @@ pub(super) fn need_root() -> Result<(), Error> {
     if sys::is_root() {
         return Ok(());
     }
-    Err(Error::failed(
-        "BPF programs are only root's to load",
-        "Run it as root, or say --via af_packet",
-    ))
+    Err(Error::failed("only root may load BPF programs", "Run it as root, or say --via af_packet"))
 }
 
 impl Stream {
@@ -223,7 +220,7 @@ pub fn send_all(
     let sending = started.collect::<Result<Vec<_>, _>>()?;
     let mut is_done = false;
     while !is_done && !is_over(stop) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         is_done = true;
         for stream in &sending {
             is_done &= stream.is_done()?;

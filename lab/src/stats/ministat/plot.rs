@@ -46,7 +46,7 @@ pub fn plot(series: [&Sample; 2], width: usize, separate: bool) -> String {
     let rule = format!("+{}+\n", "-".repeat(scale.width));
     let mut text = rule.clone();
     for row in heap(series, &scale).iter().rev() {
-        line(&mut text, row.iter().map(|held| SYMBOLS[*held]));
+        line(&mut text, row.iter().map(|bits| SYMBOLS[*bits]));
     }
     for row in bars(series, &scale, separate) {
         line(&mut text, row.into_iter());

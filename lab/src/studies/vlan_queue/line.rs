@@ -229,7 +229,7 @@ impl<'a> Sender<'a> {
         for mut packet in self.burst.drain(..) {
             work::tag(&mut packet);
             self.sent += 1;
-            self.wrong += u64::from(!work::is_right(&packet, self.line.method));
+            self.wrong += u64::from(!work::is_correct(&packet, self.line.method));
             self.done.push(packet);
         }
         if self.done.len() >= BACK {
@@ -256,7 +256,7 @@ fn complete(line: &Line, templates: &[Template], routes: &Routes) {
                 _ => work::forward_tagged(&mut packet, routes),
             };
             sent += 1;
-            wrong += u64::from(!work::is_right(&packet, line.method));
+            wrong += u64::from(!work::is_correct(&packet, line.method));
             receiver.free.push(packet);
         }
     }

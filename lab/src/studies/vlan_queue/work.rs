@@ -106,7 +106,7 @@ pub(super) fn forward_tagged(packet: &mut Packet, routes: &Routes) -> bool {
 
 /// Whether a frame is correct when it is sent.
 #[inline(always)]
-pub(super) fn is_right(packet: &Packet, method: Method) -> bool {
+pub(super) fn is_correct(packet: &Packet, method: Method) -> bool {
     let start = packet.start & 63;
     let from_us = packet.data[start + 11] == 2;
     if method == Method::Plain {
@@ -123,20 +123,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_leaves_alike_whether_its_tag_was_taken_off_or_not() {
+    fn queues_and_in_place_forwarding_send_the_same_frame() {
         let routes = Routes::new();
         for template in templates(100, &[(ethertype::DOT1Q, VIDS[0])], 53) {
             let mut by_queues = Packet::new();
             arrive(&mut by_queues, &template);
             let mut in_place = by_queues.clone();
-            assert!(!is_right(&by_queues, Method::Mutex));
+            assert!(!is_correct(&by_queues, Method::Mutex));
             untag(&mut by_queues);
             assert!(forward(&mut by_queues, &routes));
             tag(&mut by_queues);
             assert!(forward_tagged(&mut in_place, &routes));
             let frame = |packet: &Packet| packet.data[packet.start..][..FRAME_LEN].to_vec();
             assert_eq!(frame(&by_queues), frame(&in_place));
-            assert!(is_right(&by_queues, Method::Mutex) && is_right(&in_place, Method::InPlace));
+            assert!(
+                is_correct(&by_queues, Method::Mutex) && is_correct(&in_place, Method::InPlace)
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use tollway_lab::generate::track::Wanted;
 use tollway_lab::generate::{self, Error, SendMethod, any_run, xdp};
 
 use super::port::Via;
-use super::traffic::{Amount, Frames, sizes, working};
+use super::traffic::{Amount, Frames, check_device, sizes};
 use super::{CliError, show};
 use crate::worker;
 
@@ -98,7 +98,7 @@ pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
 
 /// Opens a sink at a device.
 pub(super) fn sink(device: &str, via: Via, wanted: Wanted, sample: u64) -> Result<Sink, Error> {
-    working(device)?;
+    check_device(device)?;
     match via {
         Via::Auto | Via::Xdp => {
             xdp::Sink::attach(device, wanted, sample).map(Box::new).map(Sink::Xdp)
@@ -154,7 +154,7 @@ fn send(args: &Args) -> Result<generate::Report, Error> {
     if plain && via != Via::Xdp {
         return Err(only_by_xdp("Leave --plain out, or say --via xdp"));
     }
-    traffic.fits(device, working(device)?.mtu, via == Via::Xdp)?;
+    traffic.fits(device, check_device(device)?.mtu, via == Via::Xdp)?;
     let open = || via.open(device, false);
     let method =
         if via == Via::Xdp { SendMethod::Xdp { device, plain } } else { SendMethod::Port(&open) };

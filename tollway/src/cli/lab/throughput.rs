@@ -9,7 +9,7 @@ use tollway_lab::report::Report;
 
 use super::generate::{stop_flag, to_cli_error};
 use super::port::Via;
-use super::traffic::{Frames, seconds, working};
+use super::traffic::{Frames, check_device, seconds};
 use super::{CliError, show};
 
 /// Arguments of `tollway lab throughput`.
@@ -81,7 +81,7 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
         sizes.dedup();
     }
     let spec = args.frames.spec(Some(&args.device), sizes)?;
-    working(&args.sink)?;
+    check_device(&args.sink)?;
     let load = tollway_lab::generate::load::Load {
         rate: None,
         count: None,
@@ -94,7 +94,7 @@ fn look(args: &Args) -> Result<Report<throughput::Row>, Error> {
     Via::Xdp.for_sender(&args.device)?;
     let between = Between {
         device: &args.device,
-        mtu: working(&args.device)?.mtu,
+        mtu: check_device(&args.device)?.mtu,
         sink: &args.sink,
         threads: args.threads,
         first_cpu: args.first_cpu,

@@ -169,11 +169,11 @@ impl Frames {
         }
         let (dst_mac, src_mac) = match device {
             Some(device) => {
-                let own = working(device)?.mac.0;
+                let own = check_device(device)?.mac.0;
                 let lacks = || {
                     Error::usage(
                         "no destination on the wire is given",
-                        "Say -m with the Ethernet address of who is to get the frames",
+                        "Say -m with the Ethernet address of the receiver",
                     )
                 };
                 (self.dst_mac.ok_or_else(lacks)?, self.src_mac.unwrap_or(own))
@@ -206,10 +206,10 @@ impl Frames {
         sizes: Vec<(usize, usize)>,
     ) -> Result<Traffic, Error> {
         let Some(path) = replay else {
-            return Ok(Traffic::Made(Plan::new(&self.spec(device, sizes)?)?));
+            return Ok(Traffic::Generated(Plan::new(&self.spec(device, sizes)?)?));
         };
         if let Some(device) = device {
-            working(device)?;
+            check_device(device)?;
         }
         let failed = |error: CaptureError| Error::failed(&error, error.remedy());
         let mut reader = CaptureReader::open(path).map_err(failed)?;
@@ -222,7 +222,7 @@ impl Frames {
 }
 
 /// Checks that a device can send and receive: it must be Ethernet, and up.
-pub(super) fn working(device: &str) -> Result<Ethernet, Error> {
+pub(super) fn check_device(device: &str) -> Result<Ethernet, Error> {
     let missing = format!("there is no interface {device}");
     let found = ports::ethernet_of(device)
         .map_err(|_| Error::usage(missing, "`ip link` lists the devices"))?;
