@@ -154,7 +154,8 @@ fn filter(model: &Model, tables: &mut Tables) -> Result<Option<Arc<Filter>>, Com
 
 /// Resolves the next hops that the model's rules name, in the tables that will be active with them.
 ///
-/// # Errors The first next hop that cannot be reached.
+/// # Errors
+/// The first next hop that cannot be reached.
 pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(Vec::new()) };
     hops::resolve(rules, tables, &rule_links(model)).map_err(|error| CompileError {
@@ -166,7 +167,8 @@ pub fn rule_hops(model: &Model, tables: &mut Tables) -> Result<Vec<NextHopId>, C
 /// Compiles the model's rules; none if it has none. `epochs` are those of the tables, `hops` come
 /// from [`rule_hops`].
 ///
-/// # Errors The rules do not fit.
+/// # Errors
+/// The rules do not fit.
 pub fn rules(
     model: &Model,
     hops: Vec<NextHopId>,

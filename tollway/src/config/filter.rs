@@ -11,7 +11,8 @@ use tollway_firewall::mistake::{Fault, Ledger, Mistake};
 
 /// Reads the rules file that the configuration names; none if it names none.
 ///
-/// # Errors Every mistake in that file. A rule that only a kernel could evaluate is a mistake.
+/// # Errors
+/// Every mistake in that file. A rule that only a kernel could evaluate is a mistake.
 pub(super) fn read(
     root: &Section<'_>,
     base: &Path,

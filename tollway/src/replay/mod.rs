@@ -104,8 +104,8 @@ pub struct Outcome {
 impl Replay {
     /// Opens the files and builds the router.
     ///
-    /// # Errors A file cannot be opened or is not a capture of Ethernet frames, or the model does
-    /// not compile.
+    /// # Errors
+    /// A file cannot be opened or is not a capture of Ethernet frames, or the model does not compile.
     pub fn new(model: &Model, files: &Files) -> Result<Self, ReplayError> {
         let compiled = compile(model)?;
         let mut inputs = Vec::new();
@@ -138,7 +138,8 @@ impl Replay {
 
     /// Replays everything. Calls `watch` after each frame.
     ///
-    /// # Errors [`ReplayError::Memory`]. Errors of the files are in the outcome.
+    /// # Errors
+    /// [`ReplayError::Memory`]. Errors of the files are in the outcome.
     pub fn run(mut self, mut watch: impl FnMut()) -> Result<Outcome, ReplayError> {
         for index in 0..self.inputs.len() {
             self.refill(index);

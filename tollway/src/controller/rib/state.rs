@@ -175,9 +175,9 @@ impl State {
         let Some((at, own)) = found else { return (None, false) };
         own.swap_remove(at);
         let last = own.is_empty();
-        let elsewhere =
+        let on_other_device =
             self.addresses.values().flatten().any(|(other, _)| other.addr() == net.addr());
-        ((!elsewhere).then_some(net.addr()), last)
+        ((!on_other_device).then_some(net.addr()), last)
     }
 
     /// The table whose routes depend on a device's addresses by their preferred source.

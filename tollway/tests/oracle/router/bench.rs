@@ -15,12 +15,12 @@ use crate::kernel::{Sent, on_one_processor};
 use crate::namespaces::PATIENCE;
 use crate::net::DEVICES;
 
-/// Longest time until Tollway's report agrees with `tollway check`. Tollway sees only from a list
-/// of all routes that an odd IPv6 route has gone, and requests that list a second later. Until
-/// then, the route's packets take the kernel path.
-const AGREED: Duration = Duration::from_secs(4);
-/// Number of looks before the namespaces count as not alike.
-const LOOKS: usize = 50;
+/// Longest time until Tollway's report agrees with `tollway check`. Only a list of all routes shows Tollway
+/// that an IPv6 route with unsupported attributes has gone, and Tollway requests that list a second later.
+/// Until then, the route's packets take the kernel path.
+const REPORT_PATIENCE: Duration = Duration::from_secs(4);
+/// The least number of polls before the configurations of the namespaces count as different.
+const LEAST_POLLS: usize = 50;
 
 /// How Tollway gets a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     /// Applies a case's configuration to both routers. Returns how many of its lines they refused,
-    /// or sentences if the two do not take it alike.
+    /// or sentences if Tollway fails.
     pub fn configure(&mut self, case: &Case) -> Result<usize, Vec<String>> {
         let able = self.able;
         let other =
@@ -117,9 +117,9 @@ impl Bench {
         let complaints = [0, 1].map(|side| self.sides[side].apply(&case.config));
         assert_eq!(
             complaints[0], complaints[1],
-            "the kernel takes a configuration in one namespace as in the other"
+            "the kernel answers differently in the two namespaces"
         );
-        self.rest();
+        self.wait_until_equal();
         self.start(case.config.ports)?;
         self.sync()?;
         Ok(complaints[0].matches("Command failed").count())
@@ -127,11 +127,11 @@ impl Bench {
 
     /// Waits until both routers have the same configuration active, and nothing else. The kernel
     /// activates IPv6 addresses some time after it has accepted them.
-    fn rest(&mut self) {
+    fn wait_until_equal(&mut self) {
         let start = Instant::now();
         let mut last = [Vec::new(), Vec::new()];
-        // A machine under load may take seconds for a look.
-        for look in 0.. {
+        // A machine under load may take seconds for a poll.
+        for poll in 0.. {
             let now = [0, 1].map(|side| self.sides[side].listing());
             if now == last && now[0] == now[1] {
                 return;
@@ -140,7 +140,7 @@ impl Bench {
                 let lines = one.iter().filter(|line| !other.contains(line));
                 lines.cloned().collect::<Vec<_>>()
             };
-            if start.elapsed() > PATIENCE && look > LOOKS {
+            if start.elapsed() > PATIENCE && poll > LEAST_POLLS {
                 let [first, second] = &now;
                 let new = [only(first, &last[0]), only(second, &last[1])];
                 let (first, second) = (only(first, second), only(second, first));
@@ -184,7 +184,7 @@ impl Bench {
         let (report, mut wrong) = loop {
             let report = router.offload()?;
             let wrong = paths::differences(&checked, &report);
-            if wrong.is_empty() || start.elapsed() > AGREED {
+            if wrong.is_empty() || start.elapsed() > REPORT_PATIENCE {
                 break (report, wrong);
             }
             std::thread::sleep(Duration::from_millis(50));
