@@ -29,7 +29,7 @@ pub fn listed(rules: &Ruleset) -> Vec<RuleOffload<'_>> {
                     before.offload = one.offload;
                 }
                 // The rule with the counter represents all.
-                if counter(before.rule).is_none() {
+                if before.rule.counter().is_none() {
                     before.rule = one.rule;
                 }
             }

@@ -64,7 +64,7 @@ fn chain(chain: &Chain, rules: Vec<FilterRule>) -> FilterChain {
 
 fn rule(one: &RuleOffload<'_>, count: &impl Fn(CounterId) -> Count) -> FilterRule {
     let Rule { place, text, .. } = one.rule;
-    let count = own_counter(one.rule).map(count);
+    let count = one.rule.counter().map(count);
     FilterRule {
         file: place.file.clone(),
         line: (place.line > 0).then_some(place.line),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tollway::controller::netlink::Settings;
 
 use crate::dice::Dice;
-use crate::ip::{Ip, batch, cables};
+use crate::ip::{Ip, batch, veth_pairs};
 use crate::model::SyncedModel;
 use crate::namespaces::sh;
 use crate::random;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tollway::controller::netlink::Settings;
 
 use crate::dice::Dice;
-use crate::ip::{Ip, cables};
+use crate::ip::{Ip, veth_pairs};
 use crate::model::SyncedModel;
 use crate::random;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tollway::controller::netlink::Settings;
 
 use crate::dice::Dice;
-use crate::ip::{Ip, batch, cables};
+use crate::ip::{Ip, batch, veth_pairs};
 use crate::model::SyncedModel;
 
 /// Draws a line for `ip`. The kernel refuses many of these lines, and others change nothing.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::chance;
 use crate::dice::Dice;
-use crate::ip::{batch, cables};
+use crate::ip::{batch, veth_pairs};
 use crate::namespaces::sh;
 use crate::tables::{Answer, LINKS, Packet, Router};
 

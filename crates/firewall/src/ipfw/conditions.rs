@@ -202,9 +202,7 @@ impl Conditions<'_, '_> {
 
     fn tcp_flags(&self, bits: Bits, not: bool) -> Any {
         match mask_and_value(bits) {
-            Some((mask, set)) => {
-                self.tcp(Match::is(Key::masked(Field::TcpFlags, mask), set), not)
-            }
+            Some((mask, set)) => self.tcp(Match::is(Key::masked(Field::TcpFlags, mask), set), not),
             None => constant(not),
         }
     }
@@ -279,7 +277,7 @@ impl Conditions<'_, '_> {
     }
 
     fn link(&mut self, which: LinkSelector, links: &Links, not: bool) -> Any {
-        let selector = match (which, self.pass.is_in()) {
+        let field = match (which, self.pass.is_in()) {
             (LinkSelector::Recv, _) | (LinkSelector::Via, true) => Field::Input,
             (LinkSelector::Xmit | LinkSelector::Via, false) => Field::Output,
             (LinkSelector::Xmit, true) => return constant(not),
