@@ -252,6 +252,16 @@ fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
 }
 
 #[test]
-fn a_million_packets_meet_nft_rules_as_they_are_evaluated() {
-    million::compare("nft", drawn);
+fn a_million_packets_meet_6_nft_rules_as_they_are_evaluated() {
+    million::compare("nft", drawn, 6);
+}
+
+#[test]
+fn a_million_packets_meet_40_nft_rules_as_they_are_evaluated() {
+    million::compare("nft", drawn, 40);
+}
+
+#[test]
+fn a_million_packets_meet_160_nft_rules_as_they_are_evaluated() {
+    million::compare("nft", drawn, 160);
 }

@@ -74,10 +74,11 @@ impl Edge {
     /// Writes the number into a frame that has the field, unless that would keep the frame from the rules.
     pub(super) fn put(self, frame: &mut Vec<u8>, dice: &mut Dice) {
         let l3 = if frame[12] == 0x81 { 18 } else { 14 };
-        let link = Link::default();
-        let packet = Packet::new(frame, l3, &link);
-        let (version, parsed) = (packet.version(), packet.parsed());
-        let start = parsed.transport.filter(|_| parsed.offset == 0).map(|(_, start)| l3 + start);
+        let version = match frame[l3 - 2..l3] {
+            [0x08, 0x00] => 4,
+            [0x86, 0xdd] => 6,
+            _ => 0,
+        };
         let number = self.number;
         let low = number as usize;
         match (self.field, version) {
@@ -99,7 +100,7 @@ impl Edge {
             }
             (Field::Length, 4 | 6) => resize(frame, l3, version, low),
             (Field::TransportLength, 4 | 6) => {
-                if let Some(start) = start {
+                if let Some(start) = transport(frame, l3) {
                     resize(frame, l3, version, (start - l3).saturating_add(low));
                 }
             }
@@ -112,13 +113,22 @@ impl Edge {
                     write(frame, l3 + at, bytes, number);
                 }
             }
-            (field, _) => {
-                if let (Some(start), Some((at, bytes))) = (start, in_transport(field)) {
+            (selector, _) => {
+                if let Some((at, bytes)) = in_transport(selector)
+                    && let Some(start) = transport(frame, l3)
+                {
                     write(frame, start + at, bytes, number);
                 }
             }
         }
     }
+}
+
+/// The offset of a frame's transport header, if the frame has one.
+fn transport(frame: &[u8], l3: usize) -> Option<usize> {
+    let link = Link::default();
+    let parsed = Packet::new(frame, l3, &link).parsed();
+    parsed.transport.filter(|_| parsed.offset == 0).map(|(_, start)| l3 + start)
 }
 
 /// A field's offset in the transport header, and its length in bytes.

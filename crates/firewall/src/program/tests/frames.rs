@@ -19,6 +19,9 @@ pub(super) const ADDRESSES: [u32; 8] = [
 pub(super) const PORTS: [u16; 8] = [0, 1, 22, 53, 80, 1024, 8080, 65_535];
 pub(super) const PROTOCOLS: [u8; 6] = [6, 17, 1, 58, 132, 255];
 
+/// Room for most frames without another allocation.
+const ROOM: usize = 256;
+
 /// An IPv6 address with these lower bits.
 pub(super) fn six(low: u32) -> u128 {
     0x2001_0db8_u128 << 96 | u128::from(low)
@@ -84,7 +87,9 @@ impl Frames {
         let source = dice.pick(&self.sources);
         // Routes exist for these and their neighbours.
         let destination = dice.pick(&ADDRESSES) ^ dice.below(2) as u32;
-        let mut frame = [&MAC[..], &[2, 0, 0, 0, 7, dice.below(3) as u8]].concat();
+        let mut frame = Vec::with_capacity(ROOM);
+        frame.extend_from_slice(&MAC);
+        frame.extend_from_slice(&[2, 0, 0, 0, 7, dice.below(3) as u8]);
         if dice.one_in(8) {
             frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
         }
@@ -137,7 +142,7 @@ impl Frames {
         body: &[u8],
         dice: &mut Dice,
     ) -> Vec<u8> {
-        let (mut first, mut chain) = (protocol, Vec::new());
+        let (mut first, mut chain) = (protocol, Vec::with_capacity(ROOM));
         let mut last: Option<usize> = None;
         for _ in 0..if dice.one_in(2) { 0 } else { dice.below(4) } {
             // Routing, fragment, authentication, destination options; hop-by-hop.
@@ -147,7 +152,7 @@ impl Frames {
                 Some(at) => chain[at] = kind,
             }
             last = Some(chain.len());
-            let mut header = vec![protocol, 0, 0, 0, 0, 0, 0, 0];
+            let mut header = [protocol, 0, 0, 0, 0, 0, 0, 0];
             match kind {
                 44 => {
                     let field = dice.pick(&[0_u16, 1, 8, 9, 0xfff8]);
@@ -159,7 +164,8 @@ impl Frames {
             chain.extend(header);
         }
         chain.extend_from_slice(body);
-        let mut packet = vec![0x60, (dice.below(4) as u8) << 6, 0, 0];
+        let mut packet = Vec::with_capacity(ROOM);
+        packet.extend_from_slice(&[0x60, (dice.below(4) as u8) << 6, 0, 0]);
         packet.extend_from_slice(&(chain.len() as u16).to_be_bytes());
         packet.extend_from_slice(&[first, dice.pick(&[2, 64, 65, 255])]);
         packet.extend_from_slice(&six(source).to_be_bytes());
@@ -173,7 +179,8 @@ fn four(source: u32, destination: u32, protocol: u8, body: &[u8], dice: &mut Dic
     // No-operation options up to the header's length.
     let options = vec![1; if dice.one_in(8) { 4 + dice.below(10) * 4 } else { 0 }];
     let header_len = 20 + options.len();
-    let mut packet = vec![0x40 | (header_len / 4) as u8, (dice.below(4) as u8) << 2];
+    let mut packet = Vec::with_capacity(ROOM);
+    packet.extend_from_slice(&[0x40 | (header_len / 4) as u8, (dice.below(4) as u8) << 2]);
     packet.extend_from_slice(&((header_len + body.len()) as u16).to_be_bytes());
     packet.extend_from_slice(&[0, 7]);
     let fragment =

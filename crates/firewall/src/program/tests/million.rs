@@ -16,7 +16,7 @@ use crate::{ipfw, iptables};
 const PACKETS: usize = 1_000_000;
 /// Packets to check in advance whether a ruleset's rules match at all.
 const PROBES: usize = 2000;
-/// Numbers of rules, in turn.
+/// Numbers of rules, in turn. Each has a test of its own, so that the tests take turns on the processors.
 const SIZES: [usize; 3] = [6, 40, 160];
 /// Default number of rulesets of each language.
 const CASES: u64 = 6;
@@ -29,15 +29,16 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Compares rulesets of one language.
+/// Compares those rulesets of a language that have `size` rules.
 #[allow(clippy::print_stdout, reason = "a long run shows its progress")]
-pub fn compare(language: &str, draw: Draw) {
+pub fn compare(language: &str, draw: Draw, size: usize) {
+    assert!(SIZES.contains(&size));
     let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
     let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
-    for number in 0..cases {
+    for number in (0..cases).filter(|number| SIZES[*number as usize % SIZES.len()] == size) {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
-        let rules = drawn(seed, &mut dice, draw, SIZES[number as usize % SIZES.len()]);
+        let rules = drawn(seed, &mut dice, draw, size);
         let count: usize = rules.chains.iter().map(|chain| chain.rules.len()).sum();
         let start = Instant::now();
         let (used, counters) =
@@ -66,11 +67,31 @@ fn drawn(seed: u64, dice: &mut Dice, draw: Draw, size: usize) -> Ruleset {
 }
 
 #[test]
-fn a_million_packets_meet_iptables_rules_as_they_are_evaluated() {
-    compare("iptables", iptables::tests::random::drawn);
+fn a_million_packets_meet_6_iptables_rules_as_they_are_evaluated() {
+    compare("iptables", iptables::tests::random::drawn, 6);
 }
 
 #[test]
-fn a_million_packets_meet_ipfw_rules_as_they_are_evaluated() {
-    compare("ipfw", ipfw::tests::random::drawn);
+fn a_million_packets_meet_40_iptables_rules_as_they_are_evaluated() {
+    compare("iptables", iptables::tests::random::drawn, 40);
+}
+
+#[test]
+fn a_million_packets_meet_160_iptables_rules_as_they_are_evaluated() {
+    compare("iptables", iptables::tests::random::drawn, 160);
+}
+
+#[test]
+fn a_million_packets_meet_6_ipfw_rules_as_they_are_evaluated() {
+    compare("ipfw", ipfw::tests::random::drawn, 6);
+}
+
+#[test]
+fn a_million_packets_meet_40_ipfw_rules_as_they_are_evaluated() {
+    compare("ipfw", ipfw::tests::random::drawn, 40);
+}
+
+#[test]
+fn a_million_packets_meet_160_ipfw_rules_as_they_are_evaluated() {
+    compare("ipfw", ipfw::tests::random::drawn, 160);
 }

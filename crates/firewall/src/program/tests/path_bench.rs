@@ -49,7 +49,11 @@ pub(super) fn links() -> Vec<Link> {
 
 pub(super) struct PathBench {
     rules: Ruleset,
-    links: Vec<Link>,
+    /// What the rules write to the log, by number.
+    logs: Vec<ir::Log>,
+    links: Arc<[Link]>,
+    /// The devices of the links' VRFs.
+    vrfs: Arc<[Option<Link>]>,
     tables: Tables,
     /// The next hops that rules name.
     hops: Vec<(IpAddr, NextHopId)>,
@@ -81,7 +85,9 @@ impl PathBench {
         tables.filter = Some(Arc::new(filter));
         Self {
             rules: rules.clone(),
-            links,
+            logs: log::logs(rules).cloned().collect(),
+            vrfs: links.iter().map(vrf).collect(),
+            links: links.into(),
             tables,
             hops,
             path: Path::detect(),
@@ -121,7 +127,7 @@ impl PathBench {
     /// Evaluates the burst that the path has forwarded. Like the path, it evaluates the whole burst hook by
     /// hook: limits depend on that.
     fn evaluate_all(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
-        let links = self.links.clone();
+        let (links, vrfs) = (Arc::clone(&self.links), Arc::clone(&self.vrfs));
         let input = usize::from(self.burst.port.0);
         let mut packets: Vec<_> = frames
             .iter()
@@ -149,14 +155,13 @@ impl PathBench {
         let (detoured, plain): (Vec<_>, _) =
             sound.into_iter().partition(|lane| packets[*lane].0.has_options());
         let mut routed_by = Vec::new();
-        let vrfs: Vec<_> = links.iter().map(vrf).collect();
         for hooks in [&[Hook::Prerouting][..], &[Hook::Forward, Hook::Postrouting, Hook::Egress]] {
             for lanes in [&plain, &detoured] {
                 for version in [4, 6] {
                     for lane in lanes {
                         let (packet, fate) = &mut packets[*lane];
-                        let comes = comes_to(hooks[0], version, &frames[*lane]);
-                        if packet.version() == version && comes {
+                        if packet.version() == version && comes_to(hooks[0], packet, &frames[*lane])
+                        {
                             self.evaluate(packet, fate, hooks);
                             self.evaluate_vrf(packet, fate, hooks, &vrfs);
                         }
@@ -185,10 +190,10 @@ impl PathBench {
 
     /// Compares what was logged, in order; the number of lines is limited.
     fn same_logs(&mut self) -> Result<(), String> {
-        let logs: Vec<_> = log::logs(&self.rules).collect();
-        let logged = std::iter::from_fn(|| self.state.log.pop());
-        let logged: Vec<_> = logged.map(|logged| logs[logged.log as usize]).collect();
-        let expected = std::mem::take(&mut self.expected.logged);
+        let Self { logs, state, expected, .. } = self;
+        let logged = std::iter::from_fn(|| state.log.pop());
+        let logged: Vec<_> = logged.map(|logged| &logs[logged.log as usize]).collect();
+        let expected = std::mem::take(&mut expected.logged);
         let in_group = |log: &&ir::Log| log.group.is_some();
         let (grouped, lines): (Vec<_>, Vec<_>) = logged.into_iter().partition(in_group);
         let (expected_grouped, expected_lines): (Vec<_>, Vec<_>) =
@@ -201,7 +206,7 @@ impl PathBench {
         {
             return Err(format!("{lines:?} are logged, of {expected_lines:?}"));
         }
-        assert_eq!(self.state.log.lost, 0);
+        assert_eq!(state.log.lost, 0);
         Ok(())
     }
 
@@ -291,7 +296,7 @@ impl PathBench {
         hooks: &[Hook],
         vrfs: &'p [Option<Link>],
     ) {
-        let number = self.links.iter().position(|link| link == packet.input);
+        let number = self.links.iter().position(|link| std::ptr::eq(link, packet.input));
         if let Some(vrf) = number.and_then(|number| vrfs[number].as_ref()) {
             packet.input = vrf;
             self.evaluate(packet, fate, hooks);
@@ -455,12 +460,10 @@ fn fill(tables: &mut Tables, vrf: VrfId, links: [LinkId; 2]) {
     }
 }
 
-/// Whether a packet's options let it reach a hook. The stages check IPv6 options before hook prerouting and
-/// IPv4 options behind it.
-fn comes_to(hook: Hook, version: u8, frame: &[u8]) -> bool {
+/// Whether the options of a packet that arrived as `frame` let it reach a hook. The stages check IPv6 options
+/// before hook prerouting and IPv4 options behind it.
+fn comes_to(hook: Hook, packet: &Packet<'_>, frame: &[u8]) -> bool {
+    let looked_at = packet.version() == 6 || hook != Hook::Prerouting;
     let layer3 = &frame[if frame[12] == 0x81 { 18 } else { 14 }..];
-    let link = Link::default();
-    let has_options = Packet::new(frame, frame.len() - layer3.len(), &link).has_options();
-    let looked_at = version == 6 || hook != Hook::Prerouting;
-    !has_options || !looked_at || obeys_options(layer3)
+    !packet.has_options() || !looked_at || obeys_options(layer3)
 }
