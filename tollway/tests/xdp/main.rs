@@ -43,17 +43,17 @@ const TESTS: [Test; 31] = [
     ("a_flow_that_changes_is_never_half_the_old_one", xdp_path::torn),
     ("the_xdp_path_joins_two_hosts", devices::xdp_path),
     ("the_xdp_path_joins_vlans", devices::vlans),
-    ("a_device_that_refuses_leaves_the_xdp_path", devices::refusals),
-    ("a_device_that_refuses_is_noticed_without_btf", devices::refusals_by_record),
-    ("a_router_runs_without_reports_of_refusals", devices::refusals_unnoticed),
-    ("a_device_that_takes_some_stays_in_the_xdp_path", devices::partial_refusals),
+    ("a_device_that_refuses_leaves_the_xdp_path", devices::refusals::total),
+    ("a_device_that_refuses_is_noticed_without_btf", devices::refusals::by_record),
+    ("a_router_runs_without_reports_of_refusals", devices::refusals::unnoticed),
+    ("a_device_that_takes_some_stays_in_the_xdp_path", devices::refusals::partial),
     ("the_kernel_forwards_without_a_heartbeat", devices::fail_open),
     ("generic_mode_is_a_step_down", devices::generic),
-    ("a_successor_takes_over_and_the_predecessor_lets_go", devices::takeover),
-    ("a_device_with_another_program_is_refused", devices::refusal),
-    ("pins_of_dead_routers_are_taken_over_or_removed", devices::the_dead),
-    ("the_kernel_answers_punted_packets", devices::punts),
-    ("packets_from_outside_are_never_taken_for_punted_ones", devices::lookalikes),
+    ("a_successor_takes_over_and_the_predecessor_lets_go", devices::owners::takeover),
+    ("a_device_with_another_program_is_refused", devices::owners::refusal),
+    ("pins_of_dead_routers_are_taken_over_or_removed", devices::owners::the_dead),
+    ("the_kernel_answers_punted_packets", devices::punts::answered),
+    ("packets_from_outside_are_never_taken_for_punted_ones", devices::punts::lookalikes),
     ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),
 ];
 
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     // `-m`: mounts and pins disappear with the test.
     let tests = Tests { beside: &[], alone: &TESTS };
     namespaces::main(&tests, "-nm", missing, |words| match words {
-        ["--serve", way] => devices::serve(way),
+        ["--serve", way] => devices::owners::serve(way),
         _ => ExitCode::FAILURE,
     })
 }
