@@ -6,8 +6,8 @@ use crate::frame::Umem;
 use crate::stages::filter::Point;
 use crate::stages::transmit::Egress;
 use crate::stages::{
-    Stage, admit, classify, ecmp, filter, fragments, icmp_redirect, rewrite, route, rule,
-    source_check, transmit, validate,
+    Stage, admit, classify, ecmp, filter, icmp_redirect, rewrite, route, rule, source_check,
+    transmit, validate,
 };
 use crate::tables::Tables;
 use crate::tolls::{StageTimer, Tolls};
@@ -46,8 +46,6 @@ pub(crate) fn forward<F: Features, const TIMED: bool>(
     let mut ip4 = validate::ipv4(burst, umem, packets.ip4);
     let mut ip6 = validate::ipv6(burst, umem, packets.ip6);
     timer.record(Stage::Validate, packets.ip4.or(packets.ip6));
-
-    timer.record(Stage::Fragments, fragments::run(burst, umem, ip4));
 
     if F::FILTER
         && let Some(rules) = &tables.filter

@@ -8,7 +8,6 @@ pub mod admit;
 pub mod classify;
 pub mod ecmp;
 pub mod filter;
-pub(crate) mod fragments;
 pub mod icmp_redirect;
 pub mod rewrite;
 pub mod route;
@@ -66,8 +65,6 @@ stages! {
         "* Firewall rules of hook ingress.";
     Validate "validate" "validate/ipv4.rs" "ipv4"
         "IP header checks (IPv6: `validate/ipv6.rs`); notes the lookup key.";
-    Fragments "fragments" "fragments/mod.rs" "run"
-        "Counts IPv4 fragments.";
     Prerouting "prerouting" "filter/stage.rs" "prerouting"
         "* Firewall rules of hook prerouting.";
     Route "route" "route/stage.rs" "run"
