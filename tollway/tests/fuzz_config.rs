@@ -7,7 +7,6 @@
 mod changes;
 #[path = "../../fuzz/src/config.rs"]
 mod config;
-#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 

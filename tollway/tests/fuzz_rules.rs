@@ -3,7 +3,6 @@
 //! `TOLLWAY_FUZZ_SECONDS` sets the duration of each. The changes are the same each time.
 
 mod changes;
-#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../../dataplane/src/testkit/dice.rs"]
 mod dice;
 #[path = "../../fuzz/src/rules.rs"]
