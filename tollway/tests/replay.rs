@@ -303,8 +303,8 @@ fn mistakes_are_one_sentence_and_a_remedy() {
         (["--in", "a=sll.pcap", "--out", "out"], 1, "link type LINUX_SLL (113), not Ethernet."),
         (["--in", "a=sll.pcap", "--out", "out"], 1, "editcap -T ether"),
         (["--in", "a=text", "--out", "out"], 1, "neither a pcap nor a pcapng capture."),
-        (["--in", "a=same/b.pcap", "--out", "same"], 2, "to be read and to be written."),
-        (["--in", "b=a.pcap", "--out", "linked"], 2, "to be read and to be written."),
+        (["--in", "a=same/b.pcap", "--out", "same"], 2, "is both an input and an output."),
+        (["--in", "b=a.pcap", "--out", "linked"], 2, "is both an input and an output."),
     ];
     for (arguments, code, text) in cases {
         let output = bench.replay(&arguments);
