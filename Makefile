@@ -94,8 +94,8 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
 	  cargo test -p tollway-dataplane --lib --locked -- models::
 
-# tollway-firewall has the tests of iptables and ipfw, tollway that of nft, whose text the kernel's nft reads.
-oracle: TESTS = $(if $(filter rules,$(KIND)),-p tollway-firewall -p tollway --lib -- --nocapture a_million,-p tollway --test oracle -- $(KIND))
+# tollway-firewall has the tests of iptables and ipfw, tollway-rules that of nft, whose text the kernel's nft reads.
+oracle: TESTS = $(if $(filter rules,$(KIND)),-p tollway-firewall -p tollway-rules --lib -- --nocapture a_million,-p tollway --test oracle -- $(KIND))
 oracle: setup
 	TOLLWAY_ORACLE_SEED=$(SEED) TOLLWAY_ORACLE_CASES=$(CASES) cargo test --locked $(TESTS)
 
@@ -116,7 +116,7 @@ machines: setup
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
-	  cargo +nightly miri test -p tollway --lib -- ports::af_xdp::ring:: ports::af_xdp::custody::
+	  cargo +nightly miri test -p tollway-worker --lib -- ports::af_xdp::ring:: ports::af_xdp::custody::
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
 	  cargo +nightly miri test -p tollway-dataplane --lib -- --skip host::tests:: --skip fib::threads::
 	# Under stacked borrows, each lookup in a large shared slice takes too long.

@@ -1,76 +1,150 @@
 #!/usr/bin/env bash
-# Runs every test. A test that fails beside others runs once more, alone, and must pass then.
+# Runs every test, beside each other where they allow it. A test that fails runs once more, alone, and must
+# pass then.
 #
-# Virtual machines take minutes, and one processor: they run beside all other tests, one after the other. Many
-# tests measure time or talk through namespaces, and a busy host can take the processors away for a second. At its
-# end, the script lists the tests that passed only alone, so that somebody investigates. It fails at once after
-# more than a few failures, if a program died, or if it cannot parse the output.
+#   first             programs that only compute, beside the tests in namespaces that mostly wait
+#   then              the oracle, alone: on a busy machine, the kernel's answers come later than it waits for them
+#   then              virtual machines (minutes, and one processor each), beside the tests in namespaces that measure
+#                     times, rates or losses, one after the other
+#   at the end        tests in the documentation, and what has failed
+#
+# A busy host can take the processors away for a second, and then measured times are wrong. So the script lists
+# the tests that passed only alone, for somebody to investigate. Nothing runs a second time, and the script fails,
+# if more than a few tests failed, if a program died, if its output cannot be parsed, or if a test in the
+# documentation failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+# Only `foreground` selects tests by kind: with the caller's own selection, the other runs would leave tests out.
+unset TOLLWAY_TESTS
 MOST=3
 # The end of the names of tests in virtual machines.
 MACHINE=_in_a_virtual_machine
-log=$(mktemp) || exit 1
-machines=$(mktemp) || exit 1
-others=
-# In a session of its own, the machines do not end with this script by themselves.
-trap 'rm -f "$log" "$machines"; [ -z "$others" ] || kill -- "-$others" 2>/dev/null' EXIT
+work=$(mktemp -d) || exit 1
+background=
+# In a session of its own, the background does not end with this script by itself.
+trap '[ -z "$background" ] || kill -- "-$background" 2>/dev/null; rm -rf "$work"' EXIT
 
-# Prints a line for each failed test: cargo's name of its program, a tab, the test's name. The number of
-# names must match the failures that the program reports, and the number of programs the total of cargo. The
-# output of a program that ran in a virtual machine ends with its own result, and its tests are not counted.
-failures() {
-  awk '
-    /^ +(Running|Doc-tests) / { count = 0; reported = 0 }
-    /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { name[++count] = $2 }
-    /^test result: FAILED\. / {
-      reported = $6
-      if (reported == 0 || reported > count) exit failure = 1
-      count -= reported
-      for (i = 1; i <= reported; i++) of[i] = name[count + i]
-    }
-    /^error: (doc)?test failed, to rerun pass `/ {
-      split($0, quoted, "`"); programs++
-      if (count != 0 || reported == 0) exit failure = 1
-      for (i = 1; i <= reported; i++) print quoted[2] "\t" of[i]
-    }
-    /^error: [0-9]+ targets? failed:$/ { all = $2 }
-    END { exit failure || programs == 0 || programs != all }' "$1"
+# Ends the script with a sentence that says why.
+die() {
+  echo "test.sh: $1" >&2
+  exit 1
 }
 
-# Compiles first, so that both runs find everything compiled.
-cargo test --workspace --locked --no-run || exit 1
-setsid nice -n 5 cargo test --workspace --tests --locked --no-fail-fast -- "$MACHINE" > "$machines" 2>&1 &
-others=$!
-cargo test --workspace --locked --no-fail-fast -- --skip "$MACHINE" 2>&1 | tee "$log"
-results=("${PIPESTATUS[@]}")
-wait "$others"
-results+=("$?")
-others=
-# What the machines said, without the programs that have none.
-grep -v -e '^$' -e '^running 0 tests' -e ' 0 passed; 0 failed' "$machines"
-[ "${results[*]}" = "0 0 0" ] && exit 0
+# Runs one program from its package's directory, and prints its output and its time. Appends a line to
+# $work/ended, one to $work/left-out for each test that cannot run here, and one to $work/failed for each
+# failed test, or one with the test "-" if the program died.
+run() {
+  local program=$1 log begin=$SECONDS
+  shift
+  log=$(mktemp -p "$work") || return
+  local directory executable
+  IFS=$'\t' read -r _ directory executable <<<"$program"
+  (cd "$directory" && "$executable" "$@") </dev/null >"$log" 2>&1
+  local status=$?
+  echo "$program" >>"$work/ended"
+  grep ' \.\.\. left out: ' "$log" | sed "s/^/${executable##*/}: /" | tee -a "$work/left-out" >"$log.left-out"
+  # A program without tests of this kind needs no line, but each test that is left out does.
+  if grep -Eqx '(running 0 tests|test result: ok\. 0 passed.*)' "$log" && [ $status = 0 ]; then
+    cat "$log.left-out"
+    return
+  fi
+  {
+    echo "== ${directory##*/} ${executable##*/} ${TOLLWAY_TESTS:-} $*, $((SECONDS - begin)) s"
+    grep -v '^$' "$log"
+  } >"$log.shown"
+  cat "$log.shown"
+  [ $status = 0 ] && return
+  # libtest ends with status 101, the programs with a main function of their own with the number of failed tests.
+  awk -v program="$program" -v status=$status '
+    /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { name[++count] = $2 }
+    # The output of a program that ran in a virtual machine ends with its own result: the last one counts.
+    /^test result: / { failed = $3 == "FAILED." ? $6 : 0; expected = $7 == "failed;" ? 101 : failed }
+    END {
+      # A program that died after it had printed its result ended with another status.
+      if (!failed || failed > count || status != expected) { print program "\t-"; exit }
+      for (i = count - failed + 1; i <= count; i++) print program "\t" name[i]
+    }' "$log" >>"$work/failed"
+}
 
-failed=
-for result in "${results[0]}:$log" "${results[2]}:$machines"; do
-  case $result in
-    0:*) ;;
-    # Cargo exits with 101 if tests failed.
-    101:*) failed+=$(failures "${result#*:}")$'\n' || exit 1 ;;
-    *) exit 1 ;;
-  esac
-done
-[ "${results[1]}" = 0 ] || exit 1
-failed=$(sed '/^$/d' <<<"$failed")
-[ "$(wc -l <<<"$failed")" -le "$MOST" ] || exit 1
+computing() {
+  while IFS= read -r program; do run "$program"; done <"$work/computing"
+}
 
-while IFS=$'\t' read -r target name; do
-  # The target is several words, such as "-p tollway --test live".
-  # shellcheck disable=SC2086
-  cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$log" || exit 1
+machines() {
+  while IFS= read -r program; do run "$program" "$MACHINE"; done <"$work/namespaces"
+}
+
+# Runs a function beside the following ones.
+beside() {
+  setsid nice -n 10 bash -c "set -uo pipefail; $(declare -f run "$1"); $1" &
+  background=$!
+}
+
+# Waits for what runs beside others.
+wait_beside() {
+  wait "$background" || die "the tests that ran beside others ended with an error, so some may not have run"
+  background=
+}
+
+lines() {
+  wc -l <"$work/$1"
+}
+
+# Runs the tests in namespaces of one kind: those that mostly wait (beside), or those that measure (alone).
+foreground() {
+  while IFS= read -r program; do TOLLWAY_TESTS=$1 run "$program" --skip "$MACHINE"; done
+}
+
+# Compiles first, then lists the programs: name, directory and executable, between tabs.
+cargo test --workspace --locked --no-run --message-format=json-render-diagnostics >"$work/built" || exit 1
+sed -nE 's/.*"manifest_path":"([^"]*)\/Cargo.toml".*"name":"([^"]*)","src_path".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*/\2\t\1\t\3/p' \
+  "$work/built" >"$work/programs"
+[ "$(lines programs)" = "$(cargo metadata --no-deps --format-version 1 --locked | grep -o '"test":true' | wc -l)" ] ||
+  die "the list of test programs is not complete"
+# The programs with a main function of their own start their tests in namespaces.
+awk '/^name = /{ name = $3 } /^harness = false/{ gsub(/"/, "", name); print name }' crates/tollway/Cargo.toml >"$work/names"
+awk -F'\t' -v kind="$work/namespaces" -v rest="$work/computing" '
+  NR == FNR { own[$1]; next } { print > (($1 in own) && $2 ~ /\/tollway$/ ? kind : rest) }' \
+  "$work/names" "$work/programs"
+touch "$work/"{namespaces,computing,ended,left-out,failed}
+[ -s "$work/names" ] || die "crates/tollway/Cargo.toml names no test with a main function of its own"
+[ "$(lines namespaces)" = "$(lines names)" ] ||
+  die "$(lines namespaces) of the $(lines names) tests with a main function of their own were built"
+[ $(($(lines computing) + $(lines namespaces))) = "$(lines programs)" ] ||
+  die "$(lines computing) and $(lines namespaces) test programs do not add up to $(lines programs)"
+export work MACHINE
+
+beside computing
+grep -v ^oracle "$work/namespaces" | foreground beside
+wait_beside
+grep ^oracle "$work/namespaces" | foreground beside
+beside machines
+foreground alone <"$work/namespaces"
+wait_beside
+cargo test --workspace --locked --doc
+documentation=$?
+
+if [ -s "$work/left-out" ]; then
+  echo "Left out:" >&2
+  sed 's/^/  /' "$work/left-out" >&2
+fi
+failed=$(cat "$work/failed")
+# Each program that only computes runs once, and each other one once for each of three kinds of tests.
+runs=$(($(lines computing) + 3 * $(lines namespaces)))
+if [ $documentation != 0 ] || [ "$(lines ended)" != $runs ] ||
+  grep -q $'\t-$' <<<"$failed" || [ "$(lines failed)" -gt $MOST ]; then
+  echo "Failed:" >&2
+  cut -f 1,4 "$work/failed" >&2
+  [ $documentation = 0 ] || echo "tests in the documentation" >&2
+  [ "$(lines ended)" = $runs ] || die "only $(lines ended) of $runs runs of test programs ended"
+  exit 1
+fi
+[ -n "$failed" ] || exit 0
+while IFS=$'\t' read -r _ directory executable name; do
+  (cd "$directory" && "$executable" --exact "$name") </dev/null 2>&1 | tee "$work/again" || exit 1
   # A test of another name proves nothing.
-  grep -Fqx "test $name ... ok" "$log" || exit 1
+  grep -Fqx "test $name ... ok" "$work/again" || exit 1
 done <<<"$failed"
 
 echo "Passed alone, but failed beside others; look at why:" >&2
-sed 's/^/  /' <<<"$failed" >&2
+cut -f 1,4 <<<"$failed" | sed 's/^/  /' >&2

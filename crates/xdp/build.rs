@@ -33,8 +33,8 @@ fn compile(program: &str) -> Result<(), String> {
     command.arg("-c").arg(&source).arg("-o").arg(&object);
     let output = command.output().map_err(|error| {
         format!(
-            "the BPF programs cannot be compiled: {clang}: {error}; install it with `apt-get \
-             install clang libbpf-dev linux-libc-dev`, or name another in CLANG"
+            "cannot compile the BPF programs: cannot start {clang}: {error}; install it with \
+             `apt-get install clang libbpf-dev linux-libc-dev`, or name another in CLANG"
         )
     })?;
     if output.status.success() {
@@ -45,19 +45,19 @@ fn compile(program: &str) -> Result<(), String> {
     errors.lines().for_each(|line| eprintln!("{line}"));
     if first.contains("file not found") {
         let headers = "install the headers with `apt-get install libbpf-dev linux-libc-dev`";
-        return Err(format!("{} cannot be compiled: {first}; {headers}", source.display()));
+        return Err(format!("cannot compile {}: {first}; {headers}", source.display()));
     }
-    Err(format!("{} cannot be compiled: {first}", source.display()))
+    Err(format!("cannot compile {}: {first}", source.display()))
 }
 
-/// BPF of the byte order of the machine that the program is built for.
+/// The BPF target with the byte order of the machine that the program is built for.
 fn target() -> String {
     let is_big = env::var("CARGO_CFG_TARGET_ENDIAN").is_ok_and(|endian| endian == "big");
     if is_big { "bpfeb".to_owned() } else { "bpfel".to_owned() }
 }
 
-/// The machine that the program is built for, then the one that builds it: for the few numbers that
-/// the headers take from there, either does.
+/// The machine that the program is built for, then the one that builds it. The build needs few numbers
+/// from these headers, so those of either machine work.
 fn machines() -> impl Iterator<Item = String> {
     let target = env::var("CARGO_CFG_TARGET_ARCH").ok();
     target.into_iter().chain([env::consts::ARCH.to_owned()])

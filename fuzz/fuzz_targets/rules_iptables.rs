@@ -1,7 +1,7 @@
 #![no_main]
 
-use tollway::rule_files::Language;
 use tollway_firewall::ir::Family;
+use tollway_rules::files::Language;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     for family in [Family::Ip, Family::Ip6] {

@@ -1,7 +1,7 @@
 //! A text is a configuration that compiles, or it has mistakes that can be reported.
 
-use tollway::compile::compile;
-use tollway::config::{parse, report};
+use tollway_model::compile::compile;
+use tollway_model::config::{parse, report};
 
 /// Each VRF costs half a megabyte; more VRFs find no more defects.
 const VRFS: usize = 8;

@@ -3,5 +3,5 @@
 pub mod config;
 pub mod path;
 pub mod rules;
-#[path = "../../dataplane/src/testkit/mod.rs"]
+#[path = "../../crates/dataplane/src/testkit/mod.rs"]
 mod testkit;

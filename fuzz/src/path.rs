@@ -56,7 +56,7 @@ fn compare(path_benches: &mut [PathBench<'_>], steps: &[Step]) {
             })
             .collect();
         let Some((first, others)) = path_benches.split_first_mut() else { return };
-        let alone: Vec<Outcome> = frames.iter().map(|frame| first.one(port, frame)).collect();
+        let alone: Vec<Outcome> = frames.iter().map(|frame| first.send(port, frame)).collect();
         assert_eq!(first.burst(port, &frames), alone);
         for path_bench in others {
             assert_eq!(path_bench.burst(port, &frames), alone);

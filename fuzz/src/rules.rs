@@ -1,11 +1,11 @@
 //! A text is a ruleset that compiles or does not fit, or it has mistakes that can be reported.
 
-use tollway::rule_files::{Language, parse};
 use tollway_dataplane::epoch::Epochs;
 use tollway_firewall::links::Link;
 use tollway_firewall::mistake::report;
 use tollway_firewall::offload::offload;
 use tollway_firewall::program::{self, ProgramError};
+use tollway_rules::files::{Language, parse};
 
 /// Parses a text, and asserts what must hold for every text.
 pub fn run(text: &str, language: Language) {

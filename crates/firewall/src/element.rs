@@ -29,10 +29,10 @@ pub enum ElementError {
 /// # Errors
 /// See [`ElementError`].
 pub fn read(text: &str) -> Result<(u8, Element), ElementError> {
-    let astray = || ElementError::Syntax(text.to_owned());
+    let syntax = || ElementError::Syntax(text.to_owned());
     if let Some((first, last)) = text.split_once('-') {
         let (first, last) = (first.trim().parse::<IpAddr>(), last.trim().parse::<IpAddr>());
-        let (Ok(first), Ok(last)) = (first, last) else { return Err(astray()) };
+        let (Ok(first), Ok(last)) = (first, last) else { return Err(syntax()) };
         if first.is_ipv4() != last.is_ipv4() || first > last {
             return Err(ElementError::Reversed(text.to_owned()));
         }
@@ -41,7 +41,7 @@ pub fn read(text: &str) -> Result<(u8, Element), ElementError> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok((version(address), (number(address), number(address))));
     }
-    let net: IpNet = text.parse().map_err(|_| astray())?;
+    let net: IpNet = text.parse().map_err(|_| syntax())?;
     if net.addr() != net.network() {
         return Err(ElementError::HostBits { text: text.to_owned(), net: net.trunc() });
     }

@@ -1,7 +1,8 @@
 //! Next hops (`fwd`) and VRFs (`setfib`) that rules name, resolved when rules are loaded.
 //!
-//! As in ipfw, an address on a link of the router is a neighbour there; any other address resolves to the
-//! next hop of its route at that time. VRFs are numbered as in the configuration; the main one is 0.
+//! As in ipfw, an address on a link of the router is a neighbour there. Any other address resolves to the
+//! next hop that its route has at that time. VRFs are numbered as in the configuration; the main one is
+//! 0.
 
 use std::net::IpAddr;
 

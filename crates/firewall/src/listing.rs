@@ -38,8 +38,8 @@ pub fn listed(rules: &Ruleset) -> Vec<RuleOffload<'_>> {
     listed
 }
 
-/// Returns the rules that only a kernel could execute, as mistakes: for a router that reads its rules from a
-/// file and has no kernel behind it.
+/// Returns the rules that only a kernel could execute, as mistakes. This is for a router that reads its
+/// rules from a file, where no kernel has them too.
 #[must_use]
 pub fn refusals(rules: &Ruleset, file: &str) -> Vec<Mistake> {
     let kernels = listed(rules).into_iter().filter_map(|one| match one.offload {

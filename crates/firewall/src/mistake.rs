@@ -132,7 +132,7 @@ pub fn quoted(value: &str) -> String {
 
 /// How much of the file a mistake depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum MistakeScope {
     Syntax,
     /// Wrong, whatever the rest of the file says.
     Value,
@@ -142,7 +142,7 @@ enum Reach {
 
 struct Entry {
     span: Span,
-    reach: Reach,
+    scope: MistakeScope,
     fault: Fault,
 }
 
@@ -167,20 +167,20 @@ impl<'a> Ledger<'a> {
         self.line_starts.partition_point(|start| *start <= position)
     }
 
-    /// Adds a mistake of syntax: what follows it says nothing.
+    /// Adds a syntax mistake. Later mistakes may be its consequences.
     pub fn syntax(&mut self, span: Span, fault: Fault) {
-        self.entries.push(Entry { span, reach: Reach::Syntax, fault });
+        self.entries.push(Entry { span, scope: MistakeScope::Syntax, fault });
     }
 
-    /// Adds a value that is wrong whatever the rest of the file says.
+    /// Adds a value that is wrong, whatever the rest of the file says.
     pub fn value(&mut self, span: Span, fault: Fault) {
-        self.entries.push(Entry { span, reach: Reach::Value, fault });
+        self.entries.push(Entry { span, scope: MistakeScope::Value, fault });
     }
 
     /// Adds what is wrong because of something present or missing elsewhere.
     pub fn relation(&mut self, span: Span, what: impl Into<String>, remedy: impl Into<String>) {
         let fault = Fault::new(what, remedy);
-        self.entries.push(Entry { span, reach: Reach::Relation, fault });
+        self.entries.push(Entry { span, scope: MistakeScope::Relation, fault });
     }
 
     /// Whether the ledger has an entry for exactly this place. The search begins with the latest
@@ -200,7 +200,7 @@ impl<'a> Ledger<'a> {
     /// correct. Beside syntax errors, the ledger reports only mistakes of single values, and only
     /// on other lines.
     fn drop_consequences(&mut self) {
-        let syntax = self.entries.iter().filter(|e| e.reach == Reach::Syntax);
+        let syntax = self.entries.iter().filter(|e| e.scope == MistakeScope::Syntax);
         let bad_lines: Vec<usize> = syntax.map(|e| self.line(e.span.start)).collect();
         if bad_lines.is_empty() {
             return;
@@ -212,13 +212,13 @@ impl<'a> Ledger<'a> {
         let mut spans = spans.into_iter();
         self.entries.retain(|entry| {
             let Some((first, last)) = spans.next() else { return false };
-            match entry.reach {
-                Reach::Syntax => seen.insert(first),
+            match entry.scope {
+                MistakeScope::Syntax => seen.insert(first),
                 // For a value that it cannot read, the parser inserts an empty one without a
                 // position.
-                Reach::Value if entry.span.is_empty() => false,
-                Reach::Value => bad.range(first..=last).next().is_none(),
-                Reach::Relation => false,
+                MistakeScope::Value if entry.span.is_empty() => false,
+                MistakeScope::Value => bad.range(first..=last).next().is_none(),
+                MistakeScope::Relation => false,
             }
         });
     }

@@ -1,5 +1,5 @@
-//! Which path executes each rule: the fast path; the kernel path, because of the rule's conditions or actions;
-//! or another path, because the rule's packets never take the fast path.
+//! Which path executes each rule. It is the fast path, or the kernel path because of the rule's conditions or
+//! actions, or another path because the rule's packets never take the fast path.
 
 use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
 use super::undone::{At, POINTS};

@@ -1,6 +1,6 @@
-//! Linux as Tollway needs it: system calls, netlink sockets, and what a process may do and how it runs.
+//! Linux as Tollway needs it: system calls, netlink sockets, the privileges and priorities of a process.
 //!
-//! Nothing here knows packets or the router.
+//! This crate knows neither packets nor the router.
 
 pub mod mailbox;
 pub mod netlink;

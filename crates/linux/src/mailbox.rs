@@ -10,7 +10,7 @@
 //! drained wakes the receiver anyway. When the last sender is dropped, the receiver's descriptor
 //! becomes readable for good; this is how most threads learn that they have to end.
 //!
-//! The worker has a mailbox of another kind (`tollway/src/worker/mailbox.rs`): it checks for jobs in each
+//! The worker has a mailbox of another kind (`crates/worker/src/mailbox.rs`): it checks for jobs in each
 //! turn, with a single load.
 
 use std::fmt;
@@ -239,7 +239,7 @@ mod tests {
             drop(mailbox);
             let (mut next, mut has_senders) = ([0; 3], true);
             while has_senders {
-                assert!(is_readable(&receiver, PATIENCE_MS), "a post has woken nobody");
+                assert!(is_readable(&receiver, PATIENCE_MS), "a post has not woken the receiver");
                 let mail = receiver.drain();
                 has_senders = mail.has_senders;
                 for (sender, number) in mail.messages {

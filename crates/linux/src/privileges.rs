@@ -1,12 +1,12 @@
-//! The router's privileges: what it needs and nothing else, from before its first thread.
+//! Reduces the router's privileges to those that it needs, before its first thread starts.
 //!
 //! It needs `CAP_NET_ADMIN` (rtnetlink, nftables, XDP, TAP devices), `CAP_NET_RAW` (AF_XDP
 //! sockets), `CAP_BPF` (programs and maps) and `CAP_PERFMON`. Without the last one, the verifier
 //! makes programs guard every access against speculation (`bpf_bypass_spec_v1` in
-//! `include/linux/bpf.h`), which slows the XDP path. The router gives up all other capabilities for
-//! good, also for the programs that it starts (nft).
+//! `include/linux/bpf.h`), which slows the XDP path. The router gives up all other capabilities
+//! permanently, also for the programs that it starts (nft).
 //!
-//! Before that, it makes two changes that take more privileges. It lifts the limit on locked memory for
+//! Before that, it makes two changes that need more privileges. It lifts the limit on locked memory for
 //! sockets; if that fails, it keeps `CAP_IPC_LOCK` too. It raises the limits for real-time threads and
 //! nice values ([`crate::priority`]); if that fails, it keeps `CAP_SYS_NICE` too.
 
@@ -22,9 +22,9 @@ const NEEDED: [Capability; 4] = [
     Capability::CAP_PERFMON,
 ];
 
-/// Why privileges could not be given up.
+/// Why the router cannot give up privileges.
 #[derive(Debug, thiserror::Error)]
-#[error("privileges that are not needed cannot be given up: {0}")]
+#[error("cannot give up the privileges that the router does not need: {0}")]
 pub struct PrivilegeError(String);
 
 impl From<caps::errors::CapsError> for PrivilegeError {
@@ -39,13 +39,13 @@ impl From<std::io::Error> for PrivilegeError {
     }
 }
 
-/// Does what takes more privileges than a router needs, and then gives up the surplus. To be called
+/// Makes the changes that need more privileges than a router needs, then gives up the surplus. Call it
 /// while there is only one thread.
 ///
 /// # Errors
-/// The system refuses.
+/// If the system refuses.
 pub fn give_up() -> Result<(), PrivilegeError> {
-    // If the limit stays, only this capability exceeds it.
+    // If the limit stays, the router needs this capability to exceed it.
     let lock = sys::lift_memory_limit().is_err().then_some(Capability::CAP_IPC_LOCK);
     // Likewise for the scheduling of threads.
     let nice = sys::allow_priorities().is_err().then_some(Capability::CAP_SYS_NICE);

@@ -1,4 +1,4 @@
-//! The search path for programs of the system, such as `nft`.
+//! Finds programs of the system, such as `nft`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use crate::sys;
 
-/// Where programs usually are. Not every user's `PATH` has all of these, and a bare `init` sets
-/// none.
+/// Where programs usually are. Not every user's `PATH` has all of these, and a bare `init` sets no
+/// `PATH`.
 const USUAL: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The caller's `PATH`, then the usual directories of programs.
 ///
-/// Entries relative to the working directory are skipped (`.`, `bin` and the empty one, execvp(3)):
-/// if root works in another user's directory, that user could have root run a program of any name.
+/// It skips entries relative to the working directory (`.`, `bin` and the empty one, execvp(3)). If root
+/// works in another user's directory, that user could otherwise have root run a program of any name.
 pub fn search_path() -> OsString {
     absolute(&env::var_os("PATH").unwrap_or_default())
 }
@@ -24,11 +24,12 @@ fn absolute(path: &OsStr) -> OsString {
     env::join_paths(entries.filter(|entry| entry.is_absolute())).unwrap_or_else(|_| USUAL.into())
 }
 
-/// The file of a program, by the same path; its bare name where there is none, so that starting it reports that.
+/// The file of a program, searched for in [`search_path`]. If there is none, returns the bare name; starting that
+/// reports that there is no such program.
 ///
-/// By its file a program starts without a copy of this process's page tables (`posix_spawn`): a copy takes 150 ms
-/// and more, and meanwhile no thread gets a page, the worker's included. The standard library makes that copy where
-/// it has to look for the program in a `PATH` of the program's own.
+/// Started by its file, a program needs no copy of this process's page tables (`posix_spawn`). Such a copy takes
+/// 150 ms and more, and meanwhile no thread gets a page, not even the worker's. The standard library makes it if it
+/// must search the `PATH` that the program is started with.
 pub fn file_of(name: &str) -> PathBuf {
     let is_program = |file: &PathBuf| file.is_file() && sys::may_execute(file);
     let files = env::split_paths(&search_path()).map(|entry| entry.join(name)).collect::<Vec<_>>();

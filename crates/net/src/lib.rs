@@ -5,6 +5,25 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
+impl Mac {
+    /// Reads six pairs of hexadecimal digits, between colons or hyphens.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let separator = if text.contains('-') { '-' } else { ':' };
+        let mut octets = [0; 6];
+        let mut parts = text.split(separator);
+        for octet in &mut octets {
+            let part = parts.next()?;
+            // `from_str_radix` would accept a sign.
+            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            *octet = u8::from_str_radix(part, 16).ok()?;
+        }
+        parts.next().is_none().then_some(Self(octets))
+    }
+}
+
 impl std::fmt::Display for Mac {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [a, b, c, d, e, f] = self.0;
@@ -35,7 +54,7 @@ impl VlanProtocol {
 
 /// Packets that take the kernel path behind a port, although the router could forward them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Left {
+pub struct KernelPath {
     /// IPv4.
     pub v4: bool,
     /// IPv6.

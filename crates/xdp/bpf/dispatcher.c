@@ -14,8 +14,11 @@ struct vlan {
 	__be16 protocol;
 };
 
-/* No worker runs. The program counts a packet that fails closed later, when it decides on it. */
-static __always_inline int nobody(struct packet *packet, enum pass_reason reason)
+/*
+ * Counts a packet that no worker serves, unless it fails closed: the program counts that one later,
+ * when it decides on it.
+ */
+static __always_inline int not_served(struct packet *packet, enum pass_reason reason)
 {
 	if (!fails_closed(packet))
 		packet->counts->pass[reason]++;
@@ -33,7 +36,7 @@ static __always_inline int is_served(struct packet *packet)
 	__s64 age;
 
 	if (packet->state->bypass)
-		return nobody(packet, PASS_BYPASS);
+		return not_served(packet, PASS_BYPASS);
 	if (packet->counts->alive_tick == tick)
 		return 1;
 	age = bpf_ktime_get_coarse_ns() - packet->state->heartbeat_ns;
@@ -42,7 +45,7 @@ static __always_inline int is_served(struct packet *packet)
 	 * here.
 	 */
 	if (age > STALE_NS)
-		return nobody(packet, PASS_STALE);
+		return not_served(packet, PASS_STALE);
 	packet->counts->alive_tick = tick;
 	return 1;
 }
@@ -155,7 +158,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_LINK_LOCAL);
 	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
-	if (packet->left & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
+	if (packet->kernel_path & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
 		return pass(packet, PASS_OFFLOAD);
 	if (header_len != sizeof(*ip))
 		return pass_options(packet, served);
@@ -196,7 +199,7 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_LINK_LOCAL);
 	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
-	if (packet->left & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
+	if (packet->kernel_path & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
 		return pass(packet, PASS_OFFLOAD);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
 		return pass_options(packet, served);
@@ -210,10 +213,10 @@ static __always_inline int dispatch_l3(struct packet *packet, void *data, void *
 				    __u32 l3, int served)
 {
 	if (protocol == bpf_htons(ETH_P_IP))
-		return packet->left & LINK_LEFT4 ? pass(packet, PASS_OFFLOAD) :
+		return packet->kernel_path & LINK_KERNEL4 ? pass(packet, PASS_OFFLOAD) :
 						   dispatch4(packet, data, end, l3, served);
 	if (protocol == bpf_htons(ETH_P_IPV6))
-		return packet->left & LINK_LEFT6 ? pass(packet, PASS_OFFLOAD) :
+		return packet->kernel_path & LINK_KERNEL6 ? pass(packet, PASS_OFFLOAD) :
 						   dispatch6(packet, data, end, l3, served);
 	return pass(packet, PASS_ETHERTYPE);
 }
@@ -235,7 +238,7 @@ static __always_inline int find_link(struct packet *packet, __be16 protocol, __u
 	if (!link || !(*link & LINK_EXISTS))
 		return 0;
 	packet->link = (__u16)*link;
-	packet->left = *link & ~LINK_EXISTS;
+	packet->kernel_path = *link & ~LINK_EXISTS;
 	return 1;
 }
 

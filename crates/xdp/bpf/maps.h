@@ -28,8 +28,8 @@
 /* A link that exists; its number is in the lower 16 bits. */
 #define LINK_EXISTS (1U << 31)
 /* IPv4, or IPv6, that arrives on the link takes the kernel path. */
-#define LINK_LEFT4 (1U << 30)
-#define LINK_LEFT6 (1U << 29)
+#define LINK_KERNEL4 (1U << 30)
+#define LINK_KERNEL6 (1U << 29)
 /* IPv4 fragments, or IPv6 packets with extension headers, take the kernel path. */
 #define LINK_FRAGMENTS4 (1U << 28)
 #define LINK_FRAGMENTS6 (1U << 27)

@@ -52,7 +52,7 @@ struct packet {
 	const struct state *state;
 	struct port_counts *counts;
 	__u32 link;
-	__u32 left; /* the link's flags: what takes the kernel path */
+	__u32 kernel_path; /* the link's flags: what takes the kernel path */
 };
 
 /* Passes a packet to the kernel, and counts the reason. */

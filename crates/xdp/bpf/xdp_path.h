@@ -25,7 +25,7 @@ struct {
 	__type(value, struct tally);
 } tallies SEC(".maps");
 
-/* The XDP path did not take the packet, which is unchanged. */
+/* The XDP path does not take the packet, and has not changed it. */
 #define NOT_TAKEN (-1)
 
 /*
@@ -73,7 +73,7 @@ static __always_inline void decrease_ttl(struct iphdr *ip)
 }
 
 /* A consistent copy of a flow's decision for a packet. */
-struct way {
+struct flow_copy {
 	__u64 l2[3]; /* the new Ethernet header and, in the last two bytes, `tally_tags` */
 	__u16 mtu;
 	__u8 egress_port;
@@ -97,35 +97,36 @@ static __always_inline __u32 active_generation(const struct packet *packet,
 	return sum;
 }
 
-/* Reads a flow that was found; fails if it is inactive or has changed since. */
-static __always_inline int read_way(const struct found *found, __u32 generation, struct way *way)
+/* Copies a flow that was found. Returns 0 if it is inactive or has changed since. */
+static __always_inline int copy_flow(const struct found *found, __u32 generation,
+				     struct flow_copy *copy)
 {
 	const __u64 *l2 = (const __u64 *)found->flow->l2;
 	const struct flow *head = (const struct flow *)&found->head;
 
 	if (!head->generation || head->generation != generation)
 		return 0;
-	way->l2[0] = l2[0];
-	way->l2[1] = l2[1];
-	way->l2[2] = l2[2];
-	way->mtu = head->mtu;
-	way->egress_port = head->egress_port & ~FLOW_BY_SOURCE;
+	copy->l2[0] = l2[0];
+	copy->l2[1] = l2[1];
+	copy->l2[2] = l2[2];
+	copy->mtu = head->mtu;
+	copy->egress_port = head->egress_port & ~FLOW_BY_SOURCE;
 	read_fence();
 	return read_head(found->flow) == found->head;
 }
 
 /* Stores a header whose length is a compile-time constant. */
-static __always_inline void store_header(void *data, const struct way *way, __u32 len)
+static __always_inline void store_header(void *data, const struct flow_copy *copy, __u32 len)
 {
-	const __u8 *l2 = (const __u8 *)way->l2;
+	const __u8 *l2 = (const __u8 *)copy->l2;
 
-	*(__u64 *)data = way->l2[0];
+	*(__u64 *)data = copy->l2[0];
 	if (len == 14) {
 		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
 		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
 		return;
 	}
-	*(__u64 *)(data + 8) = way->l2[1];
+	*(__u64 *)(data + 8) = copy->l2[1];
 	if (len == 18) {
 		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
 		return;
@@ -138,7 +139,8 @@ static __always_inline void store_header(void *data, const struct way *way, __u3
  * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
  * length is a compile-time constant.
  */
-static __always_inline int rewrite(struct packet *packet, const struct way *way, __u32 l2, int v4)
+static __always_inline int rewrite(struct packet *packet, const struct flow_copy *copy, __u32 l2,
+				   int v4)
 {
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
@@ -149,7 +151,7 @@ static __always_inline int rewrite(struct packet *packet, const struct way *way,
 		decrease_ttl(data + l2);
 	else
 		((struct ipv6hdr *)(data + l2))->hop_limit--;
-	store_header(data, way, l2);
+	store_header(data, copy, l2);
 	return XDP_REDIRECT;
 }
 
@@ -166,28 +168,28 @@ static __always_inline void count_flow(const struct packet *packet, struct flow 
 }
 
 /* Forwards a packet whose flow was found, if it meets all other conditions of the flow. */
-static __always_inline int go(struct packet *packet, const struct found *found,
-			      __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
+static __always_inline int forward(struct packet *packet, const struct found *found,
+				   __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
 {
 	struct port_counts *sent;
 	struct tally *tally;
-	struct way way;
-	__u32 l2, port, met;
+	struct flow_copy copy;
+	__u32 l2, port, tally_index;
 	int action;
 
-	if (!read_way(found, generation, &way))
+	if (!copy_flow(found, generation, &copy))
 		return NOT_TAKEN;
-	if (l3_len > way.mtu)
+	if (l3_len > copy.mtu)
 		return packet->state->ruled ? NOT_TAKEN : pass(packet, PASS_MTU);
-	if (way.egress_port & FLOW_TO_KERNEL) {
+	if (copy.egress_port & FLOW_TO_KERNEL) {
 		count_flow(packet, found->flow, len);
 		return pass(packet, PASS_KERNEL_FLOW);
 	}
-	met = ((const __u16 *)way.l2)[11];
-	l2 = 14 + 4 * (met & 3);
-	met >>= 2;
-	port = way.egress_port;
-	/* The path trims the bytes behind a packet; a small frame's padding may stay. */
+	tally_index = ((const __u16 *)copy.l2)[11];
+	l2 = 14 + 4 * (tally_index & 3);
+	tally_index >>= 2;
+	port = copy.egress_port;
+	/* The user path trims the bytes after a packet; a small frame's padding may stay. */
 	if (len != l3 + l3_len && len > l3 + PADDED)
 		return NOT_TAKEN;
 	if (l2 != 14 && l2 != 18 && l2 != 22)
@@ -195,17 +197,17 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 	if (bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
 		return NOT_TAKEN;
 	/*
-	 * No room before the frame, which is unchanged; the verifier would require new bounds
-	 * checks.
+	 * If there is no room before the frame, it is unchanged. It goes to user space, because the
+	 * verifier would require new bounds checks for anything else.
 	 */
 	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
 		return to_user(packet);
 	if (l2 == 14)
-		action = rewrite(packet, &way, 14, v4);
+		action = rewrite(packet, &copy, 14, v4);
 	else if (l2 == 18)
-		action = rewrite(packet, &way, 18, v4);
+		action = rewrite(packet, &copy, 18, v4);
 	else
-		action = rewrite(packet, &way, 22, v4);
+		action = rewrite(packet, &copy, 22, v4);
 	if (action != XDP_REDIRECT)
 		return action;
 	count_flow(packet, found->flow, len);
@@ -216,8 +218,8 @@ static __always_inline int go(struct packet *packet, const struct found *found,
 		sent->xdp_tx_packets++;
 		sent->xdp_tx_bytes += len - l3 + l2;
 	}
-	if (met) {
-		tally = bpf_map_lookup_elem(&tallies, &met);
+	if (tally_index) {
+		tally = bpf_map_lookup_elem(&tallies, &tally_index);
 		if (tally) {
 			tally->packets++;
 			tally->bytes += l3_len;
@@ -251,7 +253,7 @@ static __always_inline int xdp_forward4(struct packet *packet, const struct iphd
 	if (!found.flow || !checksum_is_right(ip))
 		return NOT_TAKEN;
 	generation = active_generation(packet, &found, &key.src, &key.dst, 1);
-	return go(packet, &found, generation, l3, l3_len, len, 1);
+	return forward(packet, &found, generation, l3, l3_len, len, 1);
 }
 
 /*
@@ -290,7 +292,7 @@ static __always_inline int xdp_forward6(struct packet *packet, const struct ipv6
 	if (!found.flow || !has_label(&found, ip))
 		return NOT_TAKEN;
 	generation = active_generation(packet, &found, key.src, key.dst, 0);
-	return go(packet, &found, generation, l3, l3_len, len, 0);
+	return forward(packet, &found, generation, l3, l3_len, len, 0);
 }
 
 #endif

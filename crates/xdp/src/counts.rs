@@ -1,6 +1,6 @@
 //! What the XDP program counts, byte for byte as in `bpf/maps.h`.
 
-/// Why the XDP program passed a packet to the kernel.
+/// Why the XDP program passes a packet to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum PassReason {

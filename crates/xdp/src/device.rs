@@ -6,7 +6,7 @@ use std::io;
 use super::{XdpError, XdpPort, sys};
 use tollway_linux::sys::tap;
 
-/// Whether BPF programs are attached to a device's ingress and egress, before and behind the rest
+/// Whether BPF programs are attached to a device's ingress and egress, before and after the rest
 /// of traffic control (tcx, Linux 6.6).
 ///
 /// # Errors

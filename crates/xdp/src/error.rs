@@ -12,7 +12,7 @@ pub enum XdpError {
     /// BPF needs privileges.
     #[error("the XDP program cannot be loaded without CAP_BPF and CAP_NET_ADMIN")]
     NoPrivilege,
-    /// There is no place for pins that outlive the process.
+    /// There is no BPF file system, so nothing can be pinned to outlive the process.
     #[error("there is no BPF file system at /sys/fs/bpf, and none can be mounted: {}", why(.0))]
     NoBpffs(io::Error),
     /// Others could have put something into the directory for pins.
@@ -63,7 +63,7 @@ pub enum XdpError {
     NoPort(u16),
     /// The maps have no room for so many.
     #[error(
-        "{device} does not fit: there may be {} ports with {} queues each",
+        "there is no room for {device}: the XDP program serves at most {} ports with {} queues each",
         MOST_PORTS,
         MOST_QUEUES
     )]
@@ -112,21 +112,23 @@ impl XdpError {
                                  with `chmod 700 /sys/fs/bpf`"
                 .to_owned(),
             Self::OtherProgram { device } => {
-                format!("Take it off with `ip link set dev {device} xdp off`")
+                format!("Detach it with `ip link set dev {device} xdp off`")
             }
             Self::Served { .. } => {
                 "Stop that one, or take its ports over with `tollway run --replace`".to_owned()
             }
             Self::Silent { .. } => {
-                "Let that one go on with `kill -CONT`, or end it with `kill -KILL`".to_owned()
+                "Resume that one with `kill -CONT`, or end it with `kill -KILL`".to_owned()
             }
-            Self::NotNative { .. } => "Let it run in generic mode, which is slower".to_owned(),
+            Self::NotNative { .. } => "Use generic mode, which is slower".to_owned(),
             Self::NoDevice { .. } => {
                 "Correct `device` in the configuration; `ip link` lists the interfaces".to_owned()
             }
-            Self::Verifier { .. } => "Linux 6.1 or later is needed; if this is one, it is a fault \
-                                      of Tollway, to be reported with this message"
-                .to_owned(),
+            Self::Verifier { .. } => {
+                "Use Linux 6.1 or later. If this is one, report this message as \
+                                      a defect of Tollway"
+                    .to_owned()
+            }
             Self::NoPort(_) | Self::TooMany { .. } => "Correct the configuration".to_owned(),
             Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
         }

@@ -13,33 +13,32 @@
 //!
 //! A reader that finds the same first word before and after has read consistent data.
 
+mod key;
+
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex};
 
-use tollway_dataplane::id::LinkId;
 use tollway_dataplane::wire::{eth, vlan};
 
 use super::maps::State;
 use super::page::coarse_ns;
-use super::regions::{region4, region6};
 use super::shared::Shared;
 use super::sys;
+pub use key::{Flow4Key, Flow6Key, FlowKey};
+use key::{Key, MOST_KEY};
 use tollway_linux::sync::lock;
 
 /// Slots of a bucket.
 const WAYS: usize = 16;
 /// Words of a slot that hold the flow: the decision and the counters.
 const FLOW_WORDS: usize = 6;
-/// The word for the flow label, behind those, in slots with room for it.
+/// The word for the flow label, after those, in slots with room for it.
 const LABEL_AT: usize = FLOW_WORDS;
 /// Bits of a flow label.
 const LABEL: u32 = 0xf_ffff;
-/// Words of the longest key.
-const MOST_KEY: usize = 5;
 /// Seeds of the flow hash: two for each word of the longest key.
 pub(super) const SEEDS: usize = 2 * MOST_KEY;
 /// Most bytes of a new Ethernet header: with two VLAN tags.
@@ -61,57 +60,6 @@ const TICK_SHIFT: u32 = 26;
 /// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
 /// bucket holds, some of them take the user path, instead of all in turn.
 const KEPT_TICKS: u16 = 30;
-
-/// A flow's key for the XDP program, with addresses of `BYTES` bytes; numbers are big-endian, as on
-/// the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowKey<const BYTES: usize> {
-    /// Source address.
-    pub src_be: [u8; BYTES],
-    /// Destination address.
-    pub dst_be: [u8; BYTES],
-    /// Source port; 0 for ICMP.
-    pub sport_be: [u8; 2],
-    /// Destination port; 0 for ICMP.
-    pub dport_be: [u8; 2],
-    /// TCP, UDP or ICMP.
-    pub protocol: u8,
-    /// The [`LinkId`] that its packets arrive on.
-    pub link: u16,
-}
-
-/// A flow of IPv4.
-pub type Flow4Key = FlowKey<4>;
-/// A flow of IPv6.
-pub type Flow6Key = FlowKey<16>;
-
-impl FlowKey<4> {
-    /// The key of a flow; ports are 0 for ICMP.
-    #[must_use]
-    pub fn new(link: LinkId, protocol: u8, src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> Self {
-        Self::from_octets(link, protocol, (src.0.octets(), src.1), (dst.0.octets(), dst.1))
-    }
-}
-
-impl FlowKey<16> {
-    /// The key of a flow; ports are 0 for ICMPv6.
-    #[must_use]
-    pub fn new(link: LinkId, protocol: u8, src: (Ipv6Addr, u16), dst: (Ipv6Addr, u16)) -> Self {
-        Self::from_octets(link, protocol, (src.0.octets(), src.1), (dst.0.octets(), dst.1))
-    }
-}
-
-impl<const BYTES: usize> FlowKey<BYTES> {
-    fn from_octets(
-        link: LinkId,
-        protocol: u8,
-        (src_be, sport): ([u8; BYTES], u16),
-        (dst_be, dport): ([u8; BYTES], u16),
-    ) -> Self {
-        let (sport_be, dport_be) = (sport.to_be_bytes(), dport.to_be_bytes());
-        Self { src_be, dst_be, sport_be, dport_be, protocol, link: link.0 }
-    }
-}
 
 /// What the XDP path does with a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,71 +88,6 @@ pub struct Flow {
     pub bytes: u64,
     /// The only flow label that the flow accepts (IPv6); `None` for any label.
     pub label: Option<u32>,
-}
-
-/// The key of a flow, as words.
-trait Key: Copy {
-    /// Words of the key.
-    const WORDS: usize;
-    /// Words of a slot, rounded up to cache lines.
-    const STRIDE: usize = (Self::WORDS + FLOW_WORDS).next_multiple_of(8);
-
-    fn words(self) -> [u64; MOST_KEY];
-    fn of(words: [u64; MOST_KEY]) -> Self;
-    /// The generation under which a flow with this key is active.
-    fn installed(&self, state: &State, by_source: bool) -> u32;
-}
-
-impl<const BYTES: usize> Key for FlowKey<BYTES> {
-    const WORDS: usize = (2 * BYTES + 8) / 8;
-
-    fn words(self) -> [u64; MOST_KEY] {
-        let Self { src_be, dst_be, sport_be: [a, b], dport_be: [c, d], protocol, link } = self;
-        let [e, f] = link.to_ne_bytes();
-        let mut bytes = [0; MOST_KEY * 8];
-        bytes[..BYTES].copy_from_slice(&src_be);
-        bytes[BYTES..2 * BYTES].copy_from_slice(&dst_be);
-        bytes[2 * BYTES..][..8].copy_from_slice(&[a, b, c, d, protocol, 0, e, f]);
-        let (words, _) = bytes.as_chunks::<8>();
-        std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
-    }
-
-    fn of(words: [u64; MOST_KEY]) -> Self {
-        let mut bytes = [0; MOST_KEY * 8];
-        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.to_ne_bytes();
-        }
-        let (mut src_be, mut dst_be, mut rest) = ([0; BYTES], [0; BYTES], [0; 8]);
-        src_be.copy_from_slice(&bytes[..BYTES]);
-        dst_be.copy_from_slice(&bytes[BYTES..2 * BYTES]);
-        rest.copy_from_slice(&bytes[2 * BYTES..][..8]);
-        let [a, b, c, d, protocol, _, e, f] = rest;
-        let link = u16::from_ne_bytes([e, f]);
-        Self { src_be, dst_be, sport_be: [a, b], dport_be: [c, d], protocol, link }
-    }
-
-    fn installed(&self, state: &State, by_source: bool) -> u32 {
-        self.generation(state, by_source)
-    }
-}
-
-impl<const BYTES: usize> FlowKey<BYTES> {
-    /// The generation under which a flow with this key is active ([`Flow::generation`]).
-    #[must_use]
-    pub fn generation(&self, state: &State, by_source: bool) -> u32 {
-        let of = |address| state.region_generation(region(address));
-        let sum = state.generation().wrapping_add(of(self.dst_be));
-        if by_source { sum.wrapping_add(of(self.src_be)) } else { sum }
-    }
-}
-
-/// The region of an address of either family.
-fn region<const BYTES: usize>(address_be: [u8; BYTES]) -> u32 {
-    match address_be.as_slice() {
-        [a, b, _, _] => region4(u16::from_be_bytes([*a, *b])),
-        [a, b, c, d, ..] => region6(u32::from_be_bytes([*a, *b, *c, *d])),
-        _ => 0,
-    }
 }
 
 impl Flow {

@@ -3,7 +3,7 @@
 //! The program sends packets to the user path, repeats that path's decisions in the XDP path, and
 //! passes the rest to the kernel.
 //!
-//! The program (`bpf/dispatcher.c`) passes these to the kernel, by
+//! The program (`bpf/dispatcher.c`) passes these to the kernel, and counts them by
 //! [`PassReason`](counts::PassReason):
 //!
 //! - everything, while no heartbeat arrives in [`State`] or its bypass is set
@@ -13,17 +13,17 @@
 //! - VLANs that are not configured
 //! - malformed headers
 //! - the router's own addresses, and addresses that are not routed
-//! - options, and a TTL that ends here
+//! - packets with options, and packets whose TTL expires here
 //! - checksums that a sender left to a network card (`bpf/checksum.h`), on devices whose senders can
 //!   leave them
 //!
 //! The rest goes to the socket of its queue, if there is one.
 //!
 //! A packet of a flow in [`FlowMaps`] with an active generation leaves by the flow's device. Its
-//! checksum must be right, it must fit the MTU, it must not be a fragment, and its TTL must not end
+//! checksum must be right, it must fit the MTU, it must not be a fragment, and its TTL must not expire
 //! here. The XDP path never drops.
 //!
-//! Limits: XDP cannot see a tag that the device removed before. So devices with VLAN links need
+//! Limits: XDP cannot see a tag that the device removes before it. So devices with VLAN links need
 //! `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. [`refusals`] counts
 //! redirected frames that a driver drops; on a kernel without BTF, only that device's statistics
 //! count them.
@@ -71,5 +71,5 @@ pub use programs::{Action, Program, XdpPrograms};
 pub use refusals::Refusals;
 
 #[cfg(test)]
-#[path = "../../../dataplane/src/testkit/mod.rs"]
+#[path = "../../dataplane/src/testkit/mod.rs"]
 mod testkit;

@@ -1,7 +1,7 @@
 //! Lists the BPF programs that netfilter calls, by an iterator over links (`bpf/links.c`).
 //!
-//! The iterator is loaded only if the kernel has a link to netfilter at all: loading it means to parse the types
-//! of the whole kernel, which takes longer than all else that `tollway check` does.
+//! This module loads the iterator only if the kernel has any link to netfilter. To load it, it must parse the types
+//! of the whole kernel, which takes longer than everything else that `tollway check` does.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use aya::{Btf, Ebpf, include_bytes_aligned};
 
 static LINKS: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/links.o"));
 
-/// Why the kernel does not list them.
+/// Why the kernel does not list the programs.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The name of such links among the kernel's types.
@@ -31,7 +31,7 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// BPF programs; `None` if this kernel does not describe its structures.
 ///
 /// # Errors
-/// The kernel does not permit this process to list them.
+/// If the kernel does not permit this process to list them.
 pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if loaded.is_none() {
@@ -55,14 +55,14 @@ pub fn netfilter_hooks() -> io::Result<Option<Vec<(u32, u32)>>> {
     Ok(Some(here.map(|record| (word(record, 0), word(record, 4))).collect()))
 }
 
-/// Links up to which [`has_no_link`] looks at each. A router looks 20 times a second, and each link takes several
-/// system calls; with more links, loading the iterator once costs less than these looks do.
+/// The most links that [`has_no_link`] looks at one by one. A router looks 20 times a second, and each link takes
+/// several system calls. With more links, it costs less to load the iterator once.
 const MOST_LINKS: usize = 16;
 
 /// Whether the kernel certainly has no link to netfilter, in no namespace.
 fn has_no_link() -> bool {
     let mut links = loaded_links();
-    // A link that ended meanwhile is an error, too; then the iterator decides.
+    // A link that ends meanwhile is an error, too. Then the iterator decides.
     let is_other = |link: Result<LinkInfo, LinkError>| {
         link.is_ok_and(|link| link.link_type().is_ok_and(|kind| kind != LinkType::Netfilter))
     };
@@ -71,14 +71,15 @@ fn has_no_link() -> bool {
 
 fn load() -> Result<Ebpf, Failure> {
     let mut ebpf = Ebpf::load(LINKS)?;
-    let program: &mut Iter = ebpf.program_mut("links").ok_or("the iterator is lost")?.try_into()?;
+    let program: &mut Iter =
+        ebpf.program_mut("links").ok_or("the BPF object has no program `links`")?.try_into()?;
     program.load("bpf_link", &Btf::from_sys_fs()?)?;
     Ok(ebpf)
 }
 
 /// All output of the iterator.
 fn read(ebpf: &mut Ebpf) -> Result<Vec<u8>, Failure> {
-    let program = ebpf.program_mut("links").ok_or("the iterator is lost")?;
+    let program = ebpf.program_mut("links").ok_or("the BPF object has no program `links`")?;
     let program: &mut Iter = program.try_into()?;
     let link = program.attach()?;
     let mut file = program.take_link(link)?.into_file()?;

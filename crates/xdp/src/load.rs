@@ -139,8 +139,8 @@ impl Maps {
             [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
-                "nobody notices what devices refuse of the XDP path's frames, so what leaves by devices with \
-                 zero-copy keeps out of it: {error}"
+                "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
+                 with zero-copy take the user path: {error}"
             );
         });
         Ok(Self {

@@ -1,11 +1,11 @@
-//! Objects of compiled BPF.
+//! Finds programs in a compiled BPF object.
 
 use aya::Ebpf;
 
-/// A program of an object, by its name.
+/// Finds a program of an object by its name.
 ///
 /// # Errors
-/// There is none, or it is of another kind.
+/// If the object has no program of that name, or the program is not of type `P`.
 pub(super) fn program<'a, P>(
     object: &'a mut Ebpf,
     name: &str,

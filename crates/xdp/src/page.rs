@@ -32,11 +32,11 @@ fn own_coarse_ns() -> u64 {
 }
 
 /// The only element of the map `state`, shared with the XDP program.
-pub(super) struct Page(Shared<Words>);
+pub(super) struct Page(Shared<XdpState>);
 
 /// `struct state` of bpf/maps.h.
 #[repr(C)]
-struct Words {
+struct XdpState {
     heartbeat_ns: AtomicU64,
     bypass: AtomicU32,
     generation: AtomicU32,
@@ -47,7 +47,7 @@ struct Words {
 }
 
 // SAFETY: all fields are atomics.
-unsafe impl Atomics for Words {}
+unsafe impl Atomics for XdpState {}
 
 impl Page {
     /// Maps the memory of the map.
@@ -55,12 +55,12 @@ impl Page {
         Shared::map(map, 1).map(Self)
     }
 
-    fn words(&self) -> &Words {
+    fn state(&self) -> &XdpState {
         &self.0[0]
     }
 
     pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
-        let heartbeat_ns = &self.words().heartbeat_ns;
+        let heartbeat_ns = &self.state().heartbeat_ns;
         // The coarse clock advances by ticks. Skip the store if nothing changed, for the XDP
         // program reads this cache line for each packet. A heartbeat orders no other data.
         if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
@@ -70,7 +70,7 @@ impl Page {
 
     /// Sets or clears bits of the bypass, which is active while any is set.
     pub(super) fn set_bypass(&self, bits: u32, on: bool) {
-        let bypass = &self.words().bypass;
+        let bypass = &self.state().bypass;
         if on {
             bypass.fetch_or(bits, Ordering::AcqRel);
         } else {
@@ -80,17 +80,17 @@ impl Page {
 
     /// Sets the flags of bpf/maps.h for a firewall that filters every forwarded packet.
     pub(super) fn set_ruled(&self, ruled: u32) {
-        self.words().ruled.store(ruled, Ordering::Release);
+        self.state().ruled.store(ruled, Ordering::Release);
     }
 
     pub(super) fn ruled(&self) -> u32 {
-        self.words().ruled.load(Ordering::Acquire)
+        self.state().ruled.load(Ordering::Acquire)
     }
 
     /// Sets for each family whether a port is crowded.
     pub(super) fn set_crowded(&self, port: PortId, (v4, v6): (bool, bool)) {
         let Some(bit) = 1_u64.checked_shl(port.0.into()) else { return };
-        for (word, is_crowded) in [(&self.words().crowded4, v4), (&self.words().crowded6, v6)] {
+        for (word, is_crowded) in [(&self.state().crowded4, v4), (&self.state().crowded6, v6)] {
             if is_crowded {
                 word.fetch_or(bit, Ordering::Relaxed);
             } else {
@@ -101,7 +101,7 @@ impl Page {
 
     /// Whether any of these bits of the bypass is set.
     pub(super) fn bypass(&self, bits: u32) -> bool {
-        self.words().bypass.load(Ordering::Acquire) & bits != 0
+        self.state().bypass.load(Ordering::Acquire) & bits != 0
     }
 
     /// Whether the last heartbeat is at most `limit_ns` old.
@@ -111,23 +111,23 @@ impl Page {
     }
 
     pub(super) fn last_heartbeat_ns(&self) -> u64 {
-        self.words().heartbeat_ns.load(Ordering::Relaxed)
+        self.state().heartbeat_ns.load(Ordering::Relaxed)
     }
 
     pub(super) fn generation(&self) -> u32 {
-        self.words().generation.load(Ordering::Acquire)
+        self.state().generation.load(Ordering::Acquire)
     }
 
     pub(super) fn region_changes(&self) -> u32 {
-        self.words().region_changes.load(Ordering::Acquire)
+        self.state().region_changes.load(Ordering::Acquire)
     }
 
     pub(super) fn count_region_change(&self) {
-        self.words().region_changes.fetch_add(1, Ordering::AcqRel);
+        self.state().region_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn bump_generation(&self) -> u32 {
-        let generation = &self.words().generation;
+        let generation = &self.state().generation;
         match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
             // Generation 0 means no flow, so skip it.
             0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),

@@ -3,12 +3,12 @@
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::features::strips_tags;
-use tollway_net::{Left, Mac, VlanProtocol};
+use tollway_net::{KernelPath, Mac, VlanProtocol};
 
 /// Flags of bpf/maps.h.
 const LINK_EXISTS: u32 = 1 << 31;
-const LINK_LEFT4: u32 = 1 << 30;
-const LINK_LEFT6: u32 = 1 << 29;
+const LINK_KERNEL4: u32 = 1 << 30;
+const LINK_KERNEL6: u32 = 1 << 29;
 const LINK_FRAGMENTS4: u32 = 1 << 28;
 const LINK_FRAGMENTS6: u32 = 1 << 27;
 
@@ -21,7 +21,7 @@ pub struct XdpPort {
     pub device: String,
     /// The device's ifindex.
     pub ifindex: u32,
-    /// The port's Ethernet address, to which packets to be routed are sent.
+    /// The port's Ethernet address, which is the destination of packets to route.
     pub mac: Mac,
     /// The number of its receive queues, at most [`MOST_QUEUES`].
     pub queues: u32,
@@ -37,17 +37,18 @@ pub struct XdpLink {
     /// Its number in the router's tables.
     pub link: LinkId,
     /// The link's traffic that takes the kernel path.
-    pub left: Left,
+    pub kernel_path: KernelPath,
 }
 
 impl XdpLink {
     /// Its value in the map `links`.
     pub(super) fn value(&self) -> u32 {
-        let flag = |is_left: bool, flag| if is_left { flag } else { 0 };
-        let left = flag(self.left.v4, LINK_LEFT4) | flag(self.left.v6, LINK_LEFT6);
-        let fragments = flag(self.left.fragments4, LINK_FRAGMENTS4)
-            | flag(self.left.fragments6, LINK_FRAGMENTS6);
-        LINK_EXISTS | left | fragments | u32::from(self.link.0)
+        let flag = |is_on: bool, flag| if is_on { flag } else { 0 };
+        let families =
+            flag(self.kernel_path.v4, LINK_KERNEL4) | flag(self.kernel_path.v6, LINK_KERNEL6);
+        let fragments = flag(self.kernel_path.fragments4, LINK_FRAGMENTS4)
+            | flag(self.kernel_path.fragments6, LINK_FRAGMENTS6);
+        LINK_EXISTS | families | fragments | u32::from(self.link.0)
     }
 }
 
@@ -62,7 +63,7 @@ pub(super) fn has_room(port: &XdpPort) -> bool {
 }
 
 /// The slot of a link in the map `links`.
-pub(super) fn slot(port: PortId, link: &XdpLink) -> u32 {
+pub(super) fn link_slot(port: PortId, link: &XdpLink) -> u32 {
     let (kind, vid) = match link.tag {
         None => (0, 0),
         Some((VlanProtocol::Dot1q, vid)) => (0, vid.get()),
@@ -77,13 +78,13 @@ pub(super) fn socket_slot(port: PortId, queue: u32) -> u32 {
 }
 
 /// A note for the user about a device with VLAN links.
-pub(super) fn note(port: &XdpPort) -> Option<String> {
+pub(super) fn vlan_note(port: &XdpPort) -> Option<String> {
     let device = &port.device;
     let has_tags = port.links.iter().any(|link| link.tag.is_some());
     (has_tags && strips_tags(device).unwrap_or(false)).then(|| {
         format!(
-            "{device} may take VLAN tags off before XDP sees them, and their frames are then taken \
-             for untagged ones; run `ethtool -K {device} rxvlan off rx-vlan-stag-hw-parse off`, for a veth \
+            "{device} may remove VLAN tags before XDP sees the frames, which then count as untagged; \
+             run `ethtool -K {device} rxvlan off rx-vlan-stag-hw-parse off`, for a veth \
              also `ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off` at its peer"
         )
     })

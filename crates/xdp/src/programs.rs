@@ -13,7 +13,7 @@ use crate::error::XdpError;
 use crate::flows::FlowMaps;
 use crate::load::Maps;
 use crate::maps::{CountMap, State};
-use crate::port::{MOST_QUEUES, XdpPort, note, slot, socket_slot};
+use crate::port::{MOST_QUEUES, XdpPort, link_slot, socket_slot, vlan_note};
 use crate::{Mode, Options, Refusals, pin, sys};
 
 /// The program's verdict on a frame.
@@ -59,8 +59,8 @@ pub struct XdpPrograms {
     options: Options,
     ports: BTreeMap<PortId, LoadedPort>,
     locals: BTreeSet<IpAddr>,
-    /// Whether the devices keep their programs when this is dropped.
-    leaves: bool,
+    /// Whether the programs stay attached when this is dropped.
+    keeps_attached: bool,
 }
 
 /// A port and the objects created for it.
@@ -81,7 +81,7 @@ impl XdpPrograms {
         pin::sweep()?;
         let maps = Maps::make(options)?;
         let own = |map: &OwnedFd| {
-            map.try_clone().map_err(XdpError::system("a map", "keeping its descriptor"))
+            map.try_clone().map_err(XdpError::system("a map", "duplicating its descriptor"))
         };
         let state = State::map(&maps.state, &maps.regions);
         let state = state.map_err(XdpError::system("state", "mapping"))?;
@@ -94,7 +94,7 @@ impl XdpPrograms {
             options: *options,
             ports: BTreeMap::new(),
             locals: BTreeSet::new(),
-            leaves: false,
+            keeps_attached: false,
             maps,
         };
         ports.iter().try_for_each(|port| programs.set_port(port.clone()))?;
@@ -139,28 +139,29 @@ impl XdpPrograms {
     /// Updates the maps from a port's old entries to its new ones.
     fn enter(&self, port: &XdpPort, old: Option<&XdpPort>) -> Result<(), XdpError> {
         let failed = |action| XdpError::system(&port.device, action);
-        let wanted: BTreeSet<u32> = port.links.iter().map(|link| slot(port.port, link)).collect();
+        let wanted: BTreeSet<u32> =
+            port.links.iter().map(|link| link_slot(port.port, link)).collect();
         for link in old.iter().flat_map(|old| &old.links) {
-            let slot = slot(port.port, link);
+            let slot = link_slot(port.port, link);
             if !wanted.contains(&slot) {
                 sys::update(self.maps.links.as_fd(), &slot, &0_u32)
-                    .map_err(failed("taking a link out"))?;
+                    .map_err(failed("removing a link"))?;
             }
         }
         for link in &port.links {
-            sys::update(self.maps.links.as_fd(), &slot(port.port, link), &link.value())
-                .map_err(failed("entering a link"))?;
+            sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &link.value())
+                .map_err(failed("adding a link"))?;
         }
         if let Some(refused) = &self.maps.refused {
-            refused.enter(port).map_err(failed("noting its device"))?;
+            refused.enter(port).map_err(failed("adding it to the devices to watch"))?;
         }
         // `struct bpf_devmap_val`: the device, and no program to run there.
-        let way_out = [port.ifindex, 0];
-        sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &way_out).map_err(|error| {
+        let egress = [port.ifindex, 0];
+        sys::update(self.maps.egress.as_fd(), &u32::from(port.port.0), &egress).map_err(|error| {
             match error.kind() {
                 // The map reports a missing device with this error.
                 io::ErrorKind::InvalidInput => XdpError::NoDevice { device: port.device.clone() },
-                _ => failed("entering it as a way out")(error),
+                _ => failed("adding it as an egress device")(error),
             }
         })
     }
@@ -169,13 +170,13 @@ impl XdpPrograms {
     fn forget(&self, loaded_port: LoadedPort) {
         let port = &loaded_port.port;
         for link in &port.links {
-            let _ = sys::update(self.maps.links.as_fd(), &slot(port.port, link), &0_u32);
+            let _ = sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &0_u32);
         }
         let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
         if let Some(refused) = &self.maps.refused {
             refused.forget(port);
         }
-        if let Some(attachment) = loaded_port.attachment.filter(|_| !self.leaves) {
+        if let Some(attachment) = loaded_port.attachment.filter(|_| !self.keeps_attached) {
             attachment.end(self.maps.state.as_fd());
         }
     }
@@ -251,7 +252,7 @@ impl XdpPrograms {
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
         attachment.xdp_path = xdp_path;
-        attached.note = note(port);
+        attached.note = vlan_note(port);
         Ok((attachment, attached))
     }
 
@@ -292,7 +293,7 @@ impl XdpPrograms {
         }
         let socket = socket.as_raw_fd() as u32;
         sys::update(self.maps.xsks.as_fd(), &socket_slot(port, queue), &socket)
-            .map_err(XdpError::system(device, "giving a socket its queue"))
+            .map_err(XdpError::system(device, "assigning a queue to a socket"))
     }
 
     /// Returns the packets of a queue to the kernel.
@@ -302,7 +303,7 @@ impl XdpPrograms {
     pub fn clear_socket(&self, port: PortId, queue: u32) -> Result<(), XdpError> {
         let device = &self.loaded_port(port)?.port.device;
         let cleared = sys::delete(self.maps.xsks.as_fd(), &socket_slot(port, queue));
-        cleared.map(|_| ()).map_err(XdpError::system(device, "taking a socket from its queue"))
+        cleared.map(|_| ()).map_err(XdpError::system(device, "removing a socket from its queue"))
     }
 
     /// Sets the router's own addresses, including the broadcast addresses of its links; empties the
@@ -315,7 +316,7 @@ impl XdpPrograms {
         if wanted == self.locals {
             return Ok(());
         }
-        let failed = || XdpError::system("the router", "entering its addresses");
+        let failed = || XdpError::system("the router", "adding its addresses");
         for address in wanted.difference(&self.locals) {
             match address {
                 IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), &1_u32),
@@ -345,7 +346,7 @@ impl XdpPrograms {
         let loaded_port = self.ports.get_mut(&port).ok_or(XdpError::NoPort(port.0))?;
         let (tap, file) = make_tap(&loaded_port.port, mtu)?;
         let attachment = loaded_port.attachment.as_mut();
-        // The overhead for generic XDP is small where it is not needed.
+        // Without an attachment, use the mode that always works; its overhead is small.
         let mode = attachment.as_ref().map_or(Mode::Generic, |attachment| attachment.mode);
         let mut object = match attachment.and_then(|attachment| attachment.object.take()) {
             Some(object) => object,
@@ -391,16 +392,16 @@ impl XdpPrograms {
 
     /// Keeps the programs on the devices from now on. They pass everything to the kernel until
     /// another Tollway takes them over.
-    pub fn leave(&mut self) {
+    pub fn keep_attached(&mut self) {
         self.state.set_bypass(true);
-        self.leaves = true;
+        self.keeps_attached = true;
     }
 }
 
 impl Drop for XdpPrograms {
     fn drop(&mut self) {
         self.state.set_bypass(true);
-        if self.leaves {
+        if self.keeps_attached {
             return;
         }
         for loaded_port in std::mem::take(&mut self.ports).into_values() {

@@ -126,7 +126,7 @@ impl Refusals {
         let send = |probing: &Arc<Probing>| probing.prober.send(target, probing.bare.load(Acquire));
         let sent = self.probing.as_ref().map(send);
         if let Some(Err(error)) = &sent {
-            tracing::debug!("port {} cannot be probed: {error}", target.port.0);
+            tracing::debug!("cannot probe port {}: {error}", target.port.0);
         }
         if let Some(cause) = self.word(target.port.0.into(), CAUSE) {
             // If the device refused the probe, the program has already replaced the cause.
@@ -192,7 +192,7 @@ impl Refusals {
 
     /// Stops the program's check of sent frames if no port needs it any more; to be called
     /// regularly.
-    pub fn settle(&self) {
+    pub fn end_idle_check(&self) {
         let waits = |port| self.word(port, SINCE_NS).is_some_and(|since| since.load(SeqCst) != 0);
         let any_waits = || (0..MOST_PORTS).any(waits);
         if !any_waits()
@@ -317,7 +317,7 @@ impl Program {
         let map = |name| sys::pinned(&names.path(name));
         let map = |name| map(name).map_err(XdpError::system(name, "opening the map"));
         let prober = Prober::load(loader).inspect_err(|error| {
-            tracing::debug!("devices cannot be probed: {error}");
+            tracing::debug!("cannot probe devices: {error}");
         });
         let refusals = Refusals::map(map("refusals")?.as_fd(), prober.ok());
         let refusals = refusals.map_err(XdpError::system("refusals", "mapping"))?;

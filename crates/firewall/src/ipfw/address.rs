@@ -10,7 +10,7 @@ use crate::mistake::{SpannedFault, quoted, wrong};
 /// The most addresses in one `{...}` list.
 const MOST_IN_LIST: usize = 4096;
 
-/// Rejects `not any`: FreeBSD treats it as `any`, which nobody can intend.
+/// Rejects `not any`: FreeBSD treats it as `any`, which is not what the user means.
 pub(super) fn reject_not_any<T>(word: &Word) -> Result<T, SpannedFault> {
     wrong(&word.span, format!("not {} matches no packet", word.text), "remove not, or the rule")
 }

@@ -1,8 +1,8 @@
 //! Turns tests into matches, for one pass of the list over a packet.
 //!
 //! A test of ipfw holds or not, and `not` inverts it. A match of the intermediate form holds neither way if
-//! the packet lacks the field. So this module writes each test as alternatives, and its inverse too: "not
-//! port 80" becomes a protocol without ports, or a later fragment, or another port.
+//! the packet lacks the field. So this module writes each test, and its inverse, as alternatives: "not port
+//! 80" becomes a protocol without ports, or a later fragment, or another port.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What FreeBSD does without a rule: it denies packets with truncated headers before any rule, and answers
-//! only packets that may be answered (`ipfw_chk`, `send_reject`).
+//! What FreeBSD does without a rule (`ipfw_chk`, `send_reject`): it denies packets with truncated headers
+//! before any rule, and answers only packets that may be answered.
 
 use tollway_dataplane::wire::l4;
 

@@ -1,8 +1,8 @@
 //! ipfw: reads FreeBSD's rule files (ipfw(8)) into the intermediate form.
 //!
-//! A file is one of these: the argument of `ipfw FILE`, a script of `ipfw add ...` lines without variables,
-//! or the output of `ipfw list` or `ipfw show`. Rules mean what `ipfw_chk` does with them
-//! (`sys/netpfil/ipfw/ip_fw2.c`, FreeBSD 13 and later).
+//! A file is the argument of `ipfw FILE`, a script of `ipfw add ...` lines without variables, or the output
+//! of `ipfw list` or `ipfw show`. Rules mean what `ipfw_chk` does with them (`sys/netpfil/ipfw/ip_fw2.c`,
+//! FreeBSD 13 and later).
 //!
 //! - Each packet passes the list twice: when received (`in`, hook prerouting, before the route lookup) and
 //!   before it is sent (`out`, hook forward). If the file has rules about layer 2 (`layer2`, `mac`,

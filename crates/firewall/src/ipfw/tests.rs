@@ -8,7 +8,7 @@ use super::read;
 use crate::ir::{Action, Hook, Reject, Ruleset, Step};
 use crate::mistake::report;
 use crate::program;
-use crate::testkit::eval::{self, Fate, Packet};
+use crate::testkit::eval::{self, Packet, RuleVerdict};
 use crate::testkit::link;
 use etherparse::{IpFragOffset, PacketBuilder};
 use tollway_dataplane::epoch::Epochs;
@@ -32,12 +32,12 @@ fn good(text: &str) -> Ruleset {
     rules
 }
 
-/// The fate of a packet in both passes.
-fn fate(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> Fate {
+/// The verdict of a packet in both passes.
+fn verdict(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> RuleVerdict {
     counted(rules, frame, input, output).0
 }
 
-fn counted(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> (Fate, eval::State) {
+fn counted(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> (RuleVerdict, eval::State) {
     let (input, output) = (link(input), link(output));
     let mut state = eval::State::new(rules);
     let mut packet = Packet::new(frame, 14, &input);
@@ -45,12 +45,12 @@ fn counted(rules: &Ruleset, frame: &[u8], input: &str, output: &str) -> (Fate, e
         if hook == Hook::Forward {
             packet.output = Some(&output);
         }
-        let fate = eval::run(rules, &mut state, hook, &mut packet, 0);
-        if fate != Fate::Accept {
-            return (fate, state);
+        let verdict = eval::run(rules, &mut state, hook, &mut packet, 0);
+        if verdict != RuleVerdict::Accept {
+            return (verdict, state);
         }
     }
-    (Fate::Accept, state)
+    (RuleVerdict::Accept, state)
 }
 
 /// TCP from one address to another, with SYN unless there is ACK.
@@ -104,58 +104,73 @@ fn the_corpus_is_read_and_compiles() {
 fn client() {
     let rules = corpus("client");
     let inside = [192, 168, 4, 17];
-    let fate_of = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
-    assert_eq!(fate_of(&tcp(A, inside, 25, false)), Fate::Accept);
-    assert_eq!(fate_of(&tcp(A, inside, 22, false)), Fate::Drop);
-    assert_eq!(fate_of(&tcp(A, inside, 22, true)), Fate::Accept);
-    assert_eq!(fate_of(&tcp(inside, A, 22, false)), Fate::Accept);
-    assert_eq!(fate_of(&udp(A, 53, inside, 4000)), Fate::Accept);
-    assert_eq!(fate_of(&udp(A, 54, inside, 53)), Fate::Drop);
-    assert_eq!(fate_of(&fragment(udp(A, 54, inside, 53), 3)), Fate::Accept);
+    let verdict_of = |frame: &[u8]| verdict(&rules, frame, "wan0", "lan0");
+    assert_eq!(verdict_of(&tcp(A, inside, 25, false)), RuleVerdict::Accept);
+    assert_eq!(verdict_of(&tcp(A, inside, 22, false)), RuleVerdict::Drop);
+    assert_eq!(verdict_of(&tcp(A, inside, 22, true)), RuleVerdict::Accept);
+    assert_eq!(verdict_of(&tcp(inside, A, 22, false)), RuleVerdict::Accept);
+    assert_eq!(verdict_of(&udp(A, 53, inside, 4000)), RuleVerdict::Accept);
+    assert_eq!(verdict_of(&udp(A, 54, inside, 53)), RuleVerdict::Drop);
+    assert_eq!(verdict_of(&fragment(udp(A, 54, inside, 53), 3)), RuleVerdict::Accept);
 }
 
 #[test]
 fn simple() {
     let rules = corpus("simple");
-    let inbound = |frame: &[u8]| fate(&rules, frame, "wan0", "lan0");
-    assert_eq!(inbound(&tcp(A, B, 80, false)), Fate::Accept);
-    assert_eq!(inbound(&tcp(A, B, 22, false)), Fate::Drop);
-    assert_eq!(inbound(&tcp(A, B, 22, true)), Fate::Accept);
-    assert_eq!(inbound(&tcp([192, 0, 2, 9], B, 80, false)), Fate::Drop, "spoofed");
-    assert_eq!(inbound(&tcp([10, 1, 1, 1], B, 80, false)), Fate::Drop, "private");
-    assert_eq!(inbound(&tcp([241, 1, 1, 1], B, 80, false)), Fate::Drop, "reserved");
-    let outbound = |frame: &[u8]| fate(&rules, frame, "lan0", "wan0");
-    assert_eq!(outbound(&tcp(B, A, 22, false)), Fate::Accept);
-    assert_eq!(outbound(&tcp(B, [10, 9, 9, 9], 22, false)), Fate::Drop, "a private destination");
-    assert_eq!(outbound(&udp(B, 999, A, 53)), Fate::Accept);
-    assert_eq!(outbound(&udp(B, 999, A, 54)), Fate::Drop);
+    let inbound = |frame: &[u8]| verdict(&rules, frame, "wan0", "lan0");
+    assert_eq!(inbound(&tcp(A, B, 80, false)), RuleVerdict::Accept);
+    assert_eq!(inbound(&tcp(A, B, 22, false)), RuleVerdict::Drop);
+    assert_eq!(inbound(&tcp(A, B, 22, true)), RuleVerdict::Accept);
+    assert_eq!(inbound(&tcp([192, 0, 2, 9], B, 80, false)), RuleVerdict::Drop, "spoofed");
+    assert_eq!(inbound(&tcp([10, 1, 1, 1], B, 80, false)), RuleVerdict::Drop, "private");
+    assert_eq!(inbound(&tcp([241, 1, 1, 1], B, 80, false)), RuleVerdict::Drop, "reserved");
+    let outbound = |frame: &[u8]| verdict(&rules, frame, "lan0", "wan0");
+    assert_eq!(outbound(&tcp(B, A, 22, false)), RuleVerdict::Accept);
+    assert_eq!(
+        outbound(&tcp(B, [10, 9, 9, 9], 22, false)),
+        RuleVerdict::Drop,
+        "a private destination"
+    );
+    assert_eq!(outbound(&udp(B, 999, A, 53)), RuleVerdict::Accept);
+    assert_eq!(outbound(&udp(B, 999, A, 54)), RuleVerdict::Drop);
 }
 
 #[test]
 fn campus() {
     let rules = corpus("campus");
-    let inbound = |frame: &[u8]| fate(&rules, frame, "wan3", "dorm0");
+    let inbound = |frame: &[u8]| verdict(&rules, frame, "wan3", "dorm0");
     let server = [198, 51, 100, 80];
     let other = [198, 51, 100, 70];
     let low = [198, 51, 100, 7];
-    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 443, false)), Fate::Accept);
-    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 22, false)), Fate::Drop);
-    assert_eq!(inbound(&tcp([8, 8, 8, 8], other, 6001, false)), Fate::Reject(Reject::TcpReset));
-    assert_eq!(inbound(&tcp([8, 8, 8, 8], other, 6001, true)), Fate::Accept, "the longest prefix");
-    assert_eq!(inbound(&tcp([8, 8, 8, 8], low, 6001, true)), Fate::Drop, "value 1");
-    assert_eq!(inbound(&tcp(low, server, 80, false)), Fate::Reject(Reject::Icmp(13)));
-    assert_eq!(inbound(&tcp([10, 8, 8, 8], server, 80, false)), Fate::Drop, "by the called rules");
-    let net = 0x2001_0db8_0051_u128 << 80;
-    assert_eq!(inbound(&udp6(7, net | 9, 53)), Fate::Accept);
-    let outbound = |frame: &[u8]| fate(&rules, frame, "dorm1", "wan0");
-    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 80, false)), Fate::Accept);
-    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 25, false)), Fate::Drop);
-    assert_eq!(outbound(&udp6(net | 9, 7, 80)), Fate::Accept);
-    assert_eq!(outbound(&udp6(net | 9, 7, 53)), Fate::Drop, "not that server, in IPv6 too");
-    assert_eq!(outbound(&udp(low, 4000, [198, 51, 100, 53], 53)), Fate::Accept);
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 443, false)), RuleVerdict::Accept);
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], server, 22, false)), RuleVerdict::Drop);
     assert_eq!(
-        fate(&rules, &tcp(low, server, 80, false), "lab0", "wan0"),
-        Fate::Reject(Reject::Icmp(1))
+        inbound(&tcp([8, 8, 8, 8], other, 6001, false)),
+        RuleVerdict::Reject(Reject::TcpReset)
+    );
+    assert_eq!(
+        inbound(&tcp([8, 8, 8, 8], other, 6001, true)),
+        RuleVerdict::Accept,
+        "the longest prefix"
+    );
+    assert_eq!(inbound(&tcp([8, 8, 8, 8], low, 6001, true)), RuleVerdict::Drop, "value 1");
+    assert_eq!(inbound(&tcp(low, server, 80, false)), RuleVerdict::Reject(Reject::Icmp(13)));
+    assert_eq!(
+        inbound(&tcp([10, 8, 8, 8], server, 80, false)),
+        RuleVerdict::Drop,
+        "by the called rules"
+    );
+    let net = 0x2001_0db8_0051_u128 << 80;
+    assert_eq!(inbound(&udp6(7, net | 9, 53)), RuleVerdict::Accept);
+    let outbound = |frame: &[u8]| verdict(&rules, frame, "dorm1", "wan0");
+    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 80, false)), RuleVerdict::Accept);
+    assert_eq!(outbound(&tcp(low, [8, 8, 8, 8], 25, false)), RuleVerdict::Drop);
+    assert_eq!(outbound(&udp6(net | 9, 7, 80)), RuleVerdict::Accept);
+    assert_eq!(outbound(&udp6(net | 9, 7, 53)), RuleVerdict::Drop, "not that server, in IPv6 too");
+    assert_eq!(outbound(&udp(low, 4000, [198, 51, 100, 53], 53)), RuleVerdict::Accept);
+    assert_eq!(
+        verdict(&rules, &tcp(low, server, 80, false), "lab0", "wan0"),
+        RuleVerdict::Reject(Reject::Icmp(1))
     );
 }
 
@@ -165,9 +180,13 @@ fn output_of_ipfw_show_is_read_with_its_counts() {
     let counts: Vec<_> =
         rules.counters.iter().map(|counter| (counter.packets, counter.bytes)).collect();
     assert_eq!(counts[..4], [(12, 3456), (0, 0), (77, 92_004), (1, 40)]);
-    assert_eq!(fate(&rules, &udp(A, 1, B, 2), "wan0", "lan0"), Fate::Accept, "the last rule");
+    assert_eq!(
+        verdict(&rules, &udp(A, 1, B, 2), "wan0", "lan0"),
+        RuleVerdict::Accept,
+        "the last rule"
+    );
     let frame = tcp(A, B, 113, false);
-    assert_eq!(fate(&rules, &frame, "wan0", "lan0"), Fate::Reject(Reject::TcpReset));
+    assert_eq!(verdict(&rules, &frame, "wan0", "lan0"), RuleVerdict::Reject(Reject::TcpReset));
 }
 
 #[test]
@@ -286,9 +305,9 @@ const VERDICTS: &[(&str, bool)] = &[
 fn verdicts() {
     let frame = tcp(A, B, 80, false);
     for (text, passes) in VERDICTS {
-        let expected = if *passes { Fate::Accept } else { Fate::Drop };
+        let expected = if *passes { RuleVerdict::Accept } else { RuleVerdict::Drop };
         let rules = good(text);
-        assert_eq!(fate(&rules, &frame, "wan0", "lan0"), expected, "{text}");
+        assert_eq!(verdict(&rules, &frame, "wan0", "lan0"), expected, "{text}");
     }
 }
 
@@ -297,20 +316,20 @@ fn short_headers_are_denied_before_any_rule() {
     let rules = good("add allow ip from any to any");
     let mut frame = tcp(A, B, 80, false);
     frame[16..18].copy_from_slice(&39_u16.to_be_bytes());
-    let (fate, state) = counted(&rules, &frame, "wan0", "lan0");
-    assert_eq!(fate, Fate::Drop);
+    let (verdict, state) = counted(&rules, &frame, "wan0", "lan0");
+    assert_eq!(verdict, RuleVerdict::Drop);
     assert_eq!(state.counts[2..], [(1, 39), (0, 0)]);
     let overlapping = fragment(tcp(A, B, 80, false), 1);
-    assert_eq!(counted(&rules, &overlapping, "wan0", "lan0").0, Fate::Drop);
+    assert_eq!(counted(&rules, &overlapping, "wan0", "lan0").0, RuleVerdict::Drop);
     let later = fragment(tcp(A, B, 80, false), 2);
-    assert_eq!(counted(&rules, &later, "wan0", "lan0").0, Fate::Accept);
+    assert_eq!(counted(&rules, &later, "wan0", "lan0").0, RuleVerdict::Accept);
 }
 
 #[test]
 fn counters_are_shared_by_the_passes() {
     let rules = good("add count ip from any to any\nadd allow ip from any to any");
-    let (fate, state) = counted(&rules, &tcp(A, B, 80, false), "wan0", "lan0");
-    assert_eq!(fate, Fate::Accept);
+    let (verdict, state) = counted(&rules, &tcp(A, B, 80, false), "wan0", "lan0");
+    assert_eq!(verdict, RuleVerdict::Accept);
     assert_eq!(state.counts, [(2, 88), (2, 88), (0, 0), (0, 0), (0, 0)]);
 }
 

@@ -26,6 +26,7 @@ pub(super) enum Check {
 }
 
 impl Check {
+    /// The check of one match, or of its inverse.
     pub(super) fn one(one: Match, negate: bool) -> Self {
         Self::Holds(Step::Match(if negate { one.negated() } else { one }))
     }

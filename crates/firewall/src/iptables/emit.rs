@@ -2,7 +2,7 @@
 //!
 //! A rule becomes several. Before it come guards, which drop the packets that one of its matches would drop
 //! for a truncated header. A guard has the conditions that the kernel checks before that match. Most guards
-//! repeat one above in the chain that covers more packets, and are omitted.
+//! are omitted, because one above in the chain covers more packets.
 
 use super::check::Check;
 use super::file::{self, Line, Table};
@@ -25,7 +25,8 @@ pub(super) fn ruleset(
     family: Family,
     ledger: &mut Ledger<'_>,
 ) -> Ruleset {
-    let mut emit = Emit { rules: Ruleset::default(), saver, file, family, ledger, headers: None };
+    let mut emit =
+        Emitter { rules: Ruleset::default(), saver, file, family, ledger, headers: None };
     emit.rules.past_auth = saver == Saver::Legacy;
     let reached: Vec<_> = tables
         .iter()
@@ -48,7 +49,8 @@ pub(super) enum Saver {
     Nft,
 }
 
-struct Emit<'e, 'l> {
+/// Builds a ruleset from the tables of one save.
+struct Emitter<'e, 'l> {
     rules: Ruleset,
     saver: Saver,
     file: &'e str,
@@ -107,7 +109,7 @@ enum GuardAction {
     Unsupported(String),
 }
 
-impl Emit<'_, '_> {
+impl Emitter<'_, '_> {
     fn table(&mut self, table: &Table, reaches: &[Reach]) {
         let ids: Vec<_> = table.chains.iter().map(|chain| self.declare(table, chain)).collect();
         for ((chain, reach), id) in table.chains.iter().zip(reaches).zip(&ids) {
@@ -225,7 +227,7 @@ impl Emit<'_, '_> {
         if current.guards.iter().any(covers) {
             return;
         }
-        if !steps.iter().any(changes) {
+        if !steps.iter().any(tests_written_field) {
             current.guards.push((steps.clone(), then.clone()));
         }
         let text = format!("{} # truncated headers", line.text);
@@ -352,7 +354,7 @@ fn any(cases: &[Vec<Match>]) -> Vec<Step> {
 }
 
 /// Says whether a step tests a field that rules write.
-fn changes(step: &Step) -> bool {
+fn tests_written_field(step: &Step) -> bool {
     let of = |one: &Match| {
         let written = |field| matches!(field, Field::Mark | Field::TrafficClass);
         one.keys.iter().any(|key| written(key.field))

@@ -34,7 +34,7 @@ impl Options for Header {
         &mut self.used
     }
 
-    fn take(
+    fn parse_option(
         &mut self,
         option: &Word,
         negate: bool,

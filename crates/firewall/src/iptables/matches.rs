@@ -60,9 +60,9 @@ const MOST_PORTS: usize = 15;
 
 /// A match of a rule.
 #[derive(Clone, Debug)]
-pub(super) struct Loaded {
+pub(super) struct ParsedMatch {
     pub(super) name: String,
-    kind: Kind,
+    kind: MatchKind,
     checks: Vec<Check>,
     /// Rate and burst of a limit.
     rate: fields::Rate,
@@ -71,8 +71,9 @@ pub(super) struct Loaded {
     place: Span,
 }
 
+/// How a match is parsed and checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MatchKind {
     /// Two ports at the beginning of a header.
     Ports {
         protocol: u8,
@@ -93,7 +94,7 @@ enum Kind {
     UnsupportedState,
 }
 
-impl Loaded {
+impl ParsedMatch {
     /// Starts a match.
     pub(super) fn new(
         word: &Word,
@@ -103,20 +104,20 @@ impl Loaded {
     ) -> Result<Self, SpannedFault> {
         let six = family == Family::Ip6;
         let kind = match name {
-            "tcp" => Kind::Ports { protocol: l4::TCP },
-            "udp" => Kind::Ports { protocol: l4::UDP },
-            "sctp" => Kind::Ports { protocol: l4::SCTP },
-            "dccp" => Kind::Ports { protocol: l4::DCCP },
-            "icmp" if !six => Kind::Icmp,
-            "icmp6" | "icmpv6" if six => Kind::Icmp,
-            "esp" => Kind::Spi { option: "--espspi", protocol: l4::ESP, offset: 0 },
-            "ah" if !six => Kind::Spi { option: "--ahspi", protocol: l4::AUTH, offset: 4 },
-            "ah" | "frag" | "rt" | "hbh" | "dst" if six => Kind::Extension,
-            "multiport" => Kind::Multiport,
-            "limit" => Kind::Limit,
-            name if fields::parses(name, family) => Kind::Field,
-            name if UNSUPPORTED.contains(&name) => Kind::Unsupported,
-            name if is_sound(name) => Kind::UnsupportedState,
+            "tcp" => MatchKind::Ports { protocol: l4::TCP },
+            "udp" => MatchKind::Ports { protocol: l4::UDP },
+            "sctp" => MatchKind::Ports { protocol: l4::SCTP },
+            "dccp" => MatchKind::Ports { protocol: l4::DCCP },
+            "icmp" if !six => MatchKind::Icmp,
+            "icmp6" | "icmpv6" if six => MatchKind::Icmp,
+            "esp" => MatchKind::Spi { option: "--espspi", protocol: l4::ESP, offset: 0 },
+            "ah" if !six => MatchKind::Spi { option: "--ahspi", protocol: l4::AUTH, offset: 4 },
+            "ah" | "frag" | "rt" | "hbh" | "dst" if six => MatchKind::Extension,
+            "multiport" => MatchKind::Multiport,
+            "limit" => MatchKind::Limit,
+            name if fields::parses(name, family) => MatchKind::Field,
+            name if UNSUPPORTED.contains(&name) => MatchKind::Unsupported,
+            name if is_sound(name) => MatchKind::UnsupportedState,
             _ => {
                 return wrong(
                     &word.span,
@@ -146,10 +147,10 @@ impl Loaded {
     /// Checks that the rule requires the header that the match tests: the kernel rejects other rules.
     fn check(&self, word: &Word, header: &Header, family: Family) -> Result<(), SpannedFault> {
         let wanted: &[u8] = match self.kind {
-            Kind::Ports { protocol } | Kind::Spi { protocol, .. } => &[protocol],
-            Kind::Icmp if family == Family::Ip6 => &[l4::ICMPV6],
-            Kind::Icmp => &[l4::ICMP],
-            Kind::Multiport => &[l4::TCP, l4::UDP, l4::DCCP, l4::SCTP, l4::UDP_LITE],
+            MatchKind::Ports { protocol } | MatchKind::Spi { protocol, .. } => &[protocol],
+            MatchKind::Icmp if family == Family::Ip6 => &[l4::ICMPV6],
+            MatchKind::Icmp => &[l4::ICMP],
+            MatchKind::Multiport => &[l4::TCP, l4::UDP, l4::DCCP, l4::SCTP, l4::UDP_LITE],
             _ => return Ok(()),
         };
         match header.only_protocol() {
@@ -164,22 +165,24 @@ impl Loaded {
 
     fn push_header_checks(&mut self, family: Family) {
         let least = match self.kind {
-            Kind::Ports { protocol: l4::TCP } => 20,
-            Kind::Ports { protocol: l4::UDP } | Kind::Icmp | Kind::Spi { offset: 0, .. } => 8,
-            Kind::Ports { .. } | Kind::Spi { .. } => 12,
-            Kind::Multiport => 4,
-            Kind::Extension => {
+            MatchKind::Ports { protocol: l4::TCP } => 20,
+            MatchKind::Ports { protocol: l4::UDP }
+            | MatchKind::Icmp
+            | MatchKind::Spi { offset: 0, .. } => 8,
+            MatchKind::Ports { .. } | MatchKind::Spi { .. } => 12,
+            MatchKind::Multiport => 4,
+            MatchKind::Extension => {
                 self.checks.push(Check::one(has_extensions(), false));
                 return self.push_unsupported("the match");
             }
-            Kind::Unsupported | Kind::UnsupportedState => {
+            MatchKind::Unsupported | MatchKind::UnsupportedState => {
                 return self.push_unsupported("the match");
             }
-            Kind::Field | Kind::Limit => return,
+            MatchKind::Field | MatchKind::Limit => return,
         };
         let mut cases = vec![Check::shorter_than(least)];
         // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
-        if self.kind == (Kind::Ports { protocol: l4::TCP }) && family == Family::Ip {
+        if self.kind == (MatchKind::Ports { protocol: l4::TCP }) && family == Family::Ip {
             cases.push(vec![Match::is(Field::FragmentOffset, 1)]);
         }
         self.checks.push(Check::Hotdrop(cases));
@@ -188,18 +191,18 @@ impl Loaded {
     fn push_unsupported(&mut self, what: &str) {
         let why = format!("{what} {} of iptables takes the kernel path", self.name);
         self.checks.push(match self.kind {
-            Kind::UnsupportedState => Check::UnsupportedState(why),
+            MatchKind::UnsupportedState => Check::UnsupportedState(why),
             _ => Check::Unsupported(why),
         });
     }
 }
 
-impl Options for Loaded {
+impl Options for ParsedMatch {
     fn used(&mut self) -> &mut Used {
         &mut self.used
     }
 
-    fn take(
+    fn parse_option(
         &mut self,
         option: &Word,
         negate: bool,
@@ -208,37 +211,37 @@ impl Options for Loaded {
     ) -> Result<bool, SpannedFault> {
         let name = option.text.as_str();
         let check = match (self.kind, name) {
-            (Kind::Ports { .. }, "--sport" | "--source-port") => {
+            (MatchKind::Ports { .. }, "--sport" | "--source-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
                 Check::one(Match::in_ranges(Field::SourcePort, [ports]), negate)
             }
-            (Kind::Ports { .. }, "--dport" | "--destination-port") => {
+            (MatchKind::Ports { .. }, "--dport" | "--destination-port") => {
                 let ports = value::range(words.value(option)?, 0xffff)?;
                 Check::one(Match::in_ranges(Field::DestinationPort, [ports]), negate)
             }
-            (Kind::Ports { protocol: l4::TCP }, "--syn") => flags(0x17, 0x02, negate),
-            (Kind::Ports { protocol: l4::TCP }, "--tcp-flags") => {
+            (MatchKind::Ports { protocol: l4::TCP }, "--syn") => flags(0x17, 0x02, negate),
+            (MatchKind::Ports { protocol: l4::TCP }, "--tcp-flags") => {
                 let mask = tcp_flags(words.value(option)?)?;
                 flags(mask, tcp_flags(words.value(option)?)?, negate)
             }
-            (Kind::Icmp, "--icmp-type") if family == Family::Ip => {
+            (MatchKind::Icmp, "--icmp-type") if family == Family::Ip => {
                 icmp(words.value(option)?, negate, family)?
             }
-            (Kind::Icmp, "--icmpv6-type") if family == Family::Ip6 => {
+            (MatchKind::Icmp, "--icmpv6-type") if family == Family::Ip6 => {
                 icmp(words.value(option)?, negate, family)?
             }
-            (Kind::Spi { option: own, offset, .. }, name) if name == own => {
+            (MatchKind::Spi { option: own, offset, .. }, name) if name == own => {
                 let spis = value::range(words.value(option)?, u32::MAX.into())?;
                 let field = Field::Payload { base: PayloadBase::Transport, offset, bytes: 4 };
                 Check::one(Match::in_ranges(field, [spis]), negate)
             }
-            (Kind::Multiport, _) => {
+            (MatchKind::Multiport, _) => {
                 let Some(checks) = multiport(option, negate, words)? else { return Ok(false) };
                 self.checks.extend(checks);
                 return Ok(true);
             }
-            (Kind::Limit, _) => return self.rate.option(option, negate, words),
-            (Kind::Field, _) => {
+            (MatchKind::Limit, _) => return self.rate.option(option, negate, words),
+            (MatchKind::Field, _) => {
                 let Some(checks) = fields::option(&self.name, option, negate, words, family)?
                 else {
                     return Ok(false);
@@ -253,11 +256,14 @@ impl Options for Loaded {
     }
 }
 
-impl Loaded {
+impl ParsedMatch {
     /// Handles an unknown option.
     pub(super) fn other(&mut self, option: &Word, words: &mut Cursor<'_>) {
         words.skip_values();
-        if !matches!(self.kind, Kind::Unsupported | Kind::UnsupportedState | Kind::Extension) {
+        if !matches!(
+            self.kind,
+            MatchKind::Unsupported | MatchKind::UnsupportedState | MatchKind::Extension
+        ) {
             let why = format!(
                 "{} of the match {} takes the kernel path",
                 quoted(&option.text),
@@ -280,9 +286,9 @@ impl Loaded {
     pub(super) fn checks(self) -> Vec<Check> {
         let mut checks = self.checks;
         match self.kind {
-            Kind::Limit => checks.push(self.rate.check()),
+            MatchKind::Limit => checks.push(self.rate.check()),
             // Excludes later fragments; a condition on the header does that too.
-            Kind::Ports { .. } | Kind::Spi { .. } | Kind::Icmp
+            MatchKind::Ports { .. } | MatchKind::Spi { .. } | MatchKind::Icmp
                 if !checks.iter().any(|check| matches!(check, Check::Holds(_) | Check::Never)) =>
             {
                 checks.push(Check::one(Match::is(Field::FragmentOffset, 0), false));

@@ -1,13 +1,14 @@
-//! Options that a rule may have only once, that exclude each other, or that it needs.
+//! Options that a rule may have only once, options that exclude each other, and options that it
+//! needs.
 //!
-//! libxtables has this for each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`) and rejects a rule that breaks
-//! it.
+//! libxtables declares this for each option (`XTOPT_MULTI`, `excl`, `XTOPT_MAND`), and rejects a rule that
+//! violates it.
 
 use super::Family;
 use super::words::{Cursor, Word};
 use crate::mistake::{SpannedFault, wrong};
 
-/// Options of a match or a target so far; options that exclude each other share a name.
+/// The options of a match or a target so far. Options that exclude each other share a name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Used(Vec<String>);
 
@@ -34,8 +35,8 @@ pub(super) trait Options {
     /// Its options so far.
     fn used(&mut self) -> &mut Used;
 
-    /// Parses an option, however often. Returns whether it belongs to this part.
-    fn take(
+    /// Parses an option, which may be a repeated one. Returns whether it belongs to this part.
+    fn parse_option(
         &mut self,
         option: &Word,
         negate: bool,
@@ -51,7 +52,7 @@ pub(super) trait Options {
         words: &mut Cursor<'_>,
         family: Family,
     ) -> Result<bool, SpannedFault> {
-        let takes = self.take(option, negate, words, family)?;
+        let takes = self.parse_option(option, negate, words, family)?;
         if takes {
             self.used().note(option)?;
         }

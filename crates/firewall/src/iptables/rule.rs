@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::header::Header;
-use super::matches::Loaded;
+use super::matches::ParsedMatch;
 use super::once::Options;
 use super::target::{Effect, TargetParser};
 use super::words::{Cursor, Word};
@@ -28,7 +28,7 @@ pub(super) struct Parsed {
 /// The state of parsing.
 struct Reading {
     header: Header,
-    matches: Vec<Loaded>,
+    matches: Vec<ParsedMatch>,
     target_parser: Option<TargetParser>,
     family: Family,
 }
@@ -85,7 +85,7 @@ impl Reading {
     }
 
     fn load(&mut self, word: &Word, name: &str) -> Result<(), SpannedFault> {
-        let loaded = Loaded::new(word, name, &self.header, self.family)?;
+        let loaded = ParsedMatch::new(word, name, &self.header, self.family)?;
         self.matches.push(loaded);
         Ok(())
     }
@@ -137,20 +137,20 @@ impl Reading {
     }
 
     /// The implicit match of the protocol, unless the rule already has it.
-    fn implied(&self, option: &Word) -> Result<Option<Loaded>, SpannedFault> {
+    fn implied(&self, option: &Word) -> Result<Option<ParsedMatch>, SpannedFault> {
         let name = self
             .header
             .only_protocol()
             .and_then(|protocol| names::match_of(protocol, self.family))
             .filter(|name| self.matches.iter().all(|loaded| loaded.name != *name));
-        name.map(|name| Loaded::new(option, name, &self.header, self.family)).transpose()
+        name.map(|name| ParsedMatch::new(option, name, &self.header, self.family)).transpose()
     }
 
     fn finish(self, first: &Word) -> Result<Parsed, SpannedFault> {
         let mut checks = self.header.checks(self.family);
-        self.matches.iter().try_for_each(Loaded::check_whole)?;
-        let mut tracks = self.matches.iter().any(Loaded::tracks);
-        checks.extend(self.matches.into_iter().flat_map(Loaded::checks));
+        self.matches.iter().try_for_each(ParsedMatch::check_whole)?;
+        let mut tracks = self.matches.iter().any(ParsedMatch::tracks);
+        checks.extend(self.matches.into_iter().flat_map(ParsedMatch::checks));
         let mut parsed = Parsed {
             checks,
             effect: Effect::Nothing,

@@ -93,7 +93,7 @@ impl Options for TargetParser {
         &mut self.used
     }
 
-    fn take(
+    fn parse_option(
         &mut self,
         option: &Word,
         negate: bool,

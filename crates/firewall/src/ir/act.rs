@@ -22,9 +22,8 @@ pub enum Action {
     Log(Log),
     /// Keeps the packet out of connection tracking.
     NoTrack,
-    /// Routes the packet to this address instead of by its own route, if both are of the same version of IP
-    /// (ipfw `fwd`); see [`crate::hops`]. Not at hook ingress, where nft's `fwd` means something
-    /// else.
+    /// Routes the packet to this address instead of by its own route (ipfw `fwd`), if both are of the same
+    /// version of IP; see [`crate::hops`]. Not at hook ingress, where nft's `fwd` means something else.
     Forward {
         /// The neighbour's address.
         via: IpAddr,
@@ -98,9 +97,9 @@ pub enum Reject {
 
 /// A token bucket, full at first.
 ///
-/// In nft (`nft_limit.c`), a limit of packets holds its burst, 5 by default; one of bytes holds the bytes of
-/// one period plus its burst. In iptables (`xt_limit.c`), a limit gains one unit every `avg` ten-thousandths
-/// of a second and holds its burst.
+/// In nft (`nft_limit.c`), a limit of packets holds its burst, 5 by default. A limit of bytes holds the
+/// bytes of one period plus its burst. In iptables (`xt_limit.c`), a limit gains one unit every `avg`
+/// ten-thousandths of a second and holds its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Units per period.

@@ -74,7 +74,7 @@ impl Rule<'_, '_> {
             Some(name) => self.listing.named_set(self.site, name, &named, data)?,
             None => {
                 let elements = inner(right, "set").ok_or_else(|| format!("{right} is no map"))?;
-                self.listing.nameless_set(self.site, several(elements), &named, data)?
+                self.listing.anonymous_set(self.site, several(elements), &named, data)?
             }
         };
         Ok(Some((named.iter().map(|bits| bits.key).collect(), set)))

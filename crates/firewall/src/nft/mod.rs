@@ -1,13 +1,13 @@
 //! nftables: reads the JSON of `nft -j list ruleset` (libnftables-json(5)) into the intermediate form.
 //!
 //! A rule in the kernel is a list of small expressions, each of which breaks if it does not hold. A rule of
-//! the intermediate form is the same, in the same order. nft omits expressions from a listing that others
-//! imply (`tcp dport 22` implies `meta l4proto tcp`). This module puts them back where nft puts them
+//! the intermediate form is the same, in the same order. nft omits expressions that others imply from a
+//! listing (`tcp dport 22` implies `meta l4proto tcp`). This module puts them back where nft puts them
 //! (`payload_gen_dependency` in its `src/payload.c`).
 //!
 //! A statement that cannot be executed exactly becomes [`super::ir::Step::Unsupported`] at its place in the
-//! rule: connection tracking, NAT, sets that packets fill, and all that this module does not know. Only
-//! packets that reach that step take the kernel path. Limits:
+//! rule. Such statements are connection tracking, NAT, sets that packets fill, and all that this module
+//! does not know. Only packets that reach that step take the kernel path. Limits:
 //!
 //! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
 //! - The JSON of nft 1.0.6 names neither the devices of chains nor dormant tables, as later versions do.

@@ -58,7 +58,7 @@ impl Listing<'_> {
     }
 
     /// A set that is written where it is used.
-    pub(super) fn nameless_set(
+    pub(super) fn anonymous_set(
         &mut self,
         site: &Site,
         elements: &[Value],

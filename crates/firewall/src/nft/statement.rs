@@ -100,7 +100,7 @@ impl Rule<'_, '_> {
         let [bits] = named else {
             let elements = elements.filter(|_| is_equality);
             let elements = elements.unwrap_or(std::slice::from_ref(right));
-            let set = self.listing.nameless_set(self.site, elements, named, None)?;
+            let set = self.listing.anonymous_set(self.site, elements, named, None)?;
             return Ok(test(Test::Set(set)));
         };
         if let Some(elements) = elements.filter(|_| is_equality) {

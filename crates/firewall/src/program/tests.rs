@@ -106,7 +106,7 @@ fn compare_drawn(
     ComparisonStats { changes: changed, counters: path_bench.used_counters() }
 }
 
-/// The ruleset reduced to what the packet's different fate requires.
+/// The ruleset reduced to what the packet's different verdict requires.
 fn shrink(mut rules: Ruleset, links: &[Link], frame: &[u8]) -> Ruleset {
     let differs =
         |rules: &Ruleset| PathBench::with(rules, links.to_vec()).send(&[frame.to_vec()]).is_err();

@@ -20,9 +20,9 @@ use crate::ir::{
 };
 use crate::links::Link;
 
-/// The fate of a packet at a hook.
+/// The verdict of a packet at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RuleVerdict {
     /// The packet goes on.
     Accept,
     /// The packet is dropped.
@@ -72,14 +72,14 @@ fn full(limit: &Limit) -> u128 {
     u128::from(limit.burst) * u128::from(limit.period_ns)
 }
 
-/// Returns a packet's fate at a hook. Changes the mark and the DSCP of `packet` as the rules do.
+/// Returns a packet's verdict at a hook. Changes the mark and the DSCP of `packet` as the rules do.
 pub fn run(
     rules: &Ruleset,
     state: &mut State,
     hook: Hook,
     packet: &mut Packet<'_>,
     now_ns: u64,
-) -> Fate {
+) -> RuleVerdict {
     packet.past_auth = rules.past_auth;
     for (id, base) in rules.base_chains(hook) {
         let chain = &rules.chains[id.0];
@@ -89,21 +89,21 @@ pub fn run(
         // `nft_do_chain_inet_ingress` (`net/netfilter/nft_chain_filter.c`).
         let is_inet_ingress = (chain.family, hook) == (Family::Inet, Hook::Ingress);
         if is_inet_ingress && packet.parsed_at(hook).transport.is_none() {
-            return Fate::Drop;
+            return RuleVerdict::Drop;
         }
         let mut run = Run { rules, state, hook, packet, now_ns };
-        let fate = match run.chain(id) {
-            End::Fate(fate) => fate,
+        let verdict = match run.chain(id) {
+            End::Verdict(verdict) => verdict,
             End::Done => match base.policy {
-                Policy::Accept => Fate::Accept,
-                Policy::Drop => Fate::Drop,
+                Policy::Accept => RuleVerdict::Accept,
+                Policy::Drop => RuleVerdict::Drop,
             },
         };
-        if fate != Fate::Accept {
-            return fate;
+        if verdict != RuleVerdict::Accept {
+            return verdict;
         }
     }
-    Fate::Accept
+    RuleVerdict::Accept
 }
 
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
@@ -122,7 +122,7 @@ fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
 /// How a chain ended.
 enum End {
     /// The packet is done with the base chain.
-    Fate(Fate),
+    Verdict(RuleVerdict),
     /// The packet reached the end, or returned.
     Done,
 }
@@ -180,7 +180,7 @@ impl<'a> Run<'a, '_> {
                 },
                 Step::Verdict(verdict) => return self.verdict(verdict),
                 Step::Unsupported(why) => {
-                    return Outcome::Ends(End::Fate(Fate::Unsupported(why.clone())));
+                    return Outcome::Ends(End::Verdict(RuleVerdict::Unsupported(why.clone())));
                 }
             };
             if !goes_on {
@@ -192,10 +192,10 @@ impl<'a> Run<'a, '_> {
 
     fn verdict(&mut self, verdict: &Verdict) -> Outcome {
         Outcome::Ends(match verdict {
-            Verdict::Accept => End::Fate(Fate::Accept),
-            Verdict::Drop => End::Fate(Fate::Drop),
-            Verdict::Reject(reject) => End::Fate(Fate::Reject(*reject)),
-            Verdict::Unsupported(why) => End::Fate(Fate::Unsupported(why.clone())),
+            Verdict::Accept => End::Verdict(RuleVerdict::Accept),
+            Verdict::Drop => End::Verdict(RuleVerdict::Drop),
+            Verdict::Reject(reject) => End::Verdict(RuleVerdict::Reject(*reject)),
+            Verdict::Unsupported(why) => End::Verdict(RuleVerdict::Unsupported(why.clone())),
             Verdict::Continue => return Outcome::Next,
             Verdict::Return => End::Done,
             Verdict::Goto(chain) => self.chain(*chain),

@@ -179,7 +179,7 @@ fn defined(item: &Item) -> Option<&Ident> {
     (!is_test(attributes)).then_some(ident)
 }
 
-/// Whether attributes exclude an item from every build that is no test.
+/// Whether attributes exclude an item from every build that is not a test.
 pub fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
@@ -187,8 +187,9 @@ pub fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a condition holds in builds that are no tests; nothing if that depends on more.
-/// `is_cfg` says that this is `cfg(...)` itself, which means the same as `all(...)`.
+/// Whether a condition holds in builds that are not tests; `None` if that depends on other
+/// conditions too. `is_cfg` says that this is `cfg(...)` itself, which means the same as
+/// `all(...)`.
 fn holds(condition: &Meta, is_cfg: bool) -> Option<bool> {
     let list = match condition {
         Meta::Path(path) => return path.is_ident("test").then_some(false),

@@ -56,6 +56,13 @@ pub fn lift_memory_limit() -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) }).map(drop)
 }
 
+/// Requests huge pages for an area of memory (madvise(2)). If the kernel refuses, the pages stay
+/// ordinary ones: slower, but correct.
+pub fn advise_huge_pages(area: *mut u8, bytes: usize) {
+    // SAFETY: this advice changes no content, and the kernel checks the range.
+    let _ = unsafe { libc::madvise(area.cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
 /// How the kernel schedules a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {

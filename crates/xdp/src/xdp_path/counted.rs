@@ -11,17 +11,17 @@ use tollway_dataplane::stages::filter::Count;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::xdp_path::XdpPath;
 
-use super::{Flows, Reading, Tally, XdpFlows};
+use super::{Flows, Reading, XdpFlows, XdpTotals};
 use crate::Refusals;
 use crate::maps::CountMap;
 
-/// An XDP path, and what the XDP program has forwarded by it.
+/// An XDP path, and the counts of the packets that its XDP program forwards.
 pub struct Counted<F> {
     flows: XdpFlows<F>,
     counts: CountMap,
     refusals: Option<Refusals>,
     ports: usize,
-    tally: Tally,
+    totals: XdpTotals,
     is_reported: bool,
 }
 
@@ -29,20 +29,20 @@ impl<F: Flows> Counted<F> {
     /// Wraps a new, empty XDP path for so many ports.
     ///
     /// # Errors
-    /// The counters cannot be read.
+    /// If the counters cannot be read.
     pub fn new(flows: XdpFlows<F>, counts: CountMap, ports: usize) -> io::Result<Self> {
         let refusals = flows.ports.refusals().cloned();
-        let tally = Tally::new(Reading::of(&counts, refusals.as_ref(), ports)?);
-        Ok(Self { flows, counts, refusals, ports, tally, is_reported: false })
+        let totals = XdpTotals::new(Reading::of(&counts, refusals.as_ref(), ports)?);
+        Ok(Self { flows, counts, refusals, ports, totals, is_reported: false })
     }
 
     /// Reads the XDP program's counters; keeps the last values if that fails.
     fn count(&mut self) {
         match Reading::of(&self.counts, self.refusals.as_ref(), self.ports) {
-            Ok(reading) => self.tally.update(reading),
+            Ok(reading) => self.totals.update(reading),
             Err(error) if !self.is_reported => {
                 self.is_reported = true;
-                tracing::error!("the counts of the XDP path cannot be read: {error}");
+                tracing::error!("cannot read the counts of the XDP path: {error}");
             }
             Err(_) => {}
         }
@@ -70,7 +70,7 @@ impl<F: Flows> XdpPath for Counted<F> {
 
     fn add_to(&mut self, counters: &mut Counters) {
         self.count();
-        self.tally.add_to(counters);
+        self.totals.add_to(counters);
     }
 
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
@@ -78,8 +78,8 @@ impl<F: Flows> XdpPath for Counted<F> {
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
-        let (packets, bytes) = self.tally.sent().fold((0, 0), add);
-        let refused = self.tally.sum().refused.iter().sum();
+        let (packets, bytes) = self.totals.sent().fold((0, 0), add);
+        let refused = self.totals.sum().refused.iter().sum();
         let entered = self.flows.entered();
         vec![
             ("packets", packets),

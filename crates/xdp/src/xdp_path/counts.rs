@@ -1,4 +1,4 @@
-//! Adds what the XDP program has counted to the path's counters.
+//! Adds the counters of the XDP program to the worker's counters.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::counts::PortCounts;
 use crate::maps::CountMap;
 use crate::{MOST_PORTS, Refusals};
 
-/// What the XDP path had received and sent at one moment, by port.
+/// The counters of the XDP path at one moment, by port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Received.
@@ -24,20 +24,20 @@ pub struct Reading {
 impl Reading {
     /// Reads the counters of so many ports.
     ///
-    /// A packet counts as received first, then as sent, and last as refused if its device refuses
-    /// it. So this reads what was refused first, then what was sent, then what was received. A
-    /// packet that passes meanwhile then shows as received and not yet sent.
+    /// The XDP program counts a packet as received first, then as sent, and last as refused if its
+    /// device refuses it. So this reads the counters in the opposite order. A packet that passes
+    /// meanwhile then shows as received and not yet sent.
     ///
     /// # Errors
-    /// The system refused.
+    /// If the system refuses.
     pub fn of(counts: &CountMap, refusals: Option<&Refusals>, ports: usize) -> io::Result<Self> {
         // Ports beyond the maximum have no XDP program.
         let refused = |port| refusals.map_or(0, |refusals| refusals.packets(port));
-        Self::by(ports.min(MOST_PORTS), refused, |port| counts.port(port))
+        Self::of_source(ports.min(MOST_PORTS), refused, |port| counts.port(port))
     }
 
     /// As [`Self::of`], from any source with counters by port.
-    pub(super) fn by(
+    pub(super) fn of_source(
         ports: usize,
         refused: impl FnMut(PortId) -> u64,
         mut read: impl FnMut(PortId) -> io::Result<PortCounts>,
@@ -57,22 +57,23 @@ impl Reading {
     }
 }
 
-/// What the XDP path has received and sent under this process.
+/// The packets that the XDP path has received and sent since this process began.
 ///
 /// The XDP program and its counters outlive the process that loaded them. So the first reading is
-/// the successor's zero, as for its other counters. Counters that went back belong to a reloaded
-/// XDP program, and begin at zero. So reported values never go back, with one exception: packets
-/// that a device refuses after the reading, a burst at most, no longer count as sent.
+/// the successor's zero, as for its other counters. A counter that is lower than at the last reading
+/// belongs to a reloaded XDP program, and began at zero. So reported values never decrease, with one
+/// exception: packets that a device refuses after the reading, a burst at most, no longer count as
+/// sent.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct XdpTotals {
     last: Reading,
     sum: Reading,
-    /// The refused part of what was sent. Refused bytes are not counted, so each packet has the
+    /// The refused part of the packets sent. Nothing counts refused bytes, so each packet has the
     /// average size of those that the device received since the last reading.
     refused: Vec<Traffic>,
 }
 
-impl Tally {
+impl XdpTotals {
     /// Begins at a reading. Take it while the XDP path is empty: after [`super::XdpFlows::new`],
     /// before the first turn.
     #[must_use]
@@ -88,12 +89,13 @@ impl Tally {
         let before = self.sum.tx.clone();
         advance(&mut self.sum.rx, &self.last.rx, &now.rx);
         advance(&mut self.sum.tx, &self.last.tx, &now.tx);
-        self.refuse(&before, &now.refused);
+        self.add_refusals(&before, &now.refused);
         self.last = now;
     }
 
-    /// Applies what devices refused, with its share of the bytes that they received since `before`.
-    fn refuse(&mut self, before: &[Traffic], now: &[u64]) {
+    /// Adds the packets that devices refused, with their share of the bytes that the devices received
+    /// since `before`.
+    fn add_refusals(&mut self, before: &[Traffic], now: &[u64]) {
         let ports = self.sum.tx.len();
         self.sum.refused.resize(ports, 0);
         self.refused.resize(ports, Traffic::default());
@@ -130,8 +132,8 @@ impl Tally {
 
     /// Adds the XDP path's packets to a worker's counters.
     ///
-    /// Packets that a device refused count as dropped. Packets that were received and not yet sent
-    /// at the reading count as held.
+    /// Packets that a device refused count as dropped. Packets that the XDP path has received and not
+    /// yet sent at the reading count as held.
     pub fn add_to(&self, counters: &mut Counters) {
         let received = add(&mut counters.rx, self.sum.rx.iter().copied());
         let sent = add(&mut counters.tx, self.sent());

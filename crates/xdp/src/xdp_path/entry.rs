@@ -18,16 +18,16 @@ const MOST_L2: u8 = (eth::LEN + vlan::LEN) as u8;
 /// Bytes of the source and destination port together.
 const PORTS: usize = 4;
 
-/// A flow's key in words in memory order, which suffice to distinguish flows.
+/// A flow's key as words in memory order. Equal words mean the same flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum FlowWords {
     /// Source and destination; the rest of the key.
     V4(u64, u64),
     /// Source and destination; the rest of the key.
     V6([u64; 4], u64),
 }
 
-impl Words {
+impl FlowWords {
     /// The flow of a forwarded or punted packet, if its kind may enter the XDP path. `l2_len` is
     /// the length of its Ethernet header; for a forwarded packet, of the new one.
     #[inline(always)]
@@ -36,7 +36,7 @@ impl Words {
             return None;
         }
         let (addr, l3) = (burst.addr[lane], usize::from(l2_len));
-        // The path has already trimmed bytes behind the packet.
+        // The path has already trimmed the bytes after the packet.
         let len = usize::from(burst.len[lane]).wrapping_sub(l3);
         let link = burst.link[lane];
         // Enough to include the ports; a shorter packet's excess bytes are not used.
@@ -121,7 +121,7 @@ impl Words {
     }
 }
 
-/// The flow label of a forwarded packet, if its next hop depended on it.
+/// The flow label of a forwarded packet, if its next hop depends on it.
 pub(super) fn label(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<u32> {
     let counts = burst.labelled.has(lane);
     let header = || umem.bytes::<4>(burst.addr[lane], usize::from(l2_len));
@@ -135,7 +135,7 @@ pub(super) enum Key {
     V6(Flow6Key),
 }
 
-/// The key besides addresses: ports as read little-endian, protocol, link.
+/// The key without the addresses: ports as read little-endian, protocol, link.
 #[inline(always)]
 const fn rest(ports: u32, protocol: u8, link: LinkId) -> u64 {
     ports as u64 | (protocol as u64) << 32 | (link.0 as u64) << 48
@@ -162,8 +162,8 @@ pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
     }
 }
 
-/// The entry that repeats what the path has just done with this next hop. `None` if the port's
-/// number exceeds the XDP program's ports.
+/// The entry that repeats what the path has just done with this next hop. `None` if the XDP program
+/// has no port of that number.
 pub(super) fn flow(
     record: &Record,
     (generation, by_source): (u32, bool),

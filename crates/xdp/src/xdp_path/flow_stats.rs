@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tollway_dataplane::cpu::prefetch;
 
-use super::entry::Words;
+use super::entry::FlowWords;
 
 /// Slots of a bucket.
 const WAYS: usize = 8;
@@ -111,11 +111,13 @@ impl FlowStats {
 
     /// The hash of a flow.
     #[inline(always)]
-    pub(super) fn hash(&self, flow: Words) -> FlowHash {
+    pub(super) fn hash(&self, flow: FlowWords) -> FlowHash {
         let [a, b, c, d, e, f] = self.seeds;
         let hash = match flow {
-            Words::V4(addresses, rest) => mix(addresses ^ a, rest ^ b),
-            Words::V6([s, t, u, v], rest) => mix(mix(s ^ a, t ^ c) ^ mix(u ^ d, v ^ e), rest ^ b),
+            FlowWords::V4(addresses, rest) => mix(addresses ^ a, rest ^ b),
+            FlowWords::V6([s, t, u, v], rest) => {
+                mix(mix(s ^ a, t ^ c) ^ mix(u ^ d, v ^ e), rest ^ b)
+            }
         };
         FlowHash(mix(hash ^ e, f))
     }

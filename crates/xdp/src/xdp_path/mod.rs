@@ -21,6 +21,7 @@
 //!
 //! A flow on a next-hop group stays on its member, which the entry holds, until the group changes.
 
+mod batch;
 mod counted;
 mod counts;
 mod entry;
@@ -49,9 +50,10 @@ use tollway_dataplane::xdp_path::XdpPath;
 
 use crate::State;
 use crate::flows::{Flow, Flow4Key, Flow6Key, FlowMaps};
+use batch::{Batch, put};
 pub use counted::Counted;
-pub use counts::{Reading, Tally};
-use entry::{Key, Words};
+pub use counts::{Reading, XdpTotals};
+use entry::{FlowWords, Key};
 use flow_stats::{FlowHash, FlowStats, Mark, Moment};
 pub use outdated::Outdated;
 use outdated::Void;
@@ -208,7 +210,7 @@ impl<F: Flows> XdpFlows<F> {
 
     /// The tally that counts a flow's packets for the firewall's rules; 0 if none is needed. `None`
     /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
-    fn tally(&mut self, tables: &Tables, flow: Words, record: &Record) -> Option<u16> {
+    fn tally(&mut self, tables: &Tables, flow: FlowWords, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
         let touched = filter.of_flow(&flow.for_rules(record.link()))?;
         self.tallies.number(touched, |number| self.flows.tally(number))
@@ -216,7 +218,7 @@ impl<F: Flows> XdpFlows<F> {
 
     /// The generation for a flow's entry.
     #[inline(always)]
-    fn generation_of(&self, flow: Words, by_source: bool) -> u32 {
+    fn generation_of(&self, flow: FlowWords, by_source: bool) -> u32 {
         let [src, dst] = flow.regions();
         let sum = self.generation.wrapping_add(self.flows.region_generation(dst));
         if by_source { sum.wrapping_add(self.flows.region_generation(src)) } else { sum }
@@ -234,7 +236,7 @@ impl<F: Flows> XdpFlows<F> {
     /// Queues a flow to enter after the burst.
     fn put(
         &mut self,
-        (flow, label): (Words, Option<u32>),
+        (flow, label): (FlowWords, Option<u32>),
         at: (FlowHash, PortId),
         record: &Record,
         (under, tally): ((u32, bool), u16),
@@ -249,7 +251,7 @@ impl<F: Flows> XdpFlows<F> {
     /// kernel.
     fn put_punted(
         &mut self,
-        (flow, label): (Words, Option<u32>),
+        (flow, label): (FlowWords, Option<u32>),
         at: (FlowHash, PortId),
         (next, under): (Next, (u32, bool)),
         tables: &Tables,
@@ -323,7 +325,7 @@ impl<F: Flows> XdpFlows<F> {
     /// Enters the queued flows.
     fn flush(&mut self) {
         let Self { flows, v4, v6, .. } = self;
-        let count = v4.flows.len() + v6.flows.len();
+        let count = v4.len() + v6.len();
         if count == 0 {
             return;
         }
@@ -378,7 +380,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
         let mut known = Lanes::NONE;
         for lane in lanes {
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
-            if let Some(flow) = Words::of(burst, umem, lane, record.header_len()) {
+            if let Some(flow) = FlowWords::of(burst, umem, lane, record.header_len()) {
                 let hash = self.flow_stats.hash(flow);
                 self.flow_stats.prefetch(hash);
                 hashes[lane] = hash;
@@ -394,7 +396,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
                 continue;
             }
             let Some(record) = next_hops.record(burst.next[lane]) else { continue };
-            let flow = Words::of(burst, umem, lane, record.header_len());
+            let flow = FlowWords::of(burst, umem, lane, record.header_len());
             if let Some(flow) = flow.filter(|_| self.ports.is_exit(record))
                 && let Some(tally) = self.tally(tables, flow, record)
             {
@@ -423,7 +425,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
                 Verdict::Punt(reason) if reason.is_of_flow() => Next::Kernel,
                 _ => continue,
             };
-            if let Some(flow) = Words::of(burst, umem, lane, burst.l3[lane]) {
+            if let Some(flow) = FlowWords::of(burst, umem, lane, burst.l3[lane]) {
                 let by_source = tables.checks_source_route(burst.link[lane]);
                 let under = (self.generation_of(flow, by_source), by_source);
                 let label = entry::label(burst, umem, lane, burst.l3[lane]);
@@ -439,7 +441,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
     }
 
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {
-        self.tallies.settle(counts, |number| self.flows.tally(number));
+        self.tallies.drain(counts, |number| self.flows.tally(number));
         if end {
             self.tallies.forget();
         }
@@ -460,44 +462,4 @@ struct Due {
     at: (FlowHash, PortId),
     key: Key,
     flow: Flow,
-}
-
-/// Adds a flow to the batch of its family.
-fn put(v4: &mut Batch<Flow4Key>, v6: &mut Batch<Flow6Key>, key: Key, flow: Flow) {
-    match key {
-        Key::V4(key) => v4.put(key, flow),
-        Key::V6(key) => v6.put(key, flow),
-    }
-}
-
-/// Flows of one family that enter together.
-struct Batch<K> {
-    keys: Vec<K>,
-    flows: Vec<Flow>,
-}
-
-impl<K> Batch<K> {
-    fn new() -> Self {
-        Self { keys: Vec::with_capacity(BURST), flows: Vec::with_capacity(BURST) }
-    }
-
-    fn put(&mut self, key: K, flow: Flow) {
-        self.keys.push(key);
-        self.flows.push(flow);
-    }
-
-    fn clear(&mut self) {
-        self.keys.clear();
-        self.flows.clear();
-    }
-
-    /// Passes the batch to `take` and clears it; returns how many flows were entered.
-    fn empty(&mut self, take: impl FnOnce(&[K], &[Flow]) -> usize) -> usize {
-        if self.keys.is_empty() {
-            return 0;
-        }
-        let done = take(&self.keys, &self.flows);
-        self.clear();
-        done
-    }
 }

@@ -53,7 +53,7 @@ impl Exit {
         Some(Self { ifindex, mtu: mtu as u16, takes_pieces: pieces & 1 != 0 })
     }
 
-    /// Whether the device accepts every packet of up to `mtu` bytes behind an Ethernet header of
+    /// Whether the device accepts every packet of up to `mtu` bytes after an Ethernet header of
     /// `l2_len` bytes.
     ///
     /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet

@@ -57,7 +57,7 @@ impl Tallies {
     }
 
     /// Adds what was counted since the last call.
-    pub(super) fn settle(
+    pub(super) fn drain(
         &mut self,
         counts: &mut [Count],
         read: impl Fn(u16) -> io::Result<(u64, u64)>,

@@ -1,5 +1,4 @@
-//! Compares the XDP path with the path: the path forwards everything in the same way that the XDP
-//! path would.
+//! Compares the XDP path with the user path: both must forward a frame in the same way.
 
 mod counting;
 mod regions;
@@ -56,8 +55,8 @@ impl Maps {
         v4.values().chain(self.v6.lock().unwrap().values()).copied().collect()
     }
 
-    /// Whether a flow with such addresses is active.
-    fn has_force(&self, src: &[u8], dst: &[u8], flow: &Flow) -> bool {
+    /// Whether a flow between these addresses is active.
+    fn is_active(&self, src: &[u8], dst: &[u8], flow: &Flow) -> bool {
         let of = |address: &[u8]| {
             let first = |bytes: usize| {
                 address[..bytes].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
@@ -79,8 +78,8 @@ impl Maps {
 
     fn active_flows(&self) -> Vec<Flow> {
         let (v4, v6) = (self.v4.lock().unwrap(), self.v6.lock().unwrap());
-        let v4 = v4.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
-        let v6 = v6.iter().filter(|(key, flow)| self.has_force(&key.src_be, &key.dst_be, flow));
+        let v4 = v4.iter().filter(|(key, flow)| self.is_active(&key.src_be, &key.dst_be, flow));
+        let v6 = v6.iter().filter(|(key, flow)| self.is_active(&key.src_be, &key.dst_be, flow));
         v4.map(|(_, flow)| *flow).chain(v6.map(|(_, flow)| *flow)).collect()
     }
 }

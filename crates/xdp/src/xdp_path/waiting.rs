@@ -1,11 +1,11 @@
-//! Flows that wait to enter. A flow enters in a pause of its packets, so that none of them
-//! overtakes those that still take the user path.
+//! Flows that wait to enter the XDP path. A flow enters in a pause of its packets, so that none of
+//! them overtakes those that still take the user path.
 //!
 //! XDP sends a packet within a microsecond; a packet through a socket takes ten to fifty. So a flow
-//! that enters while its packets follow each other closely is reordered. It waits here until none
-//! of its packets has come for a while and its port's queues are empty. A flow without any pause
-//! enters at last all the same. So does every flow when more packets arrive than user space can
-//! send, for losing packets is worse.
+//! that enters while its packets follow each other closely is reordered. It waits here until a pause
+//! in its packets, with its port's queues empty. After 50 ms, a flow enters even without a pause.
+//! If more packets arrive than user space can send, all flows enter at once, for losing packets is
+//! worse.
 
 use tollway_dataplane::id::PortId;
 
@@ -20,8 +20,8 @@ const PAUSE_NS: u64 = 100_000;
 /// The longest wait of a flow.
 const LONGEST_NS: u64 = 50_000_000;
 /// The interval between checks for flows that must enter.
-const LOOK_NS: u64 = 500_000;
-/// A port whose queues were not empty for this long brings more than user space can send. A worker
+const CHECK_NS: u64 = 500_000;
+/// A port whose queues are not empty for this long receives more than user space can send. A worker
 /// that lost its processor for a moment has caught up by then.
 const BEHIND_NS: u64 = 5_000_000;
 
@@ -41,11 +41,11 @@ struct Waiting {
 pub(super) struct WaitingRoom {
     places: Box<[Option<Waiting>]>,
     /// The occupied places.
-    taken: Vec<u16>,
-    /// When each port's queues were last found empty.
+    occupied: Vec<u16>,
+    /// When the worker last found each port's queues empty.
     idle_ns: Vec<u64>,
     /// When the next check for flows that must enter is due.
-    look_ns: u64,
+    check_ns: u64,
 }
 
 fn place_of(hash: FlowHash) -> usize {
@@ -54,14 +54,14 @@ fn place_of(hash: FlowHash) -> usize {
 
 impl WaitingRoom {
     pub(super) fn new() -> Self {
-        let (taken, idle_ns) = (Vec::with_capacity(PLACES), Vec::new());
-        Self { places: vec![None; PLACES].into_boxed_slice(), taken, idle_ns, look_ns: 0 }
+        let (occupied, idle_ns) = (Vec::with_capacity(PLACES), Vec::new());
+        Self { places: vec![None; PLACES].into_boxed_slice(), occupied, idle_ns, check_ns: 0 }
     }
 
     /// Whether no flow waits.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.occupied.is_empty()
     }
 
     /// Notes a packet of a flow that may be waiting.
@@ -85,11 +85,11 @@ impl WaitingRoom {
         let waiting = Waiting { hash, port, key, flow, since_ns: now_ns, last_ns: now_ns };
         match self.places[place].replace(waiting) {
             None => {
-                if self.taken.is_empty() {
-                    // The port was not checked recently.
+                if self.occupied.is_empty() {
+                    // While no flow waits, `idle` is not called, so the time may be old.
                     self.note_idle(port, now_ns);
                 }
-                self.taken.push(place as u16);
+                self.occupied.push(place as u16);
                 None
             }
             // The tables have changed since the flow's earlier entry was made.
@@ -101,16 +101,16 @@ impl WaitingRoom {
         }
     }
 
-    /// A port received nothing: calls `enter` for the flows that may enter.
+    /// Called if a port received nothing: calls `enter` for the flows that may enter.
     pub(super) fn idle(&mut self, port: PortId, now_ns: u64, enter: impl FnMut(Key, Flow)) {
         self.note_idle(port, now_ns);
-        self.take(enter, |waiting| {
+        self.enter_where(enter, |waiting| {
             waiting.port == port && now_ns.saturating_sub(waiting.last_ns) >= PAUSE_NS
         });
     }
 
-    /// A port received packets, and its queues may not be empty (`is_behind`): calls `enter` for
-    /// the flows that must enter all the same.
+    /// Called if a port received packets; `is_behind` says whether its queues may hold more. Calls
+    /// `enter` for the flows that must enter without a pause.
     pub(super) fn busy(
         &mut self,
         (port, is_behind): (PortId, bool),
@@ -120,13 +120,13 @@ impl WaitingRoom {
         if !is_behind {
             self.note_idle(port, now_ns);
         }
-        if now_ns < self.look_ns {
+        if now_ns < self.check_ns {
             return;
         }
-        self.look_ns = now_ns + LOOK_NS;
+        self.check_ns = now_ns + CHECK_NS;
         let idle_ns = self.idle_ns.get(usize::from(port.0)).copied().unwrap_or(0);
         let is_late = now_ns.saturating_sub(idle_ns) >= BEHIND_NS;
-        self.take(enter, |waiting| {
+        self.enter_where(enter, |waiting| {
             waiting.port == port && is_late || now_ns.saturating_sub(waiting.since_ns) >= LONGEST_NS
         });
     }
@@ -139,11 +139,15 @@ impl WaitingRoom {
         self.idle_ns[index] = now_ns;
     }
 
-    fn take(&mut self, mut enter: impl FnMut(Key, Flow), goes: impl Fn(&Waiting) -> bool) {
-        let Self { places, taken, .. } = self;
-        taken.retain(|place| {
+    fn enter_where(
+        &mut self,
+        mut enter: impl FnMut(Key, Flow),
+        may_enter: impl Fn(&Waiting) -> bool,
+    ) {
+        let Self { places, occupied, .. } = self;
+        occupied.retain(|place| {
             let place = &mut places[usize::from(*place)];
-            let Some(waiting) = place.take_if(|waiting| goes(waiting)) else { return true };
+            let Some(waiting) = place.take_if(|waiting| may_enter(waiting)) else { return true };
             enter(waiting.key, waiting.flow);
             false
         });
@@ -196,7 +200,7 @@ mod tests {
     fn a_flow_without_a_pause_enters_at_last() {
         let mut room = WaitingRoom::new();
         put(&mut room, 1, 0);
-        for now_ns in (LOOK_NS..LONGEST_NS).step_by(LOOK_NS as usize) {
+        for now_ns in (CHECK_NS..LONGEST_NS).step_by(CHECK_NS as usize) {
             assert_eq!(busy(&mut room, false, now_ns), [], "{now_ns}");
             // The tables have changed, and the flow keeps waiting.
             assert_eq!(put(&mut room, 1, now_ns), None);
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn all_flows_enter_where_more_comes_than_is_sent() {
+    fn all_flows_enter_if_more_packets_arrive_than_leave() {
         let mut room = WaitingRoom::new();
         put(&mut room, 1, 0);
         put(&mut room, 2, 0);
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_flows_in_one_place_the_first_enters() {
+    fn the_older_of_two_flows_in_one_place_enters() {
         let mut room = WaitingRoom::new();
         put(&mut room, 1, 0);
         let at = (FlowHash::from_bits(1 + PLACES as u64), PORT);

@@ -7,7 +7,7 @@ use crate::ipfw::rule::{
 };
 use crate::ipfw::table::{Key, Table};
 use crate::ir::Reject;
-use crate::testkit::eval::Fate;
+use crate::testkit::eval::RuleVerdict;
 
 /// The rules that a packet meets.
 pub(super) struct Naive<'a> {
@@ -50,8 +50,8 @@ impl<'a> Naive<'a> {
         Self { list, rules, counts }
     }
 
-    pub(super) fn check(&mut self, packet: &mut Passing<'_>) -> Fate {
-        let Some(seen) = seen(&packet.frame) else { return Fate::Drop };
+    pub(super) fn check(&mut self, packet: &mut Passing<'_>) -> RuleVerdict {
+        let Some(seen) = seen(&packet.frame) else { return RuleVerdict::Drop };
         let mut stack: Vec<u16> = Vec::new();
         let mut at = 0;
         while let Some(rule) = self.rules.get(at).copied() {
@@ -107,16 +107,16 @@ impl<'a> Naive<'a> {
                     next
                 }
                 other => {
-                    let fate = self.ends(other, &seen, packet);
+                    let verdict = self.ends(other, &seen, packet);
                     self.count(at, &seen, packet);
-                    return fate;
+                    return verdict;
                 }
             };
             self.count(at, &seen, packet);
             at = goes;
         }
         self.count(at, &seen, packet);
-        if self.list.open { Fate::Accept } else { Fate::Drop }
+        if self.list.open { RuleVerdict::Accept } else { RuleVerdict::Drop }
     }
 
     fn count(&mut self, at: usize, seen: &Seen, packet: &Passing<'_>) {
@@ -127,24 +127,24 @@ impl<'a> Naive<'a> {
         *count = (count.0 + 1, count.1 + bytes as u64);
     }
 
-    fn ends(&self, action: &Action, seen: &Seen, packet: &mut Passing<'_>) -> Fate {
+    fn ends(&self, action: &Action, seen: &Seen, packet: &mut Passing<'_>) -> RuleVerdict {
         match action {
-            Action::Allow => Fate::Accept,
+            Action::Allow => RuleVerdict::Accept,
             Action::Forward(via) => {
                 if via.is_ipv4() == (seen.version == 4) {
                     packet.via = Some(*via);
                 }
-                Fate::Accept
+                RuleVerdict::Accept
             }
             Action::Reject(kind) => self.reject(*kind, seen, &packet.frame),
-            _ => Fate::Drop,
+            _ => RuleVerdict::Drop,
         }
     }
 
-    fn reject(&self, kind: RejectKind, seen: &Seen, frame: &[u8]) -> Fate {
+    fn reject(&self, kind: RejectKind, seen: &Seen, frame: &[u8]) -> RuleVerdict {
         let upper = |at: usize| frame[L3 + seen.upper + at];
         if seen.version == 0 || seen.offset != 0 {
-            return Fate::Drop;
+            return RuleVerdict::Drop;
         }
         let four = seen.version == 4;
         let group = if four { frame[L3 + 16] >> 4 == 14 } else { frame[L3 + 24] == 0xff };
@@ -154,23 +154,23 @@ impl<'a> Naive<'a> {
             _ => true,
         };
         if group || !query {
-            return Fate::Drop;
+            return RuleVerdict::Drop;
         }
         let reset = || match seen.protocol == 6 && upper(13) & 4 == 0 {
-            true => Fate::Reject(Reject::TcpReset),
-            false => Fate::Drop,
+            true => RuleVerdict::Reject(Reject::TcpReset),
+            false => RuleVerdict::Drop,
         };
         match (kind, four) {
-            (RejectKind::Unreach(code), true) => Fate::Reject(Reject::Icmp(code)),
-            (RejectKind::Unreach(code), false) => Fate::Reject(Reject::Icmp6(match code {
+            (RejectKind::Unreach(code), true) => RuleVerdict::Reject(Reject::Icmp(code)),
+            (RejectKind::Unreach(code), false) => RuleVerdict::Reject(Reject::Icmp6(match code {
                 3 => 4,
                 2 | 4 | 8..=10 | 13.. => 1,
                 _ => 0,
             })),
             (RejectKind::Reset, true) | (RejectKind::Reset6, false) => reset(),
-            (RejectKind::Reset, false) => Fate::Reject(Reject::Icmp6(1)),
-            (RejectKind::Unreach6(code), false) => Fate::Reject(Reject::Icmp6(code)),
-            (RejectKind::Unreach6(_) | RejectKind::Reset6, true) => Fate::Drop,
+            (RejectKind::Reset, false) => RuleVerdict::Reject(Reject::Icmp6(1)),
+            (RejectKind::Unreach6(code), false) => RuleVerdict::Reject(Reject::Icmp6(code)),
+            (RejectKind::Unreach6(_) | RejectKind::Reset6, true) => RuleVerdict::Drop,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::ir::{Hook, Ruleset};
 use crate::mistake::{Ledger, report};
 use crate::program::tests::{compare_one, links, plain};
 use crate::testkit::dice::Dice;
-use crate::testkit::eval::{self, Fate, Packet};
+use crate::testkit::eval::{self, Packet, RuleVerdict};
 use crate::{ipfw, program};
 
 const ADDRESSES: &[&str] = &[
@@ -290,14 +290,14 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
                 passing.output = Some(&output.name);
             }
             let expected = naive.check(&mut passing);
-            let fate = eval::run(rules, &mut state, hook, &mut packet, 0);
-            assert_eq!(fate, expected, "{hook:?} of {number}\n{frame:02x?}\n{what}");
+            let verdict = eval::run(rules, &mut state, hook, &mut packet, 0);
+            assert_eq!(verdict, expected, "{hook:?} of {number}\n{frame:02x?}\n{what}");
             assert_eq!(
                 (packet.via, packet.fib),
                 (passing.via, passing.fib),
                 "{frame:02x?}\n{what}"
             );
-            if fate != Fate::Accept {
+            if verdict != RuleVerdict::Accept {
                 break;
             }
         }

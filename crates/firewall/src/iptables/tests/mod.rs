@@ -9,7 +9,7 @@ mod verdicts;
 
 use super::read;
 use crate::ir::{Family, Hook, Ruleset};
-use crate::testkit::eval::{self, Fate, Packet, State};
+use crate::testkit::eval::{self, Packet, RuleVerdict, State};
 use crate::testkit::link;
 
 /// Reads valid rules.
@@ -22,18 +22,23 @@ fn read_valid(text: &str, family: Family) -> Ruleset {
     rules
 }
 
-/// The fate of a frame from wan0 to lan0 at all hooks.
-fn fate(rules: &Ruleset, state: &mut State, frame: &[u8], now_ns: u64) -> (Fate, u32, Vec<u8>) {
+/// The verdict of a frame from wan0 to lan0 at all hooks.
+fn verdict(
+    rules: &Ruleset,
+    state: &mut State,
+    frame: &[u8],
+    now_ns: u64,
+) -> (RuleVerdict, u32, Vec<u8>) {
     let (input, output) = (link("wan0"), link("lan0"));
     let mut packet = Packet::new(frame, 14, &input);
-    let mut fate = eval::run(rules, state, Hook::Prerouting, &mut packet, now_ns);
+    let mut verdict = eval::run(rules, state, Hook::Prerouting, &mut packet, now_ns);
     packet.output = Some(&output);
     for hook in [Hook::Forward, Hook::Postrouting] {
-        if fate == Fate::Accept {
-            fate = eval::run(rules, state, hook, &mut packet, now_ns);
+        if verdict == RuleVerdict::Accept {
+            verdict = eval::run(rules, state, hook, &mut packet, now_ns);
         }
     }
-    (fate, packet.mark, packet.frame().to_vec())
+    (verdict, packet.mark, packet.frame().to_vec())
 }
 
 /// The table filter with rules in its chain FORWARD, which accepts, and user chains a and b.

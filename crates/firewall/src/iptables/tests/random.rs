@@ -6,7 +6,7 @@ use super::{link, read_valid};
 use crate::ir::{Action, CounterId, Family, Hook, Ruleset, Step};
 use crate::program::tests::{Frames, compare_one};
 use crate::testkit::dice::Dice;
-use crate::testkit::eval::{self, Fate, Packet, State};
+use crate::testkit::eval::{self, Packet, RuleVerdict, State};
 
 /// Tables with their built-in chains, in the order in which packets meet them.
 const TABLES: [(&str, &[&str]); 2] =
@@ -369,13 +369,13 @@ fn the_evaluator_does_what_the_kernel_does() {
                 continue;
             }
             let (verdict, skb) = kernel(&tables, &frame, &mut counts);
-            let (fate, mark, after) = evaluate(&rules, &mut state, &frame);
+            let (evaluated, mark, after) = evaluate(&rules, &mut state, &frame);
             let same = match verdict {
-                Verdict::Accept => fate == Fate::Accept,
-                Verdict::Drop => fate == Fate::Drop,
-                Verdict::Reject => matches!(fate, Fate::Reject(_)),
+                Verdict::Accept => evaluated == RuleVerdict::Accept,
+                Verdict::Drop => evaluated == RuleVerdict::Drop,
+                Verdict::Reject => matches!(evaluated, RuleVerdict::Reject(_)),
             };
-            assert!(same, "seed {seed}: {verdict:?}, {fate:?}\n{frame:02x?}\n{text}");
+            assert!(same, "seed {seed}: {verdict:?}, {evaluated:?}\n{frame:02x?}\n{text}");
             let tos = |data: &[u8]| data[..2].to_vec();
             assert_eq!(
                 (mark, tos(&after[14..])),
@@ -415,15 +415,15 @@ fn kernel(
     (Verdict::Accept, skb)
 }
 
-fn evaluate(rules: &Ruleset, state: &mut State, frame: &[u8]) -> (Fate, u32, Vec<u8>) {
+fn evaluate(rules: &Ruleset, state: &mut State, frame: &[u8]) -> (RuleVerdict, u32, Vec<u8>) {
     let (input, output) = (link("wan0"), link("lan0"));
     let mut packet = Packet::new(frame, 14, &input);
-    let mut fate = eval::run(rules, state, Hook::Prerouting, &mut packet, 0);
+    let mut verdict = eval::run(rules, state, Hook::Prerouting, &mut packet, 0);
     packet.output = Some(&output);
-    if fate == Fate::Accept {
-        fate = eval::run(rules, state, Hook::Forward, &mut packet, 0);
+    if verdict == RuleVerdict::Accept {
+        verdict = eval::run(rules, state, Hook::Forward, &mut packet, 0);
     }
-    (fate, packet.mark, packet.frame().to_vec())
+    (verdict, packet.mark, packet.frame().to_vec())
 }
 
 #[test]

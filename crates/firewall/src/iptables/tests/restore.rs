@@ -7,7 +7,7 @@ use super::read;
 use crate::ir::Family;
 use crate::offload::{Offload, offload};
 
-/// The test tries one in this many pairs of options; all would take a minute.
+/// The test tries one in this many pairs of options, because all pairs take a minute.
 const ONE_IN: usize = 23;
 
 /// Options for each family, table and beginning of a rule.
@@ -27,7 +27,7 @@ impl Case {
         format!("*{table}\n:{chain} ACCEPT [0:0]\n:a - [0:0]\n-A {chain} {rule}\nCOMMIT\n")
     }
 
-    /// Whether the rule is accepted and no part of it is unsupported.
+    /// Whether Tollway accepts the rule and supports each part of it.
     fn is_compiled(&self) -> bool {
         let is_kernels = |offload: &Offload| matches!(offload, Offload::Kernel(_));
         read(&self.text(), "rules", self.family)
@@ -96,7 +96,7 @@ fn rules_that_iptables_refuses_are_not_compiled() {
         .map(|(number, why)| format!("{}{why}\n", compiled[number].text()))
         .collect();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), compiled.len(), wrong.join("\n"));
-    // iptables rejects anything at all.
+    // The check itself works: iptables rejects an unknown option.
     let none = Case { family: Family::Ip, table: "filter", rule: "--nonsense".to_owned() };
     assert_eq!(refused(&[&none]).len(), 1);
 }

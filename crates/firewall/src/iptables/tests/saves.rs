@@ -2,10 +2,10 @@
 
 use tollway_dataplane::epoch::Epochs;
 
-use super::{fate, read_valid};
+use super::{read_valid, verdict};
 use crate::ir::{Action, Family, Hook, Ruleset, Step};
 use crate::program;
-use crate::testkit::eval::{Fate, State};
+use crate::testkit::eval::{RuleVerdict, State};
 
 const V4: [&str; 2] = [include_str!("saves/v4-legacy.save"), include_str!("saves/v4-nft.save")];
 const V6: [&str; 2] = [include_str!("saves/v6-legacy.save"), include_str!("saves/v6-nft.save")];
@@ -93,8 +93,9 @@ fn both_kinds_of_iptables_say_the_same_of_sound_packets() {
     for port in [22_u16, 25, 53, 80, 443, 1024, 5000] {
         for source in [[10, 0, 0, 1], [192, 168, 7, 25], [198, 51, 100, 66], [203, 0, 113, 5]] {
             let frame = super::verdicts::tcp(source, [192, 168, 8, 80], port);
-            let fates = [fate(&legacy, &mut one, &frame, 0), fate(&nft, &mut other, &frame, 0)];
-            assert_eq!(fates[0], fates[1]);
+            let verdicts =
+                [verdict(&legacy, &mut one, &frame, 0), verdict(&nft, &mut other, &frame, 0)];
+            assert_eq!(verdicts[0], verdicts[1]);
         }
     }
     // The order of their tables differs.
@@ -110,12 +111,12 @@ fn the_router_does_what_its_rules_say() {
     let mut of = |source, flags: u8| {
         let mut frame = super::verdicts::tcp(source, [192, 168, 1, 1], 80);
         frame[14 + 20 + 13] = flags;
-        fate(&rules, &mut state, &frame, 0)
+        verdict(&rules, &mut state, &frame, 0)
     };
-    assert_eq!(of([203, 0, 113, 5], 0x10).0, Fate::Accept, "wan-lan takes what is no SYN");
-    assert_eq!(of([203, 0, 113, 5], 0x02).0, Fate::Drop, "the policy");
-    assert_eq!(of([10, 0, 0, 5], 0x10).0, Fate::Drop, "spoofed, by logdrop");
-    assert_eq!(of([198, 51, 100, 66], 0x10).0, Fate::Drop, "raw");
+    assert_eq!(of([203, 0, 113, 5], 0x10).0, RuleVerdict::Accept, "wan-lan takes what is no SYN");
+    assert_eq!(of([203, 0, 113, 5], 0x02).0, RuleVerdict::Drop, "the policy");
+    assert_eq!(of([10, 0, 0, 5], 0x10).0, RuleVerdict::Drop, "spoofed, by logdrop");
+    assert_eq!(of([198, 51, 100, 66], 0x10).0, RuleVerdict::Drop, "raw");
     let counted = |text: &str| {
         let all = rules.chains.iter().flat_map(|chain| &chain.rules);
         let counter =
@@ -141,6 +142,6 @@ fn a_router_that_tracks_its_own_connections_forwards_all_but_fragments() {
     assert_eq!(names, ["ip defragmentation", "ip raw PREROUTING", "ip mangle PREROUTING"]);
     let mut frame = super::verdicts::tcp([203, 0, 113, 5], [192, 168, 1, 1], 80);
     frame[14 + 6] = 0x20;
-    let (fate, ..) = fate(&rules, &mut State::new(&rules), &frame, 0);
-    assert!(matches!(fate, Fate::Unsupported(why) if why.contains("fragments")));
+    let (verdict, ..) = verdict(&rules, &mut State::new(&rules), &frame, 0);
+    assert!(matches!(verdict, RuleVerdict::Unsupported(why) if why.contains("fragments")));
 }

@@ -10,7 +10,7 @@ use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
 use crate::ir::Hook;
 use crate::testkit::dice::Dice;
-use crate::testkit::eval::{self, Fate, Packet};
+use crate::testkit::eval::{self, Packet, RuleVerdict};
 
 const HOOKS: [Hook; 5] =
     [Hook::Ingress, Hook::Prerouting, Hook::Forward, Hook::Postrouting, Hook::Egress];
@@ -94,16 +94,24 @@ fn the_result_for_a_flow_holds_for_each_of_its_packets() {
                 if own.on.is_some() {
                     // The lower device comes first.
                     packet.input = &links[0];
-                    let fate = eval::run(&rules, &mut state, Hook::Ingress, &mut packet, 0);
-                    assert_eq!(fate, Fate::Accept, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+                    let verdict = eval::run(&rules, &mut state, Hook::Ingress, &mut packet, 0);
+                    assert_eq!(
+                        verdict,
+                        RuleVerdict::Accept,
+                        "seed {seed:#x}, {flow:?}, {frame:02x?}"
+                    );
                     packet.input = own;
                 }
                 for hook in HOOKS {
                     if hook == Hook::Forward {
                         packet.output = Some(&links[usize::from(flow.output.0)]);
                     }
-                    let fate = eval::run(&rules, &mut state, hook, &mut packet, 0);
-                    assert_eq!(fate, Fate::Accept, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+                    let verdict = eval::run(&rules, &mut state, hook, &mut packet, 0);
+                    assert_eq!(
+                        verdict,
+                        RuleVerdict::Accept,
+                        "seed {seed:#x}, {flow:?}, {frame:02x?}"
+                    );
                 }
                 assert_eq!(packet.frame(), frame, "seed {seed:#x}: nothing is written");
                 let mut expected = before;

@@ -31,7 +31,7 @@ fn is(field: Field, number: u128) -> Step {
 
 const DROP: Step = Step::Verdict(Verdict::Drop);
 
-/// The fates of frames of one kind; fails if they differ from the evaluation.
+/// The verdicts of frames of one kind; fails if they differ from the evaluation.
 fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
     let mut dice = Dice(11);
     let frames = Frames::new(rules, &mut dice);
@@ -42,7 +42,7 @@ fn sent(rules: &Ruleset, kind: impl Fn(&[u8]) -> bool) -> Vec<Done> {
         if kind(&frame) {
             assert_eq!(path_bench.send(std::slice::from_ref(&frame)), Ok(()), "{frame:02x?}");
             if !path_bench.exited_early(0) {
-                done.push(path_bench.fate(0));
+                done.push(path_bench.verdict(0));
             }
         }
     }

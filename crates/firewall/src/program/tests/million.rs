@@ -1,5 +1,5 @@
-//! A million packets for each ruleset in each language: draws rules as text, reads them by the front end, and
-//! compares the classifier with the evaluator.
+//! Sends a million packets through each ruleset in each language. Draws rules as text, reads them by the
+//! front end, and compares the classifier with the evaluator.
 //!
 //! `TOLLWAY_ORACLE_SEED` and `TOLLWAY_ORACLE_CASES` set the first ruleset and the number of rulesets in each
 //! language (`make oracle KIND=rules SEED=n CASES=n`).
@@ -16,7 +16,8 @@ use crate::{ipfw, iptables};
 const PACKETS: usize = 1_000_000;
 /// Packets to check in advance whether a ruleset's rules match at all.
 const PROBES: usize = 2000;
-/// Numbers of rules, in turn. Each has a test of its own, so that the tests take turns on the processors.
+/// Numbers of rules, in turn. Each number has a test of its own, so that the tests take turns on the
+/// processors.
 const SIZES: [usize; 3] = [6, 40, 160];
 /// Default number of rulesets of each language.
 const CASES: u64 = 6;

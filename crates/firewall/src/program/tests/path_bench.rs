@@ -20,7 +20,7 @@ use super::super::compile;
 use crate::ir::{self, Field, Hook, Ruleset};
 use crate::links::Link;
 use crate::testkit::dice::Dice;
-use crate::testkit::eval::{self, Fate, Packet};
+use crate::testkit::eval::{self, Packet, RuleVerdict};
 use crate::{hops, log};
 
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -101,7 +101,7 @@ impl PathBench {
         }
     }
 
-    /// Sends a burst through both implementations. The error is the first packet whose fate differs, and how.
+    /// Sends a burst through both implementations. The error is the first packet whose verdict differs, and how.
     pub(super) fn send(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
         self.now_ns += 50_000;
         self.state.now_ns = self.now_ns;
@@ -134,7 +134,7 @@ impl PathBench {
             .map(|frame| {
                 let l3 = if frame[12] == 0x81 { 18 } else { 14 };
                 let link = if l3 == 18 { &links[PORTS] } else { &links[input] };
-                (Packet::new(frame, l3, link), Fate::Accept)
+                (Packet::new(frame, l3, link), RuleVerdict::Accept)
             })
             .collect();
         let ours = Vec::from_iter((0..frames.len()).filter(|lane| !self.exited_at_once(*lane)));
@@ -143,15 +143,15 @@ impl PathBench {
         for lanes in [&path_bench, &host] {
             for version in [4, 6, 0] {
                 for lane in lanes {
-                    let (packet, fate) = &mut packets[*lane];
+                    let (packet, verdict) = &mut packets[*lane];
                     if packet.version() == version {
-                        *fate = self.evaluate_ingress(packet, &links[..1]);
+                        *verdict = self.evaluate_ingress(packet, &links[..1]);
                     }
                 }
             }
         }
         let mut sound = path_bench;
-        sound.retain(|lane| packets[*lane].1 == Fate::Accept && !self.is_broken(*lane));
+        sound.retain(|lane| packets[*lane].1 == RuleVerdict::Accept && !self.is_broken(*lane));
         let (detoured, plain): (Vec<_>, _) =
             sound.into_iter().partition(|lane| packets[*lane].0.has_options());
         let mut routed_by = Vec::new();
@@ -159,11 +159,11 @@ impl PathBench {
             for lanes in [&plain, &detoured] {
                 for version in [4, 6] {
                     for lane in lanes {
-                        let (packet, fate) = &mut packets[*lane];
+                        let (packet, verdict) = &mut packets[*lane];
                         if packet.version() == version && comes_to(hooks[0], packet, &frames[*lane])
                         {
-                            self.evaluate(packet, fate, hooks);
-                            self.evaluate_vrf(packet, fate, hooks, &vrfs);
+                            self.evaluate(packet, verdict, hooks);
+                            self.evaluate_vrf(packet, verdict, hooks, &vrfs);
                         }
                     }
                 }
@@ -176,12 +176,12 @@ impl PathBench {
             }
         }
         self.same_logs().map_err(|how| (0, how))?;
-        for (lane, (packet, fate)) in packets.iter().enumerate() {
-            let done = self.fate(lane);
-            if !alike(&done, fate, packet.version()) {
-                return Err((lane, format!("{done:?}, not {fate:?}")));
+        for (lane, (packet, verdict)) in packets.iter().enumerate() {
+            let done = self.verdict(lane);
+            if !alike(&done, verdict, packet.version()) {
+                return Err((lane, format!("{done:?}, not {verdict:?}")));
             }
-            if *fate == Fate::Accept && !self.exited_early(lane) {
+            if *verdict == RuleVerdict::Accept && !self.exited_early(lane) {
                 self.same_marks(lane, packet, routed_by[lane]).map_err(|how| (lane, how))?;
             }
         }
@@ -271,42 +271,42 @@ impl PathBench {
     }
 
     /// Evaluates the chains of the lower device first.
-    fn evaluate_ingress<'p>(&mut self, packet: &mut Packet<'p>, below: &'p [Link]) -> Fate {
+    fn evaluate_ingress<'p>(&mut self, packet: &mut Packet<'p>, below: &'p [Link]) -> RuleVerdict {
         let own = packet.input;
         let below = below.iter().filter(|link| own.on.as_ref() == Some(&link.name));
         for link in below.chain([own]) {
             packet.input = link;
-            let fate =
+            let verdict =
                 eval::run(&self.rules, &mut self.expected, Hook::Ingress, packet, self.now_ns);
-            match fate {
-                Fate::Accept => {}
+            match verdict {
+                RuleVerdict::Accept => {}
                 // There, it takes the kernel path.
-                Fate::Reject(_) => return Fate::Unsupported(String::new()),
-                fate => return fate,
+                RuleVerdict::Reject(_) => return RuleVerdict::Unsupported(String::new()),
+                verdict => return verdict,
             }
         }
-        Fate::Accept
+        RuleVerdict::Accept
     }
 
     /// Evaluates the rules of hook prerouting again, as if the packet had arrived by its VRF's device.
     fn evaluate_vrf<'p>(
         &mut self,
         packet: &mut Packet<'p>,
-        fate: &mut Fate,
+        verdict: &mut RuleVerdict,
         hooks: &[Hook],
         vrfs: &'p [Option<Link>],
     ) {
         let number = self.links.iter().position(|link| std::ptr::eq(link, packet.input));
         if let Some(vrf) = number.and_then(|number| vrfs[number].as_ref()) {
             packet.input = vrf;
-            self.evaluate(packet, fate, hooks);
+            self.evaluate(packet, verdict, hooks);
         }
     }
 
-    fn evaluate(&mut self, packet: &mut Packet<'_>, fate: &mut Fate, hooks: &[Hook]) {
+    fn evaluate(&mut self, packet: &mut Packet<'_>, verdict: &mut RuleVerdict, hooks: &[Hook]) {
         for hook in hooks {
-            if *fate == Fate::Accept {
-                *fate = eval::run(&self.rules, &mut self.expected, *hook, packet, self.now_ns);
+            if *verdict == RuleVerdict::Accept {
+                *verdict = eval::run(&self.rules, &mut self.expected, *hook, packet, self.now_ns);
             }
         }
     }
@@ -336,10 +336,10 @@ impl PathBench {
 
     /// Whether a rule dropped the packet.
     pub(super) fn drops(&self, lane: usize) -> bool {
-        self.fate(lane) == Done::Drop
+        self.verdict(lane) == Done::Drop
     }
 
-    pub(super) fn fate(&self, lane: usize) -> Done {
+    pub(super) fn verdict(&self, lane: usize) -> Done {
         if !self.burst.exited.has(lane) {
             return Done::GoesOn;
         }
@@ -400,7 +400,7 @@ pub(super) enum Done {
     Unsupported,
 }
 
-fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
+fn alike(done: &Done, verdict: &RuleVerdict, version: u8) -> bool {
     let sent = |reject: &ir::Reject| match (reject, version) {
         (ir::Reject::TcpReset, _) => Reject::TcpReset,
         (ir::Reject::Icmp(code) | ir::Reject::Icmp6(code), _) => Reject::Unreachable(*code),
@@ -408,11 +408,11 @@ fn alike(done: &Done, fate: &Fate, version: u8) -> bool {
         (ir::Reject::Icmpx(code), _) => Reject::Unreachable([0, 4, 3, 1][usize::from(*code)]),
     };
     *done
-        == match fate {
-            Fate::Accept => Done::GoesOn,
-            Fate::Drop => Done::Drop,
-            Fate::Reject(reject) => Done::Reject(sent(reject)),
-            Fate::Unsupported(_) => Done::Unsupported,
+        == match verdict {
+            RuleVerdict::Accept => Done::GoesOn,
+            RuleVerdict::Drop => Done::Drop,
+            RuleVerdict::Reject(reject) => Done::Reject(sent(reject)),
+            RuleVerdict::Unsupported(_) => Done::Unsupported,
         }
 }
 

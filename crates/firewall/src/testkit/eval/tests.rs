@@ -30,13 +30,13 @@ fn chain(hook: Hook, priority: i32, policy: Policy, rules: Vec<Rule>) -> Chain {
     chain
 }
 
-fn fate(rules: &Ruleset, frame: &[u8]) -> (Fate, State) {
+fn verdict(rules: &Ruleset, frame: &[u8]) -> (RuleVerdict, State) {
     assert_eq!(rules.check(), Ok(()));
     let link = crate::testkit::link("wan0");
     let mut state = State::new(rules);
     let mut packet = Packet::new(frame, 14, &link);
-    let fate = run(rules, &mut state, Hook::Forward, &mut packet, 0);
-    (fate, state)
+    let verdict = run(rules, &mut state, Hook::Forward, &mut packet, 0);
+    (verdict, state)
 }
 
 fn port(port: u128) -> Step {
@@ -51,13 +51,13 @@ fn a_port_is_never_a_later_fragments() {
         let mut rules = Ruleset::default();
         let steps = vec![Step::Match(one), Step::Verdict(Verdict::Drop)];
         rules.add_chain(chain(Hook::Forward, 0, Policy::Accept, vec![rule(steps)]));
-        let there = if negate { Fate::Accept } else { Fate::Drop };
-        assert_eq!(fate(&rules, &tcp(80)).0, there);
-        assert_eq!(fate(&rules, &later_fragment(80)).0, Fate::Accept);
-        assert_eq!(fate(&rules, &later_fragment(81)).0, Fate::Accept);
+        let there = if negate { RuleVerdict::Accept } else { RuleVerdict::Drop };
+        assert_eq!(verdict(&rules, &tcp(80)).0, there);
+        assert_eq!(verdict(&rules, &later_fragment(80)).0, RuleVerdict::Accept);
+        assert_eq!(verdict(&rules, &later_fragment(81)).0, RuleVerdict::Accept);
         let mut short = tcp(80);
         short[16..18].copy_from_slice(&23_u16.to_be_bytes());
-        assert_eq!(fate(&rules, &short).0, Fate::Accept, "ports that are not there");
+        assert_eq!(verdict(&rules, &short).0, RuleVerdict::Accept, "ports that are not there");
     }
 }
 
@@ -75,16 +75,16 @@ fn accept_ends_its_chain_only_and_drop_ends_all() {
     for chain in [late, first, elsewhere, middle] {
         rules.add_chain(chain);
     }
-    let (fate, state) = fate(&rules, &tcp(80));
-    assert_eq!(fate, Fate::Drop, "the last chain's policy, by return");
+    let (verdict, state) = verdict(&rules, &tcp(80));
+    assert_eq!(verdict, RuleVerdict::Drop, "the last chain's policy, by return");
     assert_eq!(state.counts, [(1, 44); 3]);
 }
 
 #[test]
 fn jumps_come_back_and_gotos_do_not() {
     for (call, expected) in [
-        (Verdict::Jump as fn(ChainId) -> Verdict, Fate::Drop),
-        (Verdict::Goto as fn(ChainId) -> Verdict, Fate::Accept),
+        (Verdict::Jump as fn(ChainId) -> Verdict, RuleVerdict::Drop),
+        (Verdict::Goto as fn(ChainId) -> Verdict, RuleVerdict::Accept),
     ] {
         let mut rules = Ruleset::default();
         let mut inner = Chain::new("inner", Family::Inet);
@@ -94,8 +94,8 @@ fn jumps_come_back_and_gotos_do_not() {
         let caller =
             vec![rule(vec![Step::Verdict(call(inner))]), rule(vec![Step::Verdict(Verdict::Drop)])];
         rules.add_chain(chain(Hook::Forward, 0, Policy::Accept, caller));
-        assert_eq!(fate(&rules, &tcp(80)).0, expected);
-        assert_eq!(fate(&rules, &tcp(81)).0, Fate::Accept);
+        assert_eq!(verdict(&rules, &tcp(80)).0, expected);
+        assert_eq!(verdict(&rules, &tcp(81)).0, RuleVerdict::Accept);
     }
 }
 
@@ -127,12 +127,12 @@ fn maps_give_verdicts_and_marks() {
         rule(vec![set_mark, Step::Match(Match::is(Field::Mark, 9)), unless]),
     ];
     rules.add_chain(chain(Hook::Forward, 0, Policy::Accept, rules_of_chain));
-    assert_eq!(fate(&rules, &tcp(25)).0, Fate::Drop);
-    let after = Fate::Reject(Reject::Icmp(13));
-    assert_eq!(fate(&rules, &tcp(53)).0, after, "who continues does so in the same rule");
-    assert_eq!(fate(&rules, &tcp(80)).0, Fate::Accept);
-    assert_eq!(fate(&rules, &tcp(443)).0, Fate::Reject(Reject::TcpReset));
-    assert_eq!(fate(&rules, &tcp(22)).0, Fate::Accept);
+    assert_eq!(verdict(&rules, &tcp(25)).0, RuleVerdict::Drop);
+    let after = RuleVerdict::Reject(Reject::Icmp(13));
+    assert_eq!(verdict(&rules, &tcp(53)).0, after, "who continues does so in the same rule");
+    assert_eq!(verdict(&rules, &tcp(80)).0, RuleVerdict::Accept);
+    assert_eq!(verdict(&rules, &tcp(443)).0, RuleVerdict::Reject(Reject::TcpReset));
+    assert_eq!(verdict(&rules, &tcp(22)).0, RuleVerdict::Accept);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn limits_fill_again() {
     let mut passed = |now| {
         let mut one = || {
             let mut packet = Packet::new(&frame, 14, &link);
-            run(&rules, &mut state, Hook::Forward, &mut packet, now) == Fate::Accept
+            run(&rules, &mut state, Hook::Forward, &mut packet, now) == RuleVerdict::Accept
         };
         (0..10).filter(|_| one()).count()
     };
@@ -211,6 +211,6 @@ fn ingress_of_inet_drops_broken_headers() {
         let mut packet = Packet::new(frame, 14, &link);
         run(&rules, &mut State::new(&rules), Hook::Ingress, &mut packet, 0)
     };
-    assert_eq!(at_ingress(&six(17, &[0; 8], &[])), Fate::Accept);
-    assert_eq!(at_ingress(&six(43, &[17, 0], &[])), Fate::Drop);
+    assert_eq!(at_ingress(&six(17, &[0; 8], &[])), RuleVerdict::Accept);
+    assert_eq!(at_ingress(&six(43, &[17, 0], &[])), RuleVerdict::Drop);
 }

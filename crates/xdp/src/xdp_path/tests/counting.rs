@@ -6,7 +6,7 @@ use tollway_dataplane::id::PortId;
 use tollway_dataplane::verdict::DropReason;
 
 use crate::counts::PortCounts;
-use crate::xdp_path::counts::{Reading, Tally};
+use crate::xdp_path::counts::{Reading, XdpTotals};
 
 /// The counters of an XDP program that forwards packets of 64 bytes from port to port, adding a tag
 /// each time.
@@ -30,16 +30,17 @@ impl Program {
 
     fn reading(&self) -> Reading {
         let refused = |port: PortId| self.refused[usize::from(port.0)];
-        Reading::by(self.ports.len(), refused, |port| Ok(self.ports[usize::from(port.0)])).unwrap()
+        Reading::of_source(self.ports.len(), refused, |port| Ok(self.ports[usize::from(port.0)]))
+            .unwrap()
     }
 }
 
-fn merged(tally: &Tally, ports: usize) -> Counters {
+fn merged(totals: &XdpTotals, ports: usize) -> Counters {
     let mut counters = Counters::new(ports);
     counters.received(PortId(0), 7, 700);
     counters.sent = 7;
     counters.tx[1].add(7, 700);
-    tally.add_to(&mut counters);
+    totals.add_to(&mut counters);
     counters.check().unwrap();
     counters
 }
@@ -47,11 +48,11 @@ fn merged(tally: &Tally, ports: usize) -> Counters {
 #[test]
 fn an_xdp_path_at_rest_holds_nothing() {
     let mut program = Program::new(3);
-    let mut tally = Tally::new(program.reading());
+    let mut totals = XdpTotals::new(program.reading());
     program.forward(0, 1, 1000);
     program.forward(2, 0, 10);
-    tally.update(program.reading());
-    let counters = merged(&tally, 3);
+    totals.update(program.reading());
+    let counters = merged(&totals, 3);
     assert_eq!((counters.sent, counters.held), (1017, 0));
     assert_eq!(counters.rx[0], Traffic { packets: 1007, bytes: 64_700 });
     assert_eq!(counters.tx[1], Traffic { packets: 1007, bytes: 68_700 });
@@ -62,9 +63,9 @@ fn an_xdp_path_at_rest_holds_nothing() {
 #[test]
 fn packets_that_pass_while_counts_are_read_are_held() {
     let mut program = Program::new(2);
-    let mut tally = Tally::new(program.reading());
+    let mut totals = XdpTotals::new(program.reading());
     for _ in 0..10 {
-        let reading = Reading::by(
+        let reading = Reading::of_source(
             2,
             |_| 0,
             |port| {
@@ -73,11 +74,11 @@ fn packets_that_pass_while_counts_are_read_are_held() {
                 Ok(program.ports[usize::from(port.0)])
             },
         );
-        tally.update(reading.unwrap());
-        assert!(merged(&tally, 2).held > 0);
+        totals.update(reading.unwrap());
+        assert!(merged(&totals, 2).held > 0);
     }
-    tally.update(program.reading());
-    let counters = merged(&tally, 2);
+    totals.update(program.reading());
+    let counters = merged(&totals, 2);
     assert_eq!((counters.held, counters.sent), (0, 4 * 10 * 8 + 7));
 }
 
@@ -85,18 +86,18 @@ fn packets_that_pass_while_counts_are_read_are_held() {
 fn counts_begin_where_a_predecessor_ended_and_survive_a_new_program() {
     let mut program = Program::new(2);
     program.forward(0, 1, 1_000_000);
-    let mut tally = Tally::new(program.reading());
-    assert_eq!(merged(&tally, 2).sent, 7);
+    let mut totals = XdpTotals::new(program.reading());
+    assert_eq!(merged(&totals, 2).sent, 7);
     program.forward(0, 1, 5);
-    tally.update(program.reading());
-    assert_eq!(merged(&tally, 2).sent, 12);
+    totals.update(program.reading());
+    assert_eq!(merged(&totals, 2).sent, 12);
     // The XDP program is reloaded.
     program = Program::new(2);
-    tally.update(program.reading());
-    assert_eq!(merged(&tally, 2).sent, 12);
+    totals.update(program.reading());
+    assert_eq!(merged(&totals, 2).sent, 12);
     program.forward(0, 1, 2);
-    tally.update(program.reading());
-    assert_eq!(merged(&tally, 2).sent, 14);
+    totals.update(program.reading());
+    assert_eq!(merged(&totals, 2).sent, 14);
 }
 
 #[test]
@@ -105,19 +106,19 @@ fn packets_that_a_device_refuses_are_dropped() {
     // A predecessor's packets.
     program.forward(0, 1, 10);
     program.refused[1] = 4;
-    let mut tally = Tally::new(program.reading());
+    let mut totals = XdpTotals::new(program.reading());
     program.forward(0, 1, 6);
-    tally.update(program.reading());
+    totals.update(program.reading());
     program.forward(0, 1, 4);
     program.refused[1] += 4;
-    tally.update(program.reading());
-    let counters = merged(&tally, 2);
+    totals.update(program.reading());
+    let counters = merged(&totals, 2);
     assert_eq!((counters.sent, counters.drops[DropReason::DevTxFailed as usize]), (13, 4));
     assert_eq!(counters.tx[1], Traffic { packets: 13, bytes: 700 + 6 * 68 });
     // A device refuses packets that counted as sent at the last reading.
     program.refused[1] += 2;
-    tally.update(program.reading());
-    let counters = merged(&tally, 2);
+    totals.update(program.reading());
+    let counters = merged(&totals, 2);
     assert_eq!((counters.sent, counters.drops[DropReason::DevTxFailed as usize]), (11, 6));
     assert_eq!(counters.tx[1], Traffic { packets: 11, bytes: 700 + 4 * 68 });
     assert_eq!(counters.held, 0);
@@ -125,7 +126,7 @@ fn packets_that_a_device_refuses_are_dropped() {
 
 #[test]
 fn unreadable_counters_are_an_error() {
-    let failed = Reading::by(2, |_| 0, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
+    let failed = Reading::of_source(2, |_| 0, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
     assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
 }
 
@@ -135,18 +136,18 @@ proptest! {
         steps in proptest::collection::vec((0..3_usize, 0..3_usize, 0..100_u64, 0..20_u8), 1..50)
     ) {
         let mut program = Program::new(3);
-        let mut tally = Tally::new(program.reading());
-        let mut last = merged(&tally, 3);
+        let mut totals = XdpTotals::new(program.reading());
+        let mut last = merged(&totals, 3);
         let mut all = 7;
         for (from, to, packets, chance) in steps {
             if chance == 0 {
                 program = Program::new(3);
             }
-            tally.update(program.reading());
+            totals.update(program.reading());
             program.forward(from, to, packets);
             all += packets;
-            tally.update(program.reading());
-            let now = merged(&tally, 3);
+            totals.update(program.reading());
+            let now = merged(&totals, 3);
             prop_assert_eq!(now.sent, all);
             for (new, old) in now.rx.iter().chain(&now.tx).zip(last.rx.iter().chain(&last.tx)) {
                 prop_assert!(new.packets >= old.packets && new.bytes >= old.bytes);

@@ -24,13 +24,13 @@ fn bench() -> Bench {
     bench
 }
 
-fn way(tables: &Tables, port: u8) -> NextHopId {
+fn next_hop(tables: &Tables, port: u8) -> NextHopId {
     tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(port))
 }
 
 fn set(bench: &mut Bench, prefix: RoutePrefix, port: u8) {
     let tables = &mut bench.net.router.tables;
-    let next = way(tables, port);
+    let next = next_hop(tables, port);
     tables.insert(LinkVariant::Plain.vrf(), prefix, next).unwrap();
     bench.net.run();
 }
@@ -118,7 +118,7 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
         let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + (number << 8));
         let prefix = RoutePrefix::new(address.into(), 24);
         let tables = &mut bench.net.router.tables;
-        let next = way(tables, 1 + (number % 2) as u8);
+        let next = next_hop(tables, 1 + (number % 2) as u8);
         tables.insert(LinkVariant::Plain.vrf(), prefix, next).unwrap();
         if number % 100 == 0 {
             bench.net.run();
@@ -145,12 +145,12 @@ fn by_xdp_path(bench: &Bench, src: IpAddr, dst: IpAddr) -> Option<u8> {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let key = Flow4Key::new(link, 17, (src, 1000), (dst, 2000));
             let flow = *bench.maps.v4.lock().unwrap().get(&key)?;
-            bench.maps.has_force(&key.src_be, &key.dst_be, &flow).then_some(flow)
+            bench.maps.is_active(&key.src_be, &key.dst_be, &flow).then_some(flow)
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let key = Flow6Key::new(link, 17, (src, 1000), (dst, 2000));
             let flow = *bench.maps.v6.lock().unwrap().get(&key)?;
-            bench.maps.has_force(&key.src_be, &key.dst_be, &flow).then_some(flow)
+            bench.maps.is_active(&key.src_be, &key.dst_be, &flow).then_some(flow)
         }
         _ => None,
     };

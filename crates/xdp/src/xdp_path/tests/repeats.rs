@@ -1,5 +1,5 @@
-//! A naive XDP path built on another author's parser: if it takes a frame, the path must do the
-//! same with it.
+//! A naive model of the XDP path, built on another author's parser. If the model forwards a frame,
+//! the user path must forward it in the same way.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{EtherType, IpNumber, Ipv4Header, Ipv6Header, TcpHeaderSlice, UdpHeaderSlice};
@@ -12,8 +12,9 @@ use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Packet, Tag, layer3};
 use crate::testkit::wires::{LinkVariant, Special};
 use crate::testkit::{mixed, packet};
 
-/// The link that the XDP program finds: by the port's address, under one tag or none.
-fn way(port: u8, frame: &[u8]) -> Option<LinkVariant> {
+/// The link on which the XDP program receives a frame: found by the port's address, under one tag or
+/// none.
+fn ingress_variant(port: u8, frame: &[u8]) -> Option<LinkVariant> {
     let dst: Mac = *frame.first_chunk()?;
     let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let tag: Option<Tag> = match word(12)? {
@@ -26,14 +27,14 @@ fn way(port: u8, frame: &[u8]) -> Option<LinkVariant> {
         _ => None,
     };
     let tag = tag.filter(|tag| tag.1 != 0);
-    let way = LinkVariant::ALL.into_iter().find(|way| way.tags() == tag.as_slice())?;
-    (way.mac(port) == dst).then_some(way)
+    let variant = LinkVariant::ALL.into_iter().find(|variant| variant.tags() == tag.as_slice())?;
+    (variant.mac(port) == dst).then_some(variant)
 }
 
 /// The active flow of a frame, and the length of its packet; `None` if the XDP path does not take
 /// it.
 fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
-    let link = way(port, frame)?.link(port);
+    let link = ingress_variant(port, frame)?.link(port);
     let (ether_type, packet) = layer3(frame);
     if ether_type == EtherType::IPV4 {
         let (ip, _) = Ipv4Header::from_slice(packet).ok()?;
@@ -50,7 +51,7 @@ fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
         let (src, dst) = (ip.source.into(), ip.destination.into());
         let key = Flow4Key::new(link, ip.protocol.0, (src, sport), (dst, dport));
         let flow = *maps.v4.lock().unwrap().get(&key)?;
-        return maps.has_force(&key.src_be, &key.dst_be, &flow).then_some((flow, len));
+        return maps.is_active(&key.src_be, &key.dst_be, &flow).then_some((flow, len));
     }
     if ether_type != EtherType::IPV6 {
         return None;
@@ -64,7 +65,7 @@ fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     let (src, dst) = (ip.source.into(), ip.destination.into());
     let key = Flow6Key::new(link, ip.next_header.0, (src, sport), (dst, dport));
     let flow = *maps.v6.lock().unwrap().get(&key)?;
-    maps.has_force(&key.src_be, &key.dst_be, &flow).then_some((flow, 40 + transport.len()))
+    maps.is_active(&key.src_be, &key.dst_be, &flow).then_some((flow, 40 + transport.len()))
 }
 
 /// A packet's ports; 0 for ICMP. `None` for other protocols, and if the ports are cut off.
@@ -75,7 +76,7 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
             Some((udp.source_port(), udp.destination_port()))
         }
         IpNumber::TCP if transport.len() >= 20 => {
-            // Only as far as the packet is sound.
+            // The parser rejects a wrong data offset: the model makes no statement about it.
             let tcp = TcpHeaderSlice::from_slice(transport).ok()?;
             Some((tcp.source_port(), tcp.destination_port()))
         }
@@ -91,7 +92,7 @@ fn by_xdp_path(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
         return None;
     }
     let l2 = &flow.l2[..usize::from(flow.l2_len)];
-    // TTL, checksum and padding as in the test kit; the Ethernet header as in the entry.
+    // TTL, checksum and padding are as in the test kit; the Ethernet header is the flow's.
     let path = packet::forwarded(frame, [0; 6], [0; 6], &[]);
     Some((flow.egress_port, [l2, &path[14..]].concat()))
 }
@@ -110,13 +111,13 @@ fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
 #[test]
 fn the_third_packet_of_a_flow_goes_by_the_xdp_path() {
     let mut bench = Bench::new();
-    for way in LinkVariant::ALL {
+    for variant in LinkVariant::ALL {
         for (to, out) in (0..3).flat_map(|to| LinkVariant::ALL.map(|out| (to, out))) {
             for dst in [out.host4(to), out.host6(to)] {
-                let frame = way.packet(0, dst).build();
+                let frame = variant.packet(0, dst).build();
                 let hits = [(); 4].map(|()| hit(&mut bench, 0, &frame));
-                let enters = way.tags().len() < 2;
-                assert_eq!(hits, [false, false, enters, enters], "{way:?} to {out:?}");
+                let enters = variant.tags().len() < 2;
+                assert_eq!(hits, [false, false, enters, enters], "{variant:?} to {out:?}");
             }
         }
     }
@@ -142,18 +143,18 @@ fn a_group_keeps_each_flow_on_its_member() {
 fn other_vrfs_with_the_same_addresses_are_other_flows() {
     let mut bench = Bench::new();
     let dst = packet::ip(crate::testkit::wires::OVERLAP4);
-    for way in [LinkVariant::Plain, LinkVariant::Red] {
-        let frame = way.packet(0, dst).build();
+    for variant in [LinkVariant::Plain, LinkVariant::Red] {
+        let frame = variant.packet(0, dst).build();
         let hits = [(); 3].map(|()| hit(&mut bench, 0, &frame));
         assert_eq!(hits, [false, false, true]);
     }
     assert_eq!(bench.maps.len(), 2);
 }
 
-/// A frame of few flows, so that many hit an entry, and malformed in many ways.
-fn few(dice: &mut Dice) -> (u8, Vec<u8>) {
+/// A frame of one of a few flows, so that many frames hit an entry. Some are malformed.
+fn frame_of_few_flows(dice: &mut Dice) -> (u8, Vec<u8>) {
     let port = dice.below(3) as u8;
-    let way =
+    let variant =
         dice.pick(&[LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Red, LinkVariant::Qinq]);
     let dst = dice.pick(&[
         LinkVariant::Vlan.host4(1),
@@ -161,7 +162,7 @@ fn few(dice: &mut Dice) -> (u8, Vec<u8>) {
         Special::Group.host4(),
         Special::Group.host6(),
     ]);
-    let frame: Packet = way.packet(port, dst).ports(dice.below(2) as u16, 53);
+    let frame: Packet = variant.packet(port, dst).ports(dice.below(2) as u16, 53);
     let is_v4 = dst.is_ipv4();
     let frame = match dice.below(12) {
         0 => frame.ttl(dice.below(4) as u8),
@@ -186,14 +187,16 @@ proptest! {
         let (mut bench, mut dice) = (Bench::new(), Dice(seed));
         let mut hits = 0;
         for _ in 0..400 {
-            let (port, frame) = few(&mut dice);
+            let (port, frame) = frame_of_few_flows(&mut dice);
             hits += u32::from(hit(&mut bench, port, &frame));
         }
         prop_assert!(hits > 50, "{hits} hits");
     }
 
     #[test]
-    fn nor_for_any_frame(seeds in proptest::collection::vec(any::<u64>(), 1..60)) {
+    fn the_xdp_path_never_differs_for_any_frame(
+        seeds in proptest::collection::vec(any::<u64>(), 1..60),
+    ) {
         let mut bench = Bench::new();
         for seed in seeds {
             let frame = mixed::frame(1, seed);

@@ -263,10 +263,10 @@ fn lookups_before_a_change_are_void() {
     other.begin(&tables.epochs.changes, 0);
     flows.begin(&tables.epochs.changes, 0);
     // Here the lookup for the burst happens. Then the route changes, and the other worker notices.
-    let ways = tables.routes.vrfs[0].root4;
+    let root = tables.routes.vrfs[0].root4;
     let RoutePrefix::V4(prefix) = RoutePrefix::host(dst) else { panic!("IPv4") };
     let another = tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(2));
-    tables.routes.fib4.insert(ways, prefix, another).unwrap();
+    tables.routes.fib4.insert(root, prefix, another).unwrap();
     other.begin(&tables.epochs.changes, 0);
     flows.forwarded(&burst, &umem, &tables, burst.lanes());
     assert_eq!(maps.installed(), 0);
@@ -306,10 +306,10 @@ fn all_links_with_one_tag_or_none_enter_to_everywhere() {
     let mut bench = Bench::new();
     let mut flows = 0;
     for (from, to) in (0..PORTS).flat_map(|from| (0..PORTS).map(move |to| (from, to))) {
-        for way in LinkVariant::ALL.into_iter().filter(|way| way.tags().len() < 2) {
+        for variant in LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2) {
             for dst in [LinkVariant::Vlan.host4(to), LinkVariant::Qinq.host6(to)] {
                 flows += 1;
-                assert_eq!(bench.twice(from, &way.packet(from, dst).build())[1], flows);
+                assert_eq!(bench.twice(from, &variant.packet(from, dst).build())[1], flows);
             }
         }
     }

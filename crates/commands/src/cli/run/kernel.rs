@@ -1,0 +1,92 @@
+//! Runs a router from the kernel's configuration.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
+
+use super::{Args, Machine, Prepared};
+use crate::cli::CliError;
+use crate::cli::log::Log;
+use crate::control::Backends;
+use tollway_controller::handle::Handle;
+use tollway_controller::offload::Live;
+use tollway_controller::{Settings, Startup, StartupError, netlink};
+use tollway_linux::privileges;
+use tollway_linux::sync::lock;
+use tollway_worker::installer::Installer;
+use tollway_worker::neighbours::{self, Follower};
+use tollway_worker::ports;
+use tollway_worker::service::{Beat, Service, Watchdog};
+
+pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
+    let audit_every = Duration::from_secs(args.audit.into());
+    let settings = Settings {
+        netlink: netlink::Settings { audit_every, ..netlink::Settings::default() },
+        xdp_path: (args.xdp.into(), args.xdp_flows),
+    };
+    let mut prepared = Prepared::new(args, None)?;
+    // Takes more privileges than a router needs.
+    tollway_xdp::prepare();
+    // A thread inherits the privileges of the thread that starts it, so this comes first.
+    privileges::give_up()
+        .map_err(|error| CliError::failed(error, "Run it as root or by its unit"))?;
+    log.detach();
+    let mut startup = Startup::begin(&args.devices, settings).map_err(begin_failed)?;
+    let mut model = startup.model();
+    let idle = startup.idle();
+    let compile = |model: &_| startup.compile(model);
+    let mut machine = Machine::open(&mut model, &idle, prepared.mailbox.clone(), compile)?;
+    machine.router.kernel_has_rules = true;
+    let parts = machine.parts(&model);
+    let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
+    // The controller already receives the events of devices.
+    let follower = Follower::start(watch, prepared.mailbox.clone(), Box::new(|_, _| {}), follow);
+    let installer = Installer::new(parts, Some(follower.map_err(super::follow_failed)?));
+    let beat = Beat::default();
+    let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
+    live.set(startup.offload().clone());
+    let handle = startup.handle();
+    let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
+    let backends = Backends { controller, offload, ..Backends::default() };
+    let server = prepared.serve(&machine, backends)?;
+    machine.announce(&model);
+    let room = machine.router.umem.limit() - ports::LARGEST_HEADER;
+    let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
+    let controller =
+        startup.start(installer, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));
+    let controller = controller.map_err(super::follow_failed)?;
+    audit_on_signal(handle.clone()).map_err(super::follow_failed)?;
+    let service = Service::from_environment();
+    service.ready();
+    let watchdog = Watchdog::new(service, vec![beat]);
+    let ran = machine.run(
+        &mut prepared,
+        watchdog,
+        Some(Box::new(move |state| handle.worker_paused(state))),
+    );
+    drop(server);
+    // The controller may be waiting for the worker, which has ended; this ends the wait.
+    drop(prepared);
+    drop(controller);
+    machine.end(&model, ran)
+}
+
+/// Starts an audit on SIGHUP, the signal on which other daemons reread a configuration file.
+fn audit_on_signal(handle: Handle) -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP])?;
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || signals.forever().for_each(|_| handle.audit()))?;
+    Ok(())
+}
+
+fn begin_failed(error: StartupError) -> CliError {
+    match error {
+        StartupError::Device(error) => CliError::usage(error, "`ip -brief link` lists the devices"),
+        StartupError::System(_) | StartupError::Silent => {
+            CliError::failed(error, "Run as root, on Linux 6.1 or newer")
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A router with its ports, from setup to the final report.
+
+use std::io;
+use std::sync::Arc;
+
+use tollway_dataplane::port::Port as _;
+use tollway_dataplane::router::Router;
+
+use super::Prepared;
+use crate::cli::summary::Summary;
+use crate::cli::{CliError, print};
+use tollway_firewall::log::{Journal, Logger};
+use tollway_model::compile::{CompileError, Compiled, rule_links};
+use tollway_model::names::{NameTable, Names};
+use tollway_model::{Model, PortKind};
+use tollway_worker::installer::Parts;
+use tollway_worker::ports::dispatcher::Dispatcher;
+use tollway_worker::ports::redirect::Watch;
+use tollway_worker::ports::{self, Devices, State};
+use tollway_worker::service::Watchdog;
+use tollway_worker::{self, Duties, OnPause, Stopper, WorkerMailbox};
+
+/// A router with its ports.
+pub(super) struct Machine {
+    pub(super) router: Router,
+    pub(super) devices: Devices,
+    pub(super) name_table: NameTable,
+    pub(super) dispatcher: Arc<Dispatcher>,
+    journal: Journal,
+    mailbox: WorkerMailbox,
+    /// Watches the devices to which the XDP path can redirect.
+    _watch: Option<Watch>,
+}
+
+impl Machine {
+    /// Opens the ports of a model, adopts the facts that their devices report, and builds the
+    /// router with `compile`. A port with a reason in `idle` starts detached.
+    pub(super) fn open(
+        model: &mut Model,
+        idle: &[Option<String>],
+        mailbox: WorkerMailbox,
+        compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
+    ) -> Result<Self, CliError> {
+        let mut umem = ports::umem(model).ok_or_else(|| {
+            CliError::failed("the memory for frames cannot be allocated", "Lower the MTUs")
+        })?;
+        let dispatcher = Arc::new(Dispatcher::load(model));
+        let mut programs = |_: &Model, port| dispatcher.program(port);
+        let devices = ports::open(model, &mut umem, &mut programs, idle);
+        let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+        let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
+        let mut router = Router::new(compiled.tables, umem, compiled.host);
+        let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
+            CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
+        })?;
+        let watch = xdp_path.map(|(xdp_path, watch)| {
+            router.xdp_path = Some(xdp_path);
+            watch
+        });
+        let journal = journal(model)?;
+        let name_table = NameTable::new(Names::from(&*model));
+        Ok(Self { router, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
+    }
+
+    /// The parts of the router that a change of the model needs.
+    pub(super) fn parts(&self, model: &Model) -> Parts {
+        Parts {
+            model: model.clone(),
+            kernel: self.devices.iter().map(|device| device.has_kernel()).collect(),
+            name_table: self.name_table.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
+            journal: self.journal.clone(),
+            mailbox: self.mailbox.clone(),
+        }
+    }
+
+    /// A function that stops the router and hands its ports over to a successor.
+    pub(super) fn hand_over(&self, stopper: Stopper) -> Box<dyn Fn() + Send + Sync> {
+        let dispatcher = Arc::clone(&self.dispatcher);
+        Box::new(move || {
+            dispatcher.hand_over();
+            stopper.stop();
+        })
+    }
+
+    /// Forwards until a signal or a request stops the router.
+    pub(super) fn run(
+        &mut self,
+        prepared: &mut Prepared,
+        watchdog: Watchdog,
+        on_pause: Option<OnPause>,
+    ) -> io::Result<()> {
+        let priority = prepared.priority;
+        let pulse = self.dispatcher.start(&self.devices);
+        let Prepared { stop, mailbox_receiver, .. } = prepared;
+        let counts = self.dispatcher.counts();
+        let names = self.name_table.names().ports.iter().map(|port| port.name.clone()).collect();
+        let xdp_counts = counts.map(|counts| (counts, names));
+        let journal = self.journal.clone();
+        let duties = Duties { pulse, on_pause, xdp_counts, priority, journal, watchdog };
+        tollway_worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
+    }
+
+    /// Logs the ports.
+    pub(super) fn announce(&self, model: &Model) {
+        for ((port, link), behind) in model.ports.iter().zip(&model.links).zip(&self.devices) {
+            let what = match &port.kind {
+                PortKind::Memory => "memory".to_owned(),
+                PortKind::Capture { .. } => "capture files".to_owned(),
+                PortKind::Tap { device } => format!("TAP device {device}"),
+                PortKind::AfPacket { device } | PortKind::AfXdp { device, .. } => {
+                    format!("interface {device}, {}", behind.how())
+                }
+            };
+            let state = match behind.state() {
+                State::Up => String::new(),
+                State::Down(why) | State::Gone(why) => format!(", not working: {why}"),
+                // The reason was logged when the port was detached.
+                State::Detached(_) => String::new(),
+            };
+            tracing::info!(
+                "port {}: {what}, address {}, MTU {}{state}",
+                port.name,
+                link.mac,
+                link.mtu,
+            );
+        }
+    }
+
+    /// Prints what became of the packets, and checks that none is missing.
+    pub(super) fn end(mut self, model: &Model, ran: io::Result<()>) -> Result<(), CliError> {
+        let (router, devices) = (&mut self.router, &mut self.devices);
+        let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
+        let missed = devices.iter_mut().map(|device| device.missed()).collect();
+        let counters = router.counters_in_all();
+        let adds_up = counters.check().and_then(|()| router.check_memory(devices));
+        let host = router.host.counters();
+        let summary = Summary { ports, counters: &counters, host, missed }.text();
+        // This finishes all ports, even after an error, so that their devices return to the kernel.
+        // It does not wait for a reader of the summary.
+        let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
+        let printed = print(summary);
+        ran.map_err(|error| {
+            CliError::failed(format!("waiting for frames failed: {error}"), "Start again")
+        })?;
+        adds_up.map_err(|sentence| {
+            CliError::failed(
+                sentence,
+                "This is a defect of Tollway: report it with the table above",
+            )
+        })?;
+        let finished: Result<(), _> = finished.into_iter().collect();
+        finished.map_err(|error| CliError::failed(&error, error.remedy()))?;
+        printed
+    }
+}
+
+/// The journal for packets and lines that the rules log.
+fn journal(model: &Model) -> Result<Journal, CliError> {
+    let logger =
+        Logger::of(model.filter.as_deref(), &rule_links(model), model.filter_log.as_deref());
+    let logger = logger.map_err(|error| CliError::failed(&error, error.remedy()))?;
+    Ok(Journal::new(logger))
+}

@@ -1,0 +1,117 @@
+//! The rules of nftables, as far as the offload depends on them.
+
+use super::{Firewall, PerFamily, Rules};
+use crate::kernel::Family;
+use tollway_firewall::ir::{Chain, Hook};
+use tollway_firewall::listing::listed;
+use tollway_firewall::offload::Offload;
+use tollway_rules::Reading;
+
+impl From<&Reading> for Firewall {
+    fn from(reading: &Reading) -> Self {
+        let mut rules = Rules {
+            tracking: PerFamily::each(|family| {
+                let need = reading.needs.tracking(family == Family::V4);
+                need.map(ToString::to_string)
+            }),
+            fragments: PerFamily::each(|family| {
+                let need = reading.needs.fragments(family == Family::V4);
+                need.map(ToString::to_string)
+            }),
+            at_devices: at_devices(reading),
+            ..Rules::default()
+        };
+        for one in listed(&reading.rules) {
+            match one.offload {
+                Offload::Compiled => rules.compiled += 1,
+                Offload::Elsewhere(_) => {}
+                Offload::Kernel(why) => {
+                    let rule = format!("{} in {}", one.rule.text, one.chain.name);
+                    rules.kernel.push((rule, why));
+                }
+            }
+        }
+        Self::Read(rules)
+    }
+}
+
+/// The chains at the hooks of devices.
+fn at_devices(reading: &Reading) -> Vec<(Hook, String)> {
+    let of = |chain: &Chain| {
+        let hook = chain.base.as_ref()?.hook;
+        matches!(hook, Hook::Ingress | Hook::Egress).then(|| (hook, chain.name.clone()))
+    };
+    reading.rules.chains.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use tollway_firewall::ir::{Base, Family as Of, Place, Policy, Rule, Ruleset, Step, Verdict};
+    use tollway_rules::{Need, Needs};
+
+    #[test]
+    fn a_reading_is_summarized_by_rule() {
+        let rule = |text: &str, step| Rule {
+            place: Place::handle(1),
+            text: text.to_owned(),
+            steps: vec![step],
+        };
+        let mut forward = Chain::new("inet t forward", Of::Inet);
+        forward.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
+        forward.rules = vec![
+            rule("drop", Step::Verdict(Verdict::Drop)),
+            rule("log", Step::Unsupported("it logs".to_owned())),
+        ];
+        let mut ingress = Chain::new("netdev t in", Of::Netdev);
+        ingress.base = Some(Base::new(Hook::Ingress, 0, Policy::Accept));
+        let mut input = Chain::new("inet t input", Of::Inet);
+        input.base = Some(Base::new(Hook::Input, 0, Policy::Accept));
+        input.rules = vec![rule("accept", Step::Verdict(Verdict::Accept))];
+        let mut rules = Ruleset::default();
+        rules.add_chain(forward);
+        rules.add_chain(input);
+        rules.add_chain(ingress);
+        let need = Need {
+            chain: "ip t nat".to_owned(),
+            handle: None,
+            text: "masquerade".to_owned(),
+            why: "addresses are translated",
+            v4: true,
+            v6: false,
+            host: false,
+        };
+        let own = Need {
+            chain: "inet t input".to_owned(),
+            text: "ct state new".to_owned(),
+            why: "connections are tracked",
+            v6: true,
+            host: true,
+            ..need.clone()
+        };
+        let needs = Needs { tracking: vec![own, need] };
+        let reading = Reading {
+            rules: Arc::new(rules),
+            needs,
+            generation: 7,
+            knows_numbers: false,
+            watches_ipsets: false,
+        };
+        let expected = Rules {
+            compiled: 1,
+            kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],
+            tracking: PerFamily {
+                v4: Some("\"masquerade\" in ip t nat: addresses are translated".to_owned()),
+                v6: None,
+            },
+            fragments: PerFamily::each(|_| {
+                Some("\"ct state new\" in inet t input: connections are tracked".to_owned())
+            }),
+            at_devices: vec![(Hook::Ingress, "netdev t in".to_owned())],
+            whole: PerFamily::default(),
+        };
+        assert_eq!(Firewall::from(&reading), Firewall::Read(expected));
+    }
+}

@@ -1,0 +1,332 @@
+//! The links, and why packets that arrive or leave by each take the kernel path.
+
+use std::collections::BTreeMap;
+
+use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
+use super::{Facts, Link, PerFamily, Reason, general};
+use crate::kernel::{Family, Ifindex, Netdev};
+use crate::sysctl::LinkSysctls;
+
+/// `IFF_UP`, `IFF_NOARP`, `IFF_LOWER_UP`.
+const UP: u32 = 1;
+const NOARP: u32 = 1 << 7;
+const LOWER_UP: u32 = 1 << 16;
+/// The most VLAN tags.
+const MOST_TAGS: usize = 2;
+/// The XDP program parses packets behind the tags of at most this many stacked devices.
+const MOST_PARSED: usize = 2;
+/// More devices than are ever stacked. This limit ends the walk if devices refer to each other in a circle.
+const MOST_STACKED: usize = 8;
+/// Kinds of devices that work as ports like a network card, which has no kind.
+const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
+/// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
+/// VLANs, tunnels, and the two ends of a veth.
+const HARMLESS: [&str; 16] = [
+    "vlan",
+    "veth",
+    "gre",
+    "gretap",
+    "erspan",
+    "ipip",
+    "sit",
+    "vti",
+    "vti6",
+    "ip6tnl",
+    "ip6gre",
+    "ip6gretap",
+    "ip6erspan",
+    "vxlan",
+    "geneve",
+    "xfrm",
+];
+
+/// The links with their offload: each port, followed by the VLAN devices on it, each behind the one that
+/// carries it.
+pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
+    let uppers = uppers(facts);
+    let mut links = Vec::new();
+    for port in facts.ports {
+        let of_port = facts.kernel.netdevs.keys().filter_map(|ifindex| {
+            let stack = stack(facts, *ifindex, *port)?;
+            Some((stack.len(), stack))
+        });
+        let mut of_port: Vec<_> = of_port.collect();
+        // A stable sort: devices of one height stay in the order of their numbers.
+        of_port.sort_by_key(|(height, _)| *height);
+        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, (&uppers, fragments))));
+    }
+    links
+}
+
+/// A device of a link, with all that is known of it.
+struct Layer<'a> {
+    ifindex: Ifindex,
+    netdev: &'a Netdev,
+    /// `None` if the device is new and no query covers it yet.
+    found: Option<&'a Device>,
+}
+
+/// The devices from a link down to the port, if the link is on that port.
+fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<Layer<'a>>> {
+    let mut stack: Vec<Layer<'a>> = Vec::new();
+    let mut next = ifindex;
+    while stack.len() < MOST_STACKED {
+        let netdev = facts.kernel.netdevs.get(&next)?;
+        stack.push(Layer { ifindex: next, netdev, found: facts.probes.devices.get(&next) });
+        if next == port {
+            return Some(stack);
+        }
+        netdev.vlan?;
+        next = netdev.lower?;
+    }
+    None
+}
+
+fn link(
+    facts: &Facts<'_>,
+    stack: &[Layer<'_>],
+    (uppers, fragments): (&Uppers, &PerFamily<Option<String>>),
+) -> Link {
+    let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
+    let vrf = vrf(facts, top.netdev);
+    let sysctls = facts.sysctls.link(&top.netdev.name);
+    let both_ways = both_ways(facts, stack);
+    let (incoming, outgoing) = (incoming(facts, stack, uppers), outgoing(stack));
+    let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
+    let mut arrives =
+        PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
+    for family in [Family::V4, Family::V6] {
+        let found =
+            port.found.and_then(|found| general::own_hash(facts, family, &port.netdev.name, found));
+        arrives.of_mut(family).extend(found);
+    }
+    if stack.len() > MOST_PARSED {
+        for family in [Family::V4, Family::V6] {
+            let rule = fragments.of(family).clone().map(Reason::Fragments);
+            arrives.of_mut(family).extend(rule);
+        }
+    }
+    Link {
+        ifindex: top.ifindex,
+        name: top.netdev.name.clone(),
+        port: port.ifindex,
+        vrf: vrf.map(str::to_owned),
+        up: stack.iter().all(|layer| layer.netdev.flags & (UP | LOWER_UP) == UP | LOWER_UP),
+        arrives,
+        leaves: PerFamily::each(|family| {
+            of_family(&outgoing, leaves(&top.netdev.name, family, &sysctls))
+        }),
+    }
+}
+
+/// The VRF that a device is in.
+fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
+    facts.kernel.vrf_of(netdev).map(|(_, vrf)| vrf.name.as_str())
+}
+
+/// The reasons about arriving packets that hold for both families.
+fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    for layer in stack {
+        reasons.extend(uppers.get(&layer.ifindex).into_iter().flatten().cloned());
+        let name = || layer.netdev.name.clone();
+        let filters = layer.found.map(|found| &found.filters_in);
+        add_if(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
+    }
+    if let Err(why) = &facts.probes.foreign_uppers {
+        reasons.push(Reason::Unknown("devices in other network namespaces", why.0.clone()));
+    }
+    reasons
+}
+
+/// The reasons about arriving packets of a device for one family.
+fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let (has, forwards, sysctl) = match family {
+        Family::V4 => {
+            (sysctls.has4, sysctls.forward4, format!("net.ipv4.conf.{name}.forwarding = 0"))
+        }
+        Family::V6 => {
+            (sysctls.has6, sysctls.forward6, "net.ipv6.conf.all.forwarding = 0".to_owned())
+        }
+    };
+    if !has {
+        reasons.push(Reason::NoFamily(family, name.to_owned()));
+    } else if !forwards {
+        reasons.push(Reason::ForwardingOff(sysctl));
+    }
+    if family == Family::V4 && sysctls.route_localnet {
+        reasons.push(Reason::RouteLocalnet(name.to_owned()));
+    }
+    reasons
+}
+
+/// The reasons about leaving packets that hold for both families.
+fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    for Layer { netdev, found, .. } in stack {
+        let name = || netdev.name.clone();
+        let filters = found.map(|found| &found.filters_out);
+        add_if(filters, "tc filters", || Reason::FiltersOut(name()), &mut reasons);
+        match found.map(|found| &found.qdisc) {
+            Some(Ok(Some(kind))) => {
+                reasons.push(Reason::Qdisc { device: name(), kind: kind.clone() });
+            }
+            Some(Err(why)) => reasons.push(Reason::Unknown("queueing disciplines", why.0.clone())),
+            Some(Ok(None)) | None => {}
+        }
+        if found.is_some_and(|found| found.egress_qos) {
+            reasons.push(Reason::EgressQos(name()));
+        }
+    }
+    reasons
+}
+
+/// The reasons about leaving packets of a device for one family.
+fn leaves(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let has = match family {
+        Family::V4 => sysctls.has4,
+        Family::V6 => sysctls.has6,
+    };
+    if !has {
+        reasons.push(Reason::NoFamily(family, name.to_owned()));
+    }
+    let follows = match family {
+        Family::V4 => sysctls.redirected4,
+        Family::V6 => sysctls.redirected6,
+    };
+    if follows {
+        reasons.push(Reason::Redirected(family, name.to_owned()));
+    }
+    reasons
+}
+
+/// Adds a reason if the query found something, or failed.
+fn add_if(
+    result: Option<&QueryResult<bool>>,
+    what: &'static str,
+    reason: impl Fn() -> Reason,
+    reasons: &mut Vec<Reason>,
+) {
+    match result {
+        Some(Ok(true)) => reasons.push(reason()),
+        Some(Err(why)) => reasons.push(Reason::Unknown(what, why.0.clone())),
+        Some(Ok(false)) | None => {}
+    }
+}
+
+/// The reasons that hold for both directions.
+fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let room = stack.last().and_then(|port| facts.rooms.get(&port.ifindex));
+    let most = room.copied().unwrap_or(u32::MAX).min(facts.most_mtu);
+    for layer in stack {
+        device(facts, layer, most, &mut reasons);
+    }
+    if let (Some(top), Some(port)) = (stack.first(), stack.last()) {
+        if top.netdev.mac != port.netdev.mac {
+            reasons.push(Reason::OwnMac(top.netdev.name.clone()));
+        }
+        if stack.len() > MOST_TAGS + 1 {
+            reasons.push(Reason::TooManyTags(top.netdev.name.clone()));
+        }
+    }
+    reasons
+}
+
+/// Adds the reasons about one device of a link.
+fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Reason>) {
+    let Layer { netdev, found, .. } = layer;
+    let name = || netdev.name.clone();
+    let Some(found) = found else {
+        reasons.push(Reason::Unknown("what is on the device", format!("{} is new", name())));
+        return;
+    };
+    if let Some(master) = netdev.master {
+        reasons.extend(member(facts, netdev, master));
+    }
+    let kind = netdev.kind.as_deref();
+    let is_link = netdev.vlan.is_some() || kind.is_none_or(|kind| PORTS.contains(&kind));
+    if !found.ethernet {
+        reasons.push(Reason::NotEthernet(name()));
+    } else if let Some(kind) = kind.filter(|_| !is_link) {
+        reasons.push(Reason::Kind { device: name(), kind: kind.to_owned() });
+    }
+    if netdev.flags & NOARP != 0 {
+        reasons.push(Reason::NoArp(name()));
+    }
+    match &found.own_xdp {
+        Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
+        Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
+        Ok(_) => {}
+    }
+    match &found.tags {
+        Tags::Kept => {}
+        Tags::Stripped => reasons.push(Reason::StripsTags(name())),
+        Tags::ByPeer(peer) => {
+            reasons.push(Reason::PeerTags { device: name(), peer: Some(peer.clone()) });
+        }
+        Tags::ByPeerElsewhere => reasons.push(Reason::PeerTags { device: name(), peer: None }),
+    }
+    match &found.checksums {
+        Checksums::Whole => {}
+        Checksums::ByPeer(peer) => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: Some(peer.clone()) });
+        }
+        Checksums::ByPeerElsewhere => {
+            reasons.push(Reason::PeerChecksums { device: name(), peer: None });
+        }
+        Checksums::ByOwner => reasons.push(Reason::OwnerChecksums(name())),
+    }
+    if found.keeps_tags {
+        reasons.push(Reason::KeepsTags(name()));
+    }
+    if netdev.mtu > most {
+        reasons.push(Reason::LargeMtu { device: name(), mtu: netdev.mtu, most });
+    }
+}
+
+/// The reason that the device has a master, unless that is a VRF.
+fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason> {
+    let known = facts.kernel.netdevs.get(&master);
+    if known.is_some_and(|master| master.vrf_table.is_some()) {
+        return None;
+    }
+    let kind = known.and_then(|master| master.kind.clone());
+    Some(Reason::Member {
+        device: netdev.name.clone(),
+        kind: kind.unwrap_or_else(|| "device".to_owned()),
+        master: known.map_or_else(|| format!("number {master}"), |master| master.name.clone()),
+    })
+}
+
+/// For each device, the devices on it that take its frames first.
+type Uppers = BTreeMap<Ifindex, Vec<Reason>>;
+
+/// Finds these devices once for all links: there may be thousands of links, and of devices.
+fn uppers(facts: &Facts<'_>) -> Uppers {
+    let below = |lower: Ifindex, kind: &str| {
+        let netdev = facts.kernel.netdevs.get(&lower).filter(|_| !HARMLESS.contains(&kind));
+        netdev.map(|netdev| netdev.name.clone())
+    };
+    let mut uppers = Uppers::new();
+    for upper in facts.kernel.netdevs.values() {
+        let Some(lower) = upper.lower else { continue };
+        let kind = upper.kind.as_deref().unwrap_or("device");
+        if let Some(device) = below(lower, kind) {
+            let (kind, upper) = (kind.to_owned(), upper.name.clone());
+            uppers.entry(lower).or_default().push(Reason::Upper { device, kind, upper });
+        }
+    }
+    for ForeignUpper { lower, kind, name, namespace } in
+        facts.probes.foreign_uppers.iter().flatten()
+    {
+        if let Some(device) = below(*lower, kind) {
+            let (kind, upper, namespace) = (kind.clone(), name.clone(), *namespace);
+            let reason = Reason::UpperElsewhere { device, kind, upper, namespace };
+            uppers.entry(*lower).or_default().push(reason);
+        }
+    }
+    uppers
+}

@@ -1,0 +1,177 @@
+//! Parts of otherwise fast traffic that take the kernel path, and notes.
+
+use std::collections::BTreeSet;
+
+use super::{Facts, Firewall, Link, PerFamily, Reason};
+use crate::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
+use crate::lookup_chains;
+use tollway_firewall::ir::Hook;
+
+/// A part of the traffic whose packets take the kernel path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The routes, the rule of routing or the rule of the firewall.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Something to know that concerns no path: a sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note(pub String);
+
+/// The parts that take the kernel path.
+pub(super) fn parts(
+    facts: &Facts<'_>,
+    links: &[Link],
+    groups: &PerFamily<Vec<Reason>>,
+) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut add = |what: String, why: String| parts.push(Part { what, why });
+    let routes = facts.routes;
+    let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
+    for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {
+        let (name, why) = name_and_reason(facts, *device);
+        // The default route may be the only one.
+        let is_default = routes.defaults.contains(device);
+        let which = match (is_default, count) {
+            (false, _) => "",
+            (true, 1) => ", a default route",
+            (true, _) => ", a default route among them",
+        };
+        add(format!("{} by {name}{which}", plural(*count, "route")), why);
+    }
+    for family in [Family::V4, Family::V6] {
+        let count = *routes.several.of(family);
+        if let Some(reason) = groups.of(family).first().filter(|_| count > 0) {
+            let name = super::reason::family_name(family);
+            add(
+                format!("{} with several next hops", plural(count, &format!("{name} route"))),
+                reason.to_string(),
+            );
+        }
+    }
+    for (count, why) in [
+        (routes.wrapped, "they encapsulate packets (encap)"),
+        (routes.of_tos, "they apply to only one type of service (tos)"),
+        (
+            routes.in_turn,
+            "they differ from others only in the next hop, and the kernel tries them in turn",
+        ),
+        (routes.unsupported, "they have attributes that the router does not support"),
+    ] {
+        if count > 0 {
+            add(plural(count, "route"), why.to_owned());
+        }
+    }
+    for rule in &facts.kernel.rules {
+        if let Some(why) = rule.unsupported.clone().or_else(|| kernel_reason(facts.kernel, rule)) {
+            let family = match rule.family {
+                Family::V4 => "ip rule",
+                Family::V6 => "ip -6 rule",
+            };
+            add(format!("packets that {family} {} may match", rule.priority), why);
+        }
+    }
+    if let Firewall::Read(rules) = facts.firewall {
+        for (rule, why) in &rules.kernel {
+            add(format!("packets that reach the nft rule {rule}"), why.clone());
+        }
+        let tags = most_tags(facts);
+        for (hook, chain) in &rules.at_devices {
+            let (least, what, why) = match hook {
+                Hook::Ingress => {
+                    (2, "two VLAN tags", "the rules see no packet behind a second tag")
+                }
+                _ => (1, "VLAN tags", "the rules of several devices see them in turn"),
+            };
+            if tags >= least {
+                add(
+                    format!("packets with {what} that reach the nft rules of {chain}"),
+                    why.to_owned(),
+                );
+            }
+        }
+    }
+    parts
+}
+
+/// The largest number of stacked VLAN devices, at most 2.
+fn most_tags(facts: &Facts<'_>) -> usize {
+    let netdevs = &facts.kernel.netdevs;
+    let is_tagged = |netdev: &&Netdev| netdev.vlan.is_some();
+    let tags = netdevs.values().filter(is_tagged).map(|netdev| {
+        let below = netdev.lower.and_then(|lower| netdevs.get(&lower));
+        1 + usize::from(below.is_some_and(|below| below.vlan.is_some()))
+    });
+    tags.max().unwrap_or(0)
+}
+
+/// Fragments, if rules for the host's own packets enable their reassembly.
+pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
+    let of = |what: &str, rule: &Option<String>| {
+        rule.as_ref().map(|rule| Part {
+            what: what.to_owned(),
+            why: format!("the kernel reassembles them, for {rule}"),
+        })
+    };
+    let v4 = of("IPv4 fragments", &rules.v4);
+    let v6 = of("IPv6 packets with extension headers, which may be fragments", &rules.v6);
+    v4.into_iter().chain(v6).collect()
+}
+
+/// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.
+fn kernel_reason(kernel: &Kernel, rule: &Rule) -> Option<String> {
+    if lookup_chains::is_by_member(kernel, rule) {
+        return Some("kernels differ in the input device of packets in a VRF (iif)".to_owned());
+    }
+    let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
+    let skips = selects && matches!(rule.action, RuleAction::Goto(_));
+    skips.then(|| "it sends some packets to another rule (goto)".to_owned())
+}
+
+/// The name of a device that is not a link of the router, and its kind.
+fn name_and_reason(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
+    let Some(netdev) = facts.kernel.netdevs.get(&device) else {
+        return (format!("device {device}"), "there is no such device now".to_owned());
+    };
+    let is = match netdev.kind.as_deref() {
+        _ if netdev.vlan.is_some() => "a VLAN device that is not on a port".to_owned(),
+        Some(kind) => format!("of kind {kind}, and not a port"),
+        None => "not a port".to_owned(),
+    };
+    (netdev.name.clone(), format!("{} is {is}", netdev.name))
+}
+
+/// The notes: on connections, captures and links that are down.
+pub(super) fn notes(
+    facts: &Facts<'_>,
+    links: &[Link],
+    fragments: &PerFamily<Option<String>>,
+) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let taps = &facts.probes.taps;
+    if fragments.v4.is_some() || fragments.v6.is_some() {
+        notes.push(Note(
+            "connections on the fast path are not in the kernel's list of connections (conntrack -L)"
+                .to_owned(),
+        ));
+    }
+    for link in links {
+        if taps.contains(&None) || taps.contains(&Some(link.ifindex)) {
+            notes.push(Note(format!(
+                "a program captures on {}, and does not see packets on the fast path",
+                link.name
+            )));
+        }
+        if !link.up {
+            notes.push(Note(format!("{} is down, or has no carrier", link.name)));
+        }
+    }
+    notes
+}
+
+/// A count, and the word in singular or plural.
+fn plural(count: u64, word: &str) -> String {
+    if count == 1 { format!("{count} {word}") } else { format!("{count} {word}s") }
+}

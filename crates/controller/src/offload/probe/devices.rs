@@ -1,0 +1,156 @@
+//! Properties from `RTM_GETLINK` that [`Netdev`](super::super::super::kernel::Netdev) does not have.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use crate::kernel::Ifindex;
+use crate::netlink::{link_body, xdp_program};
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::netlink::{Attribute, find};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_XDP: u16 = 43;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_FLAGS: u16 = 2;
+const IFLA_VLAN_EGRESS_QOS: u16 = 3;
+const IFLA_TUN_VNET_HDR: u16 = 5;
+const VLAN_FLAG_REORDER_HDR: u32 = 1;
+/// Bytes of `struct ifinfomsg`.
+const IFINFO: usize = 16;
+
+/// The properties of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkProperties {
+    /// Its frames are Ethernet's (`ARPHRD_ETHER`).
+    pub(super) ethernet: bool,
+    /// For a VLAN device: it keeps tags in the frames that its taps see (`reorder_hdr off`).
+    pub(super) keeps_tags: bool,
+    /// For a VLAN device: some packets leave with a priority in their tag.
+    pub(super) egress_qos: bool,
+    /// For a TAP device: its owner may leave checksums to others (`vnet_hdr`).
+    pub(super) vnet_hdr: bool,
+    /// The number of its XDP program.
+    pub(super) xdp: Option<u32>,
+}
+
+/// The properties of all devices.
+///
+/// # Errors
+/// The kernel refused.
+pub(super) fn link_properties(
+    route: &mut QuerySocket,
+) -> io::Result<BTreeMap<Ifindex, LinkProperties>> {
+    let all = route.list(RTM_GETLINK, &link_body(0), |kind, body| {
+        (kind == RTM_NEWLINK).then(|| properties(body)).flatten()
+    })?;
+    Ok(all.into_iter().collect())
+}
+
+fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
+    let kind = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
+    let ifindex = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
+    // The message is truncated otherwise.
+    body.get(..IFINFO)?;
+    let info = find(body, IFINFO, IFLA_LINKINFO).map(|info| info.value).unwrap_or_default();
+    let is = |name| find(info, 0, IFLA_INFO_KIND).is_some_and(|kind| kind.text() == name);
+    let data = |name| find(info, 0, IFLA_INFO_DATA).filter(|_| is(name));
+    let owner = data("tun").into_iter().flat_map(|data| data.nested());
+    let mut vnet_hdr = owner.filter(|attribute| attribute.kind == IFLA_TUN_VNET_HDR);
+    let data = data("vlan");
+    // `struct ifla_vlan_flags`: the flags, then their mask.
+    let flags = data.map(|data| {
+        let flags = data.nested().find(|attribute| attribute.kind == IFLA_VLAN_FLAGS);
+        flags.and_then(|flags| flags.u32()).unwrap_or_default()
+    });
+    let qos = data.into_iter().flat_map(|data| data.nested());
+    let mut qos =
+        qos.filter(|attribute| attribute.kind == IFLA_VLAN_EGRESS_QOS).flat_map(|qos| qos.nested());
+    let properties = LinkProperties {
+        ethernet: kind == libc::ARPHRD_ETHER,
+        keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
+        egress_qos: qos.any(|mapping| marks(&mapping)),
+        vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
+        xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
+    };
+    Some((ifindex, properties))
+}
+
+/// Says whether packets leave with a priority (`struct ifla_vlan_qos_mapping`: from, to).
+fn marks(mapping: &Attribute<'_>) -> bool {
+    let to = mapping.value.get(4..).and_then(<[u8]>::first_chunk);
+    to.is_some_and(|to| u32::from_ne_bytes(*to) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollway_linux::netlink::push;
+
+    /// A message about device 7 of a kind.
+    fn message(kind: u16, info: &[u8]) -> Vec<u8> {
+        let mut body = vec![0; IFINFO];
+        body[2..4].copy_from_slice(&kind.to_ne_bytes());
+        body[4] = 7;
+        push(&mut body, IFLA_LINKINFO, info);
+        body
+    }
+
+    /// The properties of a VLAN device.
+    fn vlan(flags: u32, egress: &[(u32, u32)]) -> Vec<u8> {
+        let (mut data, mut maps, mut info) = (Vec::new(), Vec::new(), Vec::new());
+        let words = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
+        push(&mut data, IFLA_VLAN_FLAGS, &words(flags, u32::MAX));
+        egress.iter().for_each(|(from, to)| push(&mut maps, 1, &words(*from, *to)));
+        push(&mut data, IFLA_VLAN_EGRESS_QOS, &maps);
+        push(&mut info, IFLA_INFO_KIND, b"vlan\0");
+        push(&mut info, IFLA_INFO_DATA, &data);
+        message(1, &info)
+    }
+
+    /// The properties of a TAP device.
+    fn tap(vnet_hdr: u8) -> Vec<u8> {
+        let (mut data, mut info) = (Vec::new(), Vec::new());
+        push(&mut data, IFLA_TUN_VNET_HDR, &[vnet_hdr]);
+        push(&mut info, IFLA_INFO_KIND, b"tun\0");
+        push(&mut info, IFLA_INFO_DATA, &data);
+        message(1, &info)
+    }
+
+    #[test]
+    fn natures_of_devices_are_read() {
+        let plain = LinkProperties {
+            ethernet: true,
+            keeps_tags: false,
+            egress_qos: false,
+            vnet_hdr: false,
+            xdp: None,
+        };
+        assert_eq!(properties(&message(1, &[])), Some((7, plain)));
+        assert_eq!(
+            properties(&message(65534, &[])),
+            Some((7, LinkProperties { ethernet: false, ..plain })),
+            "a tunnel"
+        );
+        assert_eq!(properties(&vlan(1, &[])), Some((7, plain)));
+        assert_eq!(properties(&vlan(1, &[(3, 0)])), Some((7, plain)), "to priority 0, as all are");
+        assert_eq!(
+            properties(&vlan(0, &[(3, 0), (4, 5)])),
+            Some((7, LinkProperties { keeps_tags: true, egress_qos: true, ..plain }))
+        );
+        assert_eq!(properties(&tap(0)), Some((7, plain)));
+        assert_eq!(properties(&tap(1)), Some((7, LinkProperties { vnet_hdr: true, ..plain })));
+        let mut carrier = message(1, &[]);
+        // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
+        let mut modes = Vec::new();
+        push(&mut modes, 5, &9_u32.to_ne_bytes());
+        push(&mut modes, 2, &[4]);
+        push(&mut carrier, IFLA_XDP, &modes);
+        assert_eq!(properties(&carrier), Some((7, LinkProperties { xdp: Some(9), ..plain })));
+        let whole = vlan(0, &[(4, 5)]);
+        (0..IFINFO).for_each(|end| assert_eq!(properties(&whole[..end]), None, "{end}"));
+        (IFINFO..whole.len()).for_each(|end| assert!(properties(&whole[..end]).is_some(), "{end}"));
+    }
+}

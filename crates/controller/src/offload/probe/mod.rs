@@ -1,0 +1,369 @@
+//! Queries what the kernel does with packets beyond forwarding, without evaluating it.
+//!
+//! The kernel notifies of little. So the controller repeats all queries each second: one or two dumps, and some
+//! small files. It polls the state that changes most often every 50 ms ([`QuickPoll`]). A query that needs a
+//! missing privilege gives [`Unknown`].
+
+mod connections;
+mod devices;
+mod foreign_uppers;
+mod hooks;
+mod quick_poll;
+mod tables;
+mod tc;
+mod xfrm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+pub use foreign_uppers::ForeignUpper;
+pub use hooks::Hook;
+pub use quick_poll::QuickPoll;
+pub use tables::Legacy;
+pub use xfrm::Xfrm;
+
+use super::PerFamily;
+use crate::kernel::{Ifindex, Netdev};
+use tollway_linux::netlink::QuerySocket;
+use tollway_linux::sys::why;
+
+use devices::LinkProperties;
+use tc::TcAttachments;
+
+/// How often devices are queried again whose XDP program does not seem to be Tollway's.
+const TRIES: usize = 2;
+
+/// Why a query failed, in the system's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown(pub String);
+
+/// The result of a query, or why it is unknown.
+pub type QueryResult<T> = Result<T, Unknown>;
+
+/// The results of all queries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probes {
+    /// The queried devices, by number.
+    pub devices: BTreeMap<Ifindex, Device>,
+    /// Devices in other namespaces on top of the queried ones.
+    pub foreign_uppers: QueryResult<BTreeSet<ForeignUpper>>,
+    /// IPsec.
+    pub xfrm: QueryResult<Xfrm>,
+    /// Rules of iptables-legacy.
+    pub legacy: QueryResult<PerFamily<Legacy>>,
+    /// Netfilter's functions for forwarded packets; none if the kernel does not list them.
+    pub hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
+    /// Whether connections are being tracked at the moment.
+    pub tracked: bool,
+    /// The listener for all connections, if there is one.
+    pub watched: Option<&'static str>,
+    /// Whether there are virtual services of IPVS.
+    pub ipvs: bool,
+    /// Whether a security module inspects every packet (`always_check_network`).
+    pub labels: bool,
+    /// Packet sockets that see all packets: of a device, or of all.
+    pub taps: BTreeSet<Option<Ifindex>>,
+}
+
+/// The results of queries about a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its frames are Ethernet's.
+    pub ethernet: bool,
+    /// For a VLAN device: `reorder_hdr off`.
+    pub keeps_tags: bool,
+    /// For a VLAN device: some packets leave with a priority in their tag.
+    pub egress_qos: bool,
+    /// The queueing discipline that has been configured for egress.
+    pub qdisc: QueryResult<Option<String>>,
+    /// There are filters or BPF programs of tc(8) on ingress.
+    pub filters_in: QueryResult<bool>,
+    /// The same on egress.
+    pub filters_out: QueryResult<bool>,
+    /// The number of the attached XDP program. Its owner may have replaced another without a notification
+    /// of the kernel.
+    pub xdp: Option<u32>,
+    /// The number of Tollway's program, if that is attached.
+    pub own_xdp: QueryResult<Option<u32>>,
+    /// Whether XDP sees the VLAN tags of its frames.
+    pub tags: Tags,
+    /// Whether its frames have complete checksums.
+    pub checksums: Checksums,
+    /// Its frames may have a hash of their flow, from the sender, the card, or RPS.
+    pub own_hash: bool,
+}
+
+/// Whether frames have their VLAN tags when XDP sees them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tags {
+    /// They have them.
+    #[default]
+    Kept,
+    /// The device removes them.
+    Stripped,
+    /// The peer of a veth, a device of this name, passes them beside the frames.
+    ByPeer(String),
+    /// The peer of a veth is in another namespace and may do so: no setting excludes it.
+    ByPeerElsewhere,
+}
+
+/// Whether the checksums of packets are complete when XDP sees them, or left to a network card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// They are complete.
+    #[default]
+    Whole,
+    /// The peer of a veth, a device of this name, leaves them to the card.
+    ByPeer(String),
+    /// The peer of a veth is in another namespace and may do so: no setting excludes it.
+    ByPeerElsewhere,
+    /// The owner of a TAP device, usually a virtual machine, may leave them to the card.
+    ByOwner,
+}
+
+impl Default for Device {
+    /// An Ethernet device with nothing on it.
+    fn default() -> Self {
+        Self {
+            ethernet: true,
+            keeps_tags: false,
+            egress_qos: false,
+            qdisc: Ok(None),
+            filters_in: Ok(false),
+            filters_out: Ok(false),
+            xdp: None,
+            own_xdp: Ok(None),
+            tags: Tags::Kept,
+            checksums: Checksums::Whole,
+            own_hash: false,
+        }
+    }
+}
+
+impl Default for Probes {
+    /// No results.
+    fn default() -> Self {
+        Self {
+            devices: BTreeMap::new(),
+            foreign_uppers: Ok(BTreeSet::new()),
+            xfrm: Ok(Xfrm::default()),
+            legacy: Ok(PerFamily::default()),
+            hooks: Ok(Some(PerFamily::default())),
+            tracked: false,
+            watched: None,
+            ipvs: false,
+            labels: false,
+            taps: BTreeSet::new(),
+        }
+    }
+}
+
+impl Probes {
+    /// Queries the kernel about some devices, and about the network namespace of this thread.
+    /// Queries other namespaces only if `foreign_uppers` gives no earlier result.
+    ///
+    /// # Errors
+    /// The kernel cannot be queried at all.
+    pub fn read(
+        netdevs: &BTreeMap<Ifindex, Netdev>,
+        queried: impl IntoIterator<Item = Ifindex>,
+        foreign_uppers: Option<QueryResult<BTreeSet<ForeignUpper>>>,
+    ) -> io::Result<Self> {
+        let mut route = QuerySocket::open(NETLINK_ROUTE)?;
+        let queried: Vec<Ifindex> = queried.into_iter().collect();
+        let mut devices = read_devices(&mut route, netdevs, &queried)?;
+        for _ in 0..TRIES {
+            // A program may have been attached between its device's message and the query for its owner.
+            if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
+                break;
+            }
+            devices = read_devices(&mut route, netdevs, &queried)?;
+        }
+        let mut foreign_uppers =
+            foreign_uppers.unwrap_or_else(|| known(foreign_uppers::foreign_uppers(&mut route)));
+        if let Ok(all) = &mut foreign_uppers {
+            all.retain(|upper| devices.contains_key(&upper.lower));
+        }
+        Ok(Self {
+            devices,
+            foreign_uppers,
+            xfrm: known(xfrm::xfrm()),
+            legacy: known(tables::legacy()),
+            hooks: known(hooks::hooks()),
+            tracked: count(quick_poll::TRACKED) > 0,
+            watched: connections::watched(),
+            // Three lines of headings.
+            ipvs: text(quick_poll::SERVICES).lines().count() > 3,
+            labels: count("/sys/fs/selinux/policy_capabilities/always_check_network") > 0,
+            taps: taps(&text(quick_poll::TAPS)),
+        })
+    }
+}
+
+fn known<T>(result: io::Result<T>) -> QueryResult<T> {
+    result.map_err(|error| Unknown(why(&error)))
+}
+
+fn read_devices(
+    route: &mut QuerySocket,
+    netdevs: &BTreeMap<Ifindex, Netdev>,
+    queried: &[Ifindex],
+) -> io::Result<BTreeMap<Ifindex, Device>> {
+    let link_properties = devices::link_properties(route)?;
+    let attachments = known(tc::attachments(route));
+    let devices = queried.iter().filter_map(|ifindex| {
+        let device = device(
+            (*ifindex, netdevs.get(ifindex)?),
+            netdevs,
+            link_properties.get(ifindex)?,
+            &attachments,
+        );
+        Some((*ifindex, device))
+    });
+    Ok(devices.collect())
+}
+
+fn device(
+    (ifindex, netdev): (Ifindex, &Netdev),
+    netdevs: &BTreeMap<Ifindex, Netdev>,
+    properties: &LinkProperties,
+    attachments: &QueryResult<BTreeMap<Ifindex, TcAttachments>>,
+) -> Device {
+    let attachments =
+        attachments.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
+    let tcx = known(tollway_xdp::tcx(ifindex));
+    // One match of either kind is enough; otherwise both results have to be known.
+    let filters = |of_tc: fn(&TcAttachments) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
+        let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
+        match (
+            has(attachments.as_ref().map(of_tc).map_err(|why| *why)),
+            has(tcx.as_ref().map(of_bpf)),
+        ) {
+            (Ok(true), _) | (_, Ok(true)) => Ok(true),
+            (Err(why), _) | (_, Err(why)) => Err(why),
+            _ => Ok(false),
+        }
+    };
+    Device {
+        ethernet: properties.ethernet,
+        keeps_tags: properties.keeps_tags,
+        egress_qos: properties.egress_qos,
+        filters_in: filters(|attachments| attachments.ingress, |tcx| tcx.0),
+        filters_out: filters(|attachments| attachments.egress, |tcx| tcx.1),
+        qdisc: attachments.map(|attachments| attachments.qdisc).map_err(Clone::clone),
+        xdp: properties.xdp,
+        own_xdp: own_xdp(ifindex, properties.xdp),
+        tags: tags(netdev, netdevs),
+        checksums: checksums(netdev, netdevs, properties),
+        own_hash: has_own_hash(netdev),
+    }
+}
+
+/// Sockets set a hash in their packets, which a veth keeps (`skb_set_hash_from_sk`).
+fn has_own_hash(netdev: &Netdev) -> bool {
+    let by_rps = || {
+        let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));
+        let mut queues = queues.into_iter().flatten().flatten();
+        queues.any(|queue| {
+            let processors = text(queue.path().join("rps_cpus"));
+            processors.bytes().any(|digit| digit.is_ascii_hexdigit() && digit != b'0')
+        })
+    };
+    match netdev.kind.as_deref() {
+        Some("veth") => true,
+        _ => tollway_xdp::hashes(&netdev.name).unwrap_or(true) || by_rps(),
+    }
+}
+
+/// A veth receives frames as its peer sent them: with the tags beside them, unless `txvlan` is off at the
+/// peer. If the peer is in another namespace, the administrator states that with the veth's own `rxvlan`.
+fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
+    let name = netdev.name.as_str();
+    match netdev.kind.as_deref() {
+        None if tollway_xdp::strips_tags(name).unwrap_or(false) => Tags::Stripped,
+        Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
+            Some(peer) if tollway_xdp::sends_tags_beside(&peer.name).unwrap_or(true) => {
+                Tags::ByPeer(peer.name.clone())
+            }
+            None if tollway_xdp::rxvlan(name).unwrap_or(true) => Tags::ByPeerElsewhere,
+            _ => Tags::Kept,
+        },
+        _ => Tags::Kept,
+    }
+}
+
+/// The number of Tollway's program, if that is attached. Without the privilege for BPF this is unknown.
+fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> QueryResult<Option<u32>> {
+    use caps::{CapSet, Capability, has_cap};
+    let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    match (xdp, tollway_xdp::program_of(ifindex)) {
+        (None, _) => Ok(None),
+        (Some(_), None) if !may(Capability::CAP_BPF) && !may(Capability::CAP_SYS_ADMIN) => {
+            Err(Unknown("only root may query that; run tollway as root".to_owned()))
+        }
+        (Some(_), own) => Ok(own),
+    }
+}
+
+/// A veth passes packets on as its peer sent them, and a TAP device as its owner wrote them. If the peer is
+/// in another namespace, the administrator states with the port's own `rx` that checksums are complete.
+fn checksums(
+    netdev: &Netdev,
+    netdevs: &BTreeMap<Ifindex, Netdev>,
+    properties: &LinkProperties,
+) -> Checksums {
+    match netdev.kind.as_deref() {
+        Some("tun") if properties.vnet_hdr => Checksums::ByOwner,
+        Some("veth") => match netdev.lower.and_then(|peer| netdevs.get(&peer)) {
+            Some(peer) if tollway_xdp::leaves_checksums(&peer.name).unwrap_or(true) => {
+                Checksums::ByPeer(peer.name.clone())
+            }
+            None if tollway_xdp::rx_checksums(&netdev.name).unwrap_or(true) => {
+                Checksums::ByPeerElsewhere
+            }
+            _ => Checksums::Whole,
+        },
+        _ => Checksums::Whole,
+    }
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A number in a file; 0 if there is none.
+fn count(path: &str) -> u64 {
+    text(path).trim().parse().unwrap_or(0)
+}
+
+/// Packet sockets that see all packets: of a device, or of all (`packet_seq_show`).
+fn taps(table: &str) -> BTreeSet<Option<Ifindex>> {
+    /// `ETH_P_ALL`.
+    const ALL: &str = "0003";
+    let tap = |line: &str| {
+        let mut words = line.split_whitespace().skip(3);
+        let (protocol, ifindex) = (words.next()?, words.next()?.parse().ok()?);
+        (protocol == ALL).then_some((ifindex != 0).then_some(ifindex))
+    };
+    table.lines().skip(1).filter_map(tap).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_see_all_packets() {
+        let table = "\
+sk               RefCnt Type Proto  Iface R Rmem   User   Inode
+ffff8f2b03c4e000 3      3    0003   2     1 0      0      18241
+ffff8f2b03c4e000 3      3    88cc   3     1 0      0      18241
+ffff8f2b03c4e000 3      3    0003   0     1 0      0      18241
+cut";
+        assert_eq!(taps(table), BTreeSet::from([None, Some(2)]));
+        assert!(taps("").is_empty());
+    }
+}

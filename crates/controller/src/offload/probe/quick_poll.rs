@@ -1,0 +1,41 @@
+//! A quick poll of state that changes without notification, and whose change takes packets off the fast path
+//! at once. It costs some tens of microseconds, so the controller repeats it often. It queries everything only
+//! if the result differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::hooks::{self, Hook};
+use super::{Legacy, PerFamily, Probes, QueryResult, count, known, tables, taps, text};
+use crate::kernel::Ifindex;
+
+/// The result of a quick poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuickPoll {
+    /// Whether devices have BPF programs on ingress and on egress.
+    tcx: BTreeMap<Ifindex, QueryResult<(bool, bool)>>,
+    legacy: QueryResult<PerFamily<Legacy>>,
+    hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
+    tracked: bool,
+    ipvs: bool,
+    taps: BTreeSet<Option<Ifindex>>,
+}
+
+impl QuickPoll {
+    /// Polls the network namespace of this thread and some devices. Skips queries that the kernel did not
+    /// answer in `before`.
+    pub fn query(devices: impl IntoIterator<Item = Ifindex>, before: &Probes) -> Self {
+        let tcx = |ifindex| (ifindex, known(tollway_xdp::tcx(ifindex)));
+        Self {
+            tcx: devices.into_iter().map(tcx).collect(),
+            legacy: known(tables::legacy()),
+            hooks: if before.hooks == Ok(None) { Ok(None) } else { known(hooks::hooks()) },
+            tracked: count(TRACKED) > 0,
+            ipvs: text(SERVICES).lines().count() > 3,
+            taps: taps(&text(TAPS)),
+        }
+    }
+}
+
+pub(super) const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+pub(super) const SERVICES: &str = "/proc/thread-self/net/ip_vs";
+pub(super) const TAPS: &str = "/proc/thread-self/net/packet";

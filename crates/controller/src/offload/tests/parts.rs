@@ -1,0 +1,98 @@
+//! Tests of parts and notes.
+
+use super::*;
+
+fn lines(router: &Router) -> Vec<String> {
+    let parts = router.offload().parts;
+    parts.iter().map(|part| format!("{}: {}", part.what, part.why)).collect()
+}
+
+#[test]
+fn routes_on_the_kernel_path_are_reported() {
+    let mut router = Router::new();
+    router.add(9, netdev("wg0", Some("wireguard")));
+    router.routes.total = PerFamily { v4: 9, v6: 2 };
+    router.routes.by_device.extend([(2, 5), (9, 1), (70, 2)]);
+    router.routes.several = PerFamily { v4: 2, v6: 1 };
+    assert_eq!(
+        lines(&router),
+        [
+            "1 route by wg0: wg0 is of kind wireguard, and not a port",
+            "2 routes by device 70: there is no such device now",
+        ]
+    );
+    router.routes.by_device.clear();
+    (router.routes.wrapped, router.routes.of_tos, router.routes.unsupported) = (1, 2, 3);
+    router.routes.in_turn = 4;
+    router.set("ipv6/fib_multipath_hash_policy", "2");
+    assert_eq!(
+        lines(&router),
+        [
+            "1 IPv6 route with several next hops: the kernel chooses next hops by more than flows \
+             (net.ipv6.fib_multipath_hash_policy = 2)",
+            "1 route: they encapsulate packets (encap)",
+            "2 routes: they apply to only one type of service (tos)",
+            "4 routes: they differ from others only in the next hop, and the kernel tries them in turn",
+            "3 routes: they have attributes that the router does not support",
+        ]
+    );
+}
+
+#[test]
+fn rules_on_the_kernel_path_are_reported() {
+    let mut router = Router::new();
+    let rule = |family, priority, unsupported: Option<&str>| Rule {
+        family,
+        priority,
+        src: None,
+        dst: None,
+        iif: None,
+        mark: None,
+        action: RuleAction::Table(9),
+        unsupported: unsupported.map(str::to_owned),
+    };
+    let leap = |mark| Rule { action: RuleAction::Goto(9), mark, ..rule(Family::V4, 8, None) };
+    router.kernel.rules = vec![
+        leap(None),
+        leap(Some((1, 1))),
+        rule(Family::V4, 5, None),
+        rule(Family::V4, 6, Some("selects by ports")),
+        rule(Family::V6, 7, Some("selects by output device")),
+        Rule { iif: Some("red".to_owned()), ..rule(Family::V4, 9, None) },
+        Rule { iif: Some("red".to_owned()), ..rule(Family::V6, 10, None) },
+    ];
+    router.add(9, Netdev { vrf_table: Some(10), ..netdev("red", Some("vrf")) });
+    let kernel = vec![("ct state new drop".to_owned(), "connection tracking".to_owned())];
+    router.firewall = Firewall::Read(Rules { compiled: 4, kernel, ..Rules::default() });
+    assert_eq!(
+        lines(&router),
+        [
+            "packets that ip rule 8 may match: it sends some packets to another rule (goto)",
+            "packets that ip rule 6 may match: selects by ports",
+            "packets that ip -6 rule 7 may match: selects by output device",
+            "packets that ip rule 9 may match: kernels differ in the input device of packets in a VRF (iif)",
+            "packets that reach the nft rule ct state new drop: connection tracking",
+        ]
+    );
+    assert_eq!(router.offload().compiled, 4);
+}
+
+#[test]
+fn captures_and_devices_that_are_down_are_reported() {
+    let notes = |router: &Router| -> Vec<String> {
+        router.offload().notes.into_iter().map(|note| note.0).collect()
+    };
+    let mut router = Router::new();
+    router.probes.taps.insert(Some(4));
+    router.netdev(3).flags = 1;
+    assert_eq!(
+        notes(&router),
+        [
+            "a program captures on eth0.10, and does not see packets on the fast path",
+            "eth1 is down, or has no carrier",
+        ]
+    );
+    router.probes.taps.insert(None);
+    assert_eq!(notes(&router).len(), 4, "on all");
+    assert!(kernels(&router.offload()).is_empty(), "none is a reason");
+}

@@ -1,0 +1,125 @@
+//! Counters of what happened to every packet; they must add up.
+
+use crate::id::PortId;
+use crate::verdict::{DropReason, PuntReason};
+
+/// Packets and bytes of one port in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes, Ethernet headers included, check sequences excluded.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Adds frames.
+    #[inline(always)]
+    pub fn add(&mut self, packets: u64, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+}
+
+/// All counters of one worker.
+///
+/// [`Counters::check`] asserts the identity: received is the sum of sent, dropped, punted, delivered
+/// and held. Frames that the router makes itself (answers, errors, fragments) are in
+/// [`Counters::originated`] and in none of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Received, by port.
+    pub rx: Vec<Traffic>,
+    /// Handed to the port and accepted by it, by port; includes frames that the router made.
+    pub tx: Vec<Traffic>,
+    /// Received packets that were forwarded.
+    pub sent: u64,
+    /// Received packets dropped, by [`DropReason`].
+    pub drops: [u64; DropReason::COUNT],
+    /// Received packets handed to the slow path, by [`PuntReason`].
+    pub punts: [u64; PuntReason::COUNT],
+    /// Received packets for the router itself.
+    pub delivered: u64,
+    /// Received packets that wait for a neighbour now. If the counts of the XDP path are added, it also
+    /// has packets that the XDP path has received and not yet sent.
+    pub held: u64,
+    /// Frames that the router made and a port accepted.
+    pub originated: u64,
+    /// Frames that the router made and no port accepted.
+    pub originated_lost: u64,
+}
+
+impl Counters {
+    /// Creates counters for `ports` ports, all zero.
+    #[must_use]
+    pub fn new(ports: usize) -> Self {
+        Self {
+            rx: vec![Traffic::default(); ports],
+            tx: vec![Traffic::default(); ports],
+            ..Self::default()
+        }
+    }
+
+    /// Counts a drop.
+    #[inline]
+    pub fn drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Counts a punt.
+    #[inline]
+    pub fn punt(&mut self, reason: PuntReason) {
+        self.punts[reason as usize] += 1;
+    }
+
+    /// Counts frames received by a port.
+    #[inline(always)]
+    pub fn received(&mut self, port: PortId, packets: u64, bytes: u64) {
+        if let Some(traffic) = self.rx.get_mut(usize::from(port.0)) {
+            traffic.add(packets, bytes);
+        }
+    }
+
+    /// Packets received by all ports.
+    #[must_use]
+    pub fn received_packets(&self) -> u64 {
+        self.rx.iter().map(|traffic| traffic.packets).sum()
+    }
+
+    /// Packets dropped for any reason.
+    #[must_use]
+    pub fn dropped_packets(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// Packets punted for any reason.
+    #[must_use]
+    pub fn punted_packets(&self) -> u64 {
+        self.punts.iter().sum()
+    }
+
+    /// Checks the identity of the counters.
+    ///
+    /// # Errors
+    /// A sentence with every term, if they do not add up.
+    pub fn check(&self) -> Result<(), String> {
+        let received = self.received_packets();
+        let (dropped, punted) = (self.dropped_packets(), self.punted_packets());
+        let (sent, delivered, held) = (self.sent, self.delivered, self.held);
+        let transmitted: u64 = self.tx.iter().map(|traffic| traffic.packets).sum();
+        if received != sent + dropped + punted + delivered + held {
+            return Err(format!(
+                "packets do not add up: received {received} is not sent {sent} + dropped \
+                 {dropped} + punted {punted} + delivered {delivered} + held {held}"
+            ));
+        }
+        if transmitted != sent + self.originated {
+            return Err(format!(
+                "packets do not add up: the ports accepted {transmitted}, which is not sent {sent} + \
+                 originated {}",
+                self.originated
+            ));
+        }
+        Ok(())
+    }
+}

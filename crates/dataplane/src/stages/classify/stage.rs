@@ -1,0 +1,237 @@
+use super::MAX_TAGS;
+use super::table::{PortRecord, VlanLinks};
+use crate::burst::{BURST, Burst, Lanes};
+use crate::features::Features;
+use crate::frame::Umem;
+use crate::id::LinkId;
+use crate::links::{LinkRecord, Links};
+use crate::stages::admit::{self, Admitted};
+use crate::verdict::{DropReason, Verdict};
+use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
+use crate::wire::vlan::{self, TagView};
+
+/// The packets that continue, by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Classified {
+    /// IPv4.
+    pub ip4: Lanes,
+    /// IPv6.
+    pub ip6: Lanes,
+}
+
+/// Bytes of an Ethernet header with one tag.
+const TAGGED: usize = eth::LEN + vlan::LEN;
+
+/// Finds each frame's link and FIB root; untagged frames have those of their port.
+#[inline(always)]
+pub(crate) fn run<F: Features>(
+    burst: &mut Burst,
+    umem: &Umem,
+    links: &Links,
+    port: &PortRecord,
+    mut admitted: Admitted,
+) -> Classified {
+    if !F::VLAN && !admitted.tagged.is_empty() {
+        let unsorted = std::mem::take(&mut admitted.tagged);
+        admitted = admit::sort(burst, umem, port.mac, unsorted, admitted);
+        for lane in admitted.tagged {
+            burst.exit(lane, Verdict::Drop(DropReason::VlanUnknown));
+        }
+    }
+    let mut classified = Classified { ip4: admitted.ip4, ip6: admitted.ip6 };
+    if F::VLAN && !admitted.tagged.is_empty() {
+        untag(burst, umem, links, port, admitted, &mut classified);
+    } else if classified.ip6.is_empty() {
+        burst.root = [port.root4; BURST];
+    } else {
+        burst.root = [port.root6; BURST];
+        for lane in classified.ip4 {
+            burst.root[lane] = port.root4;
+        }
+    }
+    classified
+}
+
+/// Looks up frames with one tag, the usual number. One loop handles all those with the same tag
+/// protocol and ethertype. Frames without a tag are sorted like in `admit`; those with more tags are
+/// walked one by one.
+#[inline(always)]
+fn untag(
+    burst: &mut Burst,
+    umem: &Umem,
+    links: &Links,
+    port: &PortRecord,
+    mut admitted: Admitted,
+    classified: &mut Classified,
+) {
+    let (mut rest, mut rare) = (admitted.tagged, Lanes::NONE);
+    while let Some(lane) = rest.lowest() {
+        let first = EthView(umem.bytes(burst.addr[lane], 0));
+        let kind = first.kind();
+        if !ethertype::is_vlan(kind.protocol()) {
+            admitted.tagged = Lanes::NONE;
+            admitted = admit::sort(burst, umem, port.mac, rest, admitted);
+            rest = admitted.tagged;
+            continue;
+        }
+        let Some(vlans) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
+            rare = rare.or(rest);
+            break;
+        };
+        let (others, strays) = match (vlans.own_macs, rest.dense()) {
+            (false, Some(range)) => {
+                untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, range)
+            }
+            (false, None) => untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, rest),
+            (true, _) => untag_alike::<true>(burst, umem, links, port.mac, vlans, kind, rest),
+        };
+        let done = rest.without(others).without(strays);
+        match kind.ethertype() {
+            ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
+            _ => classified.ip6 = classified.ip6.or(done),
+        }
+        rare = rare.or(strays);
+        rest = others;
+    }
+    for lane in admitted.ip4 {
+        burst.root[lane] = port.root4;
+    }
+    for lane in admitted.ip6 {
+        burst.root[lane] = port.root6;
+    }
+    classified.ip4 = classified.ip4.or(admitted.ip4);
+    classified.ip6 = classified.ip6.or(admitted.ip6);
+    if !rare.is_empty() {
+        walk_all(burst, umem, links, port, rare, classified);
+    }
+}
+
+const fn is_ip(kind: TagKind) -> bool {
+    matches!(kind.ethertype(), ethertype::IPV4 | ethertype::IPV6)
+}
+
+/// Looks up frames of one kind; returns those of other kinds, and those to be walked.
+///
+/// The loop compares with the port's address, unless links have their own addresses (`OWN_MACS`).
+#[inline(never)]
+fn untag_alike<const OWN_MACS: bool>(
+    burst: &mut Burst,
+    umem: &Umem,
+    links: &Links,
+    port_mac: MacWord,
+    vlans: VlanLinks<'_>,
+    kind: TagKind,
+    lanes: impl IntoIterator<Item = usize>,
+) -> (Lanes, Lanes) {
+    let (mut others, mut strays) = (Lanes::NONE, Lanes::NONE);
+    let is_ip4 = kind.ethertype() == ethertype::IPV4;
+    for lane in lanes {
+        let eth = EthView(umem.bytes(burst.addr[lane], 0));
+        if eth.kind() != kind {
+            others.insert_rare(lane);
+            continue;
+        }
+        let entry = vlans.get(eth.vid());
+        if !entry.is_some() {
+            strays.insert_rare(lane);
+            continue;
+        }
+        let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
+        if eth.dst() != mac {
+            strays.insert_rare(lane);
+            continue;
+        }
+        burst.l3[lane] = TAGGED as u8;
+        burst.link[lane] = entry.link;
+        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
+    }
+    (others, strays)
+}
+
+/// Walks the tags of frames that the straight loop did not handle.
+#[cold]
+fn walk_all(
+    burst: &mut Burst,
+    umem: &Umem,
+    links: &Links,
+    port: &PortRecord,
+    lanes: Lanes,
+    classified: &mut Classified,
+) {
+    for lane in lanes {
+        let (addr, len) = (burst.addr[lane], burst.len[lane]);
+        let walked = walk(umem.frame(addr, usize::from(len)), links, port.link);
+        burst.l3[lane] = walked.l3;
+        burst.link[lane] = walked.link;
+        let link = &links[walked.link];
+        match walked.outcome {
+            Ok(ethertype) => {
+                let eth = EthView(umem.bytes(addr, 0));
+                let mine = eth.dst() == link.mac;
+                enter(burst, link, lane, ethertype, mine, classified, || {
+                    admit::explain(eth, len, ethertype, link.mac)
+                });
+            }
+            Err(reason) => burst.exit(lane, Verdict::Drop(reason)),
+        }
+    }
+}
+
+/// Adds a packet to those that continue, or gives it the verdict from `explain`.
+fn enter(
+    burst: &mut Burst,
+    link: &LinkRecord,
+    lane: usize,
+    ethertype: u16,
+    mine: bool,
+    classified: &mut Classified,
+    explain: impl FnOnce() -> Verdict,
+) {
+    match (ethertype, mine) {
+        (ethertype::IPV4, true) => {
+            classified.ip4.0 |= 1 << lane;
+            burst.root[lane] = link.root4;
+        }
+        (ethertype::IPV6, true) => {
+            classified.ip6.0 |= 1 << lane;
+            burst.root[lane] = link.root6;
+        }
+        _ => burst.exit(lane, explain()),
+    }
+}
+
+/// The result of walking a frame's tags.
+struct Walk {
+    l3: u8,
+    link: LinkId,
+    /// The ethertype after the last tag.
+    outcome: Result<u16, DropReason>,
+}
+
+fn walk(frame: &[u8], links: &Links, port_link: LinkId) -> Walk {
+    let (mut link, mut l3) = (port_link, eth::LEN);
+    for _ in 0..=MAX_TAGS {
+        let Some(&[high, low]) = frame.get(l3 - 2..l3).and_then(|bytes| bytes.first_chunk()) else {
+            return Walk { l3: l3 as u8, link, outcome: Err(DropReason::PktTooSmall) };
+        };
+        let protocol = u16::from_be_bytes([high, low]);
+        if !ethertype::is_vlan(protocol) {
+            return Walk { l3: l3 as u8, link, outcome: Ok(protocol) };
+        }
+        let Some(tag) = frame.get(l3..).and_then(<[u8]>::first_chunk) else {
+            return Walk { l3: l3 as u8, link, outcome: Err(DropReason::PktTooSmall) };
+        };
+        l3 += vlan::LEN;
+        match TagView::new(tag).vid() {
+            // A priority tag: the frame belongs to the link without it.
+            0 => {}
+            vid => match links.vlan(link, protocol, vid) {
+                Some(inner) => link = inner,
+                None => {
+                    return Walk { l3: l3 as u8, link, outcome: Err(DropReason::VlanUnknown) };
+                }
+            },
+        }
+    }
+    Walk { l3: l3 as u8, link, outcome: Err(DropReason::VlanTooDeep) }
+}

@@ -1,0 +1,176 @@
+//! Evaluates the rules of one point and version for a burst.
+
+use super::classifier::{Classifier, Work};
+use super::summary::RuleSummary;
+use super::walk::walk;
+use super::{Filter, Point, PolicyRoute, State, policy_route};
+use crate::burst::{Burst, Lanes};
+use crate::frame::Umem;
+use crate::next_hops::Action;
+use crate::stages::rule::RouteTables;
+use crate::verdict::{DropReason, PuntReason, Verdict};
+use crate::wire::{be16, ipv6};
+
+/// Evaluates the rules of one point and version; returns the packets that continue.
+#[inline(always)]
+pub(super) fn evaluate(
+    filter: &Filter,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    lanes: Lanes,
+) -> Lanes {
+    if lanes.is_empty() {
+        return lanes;
+    }
+    let work = Work { burst, umem, routes, mark: &state.mark, lanes };
+    classifier.classify.run(classifier, &work, &mut state.scratch);
+    let (drop, rest) = sort(classifier, state, lanes);
+    if rest.is_empty() {
+        return lanes;
+    }
+    if drop == rest && classifier.point != Point::Forward {
+        burst.exit_all(drop, Verdict::Drop(DropReason::NetfilterDrop));
+        return lanes.without(drop);
+    }
+    lanes.without(execute(filter, classifier, burst, umem, routes, state, rest))
+}
+
+/// The packets whose first rule drops them, and those whose first rule does more than accept them.
+#[inline(always)]
+fn sort(classifier: &Classifier, state: &State, lanes: Lanes) -> (Lanes, Lanes) {
+    if classifier.width == 1 {
+        let (drop, rest) = classifier.verdict_sets.sort(&state.scratch.set);
+        return (Lanes(drop.0 & lanes.0), Lanes(rest.0 & lanes.0));
+    }
+    let (mut drop, mut rest) = (Lanes::NONE, Lanes::NONE);
+    let last = classifier.summaries.len() - 1;
+    for lane in lanes {
+        let summary = classifier.summaries[(state.scratch.first[lane] as usize).min(last)];
+        drop.put(lane, summary == RuleSummary::Drop);
+        rest.put(lane, summary != RuleSummary::Accept);
+    }
+    (drop, rest)
+}
+
+/// Executes the rules for packets that are not simply accepted; returns those that have exited.
+#[inline(never)]
+fn execute(
+    filter: &Filter,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    lanes: Lanes,
+) -> Lanes {
+    let mut exited = Lanes::NONE;
+    for lane in lanes {
+        let kernel_has_rules = state.kernel_has_rules;
+        if classifier.point == Point::Forward
+            && !reaches_forward_hook(classifier, burst, umem, routes, kernel_has_rules, lane)
+        {
+            continue;
+        }
+        let summary = classifier.summaries.get(state.scratch.first[lane] as usize);
+        let verdict = if summary == Some(&RuleSummary::Drop) {
+            Some(Verdict::Drop(DropReason::NetfilterDrop))
+        } else {
+            let mark = state.mark;
+            let work = Work { burst, umem, routes, mark: &mark, lanes };
+            let report = walk(classifier, filter, &work, state, lane);
+            if let Some(head) = report.head {
+                let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+                if kernel_has_rules {
+                    state.written.push((lane, *bytes));
+                }
+                *bytes = head.bytes;
+            }
+            if let Some(policy_route) = report.policy_route {
+                apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
+            }
+            report.verdict
+        };
+        if let Some(verdict) = verdict {
+            let is_rejected = verdict == Verdict::Punt(PuntReason::Reject);
+            if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
+                decrement_ttl(classifier, burst, umem, lane);
+            }
+            burst.exit(lane, verdict);
+            exited.put(lane, true);
+        }
+    }
+    exited
+}
+
+/// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have
+/// done before hook forward.
+fn decrement_ttl(classifier: &Classifier, burst: &Burst, umem: &mut Umem, lane: usize) {
+    let header: &mut [u8; 12] = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+    if classifier.version == 6 {
+        header[7] = header[7].saturating_sub(1);
+        return;
+    }
+    header[8] = header[8].saturating_sub(1);
+    // RFC 1141: decrementing the TTL by one adds 0x100 to the header's checksum.
+    let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x100;
+    let sum = (sum + (sum >> 16)) as u16;
+    header[10..].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Sends a packet where rules redirect it. It does not route a packet again that already has its route.
+fn apply_policy_route(
+    policy_route: PolicyRoute,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    lane: usize,
+) {
+    match (classifier.point, policy_route) {
+        (Point::Forward, PolicyRoute::Next(id)) => {
+            burst.next[lane] = policy_route::record(burst, umem, routes, lane, id);
+            state.policy_route(lane, policy_route);
+        }
+        (Point::Forward, _) => {}
+        (_, PolicyRoute::Vrf(vrf)) => {
+            policy_route::set_root(burst, routes, classifier.version, lane, vrf);
+            state.policy_route(lane, policy_route);
+        }
+        _ => state.policy_route(lane, policy_route),
+    }
+}
+
+/// Says whether a packet reaches hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a
+/// hop left, and it is not too big.
+///
+/// For a packet that waits for a neighbour, the MTU does not count. If the kernel has the rules as well
+/// (`kernel_has_rules`), it resolves the neighbour and handles the whole packet.
+fn reaches_forward_hook(
+    classifier: &Classifier,
+    burst: &Burst,
+    umem: &Umem,
+    routes: &RouteTables,
+    kernel_has_rules: bool,
+    lane: usize,
+) -> bool {
+    let Some(record) = routes.next_hops.view().record(burst.next[lane]) else { return false };
+    let l3 = usize::from(burst.l3[lane]);
+    let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
+    // Off the path, the bytes after the packet are not cut off yet.
+    let (ttl, may_cut, length) = match classifier.version {
+        4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
+        _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
+    };
+    match record.action() {
+        Action::Forward => {
+            let fits = length <= record.mtu();
+            ttl > 1 && (fits || may_cut)
+        }
+        Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
+        Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+    }
+}

@@ -1,0 +1,259 @@
+//! Filter: applies the firewall rules to a packet, at the points of the path that have rules.
+//!
+//! Kernel equivalent: `nft_do_chain` (`net/netfilter/nf_tables_core.c`) and `ipt_do_table`
+//! (`net/ipv4/netfilter/ip_tables.c`), which try rule by rule. This stage tries all rules at once. It
+//! looks up every part of a packet that rules match on (a [`Field`]) once. Each lookup gives a set of
+//! bits, one for each rule that the field does not exclude. The intersection of these sets is the rules
+//! that match. Baboescu and Varghese, "Scalable packet classification", 2001 (bit vectors with
+//! summaries).
+//!
+//! Rules are one list, chain after chain ([`Rules`]). A jump continues at another index of the list, so
+//! no chain is copied. The first rule that matches decides for most packets; if it is not final,
+//! `walk.rs` continues from rule to rule.
+//!
+//! Without rules the filter costs nothing: the path skips the stage.
+//!
+//! Sets of addresses may change while packets flow ([`LiveSet`]). Other sets (of ports, of several
+//! keys, maps) are part of the rules, and change when other rules are installed.
+//!
+//! Hook ingress runs before all checks, so its packets may be malformed in any way. It also sees ARP
+//! and frames to group addresses, which the host or the kernel handles afterwards. Packets with IPv4
+//! options or a hop-by-hop header exit the path before the other hooks: `detour.rs` evaluates the rules
+//! for them.
+//!
+//! Limits: [`MOST_RULES`] rules per point and family, after sets of several keys are expanded. Rules of
+//! hook ingress do not count frames that are dropped before it (for other stations, of other protocols
+//! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
+//! such as those for the router's own addresses, never reach this stage.
+
+mod bits;
+mod build;
+mod classifier;
+mod cut;
+mod detour;
+mod dim;
+mod error;
+mod evaluate;
+mod field;
+mod flow;
+mod head;
+mod ingress;
+mod live;
+mod log;
+mod parsed;
+mod policy_route;
+mod rules;
+mod scratch;
+mod stage;
+mod state;
+mod summary;
+mod varies;
+mod walk;
+mod wide;
+
+pub use bits::MOST_RULES;
+pub use classifier::Classifier;
+pub use error::FilterError;
+pub use field::{Address, Field, PayloadBase};
+pub use flow::{FlowKey, MOST_TOUCHED, Touched};
+pub use ingress::ingress;
+pub use live::{Element, LiveSet, LiveSetError};
+pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
+pub use parsed::Parsed;
+pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
+pub use stage::{forward, prerouting};
+pub use state::{Count, PolicyRoute, State};
+
+use std::sync::Arc;
+
+use crate::cpu::Level;
+use crate::epoch::Epochs;
+use crate::fib::Fib;
+use crate::id::NextHopId;
+
+/// A point of the path at which rules run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The link is known, nothing is checked yet: hook ingress.
+    Ingress,
+    /// The header is valid: hook prerouting.
+    Prerouting,
+    /// The next hop is known: hooks forward, postrouting and egress, one after the other.
+    Forward,
+}
+
+/// The number of points.
+const POINTS: usize = 3;
+
+/// The number of versions: IPv4, IPv6 and ARP.
+const VERSIONS: usize = 3;
+
+/// The index of a point's classifier for a version.
+const fn place(version: u8) -> usize {
+    match version {
+        4 => 0,
+        6 => 1,
+        _ => 2,
+    }
+}
+
+/// The compiled rules of all points.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// For each [`Point`], IPv4, IPv6 and ARP.
+    points: [[Option<Classifier>; VERSIONS]; POINTS],
+    /// Limits by number.
+    limits: Vec<Limit>,
+    /// The initial values of the rules' counters.
+    counters: Vec<Count>,
+    /// Next hops that rules refer to, by number.
+    hops: Vec<NextHopId>,
+    /// Sets that change while packets flow, by number.
+    live: Vec<Arc<LiveSet>>,
+    /// Whether rules look past an authentication header.
+    past_auth: bool,
+    /// The sets' prefixes, IPv4 and IPv6.
+    tries: [Option<Arc<Fib>>; 2],
+}
+
+impl Filter {
+    /// Creates a filter without rules, with `counters` counters and these limits for later rules.
+    #[must_use]
+    pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
+        Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
+    }
+
+    /// Makes rules that are set later look past IPv6 authentication headers, as ip6tables does; nft
+    /// treats such a header as the transport header.
+    pub const fn look_past_auth(&mut self) {
+        self.past_auth = true;
+    }
+
+    /// Adds a live set for rules that are set later, with its initial elements. Returns the number by
+    /// which [`Field::InSet`] refers to it. `epochs` are those of the tables that will use the rules.
+    ///
+    /// # Errors
+    /// [`FilterError::Memory`] if there is no room, [`FilterError::NoSet`] if an element is not of the
+    /// version.
+    pub fn add_live_set(
+        &mut self,
+        name: &str,
+        version: u8,
+        elements: &[Element],
+        epochs: &Arc<Epochs>,
+    ) -> Result<u16, FilterError> {
+        let number = u16::try_from(self.live.len()).map_err(|_| FilterError::Memory)?;
+        let trie = &mut self.tries[usize::from(version == 6)];
+        let trie = trie.get_or_insert_with(|| live::tries(epochs));
+        let set = LiveSet::new(name, version, epochs, trie).ok_or(FilterError::Memory)?;
+        set.fill(elements).map_err(|error| match error {
+            LiveSetError::Full(_) | LiveSetError::Missing(_) => FilterError::Memory,
+            LiveSetError::NotARange(_) => FilterError::NoSet(number),
+        })?;
+        self.live.push(Arc::new(set));
+        Ok(number)
+    }
+
+    /// The sets that change while packets flow.
+    #[must_use]
+    pub fn live_sets(&self) -> &[Arc<LiveSet>] {
+        &self.live
+    }
+
+    /// The live set with this name: the whole name, or its last word if that is unique.
+    #[must_use]
+    pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {
+        let whole = self.live.iter().find(|set| set.name() == name);
+        let last = |set: &&Arc<LiveSet>| set.name().rsplit(' ').next() == Some(name);
+        let mut ends = self.live.iter().filter(last);
+        whole.or_else(|| ends.next().filter(|_| ends.next().is_none()))
+    }
+
+    /// Sets the initial values of the counters, by number.
+    pub fn begin_at(&mut self, counts: impl IntoIterator<Item = Count>) {
+        for (counter, count) in self.counters.iter_mut().zip(counts) {
+            *counter = count;
+        }
+    }
+
+    /// Compiles the rules of a point for a version of IP, or 0 for ARP, for the widest instructions of
+    /// the machine.
+    ///
+    /// # Errors
+    /// See [`FilterError`]; the filter is then unchanged.
+    pub fn set(&mut self, point: Point, version: u8, rules: &Rules) -> Result<(), FilterError> {
+        self.set_at(Level::detect(), point, version, rules)
+    }
+
+    /// Like [`Filter::set`], for a given instruction set that the machine supports.
+    ///
+    /// # Errors
+    /// See [`FilterError`].
+    pub fn set_at(
+        &mut self,
+        level: Level,
+        point: Point,
+        version: u8,
+        rules: &Rules,
+    ) -> Result<(), FilterError> {
+        let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;
+        classifier.past_auth = self.past_auth;
+        self.points[point as usize][place(version)] = Some(classifier);
+        Ok(())
+    }
+
+    /// The rules of a point.
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, point: Point, version: u8) -> Option<&Classifier> {
+        self.points[point as usize][place(version)].as_ref()
+    }
+
+    /// Says whether a point has rules.
+    #[inline(always)]
+    #[must_use]
+    pub fn hangs_at(&self, point: Point) -> bool {
+        self.points[point as usize].iter().any(Option::is_some)
+    }
+
+    /// Says whether the lookups of a point cache results; `index` is that of [`State`]'s scratch memory.
+    fn caches_results(&self, index: usize) -> bool {
+        let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
+        classifier.is_some_and(|classifier| classifier.packing.is_some())
+    }
+
+    /// Says whether some rule sends packets to the kernel path.
+    #[must_use]
+    pub fn leaves_to_kernel(&self) -> bool {
+        let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
+        rules.any(|(ops, _)| ops.contains(&Op::Unsupported))
+    }
+
+    /// Says whether a rule logs.
+    fn logs(&self) -> bool {
+        let mut rules = self.points.iter().flatten().flatten().flat_map(|one| &one.programs);
+        rules.any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Log { .. })))
+    }
+
+    /// Says whether the lookups of a point cache results by flow; same index.
+    fn decides_by_flow(&self, index: usize) -> bool {
+        let classifier = self.points.as_flattened().get(index).and_then(Option::as_ref);
+        classifier.is_some_and(Classifier::decides_by_flow)
+    }
+
+    /// The number of counters.
+    #[must_use]
+    pub fn counters(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// Bytes of memory that lookups read.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let classifiers = self.points.iter().flatten().flatten();
+        let tries = self.tries.iter().flatten();
+        classifiers.map(Classifier::memory_bytes).sum::<usize>()
+            + self.live.iter().map(|set| set.memory_bytes()).sum::<usize>()
+            + tries.map(|trie| trie.memory_bytes()).sum::<usize>()
+    }
+}

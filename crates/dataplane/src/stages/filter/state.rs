@@ -1,0 +1,245 @@
+//! A worker's state beside the rules: counters, limits, marks, and scratch memory for its lookups.
+
+use super::head::HEAD;
+use super::scratch::{Flows, Scratch, new_cache};
+use super::{Filter, Limit, LogQueue, Reject};
+use crate::burst::{BURST, Lanes};
+use crate::id::{NextHopId, VrfId};
+
+/// Packets and their bytes of layer 3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Packets that the host will forward, IPv4 and IPv6.
+pub(super) type Detoured = [Lanes; 2];
+
+/// The target to which rules reroute a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyRoute {
+    /// None: the packet follows its route.
+    #[default]
+    Not,
+    /// This next hop.
+    Next(NextHopId),
+    /// The packet's route in this VRF.
+    Vrf(VrfId),
+}
+
+/// The state of one worker for a [`Filter`].
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Counts by counter number.
+    pub counts: Vec<Count>,
+    /// The time in ns, for limits.
+    pub now_ns: u64,
+    /// The burst's marks.
+    pub mark: [u32; BURST],
+    /// The notifications to the senders of packets that rules reject; garbage for other packets.
+    pub reject: [Reject; BURST],
+    /// Packets of the burst that rules reroute.
+    pub(super) policy_routed: Lanes,
+    /// Their targets; garbage for other packets.
+    pub(super) policy_route: [PolicyRoute; BURST],
+    /// Packets that rules have logged.
+    pub log: LogQueue,
+    /// Packets of the burst that are forwarded off the path.
+    pub(super) detoured: Detoured,
+    /// Whether the kernel has the same rules and evaluates them for packets that exit the path. If
+    /// so, this filter does nothing for them.
+    pub(crate) kernel_has_rules: bool,
+    /// The original header starts of the burst's packets into which rules have written.
+    pub(super) written: Vec<(usize, [u8; HEAD])>,
+    /// Counts of the burst's packets that the kernel may count as well: lane, counter and bytes.
+    counted: Vec<(usize, u32, u64)>,
+    buckets: Vec<Bucket>,
+    pub(super) scratch: Box<Scratch>,
+}
+
+/// The content of a limit's bucket in units times its period, and the time of that content.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    held: u128,
+    since_ns: u64,
+}
+
+impl State {
+    /// Creates the state for no rules.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            counts: Vec::new(),
+            now_ns: 0,
+            mark: [0; BURST],
+            reject: [Reject::TcpReset; BURST],
+            policy_routed: Lanes::NONE,
+            policy_route: [PolicyRoute::Not; BURST],
+            log: LogQueue::default(),
+            detoured: [Lanes::NONE; 2],
+            kernel_has_rules: false,
+            written: Vec::new(),
+            counted: Vec::new(),
+            buckets: Vec::new(),
+            scratch: Box::new(Scratch::new()),
+        }
+    }
+
+    /// Starts over for other rules; log entries that were not taken yet are lost. `carried` has for
+    /// each of their counters the previous number if its count continues. Other counters begin with the
+    /// rules' initial values.
+    pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
+        let before = std::mem::take(&mut self.counts);
+        let count = |number: usize| {
+            let old = carried.get(number).copied().flatten()?;
+            before.get(old as usize).copied()
+        };
+        let starts = filter.counters.iter().enumerate();
+        self.counts = starts.map(|(number, start)| count(number).unwrap_or(*start)).collect();
+        for (index, flows) in self.scratch.flows.iter_mut().enumerate() {
+            *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };
+        }
+        for (index, cache) in self.scratch.caches.iter_mut().enumerate() {
+            *cache = if filter.caches_results(index) { new_cache() } else { Vec::new() };
+        }
+        self.log = LogQueue::new(filter.logs());
+        let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
+        self.buckets = filter.limits.iter().map(full).collect();
+    }
+
+    /// The target to which rules reroute a packet of the burst.
+    #[must_use]
+    pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
+        if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
+    }
+
+    /// The packets of the burst whose VRF rules have selected.
+    pub(crate) fn with_vrf(&self) -> Lanes {
+        let mut lanes = Lanes::NONE;
+        for lane in self.policy_routed {
+            lanes.put(lane, matches!(self.policy_route[lane], PolicyRoute::Vrf(_)));
+        }
+        lanes
+    }
+
+    /// Records the target of a packet. A VRF does not replace a next hop.
+    pub(super) fn policy_route(&mut self, lane: usize, policy_route: PolicyRoute) {
+        if !matches!(
+            (self.policy_route_of(lane), policy_route),
+            (PolicyRoute::Next(_), PolicyRoute::Vrf(_))
+        ) {
+            self.policy_route[lane] = policy_route;
+            self.policy_routed.put(lane, true);
+        }
+    }
+
+    /// Resets the state of the previous burst.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
+        self.mark = [0; BURST];
+        self.policy_routed = Lanes::NONE;
+        self.written.clear();
+        self.counted.clear();
+    }
+
+    /// The original start of a packet's header, if rules have written into it.
+    #[must_use]
+    pub fn received_head(&self, lane: usize) -> Option<&[u8; HEAD]> {
+        self.written.iter().find(|(written, _)| *written == lane).map(|(_, head)| head)
+    }
+
+    /// Counts a packet of the burst.
+    #[inline]
+    pub(super) fn count(&mut self, lane: usize, counter: u32, bytes: u64) {
+        if let Some(count) = self.counts.get_mut(counter as usize) {
+            count.packets += 1;
+            count.bytes += bytes;
+            if self.kernel_has_rules {
+                self.counted.push((lane, counter, bytes));
+            }
+        }
+    }
+
+    /// Takes back a packet's counts: the kernel's rules count it.
+    pub(crate) fn uncount(&mut self, lane: usize) {
+        for (_, counter, bytes) in self.counted.iter().filter(|(counted, ..)| *counted == lane) {
+            if let Some(count) = self.counts.get_mut(*counter as usize) {
+                count.packets = count.packets.saturating_sub(1);
+                count.bytes = count.bytes.saturating_sub(*bytes);
+            }
+        }
+    }
+
+    /// Says whether `units` more units are within a limit; if so, uses them.
+    pub(super) fn take(&mut self, number: u32, limit: &Limit, units: u64) -> bool {
+        let Some(bucket) = self.buckets.get_mut(number as usize) else { return false };
+        let passed = self.now_ns.saturating_sub(bucket.since_ns);
+        let held = bucket.held + u128::from(passed) * u128::from(limit.rate);
+        bucket.held = held.min(full(limit));
+        bucket.since_ns = self.now_ns;
+        let wanted = u128::from(units) * u128::from(limit.period_ns);
+        let within = bucket.held >= wanted;
+        if within {
+            bucket.held -= wanted;
+        }
+        within
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn full(limit: &Limit) -> u128 {
+    u128::from(limit.burst) * u128::from(limit.period_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LimitUnit;
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    /// How many requests of `each` units are within a limit, at each of these times.
+    fn within(limit: Limit, each: u64, times: &[u64]) -> Vec<usize> {
+        let mut state = State { now_ns: 77 * S, ..State::new() };
+        state.renew(&Filter::new(0, vec![limit]), &[]);
+        let mut at = |time: &u64| {
+            state.now_ns = 77 * S + time;
+            (0..1000).filter(|_| state.take(0, &limit, each)).count()
+        };
+        times.iter().map(&mut at).collect()
+    }
+
+    /// `limit rate 10/second` of nft, with its default burst: `tokens_max` is that burst.
+    #[test]
+    fn packets_begin_with_a_whole_burst_and_come_back_one_by_one() {
+        let limit = Limit { rate: 10, period_ns: S, burst: 5, unit: LimitUnit::Packets };
+        let times = [0, S / 10 - 1, S / 10, S / 5, S, 100 * S];
+        assert_eq!(within(limit, 1, &times), [5, 0, 1, 1, 5, 5]);
+    }
+
+    /// `limit rate 1000 bytes/second burst 500 bytes` of nft: `tokens_max` is worth 1500 bytes.
+    #[test]
+    fn bytes_are_had_whole_or_not_at_all() {
+        let limit = Limit { rate: 1000, period_ns: S, burst: 1500, unit: LimitUnit::Bytes };
+        assert_eq!(within(limit, 700, &[0, S / 2, S, 9 * S]), [2, 0, 1, 2]);
+        // A request that can never fit uses nothing up.
+        assert_eq!(within(limit, 1501, &[0, S, 100 * S]), [0, 0, 0]);
+    }
+
+    /// `-m limit --limit 3/hour --limit-burst 2` of iptables: `avg` is 12,000,000 ten-thousandths.
+    #[test]
+    fn iptables_gives_credit_in_the_same_way() {
+        let avg_ns = 12_000_000 * 100_000;
+        let limit = Limit { rate: 1, period_ns: avg_ns, burst: 2, unit: LimitUnit::Packets };
+        let times = [0, avg_ns - 1, avg_ns, 3 * avg_ns - 1, 3 * avg_ns, 9 * avg_ns];
+        assert_eq!(within(limit, 1, &times), [2, 0, 1, 1, 1, 2]);
+    }
+}

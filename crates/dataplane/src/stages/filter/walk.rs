@@ -1,0 +1,198 @@
+//! Walks from rule to rule if the first that matches is not final.
+
+use super::classifier::{Classifier, Work, class_of};
+use super::dim::MOST_DIMS;
+use super::head::Head;
+use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
+use crate::verdict::{DropReason, PuntReason, Verdict};
+
+/// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
+const MOST_CALLS: usize = 16;
+
+/// The result of the rules for a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FilterReport {
+    /// The verdict, if the packet exits the path.
+    pub(super) verdict: Option<Verdict>,
+    /// The start of its header, if rules have written into it.
+    pub(super) head: Option<Head>,
+    /// The target to which rules reroute it, if any.
+    pub(super) policy_route: Option<PolicyRoute>,
+}
+
+/// The continuation after an op.
+enum Jump {
+    /// To the next op.
+    On,
+    /// To the next rule.
+    Next,
+    /// To the rule directly after this one in the list.
+    Other,
+    /// To another rule.
+    To(u32),
+    /// To the end.
+    End(Option<Verdict>),
+}
+
+/// The walk of one packet.
+struct Walk<'a> {
+    filter: &'a Filter,
+    state: &'a mut State,
+    parsed: Parsed<'a>,
+    lane: usize,
+    calls: [u32; MOST_CALLS],
+    depth: usize,
+    /// The target of a return without a call.
+    end: u32,
+    report: FilterReport,
+}
+
+/// Walks a packet through the rules, from its first matching rule on.
+pub(super) fn walk(
+    classifier: &Classifier,
+    filter: &Filter,
+    work: &Work<'_>,
+    state: &mut State,
+    lane: usize,
+) -> FilterReport {
+    let mut at = state.scratch.first[lane];
+    let parsed = work.parsed(classifier, lane);
+    let (calls, end) = ([0; MOST_CALLS], classifier.end);
+    let report = FilterReport::default();
+    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, report };
+    let mut classes = None;
+    // The last rule matches every packet, so there is always a program.
+    while let Some((ops, next)) = classifier.programs.get(at as usize) {
+        let from = match walk.rule(ops, at, *next) {
+            Ok(from) => from,
+            Err(verdict) => {
+                walk.report.verdict = verdict;
+                return walk.report;
+            }
+        };
+        let classes = classes.get_or_insert_with(|| walk.classes(classifier, work));
+        at = classifier.next(classes, from);
+    }
+    walk.report
+}
+
+impl Walk<'_> {
+    /// The packet's classes; if sets are one word, lookups have not stored them.
+    fn classes(&self, classifier: &Classifier, work: &Work<'_>) -> [u32; MOST_DIMS] {
+        let mut classes = [0; MOST_DIMS];
+        for ((class, dim), scratch) in
+            classes.iter_mut().zip(&classifier.dims).zip(&self.state.scratch.class)
+        {
+            *class = match classifier.width {
+                1 => class_of(dim, &self.parsed, work.mark[self.lane]),
+                _ => scratch[self.lane],
+            };
+        }
+        classes
+    }
+
+    /// Executes a rule; returns the rule to continue with, or the final verdict.
+    fn rule(&mut self, ops: &[Op], at: u32, next: u32) -> Result<u32, Option<Verdict>> {
+        for op in ops {
+            match self.op(op, next) {
+                Jump::On => {}
+                Jump::Next => return Ok(next),
+                // As if it had not matched: the next alternative is tried.
+                Jump::Other => return Ok(at + 1),
+                Jump::To(at) => return Ok(at),
+                Jump::End(verdict) => return Err(verdict),
+            }
+        }
+        Ok(next)
+    }
+
+    fn log(&mut self, log: u32, limit: Option<u32>) {
+        let bucket = limit.and_then(|limit| Some((limit, self.filter.limits.get(limit as usize)?)));
+        if let Some((limit, bucket)) = bucket
+            && !self.state.take(limit, bucket, 1)
+        {
+            self.state.log.limited += 1;
+            return;
+        }
+        let now = (self.state.now_ns, self.state.mark[self.lane]);
+        self.state.log.push(Logged::new(log, &self.parsed, self.report.head.as_ref(), now));
+    }
+
+    fn op(&mut self, op: &Op, next: u32) -> Jump {
+        match op {
+            Op::Check(condition) => {
+                let mark = self.state.mark[self.lane];
+                let number = match &self.report.head {
+                    Some(head) => self.parsed.number_with(head, condition.field, mark),
+                    None => self.parsed.number(condition.field, mark),
+                };
+                return if condition.holds(number) { Jump::On } else { Jump::Other };
+            }
+            Op::Limit { limit, over } => {
+                let Some(bucket) = self.filter.limits.get(*limit as usize) else {
+                    return Jump::Next;
+                };
+                let units = match bucket.unit {
+                    LimitUnit::Packets => 1,
+                    LimitUnit::Bytes => self.parsed.bytes(),
+                };
+                let within = self.state.take(*limit, bucket, units);
+                return if within == *over { Jump::Next } else { Jump::On };
+            }
+            Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
+            Op::Log { log, limit } => self.log(*log, *limit),
+            Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
+                Some(next) => self.report.policy_route = Some(PolicyRoute::Next(*next)),
+                None => return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported))),
+            },
+            Op::Fib(vrf) => {
+                if !matches!(self.report.policy_route, Some(PolicyRoute::Next(_))) {
+                    self.report.policy_route = Some(PolicyRoute::Vrf(*vrf));
+                }
+            }
+            Op::Mark { keep, flip } => {
+                let mark = &mut self.state.mark[self.lane];
+                *mark = *mark & keep ^ flip;
+            }
+            Op::Dscp(dscp) => {
+                self.report.head = self.report.head.or_else(|| self.parsed.head());
+                if let Some(head) = &mut self.report.head {
+                    head.set_dscp(*dscp);
+                }
+            }
+            Op::Skip(at) => return Jump::To(*at),
+            Op::Chain { at, end } => {
+                self.depth = 0;
+                self.end = *end;
+                return Jump::To(*at);
+            }
+            Op::Leave => {
+                self.depth = 0;
+                return Jump::To(self.end + 1);
+            }
+            Op::Call(at) => {
+                let Some(slot) = self.calls.get_mut(self.depth) else {
+                    return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+                };
+                *slot = next;
+                self.depth += 1;
+                return Jump::To(*at);
+            }
+            Op::Return if self.depth > 0 => {
+                self.depth -= 1;
+                return Jump::To(self.calls[self.depth]);
+            }
+            Op::Return => return Jump::To(self.end),
+            Op::Accept => return Jump::End(None),
+            Op::Drop => return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop))),
+            Op::Reject(reject) => {
+                self.state.reject[self.lane] = *reject;
+                return Jump::End(Some(Verdict::Punt(PuntReason::Reject)));
+            }
+            Op::Unsupported => {
+                return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            }
+        }
+        Jump::On
+    }
+}

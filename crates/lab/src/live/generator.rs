@@ -1,0 +1,94 @@
+//! The generator: a BPF program that writes frames, redirects them and keeps their rate.
+
+use aya::maps::{Array, MapData};
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+
+use super::host::Host;
+use super::program;
+use super::topology::{A0, R0};
+use crate::bpf::runner::Runner;
+use crate::{bpf, sys};
+
+/// `bpf/generator.c`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator.o"));
+
+/// Frames that the kernel sends before it yields the processor.
+const BATCH: u32 = 64;
+/// Bytes of a frame, without tag and FCS.
+pub(super) const FRAME_BYTES: usize = 60;
+
+/// What to send.
+#[derive(Clone, Copy)]
+pub(super) struct Stream {
+    /// Number of flows, used in turn; a power of two.
+    pub(super) flows: u32,
+    /// The VLAN tag of the frames.
+    pub(super) vid: Option<u16>,
+    /// Frames per second; `None` for as fast as possible.
+    pub(super) rate: Option<u32>,
+}
+
+/// A running generator on a host. Dropping this stops it.
+pub(super) struct Generator {
+    progress: Array<MapData, [u64; 3]>,
+    runner: Runner,
+}
+
+/// What a generator has sent.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    /// Number of frames.
+    pub(super) frames: u64,
+    /// Frames per second from the first to the last; NaN without a configured rate.
+    pub(super) rate: f64,
+}
+
+impl Generator {
+    /// Starts sending from the host's a0.
+    pub(super) fn start(host: &Host, stream: Stream) -> Result<Self, String> {
+        let (ebpf, progress) = host.run(move || load(stream))??;
+        let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
+        // The host starts the thread, so that it is in the host's namespaces.
+        let start = move || {
+            Runner::start(ebpf, "generator", frame, BATCH, program::run_on_generator_processor)
+        };
+        Ok(Self { progress, runner: host.run(start)?? })
+    }
+
+    /// What it has sent so far.
+    pub(super) fn sent(&self) -> Result<Sent, String> {
+        let failed = |error| format!("cannot read the generator's counts: {error}");
+        let [frames, start_ns, last_ns] = self.progress.get(&0, 0).map_err(failed)?;
+        let seconds = last_ns.saturating_sub(start_ns) as f64 / 1e9;
+        Ok(Sent { frames, rate: frames.saturating_sub(1) as f64 / seconds })
+    }
+
+    /// Stops the generator. Returns what it has sent.
+    pub(super) fn stop(mut self) -> Result<Sent, String> {
+        self.runner.end()?;
+        self.sent()
+    }
+}
+
+/// Loads the program for a stream, on the host.
+fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
+    let ifindex = sys::ifindex("a0")?;
+    let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
+    let (mask, vid) = (stream.flows.next_power_of_two() - 1, stream.vid.unwrap_or(0));
+    let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("OUT_IFINDEX", &ifindex, true)
+        .override_global("NS_PER_1024", &ns_per_1024, true)
+        .override_global("FLOW_MASK", &mask, true)
+        .override_global("VID", &vid, true)
+        .override_global("SOURCE", &A0, true)
+        .override_global("DESTINATION", &R0, true);
+    let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
+    let program: &mut Xdp = bpf::program_of(&mut ebpf, "generator")?;
+    program.load().map_err(|error| failed(&error))?;
+    let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
+    let map = Array::try_from(map).map_err(|error| format!("the generator's map: {error}"))?;
+    Ok((ebpf, map))
+}

@@ -1,0 +1,80 @@
+//! The live bench's report as text.
+
+use super::rates::Row;
+use crate::report::Report;
+use crate::text::{align, heading, plain_table, trimmed};
+
+/// The rows, then the single figures in sentences.
+#[must_use]
+pub fn render(report: &Report<Row>) -> String {
+    let mut text = heading(report);
+    let figure = |name: &str| report.figures.get(name).copied();
+    if report.rows.is_empty() {
+        if let (Some(median), Some(min), Some(max)) =
+            (figure("kernel_mpps"), figure("kernel_mpps_min"), figure("kernel_mpps_max"))
+        {
+            text += &format!("the kernel forwards {median:.3} Mpps ({min:.3} to {max:.3})\n");
+        }
+    } else {
+        text += &rows(report);
+        text += "\n";
+    }
+    for (name, what) in [
+        ("kill_af_xdp", "kill -9, on the user path"),
+        ("kill_xdp", "kill -9, on the XDP path"),
+        ("stop_af_xdp", "SIGSTOP, on the user path"),
+        ("stop_xdp", "SIGSTOP, on the XDP path"),
+    ] {
+        let figures = ["lost_ms", "lost_ms_median", "lost_pings", "repeats"];
+        let [Some(most), Some(median), Some(pings), Some(repeats)] =
+            figures.map(|suffix| figure(&format!("{name}_{suffix}")))
+        else {
+            continue;
+        };
+        text += &format!(
+            "{what}, under 200 kpps, {repeats} times: at most {most:.1} ms of traffic (median {median:.1}) \
+             and {pings} pings lost, one ping every 2 ms\n"
+        );
+    }
+    if let (Some(lost), Some(pings)) = (figure("upgrade_lost_pings"), figure("upgrade_pings")) {
+        text += &format!("tollway run --replace: {lost} of {pings} pings lost, one every 2 ms\n");
+    }
+    text + &latency(report)
+}
+
+fn rows(report: &Report<Row>) -> String {
+    let mut table = plain_table(&["row", "kernel", "Tollway", "ratio", "min", "max", "what"]);
+    for row in &report.rows {
+        table.add_row([
+            row.name.to_owned(),
+            format!("{:.3}", row.kernel_mpps.median),
+            format!("{:.3}", row.tollway_mpps.median),
+            format!("{:.2}", row.ratio.median),
+            format!("{:.2}", row.ratio.min),
+            format!("{:.2}", row.ratio.max),
+            row.title.to_owned(),
+        ]);
+    }
+    align(&mut table, 1..=5);
+    let pairs = report.rows.first().map_or(0, |row| row.ratio.repeats);
+    format!("Mpps of 64-byte frames, in turn, median of {pairs} pairs:\n{}\n", trimmed(&table))
+}
+
+fn latency(report: &Report<Row>) -> String {
+    let mut text = String::new();
+    for (kind, what) in [("ping", "every 2 ms"), ("lone_ping", "every 50 ms")] {
+        for (path, by) in [("af_xdp", "on the user path"), ("xdp", "on the XDP path")] {
+            let figure = |name: &str| report.figures.get(&format!("{kind}_{path}_{name}")).copied();
+            let names = ["kernel_p50_us", "kernel_p99_us", "tollway_p50_us", "tollway_p99_us"];
+            let [Some(kernel50), Some(kernel99), Some(ours50), Some(ours99)] = names.map(figure)
+            else {
+                continue;
+            };
+            text += &format!(
+                "ping {what}, p50 and p99: kernel {kernel50:.1} and {kernel99:.1} us, Tollway, {by}, \
+                 {ours50:.1} and {ours99:.1} us\n"
+            );
+        }
+    }
+    text
+}

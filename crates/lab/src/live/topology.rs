@@ -1,0 +1,115 @@
+//! Two hosts and a router between them: A, R and B, with veth pairs a0-r0 and r1-b0.
+
+use super::host::Host;
+
+/// Addresses of A's interface and the router's on the same wire.
+pub(super) const LEFT: [&str; 2] = ["10.1.0.2", "10.1.0.1"];
+/// Addresses of B's interface and the router's on the same wire.
+pub(super) const RIGHT: [&str; 2] = ["10.2.0.2", "10.2.0.1"];
+/// Destinations of the generator's frames, behind B.
+pub(super) const DESTINATIONS: &str = "198.19.0.0/16";
+/// VLANs left and right of a router that uses VLANs.
+pub(super) const VIDS: [u16; 2] = [100, 200];
+
+/// An interface's Ethernet address.
+pub(super) type Mac = [u8; 6];
+
+/// MAC address of a0.
+pub(super) const A0: Mac = [2, 0, 0, 0, 1, 2];
+/// MAC address of r0.
+pub(super) const R0: Mac = [2, 0, 0, 0, 1, 1];
+/// MAC address of r1.
+pub(super) const R1: Mac = [2, 0, 0, 0, 2, 1];
+/// MAC address of b0.
+pub(super) const B0: Mac = [2, 0, 0, 0, 2, 2];
+
+/// An Ethernet address as `ip link` writes it.
+pub(super) fn mac_text(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The hosts.
+pub(super) struct Topology {
+    /// Sends frames and pings.
+    pub(super) a: Host,
+    /// Runs the router.
+    pub(super) r: Host,
+    /// Receives frames and answers pings.
+    pub(super) b: Host,
+}
+
+impl Topology {
+    /// Creates hosts and wires, and configures R's kernel as a router.
+    ///
+    /// The kernel is configured for its best performance, and equally wherever it is compared: one
+    /// queue, no packet filter or connection tracking, known neighbours. GRO is on, since a veth
+    /// without it drops what is redirected into its peer.
+    pub(super) fn new() -> Result<Self, String> {
+        let hosts = Self { a: Host::new("A")?, r: Host::new("R")?, b: Host::new("B")? };
+        let Self { a, r, b } = &hosts;
+        for host in [a, r, b] {
+            host.sysctl("ipv6/conf/all/disable_ipv6", "1")?;
+            host.sysctl("ipv6/conf/default/disable_ipv6", "1")?;
+        }
+        wire(a, ("a0", A0, LEFT[0]), r, ("r0", R0, LEFT[1]))?;
+        wire(b, ("b0", B0, RIGHT[0]), r, ("r1", R1, RIGHT[1]))?;
+        a.sh(&format!("ip route add default via {}", LEFT[1]))?;
+        b.sh(&format!("ip route add default via {}", RIGHT[1]))?;
+        r.sh(&format!("ip route add {DESTINATIONS} via {}", RIGHT[0]))?;
+        hosts.kernel_forwards(true)?;
+        Ok(hosts)
+    }
+
+    /// Turns forwarding by R's kernel on or off.
+    pub(super) fn kernel_forwards(&self, on: bool) -> Result<(), String> {
+        self.r.sysctl("ipv4/ip_forward", if on { "1" } else { "0" })
+    }
+
+    /// Number of packets that R's kernel has forwarded.
+    pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
+        let path = "/proc/thread-self/net/snmp";
+        let text = self.r.run(move || std::fs::read_to_string(path))?;
+        let text = text.map_err(|error| format!("cannot read {path}: {error}"))?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
+        let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+        let mut pairs = names.split(' ').zip(values.split(' '));
+        let found = pairs.find(|(name, _)| *name == "ForwDatagrams");
+        found
+            .and_then(|(_, value)| value.parse().ok())
+            .ok_or_else(|| format!("{path} has no ForwDatagrams"))
+    }
+}
+
+/// The parameters of an interface: name, Ethernet address and IPv4 address.
+type End<'a> = (&'a str, Mac, &'a str);
+
+/// Connects two hosts with a veth pair and makes them permanent neighbours.
+fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), String> {
+    let queues = "numrxqueues 1 numtxqueues 1";
+    let namespace = router.namespace();
+    host.sh(&format!(
+        "ip link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
+        near.0,
+        mac_text(near.1),
+        far.0,
+        mac_text(far.1),
+        namespace.display()
+    ))?;
+    for (host, own, peer, checksums) in [(host, near, far, "tx"), (router, far, near, "rx")] {
+        let (name, _, address) = own;
+        host.sysctl(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
+        host.sh(&format!("ip address add {address}/24 dev {name}"))?;
+        host.sh(&format!("ip link set {name} up"))?;
+        // Only an interface that is up notifies its peer of being a redirect target. Frames carry
+        // their VLAN tags in the data, and Tollway's controller must see from the settings that they do.
+        let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
+        // Hosts complete their checksums, and the controller must see that from the settings, too.
+        host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
+        let rps_cpus = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
+        host.run(move || std::fs::write(rps_cpus, "0"))?
+            .map_err(|error| format!("cannot switch off RPS of {name}: {error}"))?;
+        let mac = mac_text(peer.1);
+        host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! Tests of messages and listings.
+
+mod elements;
+mod listings;
+mod loaded;
+mod messages;

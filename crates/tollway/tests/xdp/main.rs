@@ -1,0 +1,70 @@
+//! Tests what the XDP program does with each frame: on frames in memory, on which the kernel runs
+//! it (BPF_PROG_TEST_RUN), and on devices in network namespaces.
+//!
+//! Only root can load the program. Other users see which tests were left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+
+mod devices;
+mod directory;
+mod dispatcher;
+mod echo;
+mod frames;
+mod partial_checksums;
+mod regions;
+#[path = "../oracle/socket.rs"]
+mod socket;
+mod xdp_path;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, Tests, is_root};
+
+const TESTS: [Test; 31] = [
+    ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
+    ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
+    ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
+    ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),
+    ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),
+    ("packets_without_a_flow_pass_at_a_crowded_port", dispatcher::crowded),
+    ("packets_with_unfinished_checksums_pass", partial_checksums::checksums),
+    ("a_socket_gets_the_packets_of_its_queue", dispatcher::sockets),
+    ("links_addresses_and_ports_can_change", dispatcher::changes),
+    ("a_flow_is_repeated_byte_for_byte", xdp_path::rewrites),
+    ("all_checksums_are_verified_and_updated", xdp_path::checksums),
+    ("packets_unlike_their_flow_are_not_taken", xdp_path::conditions),
+    ("flows_are_kept_in_batches_and_counted", xdp_path::batches),
+    ("flows_in_use_keep_their_places", xdp_path::room),
+    ("a_region_invalidates_its_flows", regions::regions),
+    ("flows_of_a_region_that_changed_make_room", regions::room_of_regions),
+    ("a_flow_that_changes_is_never_half_the_old_one", xdp_path::torn),
+    ("the_xdp_path_joins_two_hosts", devices::xdp_path),
+    ("the_xdp_path_joins_vlans", devices::vlans),
+    ("a_device_that_refuses_leaves_the_xdp_path", devices::refusals::total),
+    ("a_device_that_refuses_is_noticed_without_btf", devices::refusals::by_record),
+    ("a_router_runs_without_reports_of_refusals", devices::refusals::unnoticed),
+    ("a_device_that_takes_some_stays_in_the_xdp_path", devices::refusals::partial),
+    ("the_kernel_forwards_without_a_heartbeat", devices::fail_open),
+    ("generic_mode_is_a_step_down", devices::generic),
+    ("a_successor_takes_over_and_the_predecessor_lets_go", devices::owners::takeover),
+    ("a_device_with_another_program_is_refused", devices::owners::refusal),
+    ("pins_of_dead_routers_are_taken_over_or_removed", devices::owners::the_dead),
+    ("the_kernel_answers_punted_packets", devices::punts::answered),
+    ("packets_from_outside_are_never_taken_for_punted_ones", devices::punts::lookalikes),
+    ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),
+];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| {
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: mounts and pins disappear with the test.
+    let tests = Tests { beside: &[], alone: &TESTS };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
+        ["--serve", way] => devices::owners::serve(way),
+        _ => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,138 @@
+//! The test network with real devices as its ports, and the XDP program for them.
+
+use std::num::NonZeroU32;
+
+use tollway_dataplane::id::{PortId, Vid};
+use tollway_net::{KernelPath, Mac, VlanProtocol};
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::xdp_path::{Exit, Ports, Reading, XdpFlows};
+use tollway_xdp::{Action, FlowMaps, Mode, Options, Program, State, XdpLink, XdpPort, XdpPrograms};
+
+use crate::namespaces::{ifindex, sh};
+use crate::testkit::net::Net;
+use crate::testkit::packet::{DOT1AD, Tag};
+use crate::testkit::wires::{LinkVariant, PORTS};
+
+/// Both paths: the user path on memory ports, and the XDP program of each port.
+pub struct Bench {
+    pub net: Net,
+    pub programs: XdpPrograms,
+    pub loaded: Vec<Program>,
+    ports: Vec<XdpPort>,
+}
+
+fn xdp_link(port: u8, variant: LinkVariant) -> XdpLink {
+    let tag = |(protocol, vid): &Tag| {
+        let protocol = if *protocol == DOT1AD { VlanProtocol::Dot1ad } else { VlanProtocol::Dot1q };
+        (protocol, Vid::new(*vid).unwrap())
+    };
+    XdpLink {
+        tag: variant.tags().first().map(tag),
+        link: variant.link(port),
+        kernel_path: KernelPath::default(),
+    }
+}
+
+/// Returns a port with a device of its own.
+fn xdp_port(port: u8) -> XdpPort {
+    let device = format!("p{port}");
+    sh(&format!("ip link add {device} type veth peer name q{port}"));
+    let ifindex = ifindex(&device);
+    let links = LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2);
+    XdpPort {
+        port: PortId(port.into()),
+        device,
+        ifindex,
+        mac: Mac(LinkVariant::Plain.mac(port)),
+        queues: 1,
+        links: links.map(|variant| xdp_link(port, variant)).collect(),
+    }
+}
+
+/// Returns an XDP path between these ports.
+pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
+    let handle = Ports::new(ports.len());
+    for port in ports {
+        handle.set_entrance(port.port, true);
+        let ifindex = NonZeroU32::new(port.ifindex);
+        handle.set_exit(
+            port.port,
+            ifindex.map(|ifindex| Exit { ifindex, mtu: u16::MAX, takes_pieces: true }),
+        );
+    }
+    XdpFlows::new((programs.state(), programs.flows()), handle, 1 << 16)
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let ports: Vec<_> = (0..PORTS).map(xdp_port).collect();
+        let programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
+        programs.state().set_bypass(false);
+        let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
+        let loaded = ports.iter().map(program).collect();
+        let mut net = Net::with_memory(256, 16_384);
+        net.router.xdp_path = Some(Box::new(flows(&programs, &ports)));
+        Self { net, programs, loaded, ports }
+    }
+
+    /// Sets another Ethernet address for a port's XDP program.
+    pub fn set_mac(&mut self, port: u8, mac: [u8; 6]) {
+        let index = usize::from(port);
+        self.ports[index].mac = Mac(mac);
+        self.programs.set_port(self.ports[index].clone()).unwrap();
+        let id = self.ports[index].port;
+        self.loaded[index] = self.programs.program(id, Mode::Native, true).unwrap();
+    }
+
+    /// Returns what the XDP path makes of a frame, or `None` if it does not take the frame.
+    pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
+        let (action, output) = self.run_with_heartbeat(port, frame);
+        match action {
+            Action::Redirect => Some(output),
+            Action::Pass => {
+                assert_eq!(output, frame, "the kernel gets the frame unchanged");
+                None
+            }
+            Action::Other(code) => panic!("{code} for {frame:02x?}"),
+        }
+    }
+
+    /// Runs the program on a frame while the heartbeat is fresh. On a busy machine it may become
+    /// stale, but not each time.
+    fn run_with_heartbeat(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
+        let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
+        for _ in 0..10 {
+            let stale = counts().passed(PassReason::Stale);
+            self.programs.state().beat();
+            let done = self.loaded[usize::from(port)].probe(frame).unwrap();
+            if counts().passed(PassReason::Stale) == stale {
+                return done;
+            }
+        }
+        panic!("this machine is too busy for a heartbeat");
+    }
+
+    /// Sends a frame on the user path. Returns the frames that leave, with their ports.
+    pub fn path(&mut self, port: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        self.net.send(port, frame)
+    }
+
+    /// Runs the XDP program on a frame, and sends the frame on the user path. Both must have the
+    /// same result, except that only the user path cuts off padding. Says whether the XDP path took
+    /// it.
+    pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
+        let by_xdp_path = self.xdp_path(port, frame);
+        let by_path = self.path(port, frame);
+        let Some(by_xdp_path) = by_xdp_path else { return false };
+        assert_eq!(by_path.len(), 1, "the XDP path forwards what the path does not: {frame:02x?}");
+        let (_, by_path) = &by_path[0];
+        let (same, padding) = by_xdp_path.split_at(by_path.len().min(by_xdp_path.len()));
+        assert_eq!(same, by_path, "of {frame:02x?}");
+        assert!(padding.is_empty() || frame.len() <= 14 + 2 * 4 + 46, "{by_xdp_path:02x?}");
+        true
+    }
+
+    pub fn reading(&self) -> Reading {
+        Reading::of(&self.programs.counts(), None, usize::from(PORTS)).unwrap()
+    }
+}

@@ -1,0 +1,204 @@
+//! The worker's mailbox: jobs that other threads post for the pause between two bursts.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use tollway_dataplane::router::Router;
+use tollway_linux::mailbox::{WakeReceiver, Waker};
+use tollway_linux::sync::lock;
+use tollway_xdp::State;
+
+use crate::ports::Devices;
+
+/// The longest that the worker runs jobs before the ports have their turn again.
+pub(super) const WORK: Duration = Duration::from_micros(50);
+
+/// A job that changes tables finishes within this time, or the kernel forwards until it does.
+const SOON: Duration = Duration::from_micros(500);
+
+/// Work for the worker's thread, done between two bursts.
+pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
+
+/// The worker's mailbox, in which other threads post jobs: a route, a neighbour, new tables, a
+/// look at the counters.
+#[derive(Clone)]
+pub struct WorkerMailbox {
+    jobs: Sender<Job>,
+    /// Whether there are jobs; the worker checks this once per turn, which costs less than the
+    /// channel does.
+    waiting: Arc<AtomicBool>,
+    waker: Waker,
+    bypass: Arc<OverdueBypass>,
+}
+
+/// The worker's side of its [`WorkerMailbox`].
+pub struct WorkerMailboxReceiver {
+    jobs: Receiver<Job>,
+    waiting: Arc<AtomicBool>,
+    wakes: WakeReceiver,
+    /// A wake ended the last sleep, and its descriptor is not drained yet. If the worker has found a job by
+    /// itself, that job's wake may come after the job.
+    is_woken: bool,
+    bypass: Arc<OverdueBypass>,
+}
+
+/// Makes the kernel forward while jobs are overdue.
+#[derive(Default)]
+struct OverdueBypass {
+    /// Empty until the worker runs, and without a dispatcher.
+    state: OnceLock<State>,
+    /// The number of callers that wait for an overdue job.
+    overdue: Mutex<u32>,
+}
+
+/// The kernel forwards until this is dropped. Where the kernel does not know the rules, nothing
+/// forwards.
+pub struct Overdue(Arc<OverdueBypass>);
+
+impl Overdue {
+    fn begin(bypass: &Arc<OverdueBypass>) -> Self {
+        let mut overdue = lock(&bypass.overdue);
+        *overdue += 1;
+        if let (1, Some(state)) = (*overdue, bypass.state.get()) {
+            state.set_overdue(true);
+        }
+        Self(Arc::clone(bypass))
+    }
+}
+
+impl Drop for Overdue {
+    fn drop(&mut self) {
+        let mut overdue = lock(&self.0.overdue);
+        *overdue -= 1;
+        if let (0, Some(state)) = (*overdue, self.0.state.get()) {
+            state.set_overdue(false);
+        }
+    }
+}
+
+/// Creates a mailbox and its receiver.
+///
+/// # Errors
+/// The system has no descriptor left.
+pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
+    let (sender, jobs) = mpsc::channel();
+    let (waker, wakes) = Waker::pair()?;
+    let waiting = Arc::new(AtomicBool::new(false));
+    let bypass = Arc::<OverdueBypass>::default();
+    let mailbox = WorkerMailbox {
+        jobs: sender,
+        waiting: Arc::clone(&waiting),
+        waker,
+        bypass: Arc::clone(&bypass),
+    };
+    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, bypass }))
+}
+
+impl WorkerMailbox {
+    /// Wakes the worker without a job, as a sender does whose job the worker has found already.
+    #[cfg(test)]
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Posts a job; returns false if the worker has ended. The worker runs the job within one
+    /// turn, even if it sleeps.
+    pub fn post(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
+        let is_posted = self.jobs.send(Box::new(job)).is_ok();
+        if !self.waiting.swap(true, Ordering::Release) {
+            self.waker.wake();
+        }
+        is_posted
+    }
+
+    /// Has the worker run a job and waits for its result; `None` if the worker has ended or does
+    /// not answer in time.
+    pub fn call<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.send(job).recv_timeout(patience).ok()
+    }
+
+    /// As [`WorkerMailbox::call`], for a change that the kernel has already made to its own forwarding. If
+    /// the worker does not run the job at once, the kernel forwards until it has.
+    pub fn change<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Option<T> {
+        let reply = self.send(job);
+        match reply.recv_timeout(SOON) {
+            Err(RecvTimeoutError::Timeout) => {
+                let _overdue = self.bypass();
+                reply.recv_timeout(patience).ok()
+            }
+            done => done.ok(),
+        }
+    }
+
+    /// Makes the kernel forward as long as a caller knows that the active tables differ from the
+    /// kernel's.
+    #[must_use]
+    pub fn bypass(&self) -> Overdue {
+        Overdue::begin(&self.bypass)
+    }
+
+    /// Posts a job; the receiver gets its result.
+    pub fn send<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+    ) -> Receiver<T> {
+        let (answer, reply) = mpsc::sync_channel(1);
+        self.post(move |router, devices| {
+            // The caller may have stopped waiting.
+            let _ = answer.send(job(router, devices));
+        });
+        reply
+    }
+}
+
+impl WorkerMailboxReceiver {
+    /// Sets the state by which the kernel forwards while jobs are overdue.
+    pub(super) fn set_bypass_state(&self, state: &State) {
+        let _ = self.bypass.state.set(state.clone());
+    }
+
+    /// The descriptor that is readable when a job has been posted.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.wakes.as_fd()
+    }
+
+    /// Notes whether the last sleep has ended by a wake.
+    pub(super) fn note_wake(&mut self, is_woken: bool) {
+        self.is_woken = is_woken;
+    }
+
+    /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there
+    /// are more: packets have their turn between jobs that take long.
+    pub fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
+        if !self.waiting.load(Ordering::Relaxed) && !self.is_woken {
+            return false;
+        }
+        self.is_woken = false;
+        // The worker ends by `Stop`, not with its senders.
+        let _ = self.wakes.drain();
+        // A sender that finds the flag set does not wake the worker. The swap acquires what such a sender
+        // has done before, so that the loop below sees its job; a store would not.
+        self.waiting.swap(false, Ordering::AcqRel);
+        let start = Instant::now();
+        while let Ok(job) = self.jobs.try_recv() {
+            job(router, devices);
+            if start.elapsed() >= WORK {
+                self.waiting.store(true, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+}

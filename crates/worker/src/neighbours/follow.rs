@@ -1,0 +1,354 @@
+//! The thread that follows the kernel's neighbours.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::event::{Event, Ifindex, Key};
+use super::socket::{Netlink, Received};
+use super::state::{self, State};
+use super::sweep::Sweep;
+use super::{Counts, OnDevice, Request, Settings, Waiter};
+use crate::{Overdue, WorkerMailbox};
+use tollway_linux::mailbox::MailboxReceiver;
+use tollway_linux::priority::ThreadPriority;
+use tollway_linux::sync::lock;
+use tollway_linux::sys;
+
+/// Datagrams read before the worker is notified.
+const BATCH: usize = 64;
+/// Changes that the worker makes between two bursts.
+const CHANGES_PER_JOB: usize = 32;
+/// Stale neighbours per second that the kernel gets a request to confirm.
+const CONFIRMED_PER_SECOND: usize = 64;
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest wait for the worker.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// If the oldest message that the worker has not applied may be older than this, the kernel forwards.
+const LATE: Duration = Duration::from_millis(5);
+/// A list that takes longer is lost.
+const LIST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The present list, with the sequence number of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Links(u32),
+    Neighs(u32),
+}
+
+/// The state of the thread.
+pub(super) struct FollowerThread {
+    netlink: Netlink,
+    state: Arc<Mutex<State>>,
+    mailbox: WorkerMailbox,
+    settings: Settings,
+    on_device: OnDevice,
+    counts: Arc<Counts>,
+    requests: MailboxReceiver<Request>,
+    /// Requesters that wait until the worker has all notifications of the kernel.
+    waiting: Vec<Waiter>,
+    /// Since when there are unread messages, if there are any.
+    unread_since: Option<Instant>,
+    /// The kernel forwards meanwhile: the worker lags far behind, or messages were lost.
+    behind: Option<Overdue>,
+    phase: Phase,
+    since: Instant,
+    /// When to list everything (again).
+    list_at: Option<Instant>,
+    links: Sweep<Ifindex>,
+    neighs: Sweep<Key>,
+    /// Neighbours that the kernel has to confirm, and when to send the requests.
+    confirm: Vec<Key>,
+    confirm_at: Instant,
+    look_at: Instant,
+    has_warned_unprivileged: bool,
+    /// The worker could not apply all changes.
+    failed: Arc<AtomicBool>,
+}
+
+impl FollowerThread {
+    pub(super) fn new(
+        state: Arc<Mutex<State>>,
+        (mailbox, on_device): (WorkerMailbox, OnDevice),
+        settings: Settings,
+        counts: Arc<Counts>,
+        requests: MailboxReceiver<Request>,
+    ) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            netlink: Netlink::open(settings.receive_buffer)?,
+            state,
+            mailbox,
+            on_device,
+            counts,
+            requests,
+            waiting: Vec::new(),
+            unread_since: None,
+            behind: None,
+            phase: Phase::Idle,
+            since: now,
+            list_at: Some(now),
+            links: Sweep::default(),
+            neighs: Sweep::default(),
+            confirm: Vec::new(),
+            confirm_at: now,
+            look_at: now + settings.confirm_every,
+            has_warned_unprivileged: false,
+            failed: Arc::default(),
+            settings,
+        })
+    }
+
+    /// Runs until it receives a request to stop.
+    pub(super) fn run(mut self) {
+        let mut priority = ThreadPriority::begin();
+        loop {
+            priority.update();
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => self.recover(&error),
+            }
+        }
+    }
+
+    /// Waits, then does one turn of work; returns whether the thread should continue.
+    fn turn(&mut self) -> io::Result<bool> {
+        let mut fds = [
+            sys::readable(self.requests.as_fd().as_raw_fd()),
+            sys::readable(self.netlink.fd().as_raw_fd()),
+        ];
+        let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
+        let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
+        let timeout = until.min(SECOND).as_micros().div_ceil(1000);
+        sys::wait(&mut fds, timeout as i32)?;
+        if fds[0].revents != 0 && !self.receive_requests() {
+            return Ok(false);
+        }
+        let more = self.read()?;
+        self.list()?;
+        if !more && self.phase == Phase::Idle && self.list_at.is_none() {
+            self.caught_up();
+        }
+        self.confirm()?;
+        Ok(true)
+    }
+
+    /// Receives requests; false if the thread has to end.
+    fn receive_requests(&mut self) -> bool {
+        for request in self.requests.drain().messages {
+            match request {
+                Request::CatchUp(waiter) => self.waiting.push(waiter),
+                Request::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Records that the worker has all notifications of the kernel.
+    fn caught_up(&mut self) {
+        self.unread_since = None;
+        if let Some(behind) = self.behind.take() {
+            // The worker has yet to do the earlier jobs.
+            self.mailbox.post(move |_, _| drop(behind));
+        }
+        self.waiting.drain(..).for_each(|waiter| waiter());
+    }
+
+    /// Lets the kernel forward until the worker has all notifications.
+    fn fall_behind(&mut self) {
+        if self.behind.is_none() {
+            self.behind = Some(self.mailbox.bypass());
+        }
+    }
+
+    /// Reads the kernel's notifications and passes changes to the worker; returns whether there may be more.
+    fn read(&mut self) -> io::Result<bool> {
+        let began = Instant::now();
+        let (mut received, mut more) = (Vec::new(), true);
+        for _ in 0..BATCH {
+            more = self.netlink.receive(|message| received.push(message))?;
+            if !more {
+                break;
+            }
+        }
+        if more && self.unread_since.get_or_insert(began).elapsed() >= LATE {
+            self.fall_behind();
+        }
+        let state = Arc::clone(&self.state);
+        // With the state locked no other thread leaves changes, so they keep their order.
+        let mut state = lock(&state);
+        for message in received {
+            self.handle(&mut state, message)?;
+        }
+        if self.failed.swap(false, Ordering::Relaxed) {
+            state.repeat();
+        }
+        for changes in state.changes.chunks(CHANGES_PER_JOB) {
+            let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
+            let version = state.version;
+            self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+            self.mailbox.post(move |router, _| {
+                if !state::apply(router, version, &changes) {
+                    failed.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        let has_changed = !std::mem::take(&mut state.changes).is_empty();
+        let moved = std::mem::take(&mut state.moved);
+        let aged = std::mem::take(&mut state.aged);
+        drop(state);
+        if has_changed {
+            // When the worker has done this job, it has done all earlier ones. If that takes long, the kernel
+            // forwards meanwhile.
+            let _ = self.mailbox.change(PATIENCE, |_, _| ());
+        }
+        let known: HashSet<Key> = self.confirm.iter().copied().collect();
+        self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));
+        for (port, facts) in moved {
+            (self.on_device)(port, facts);
+        }
+        Ok(more)
+    }
+
+    fn handle(&mut self, state: &mut State, received: Received) -> io::Result<()> {
+        match received {
+            Received::Change(event) => {
+                if self.phase != Phase::Idle {
+                    match &event {
+                        Event::Link(index, _) => self.links.changed(*index),
+                        Event::Neigh(key, _) => self.neighs.changed(*key),
+                    }
+                }
+                state.apply(event);
+            }
+            Received::Listed(number, event) if self.is_current(number) => {
+                let believed = match &event {
+                    Event::Link(index, _) => self.links.listed(*index),
+                    Event::Neigh(key, _) => self.neighs.listed(*key),
+                };
+                if believed {
+                    state.apply(event);
+                }
+            }
+            Received::Done(number, whole) if self.is_current(number) => {
+                if !whole {
+                    self.list_at = Some(Instant::now());
+                }
+                self.sweep(state, whole && self.list_at.is_none())?;
+            }
+            Received::Refused(number, error) => self.refused(number, &error),
+            Received::Lost => {
+                self.counts.lost.fetch_add(1, Ordering::Relaxed);
+                self.fall_behind();
+                self.list_at = Some(Instant::now());
+            }
+            Received::Listed(..) | Received::Done(..) => {}
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, number: u32) -> bool {
+        matches!(self.phase, Phase::Links(own) | Phase::Neighs(own) if own == number)
+    }
+
+    /// Removes what a complete list does not have; continues with the next list.
+    fn sweep(&mut self, state: &mut State, whole: bool) -> io::Result<()> {
+        let of_links = matches!(self.phase, Phase::Links(_));
+        let gone: Vec<Event> = match (whole, of_links) {
+            (false, _) => Vec::new(),
+            (true, true) => {
+                let gone = self.links.gone(state.netdevs());
+                gone.into_iter().map(|index| Event::Link(index, None)).collect()
+            }
+            (true, false) => {
+                let gone = self.neighs.gone(state.neighs());
+                gone.into_iter().map(|key| Event::Neigh(key, None)).collect()
+            }
+        };
+        gone.into_iter().for_each(|event| state.apply(event));
+        self.phase = if of_links {
+            Phase::Neighs(self.netlink.list_neighs()?)
+        } else {
+            if whole {
+                self.counts.lists.fetch_add(1, Ordering::Relaxed);
+            }
+            Phase::Idle
+        };
+        Ok(())
+    }
+
+    /// Begins to list everything, if that is due and not under way.
+    fn list(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.phase != Phase::Idle {
+            return match now.duration_since(self.since) > LIST_PATIENCE {
+                true => Err(io::ErrorKind::TimedOut.into()),
+                false => Ok(()),
+            };
+        }
+        if self.list_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        (self.list_at, self.since) = (None, now);
+        (self.links, self.neighs) = (Sweep::default(), Sweep::default());
+        self.phase = Phase::Links(self.netlink.list_links()?);
+        Ok(())
+    }
+
+    fn refused(&mut self, number: u32, error: &io::Error) {
+        if self.is_current(number) {
+            tracing::warn!(
+                "the kernel does not list its neighbours: {error}; requesting the list again"
+            );
+            self.phase = Phase::Idle;
+            self.list_at = Some(Instant::now() + SECOND);
+        } else if error.kind() == io::ErrorKind::PermissionDenied && !self.has_warned_unprivileged {
+            self.has_warned_unprivileged = true;
+            tracing::warn!(
+                "neighbours are not kept fresh without CAP_NET_ADMIN; run as root, or grant it with \
+                 `setcap cap_net_raw,cap_net_admin+ep`"
+            );
+        }
+    }
+
+    /// Starts over with another socket, after an error.
+    fn recover(&mut self, error: &io::Error) {
+        tracing::warn!("the kernel's neighbours cannot be followed: {error}; trying again");
+        self.fall_behind();
+        std::thread::sleep(SECOND / 10);
+        (self.phase, self.list_at) = (Phase::Idle, Some(Instant::now()));
+        match Netlink::open(self.settings.receive_buffer) {
+            Ok(netlink) => self.netlink = netlink,
+            Err(_) => std::thread::sleep(SECOND),
+        }
+    }
+
+    fn confirm_due(&self) -> Option<Instant> {
+        (!self.confirm.is_empty()).then_some(self.confirm_at)
+    }
+
+    /// Makes the kernel confirm stale neighbours. It sees no traffic to them, so on its own it would neither
+    /// notice that one has moved nor keep it.
+    fn confirm(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now >= self.look_at {
+            self.confirm = lock(&self.state).stale();
+            self.look_at = now + self.settings.confirm_every;
+        }
+        if self.confirm_due().is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.confirm_at = now + SECOND;
+        let rest = self.confirm.len().saturating_sub(CONFIRMED_PER_SECOND);
+        for key in self.confirm.split_off(rest) {
+            self.netlink.use_neigh(key)?;
+            self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

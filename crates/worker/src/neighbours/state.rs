@@ -1,0 +1,314 @@
+//! The kernel's devices and neighbours, and the changes for the worker.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+
+use tollway_dataplane::changes::Version;
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::router::Router;
+use tollway_dataplane::tables::Tables;
+
+use super::event::{Event, Ifindex, Key, NeighEntry, Netdev};
+use super::watch::{Bound, Watch};
+use crate::ports::Facts;
+use tollway_model::PortIndex;
+use tollway_net::Mac;
+
+/// A change for the worker: a neighbour's address; none removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) link: LinkId,
+    pub(super) address: IpAddr,
+    pub(super) mac: Option<[u8; 6]>,
+}
+
+/// Devices and neighbours, and which of them belong to the router's links.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    watch: Watch,
+    bound: Bound,
+    netdevs: BTreeMap<Ifindex, Netdev>,
+    neighs: HashMap<Key, NeighEntry>,
+    facts: HashMap<PortIndex, Facts>,
+    /// Changes for the worker.
+    pub(super) changes: Vec<Change>,
+    /// Ports whose devices have other properties than before.
+    pub(super) moved: Vec<(PortIndex, Facts)>,
+    /// Neighbours that have just become stale.
+    pub(super) aged: Vec<Key>,
+    /// The version of the tables that the changes are for; none for the first tables.
+    pub(super) version: Option<Version>,
+}
+
+/// The state before a switch to other tables.
+#[derive(Debug)]
+pub struct BeforeSwitch {
+    watch: Watch,
+    version: Option<Version>,
+    /// The content of the tables once the worker has done its jobs.
+    contents: Vec<Change>,
+}
+
+impl State {
+    pub(super) fn new(watch: Watch) -> Self {
+        Self { watch, ..Self::default() }
+    }
+
+    /// Applies an event.
+    pub(super) fn apply(&mut self, event: Event) {
+        match event {
+            Event::Neigh(key, known) => self.apply_neigh(key, known),
+            Event::Link(index, Some(netdev)) => {
+                if self.netdevs.get(&index) != Some(&netdev) {
+                    self.netdevs.insert(index, netdev);
+                    self.bind();
+                }
+            }
+            Event::Link(index, None) => {
+                if self.netdevs.remove(&index).is_some() {
+                    self.bind();
+                    self.neighs.retain(|key, _| key.0 != index);
+                }
+            }
+        }
+    }
+
+    fn apply_neigh(&mut self, key: Key, known: Option<NeighEntry>) {
+        let before = match known {
+            Some(known) => self.neighs.insert(key, known),
+            None => self.neighs.remove(&key),
+        };
+        let is_stale = |known: Option<NeighEntry>| known.is_some_and(|known| known.stale);
+        if is_stale(known) && !is_stale(before) && self.bound.links.contains_key(&key.0) {
+            self.aged.push(key);
+        }
+        let mac = known.map(|known| known.mac);
+        if let Some(link) = self.bound.links.get(&key.0)
+            && mac != before.map(|before| before.mac)
+        {
+            self.changes.push(Change { link: *link, address: key.1, mac });
+        }
+    }
+
+    /// Assigns devices to all links again, and adds changes for the neighbours of links whose device
+    /// changed.
+    fn bind(&mut self) {
+        let bound = self.watch.bind(&self.netdevs, &self.bound.ports);
+        let before = std::mem::replace(&mut self.bound, bound);
+        let lost = self.neighbours_beyond(&before, &self.bound);
+        let lost = lost.into_iter().map(|change| Change { mac: None, ..change });
+        let found = self.neighbours_beyond(&self.bound, &before);
+        self.changes.extend(lost.chain(found));
+        for (port, index) in &self.bound.ports {
+            let Some(netdev) = self.netdevs.get(index) else { continue };
+            let mtu = u16::try_from(netdev.mtu).unwrap_or(u16::MAX);
+            let facts = Facts { mac: netdev.mac.map(Mac), mtu: Some(mtu) };
+            if self.facts.insert(*port, facts) != Some(facts) {
+                self.moved.push((*port, facts));
+            }
+        }
+    }
+
+    /// The neighbours of links whose device differs from that in `other`.
+    fn neighbours_beyond(&self, bound: &Bound, other: &Bound) -> Vec<Change> {
+        let differs = |(index, link): &(&Ifindex, &LinkId)| other.links.get(index) != Some(link);
+        let links = bound.links.iter().filter(differs);
+        let neighs = links.flat_map(|(index, link)| {
+            let here = self.neighs.iter().filter(|(key, _)| key.0 == *index);
+            here.map(|(key, known)| Change { link: *link, address: key.1, mac: Some(known.mac) })
+        });
+        neighs.collect()
+    }
+
+    /// Every neighbour of the router's links.
+    fn all(&self) -> impl Iterator<Item = Change> {
+        self.neighs.iter().filter_map(|((index, address), known)| {
+            let link = *self.bound.links.get(index)?;
+            Some(Change { link, address: *address, mac: Some(known.mac) })
+        })
+    }
+
+    /// Adds changes for all neighbours again.
+    pub(super) fn repeat(&mut self) {
+        let all: Vec<_> = self.all().collect();
+        self.changes.extend(all);
+    }
+
+    /// Switches to other links, and adds their neighbours to new tables. Returns how many could not be added,
+    /// and the earlier state.
+    pub(super) fn rebind(
+        &mut self,
+        watch: Watch,
+        tables: &mut Tables,
+        is_static: impl Fn(LinkId, IpAddr) -> bool,
+    ) -> (usize, BeforeSwitch) {
+        let contents = self.all().collect();
+        let watch = std::mem::replace(&mut self.watch, watch);
+        let version = self.version.replace(tables.version());
+        let before = BeforeSwitch { watch, version, contents };
+        self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
+        let wanted = self.all().filter(|change| !is_static(change.link, change.address));
+        let failed = wanted.filter(|change| !change.apply(tables));
+        (failed.count(), before)
+    }
+
+    /// Switches back to the earlier links, whose tables have stayed active, with changes for the worker since
+    /// then.
+    pub(super) fn go_back(&mut self, before: BeforeSwitch) {
+        (self.watch, self.version) = (before.watch, before.version);
+        self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
+        let now: HashSet<_> = self.all().map(|change| (change.link, change.address)).collect();
+        let gone =
+            before.contents.into_iter().filter(|old| !now.contains(&(old.link, old.address)));
+        self.changes = gone.map(|change| Change { mac: None, ..change }).collect();
+        self.repeat();
+    }
+
+    /// The router's stale neighbours.
+    pub(super) fn stale(&self) -> Vec<Key> {
+        let ours = self.neighs.iter().filter(|(key, _)| self.bound.links.contains_key(&key.0));
+        ours.filter(|(_, known)| known.stale).map(|(key, _)| *key).collect()
+    }
+
+    pub(super) fn netdevs(&self) -> impl Iterator<Item = Ifindex> {
+        self.netdevs.keys().copied()
+    }
+
+    pub(super) fn neighs(&self) -> impl Iterator<Item = Key> {
+        self.neighs.keys().copied()
+    }
+}
+
+impl Change {
+    /// Applies the change to tables; false if it has to be retried.
+    fn apply(&self, tables: &mut Tables) -> bool {
+        if usize::from(self.link.0) >= tables.routes.links.len() {
+            return true;
+        }
+        match self.mac {
+            Some(mac) => tables.publish_neigh(self.link, self.address, mac).is_ok(),
+            None => {
+                tables.withdraw_neigh(self.link, self.address);
+                true
+            }
+        }
+    }
+}
+
+/// Applies changes to a router's tables if they are meant for these tables, except for neighbours whose
+/// address is configured. False if the caller has to retry.
+pub(super) fn apply(router: &mut Router, version: Option<Version>, changes: &[Change]) -> bool {
+    let now = router.tables.version();
+    if version.is_some_and(|version| !version.is_of_same_tables(now)) {
+        return true;
+    }
+    let mut done = true;
+    for change in changes {
+        if !router.host.has_static(change.link, change.address) {
+            done &= change.apply(&mut router.tables);
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn device(name: &str, mtu: u32) -> Option<Netdev> {
+        Some(Netdev { name: name.to_owned(), mac: Some(MAC), mtu, up: true, vlan: None })
+    }
+
+    fn state() -> State {
+        let text = "[ports.a]\nkind = \"af_packet\"\ndevice = \"ra\"\n";
+        let model = tollway_model::config::parse(text, "t.toml").unwrap().model;
+        State::new(Watch::of(&model, |_| true))
+    }
+
+    fn taken_changes(state: &mut State) -> Vec<(u8, bool)> {
+        let mut changes: Vec<_> = std::mem::take(&mut state.changes)
+            .into_iter()
+            .map(|change| match change.address {
+                IpAddr::V4(v4) => (v4.octets()[3], change.mac.is_some()),
+                IpAddr::V6(_) => (0, false),
+            })
+            .collect();
+        changes.sort_unstable();
+        changes
+    }
+
+    #[test]
+    fn neighbours_come_and_go_with_their_devices() {
+        let mut state = state();
+        let key = |index, last| (index, IpAddr::from([10, 0, 0, last]));
+        let known = |stale| Some(NeighEntry { mac: MAC, stale });
+        state.apply(Event::Neigh(key(2, 1), known(false)));
+        state.apply(Event::Neigh(key(3, 2), known(true)));
+        assert_eq!(taken_changes(&mut state), []);
+        state.apply(Event::Link(2, device("ra", 1500)));
+        state.apply(Event::Link(3, device("rb", 1500)));
+        assert_eq!(taken_changes(&mut state), [(1, true)]);
+        assert_eq!(state.stale(), []);
+        state.apply(Event::Neigh(key(2, 1), known(true)));
+        assert_eq!(taken_changes(&mut state), [], "the address is the same");
+        state.apply(Event::Neigh(key(2, 1), known(true)));
+        state.apply(Event::Neigh(key(9, 1), known(true)));
+        assert_eq!(state.aged, [key(2, 1)], "once, and of the router's links");
+        state.apply(Event::Neigh(key(9, 1), None));
+        assert_eq!(state.stale(), [key(2, 1)]);
+        state.apply(Event::Neigh(key(2, 4), known(false)));
+        state.apply(Event::Neigh(key(2, 4), None));
+        state.apply(Event::Neigh(key(2, 4), None));
+        assert_eq!(taken_changes(&mut state), [(4, false), (4, true)]);
+        state.apply(Event::Link(2, None));
+        assert_eq!(taken_changes(&mut state), [(1, false)]);
+        // Another device of that name, which was there before.
+        state.apply(Event::Link(3, device("ra", 1500)));
+        assert_eq!(taken_changes(&mut state), [(2, true)]);
+        assert_eq!(state.neighs().count(), 1);
+    }
+
+    #[test]
+    fn tables_that_stay_active_are_followed_on() {
+        let mut state = state();
+        let key = |index, last| (index, IpAddr::from([10, 0, 0, last]));
+        let known = Some(NeighEntry { mac: MAC, stale: false });
+        state.apply(Event::Link(2, device("ra", 1500)));
+        state.apply(Event::Link(3, device("rb", 1500)));
+        state.apply(Event::Neigh(key(2, 1), known));
+        state.apply(Event::Neigh(key(2, 2), known));
+        assert_eq!(taken_changes(&mut state), [(1, true), (2, true)]);
+        // Links that are all on the other device.
+        let text = "[ports.a]\nkind = \"af_packet\"\ndevice = \"rb\"\n";
+        let model = tollway_model::config::parse(text, "t.toml").unwrap().model;
+        state.bound.ports.clear();
+        let (failed, before) =
+            state.rebind(Watch::of(&model, |_| true), &mut Tables::default(), |_, _| false);
+        assert!(failed == 0 && state.version.is_some());
+        state.apply(Event::Neigh(key(2, 1), None));
+        state.apply(Event::Neigh(key(2, 3), known));
+        assert_eq!(taken_changes(&mut state), []);
+        state.apply(Event::Neigh(key(3, 9), known));
+        state.bound.ports.clear();
+        state.go_back(before);
+        assert_eq!(
+            taken_changes(&mut state),
+            [(1, false), (2, true), (3, true)],
+            "9 is another device's"
+        );
+        assert_eq!(state.version, None);
+    }
+
+    #[test]
+    fn a_changed_device_is_reported_once() {
+        let mut state = state();
+        for mtu in [1500, 1500, 9000] {
+            state.apply(Event::Link(2, device("ra", mtu)));
+        }
+        state.apply(Event::Link(3, device("rb", 1500)));
+        let mtus: Vec<_> = state.moved.iter().map(|(port, facts)| (port.0, facts.mtu)).collect();
+        assert_eq!(mtus, [(0, Some(1500)), (0, Some(9000))]);
+    }
+}

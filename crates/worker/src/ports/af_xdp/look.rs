@@ -1,0 +1,103 @@
+//! Looks after a port's device: whether it still exists, is up, and has the same name and properties.
+
+use std::os::fd::AsFd;
+
+use super::interface::{self, Facts, is_absent};
+use super::{AfXdp, State, socket};
+use tollway_linux::sys::why;
+
+impl AfXdp {
+    /// Checks whether the interface still exists, is up, and has the same properties.
+    pub(super) fn look(&mut self, now_ns: u64) {
+        if matches!(self.state, State::Detached(_)) {
+            return self.look_at_rest();
+        }
+        if self.open.is_some() {
+            match interface::name(self.control.as_fd(), self.facts.index) {
+                Ok(name) => self.note_name(name),
+                Err(_) => self.close(now_ns),
+            }
+        }
+        let is_attached = self.program.program().is_some_and(|program| program.is_attached());
+        if self.open.is_some() && !is_attached {
+            self.close(now_ns);
+            self.program.detach();
+            let what = "its XDP program was detached or replaced";
+            self.enter(State::Down(what.to_owned()));
+        }
+        let name = if self.open.is_some() { &self.called } else { &self.device };
+        match interface::query(self.control.as_fd(), name) {
+            Ok(facts) => self.compare(facts, now_ns),
+            Err((_, error)) if is_absent(&error) => {
+                self.close(now_ns);
+                self.program.detach();
+                self.enter(State::Gone("the interface is gone".to_owned()));
+            }
+            Err((action, error)) => self.enter(State::Down(format!("{action}: {}", why(&error)))),
+        }
+    }
+
+    fn note_name(&mut self, name: String) {
+        if name != self.called {
+            tracing::warn!("port {}: {} is called {name} now", self.port, self.called);
+            self.called = name;
+        }
+    }
+
+    /// Applies a device's current properties; returns whether its number of queues has changed.
+    fn note_facts(&mut self, facts: Facts) -> bool {
+        if facts.mtu != self.facts.mtu {
+            let (was, is) = (self.facts.mtu, facts.mtu);
+            tracing::info!("port {}: the MTU of {} was {was} and is {is}", self.port, self.called);
+        }
+        if facts.mac != self.facts.mac && facts.mac != self.mac {
+            tracing::warn!(
+                "port {}: {} has another Ethernet address now, which its links follow unless they \
+                 were given one",
+                self.port,
+                self.called
+            );
+        }
+        let queues = interface::queues(self.control.as_fd(), &self.called);
+        if queues != self.queues {
+            let (was, port) = (self.queues, &self.port);
+            tracing::info!("port {port}: {} had {was} queues and has {queues}", self.called);
+            let slots = socket::receive_slots_within(queues, self.chunks);
+            if slots < socket::receive_slots(queues) {
+                tracing::info!(
+                    "port {port}: each queue has room for {slots} frames, since memory was allocated for \
+                     fewer queues; restart tollway for more"
+                );
+            }
+        }
+        self.facts = facts;
+        std::mem::replace(&mut self.queues, queues) != queues
+    }
+
+    fn compare(&mut self, facts: Facts, now_ns: u64) {
+        if self.note_facts(facts) {
+            self.close(now_ns);
+        }
+        if self.open.is_none() {
+            self.called.clone_from(&self.device);
+            self.wants_sockets = true;
+            return;
+        }
+        if facts.up {
+            self.enter(State::Up);
+        } else {
+            self.enter(State::Down("the interface is down".to_owned()));
+        }
+    }
+
+    /// Checks the device of a detached port.
+    pub(super) fn look_at_rest(&mut self) {
+        let name = interface::name(self.control.as_fd(), self.facts.index);
+        let name = name.unwrap_or_else(|_| self.device.clone());
+        // If the device is gone, another with its name may come.
+        if let Ok(facts) = interface::query(self.control.as_fd(), &name) {
+            self.note_name(name);
+            self.note_facts(facts);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The dispatcher: keeps the XDP programs of a model's ports up to date.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use ipnet::IpNet;
+use tollway_dataplane::changes::Changes;
+use tollway_dataplane::id::{LinkId, PortId, Vid};
+use tollway_dataplane::xdp_path::XdpPath;
+
+use super::Devices;
+use super::af_xdp::{LoadedPort, OwnedProgram, Plan, Refusal, XdpPathOfPort};
+use super::redirect::Watch;
+use tollway_linux::sync::lock;
+use tollway_model::{FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode};
+use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
+use tollway_xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
+
+/// Logged at the begin of a bypass, if the kernel does not have the rules.
+const CHANGE_BEGINS: &str =
+    "the configuration changes; until the change is active, packets to be forwarded are dropped";
+/// Logged at the end of such a bypass.
+const CHANGE_ENDS: &str = "the change is active; the rules filter packets to be forwarded again";
+
+/// The XDP programs of a model's AF_XDP ports, if it has such ports, or the reason why there are
+/// none.
+pub struct Dispatcher {
+    programs: Option<Result<Arc<Mutex<XdpPrograms>>, Refusal>>,
+    xdp_path: XdpPathOfPort,
+    plans: Vec<Arc<Mutex<Plan>>>,
+}
+
+impl Dispatcher {
+    /// Creates the maps; ports are entered when they are opened.
+    #[must_use]
+    pub fn load(model: &Model) -> Self {
+        let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
+        let programs = wanted.then(|| {
+            // Without the XDP path, its maps exist but hold nothing.
+            let flows = if model.xdp_path == XdpPathMode::Off { 1 } else { model.xdp_flows };
+            let options = Options { flows4: flows, flows6: flows, ..Options::default() };
+            let made = XdpPrograms::load(&[], &options).and_then(|mut programs| {
+                // This comes before any program is attached: the first packet may arrive before the
+                // first turn.
+                programs.state().set_ruled(ruled(model));
+                programs.set_locals(&locals(model)).map(|()| programs)
+            });
+            made.map(|programs| Arc::new(Mutex::new(programs)))
+                .map_err(|error: XdpError| Refusal::from(&error))
+        });
+        let xdp_path =
+            XdpPathOfPort { wanted: model.xdp_path, ports: Ports::new(model.ports.len()) };
+        let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
+        Self { programs, xdp_path, plans: plans.map(|plan| Arc::new(Mutex::new(plan))).collect() }
+    }
+
+    /// The program of a port.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn program(&self, port: PortIndex) -> Result<Box<dyn OwnedProgram>, Refusal> {
+        let programs = match &self.programs {
+            Some(Ok(programs)) => programs,
+            Some(Err(refusal)) => return Err(refusal.clone()),
+            None => return Err(Refusal::default()),
+        };
+        let plan = self.plans.get(port.0).ok_or_else(Refusal::default)?;
+        Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, self.xdp_path.clone())))
+    }
+
+    /// Sets whether rules filter every forwarded packet, and what happens while they cannot be
+    /// evaluated.
+    pub fn set_ruled(&self, ruled: Ruled) {
+        if let Some(programs) = self.programs() {
+            lock(programs).state().set_ruled(ruled);
+        }
+    }
+
+    /// Makes the kernel forward everything while the configuration changes.
+    pub fn bypass(&self, bypass: bool) {
+        if let Some(programs) = self.programs() {
+            let state = lock(programs).state();
+            if !bypass {
+                // Flows that the path has entered meanwhile may come from the old tables.
+                state.bump_generation();
+            }
+            state.set_hold(bypass);
+            if state.ruled() == Ruled::FailClosed {
+                tracing::info!("{}", if bypass { CHANGE_BEGINS } else { CHANGE_ENDS });
+            }
+        }
+    }
+
+    /// Invalidates the XDP path's entries that predate the changes in tables.
+    pub fn void(&self, outdated: &mut Outdated, changes: &Changes) {
+        if let Some(programs) = self.programs() {
+            let state = lock(programs).state();
+            outdated.void(changes, &state);
+        }
+    }
+
+    /// Makes the kernel forward everything, and keeps the XDP programs on their devices for a
+    /// successor.
+    pub fn hand_over(&self) {
+        if let Some(programs) = self.programs() {
+            lock(programs).keep_attached();
+        }
+    }
+
+    /// Updates the XDP programs and their maps to a model with the same number of ports. Call it
+    /// during a bypass, unless the models differ only in what takes the kernel path.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn follow(&self, model: &Model) -> Result<(), XdpError> {
+        let Some(programs) = self.programs() else { return Ok(()) };
+        let mut programs = lock(programs);
+        for (index, shared) in self.plans.iter().enumerate() {
+            // By now the model has adopted the devices' addresses.
+            let mac = model.links.get(index).map(|link| link.mac);
+            let links = links(model, PortIndex(index));
+            *lock(shared) = Plan { links: links.clone(), mac };
+            let Some(port) = programs.port(port_id(index)).cloned() else { continue };
+            let mac = mac.unwrap_or(port.mac);
+            let is_moved = mac != port.mac;
+            if !is_moved && links == port.links {
+                continue;
+            }
+            match programs.set_port(XdpPort { mac, links, ..port }) {
+                // The port itself notices this, and attaches by the plan when the device comes
+                // back.
+                Err(XdpError::NoDevice { .. }) => continue,
+                entered => entered?,
+            }
+            if is_moved {
+                programs.attach_again(port_id(index))?;
+            }
+        }
+        programs.set_locals(&locals(model))
+    }
+
+    /// The XDP programs, if there are any.
+    #[must_use]
+    pub fn programs(&self) -> Option<&Arc<Mutex<XdpPrograms>>> {
+        self.programs.as_ref().and_then(|programs| programs.as_ref().ok())
+    }
+
+    /// The XDP programs' counters.
+    #[must_use]
+    pub fn counts(&self) -> Option<CountMap> {
+        self.programs().map(|programs| lock(programs).counts())
+    }
+
+    /// Lets the XDP programs send frames to ports with sockets; returns the state that expects
+    /// heartbeats from then on.
+    #[must_use]
+    pub fn start(&self, devices: &Devices) -> Option<State> {
+        let programs = self.programs().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
+        let state = lock(programs).state();
+        state.beat();
+        state.set_bypass(false);
+        Some(state)
+    }
+
+    /// Whether some port has the XDP path, or may have it when it is attached.
+    fn may_have_xdp_path(&self, model: &Model) -> bool {
+        let Some(programs) = self.programs() else { return false };
+        let programs = lock(programs);
+        (0..model.ports.len()).map(|port| PortId(port as u16)).any(|port| {
+            let is_detached = programs.port(port).is_none() && model.xdp_path != XdpPathMode::Off;
+            self.xdp_path.ports.is_entrance(port) || is_detached
+        })
+    }
+
+    /// The XDP path, if some port has it, and the watch over the devices that it sends to, until
+    /// dropped.
+    ///
+    /// # Errors
+    /// The XDP program's counters cannot be read, or the kernel cannot be queried.
+    pub fn xdp_path(&self, model: &Model) -> io::Result<Option<(Box<dyn XdpPath>, Watch)>> {
+        let ports = model.ports.len();
+        let Some(programs) = self.programs().filter(|_| self.may_have_xdp_path(model)) else {
+            return Ok(None);
+        };
+        let (state, flows, counts) = {
+            let programs = lock(programs);
+            (programs.state(), programs.flows(), programs.counts())
+        };
+        if let Some(refusals) = lock(programs).refusals() {
+            self.xdp_path.ports.set_refusals(refusals);
+        }
+        let most_flows = model.xdp_flows as usize;
+        let xdp_path =
+            XdpFlows::new((state, flows), Arc::clone(&self.xdp_path.ports), most_flows).in_order();
+        let watched = (0..ports).map(|port| PortId(port as u16)).collect();
+        let programs = Arc::clone(programs);
+        // The device of an AF_XDP port, even after a rename.
+        let device_of = move |port| lock(&programs).port(port).map(|port| port.ifindex);
+        let watch = Watch::start(watched, device_of, Arc::clone(&self.xdp_path.ports))?;
+        Ok(Some((Box::new(Counted::new(xdp_path, counts, ports)?), watch)))
+    }
+}
+
+/// Whether a model has rules that its kernel does not know, and what happens while they cannot be
+/// evaluated.
+#[must_use]
+pub fn ruled(model: &Model) -> Ruled {
+    // If the kernel has the rules as well, it evaluates them by itself.
+    match model.fail {
+        _ if model.filter.is_none() || model.kernel_rules.is_some() => Ruled::Not,
+        FailMode::Closed => Ruled::FailClosed,
+        FailMode::Open => Ruled::FailOpen,
+    }
+}
+
+/// The plan for a port's program.
+fn plan(model: &Model, port: PortIndex) -> Plan {
+    let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
+    Plan { links: links(model, port), mac }
+}
+
+fn port_id(index: usize) -> PortId {
+    PortId(u16::try_from(index).unwrap_or(u16::MAX))
+}
+
+/// The router's own addresses, and the broadcast addresses of its links.
+fn locals(model: &Model) -> Vec<IpAddr> {
+    let addresses = model.links.iter().flat_map(|link| &link.addresses);
+    let both = addresses.flat_map(|address| {
+        let broadcast = match address {
+            IpNet::V4(net) if net.prefix_len() < 31 => Some(IpAddr::V4(net.broadcast())),
+            _ => None,
+        };
+        std::iter::once(address.addr()).chain(broadcast)
+    });
+    both.chain(model.own.iter().copied()).collect()
+}
+
+/// A port's links by their outermost tag: its own, and the VLAN links directly on it.
+fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
+    let known = model.links.iter().enumerate().filter_map(|(index, link)| {
+        let tag = match link.kind {
+            LinkKind::Port(own) => (own == port).then_some(None)?,
+            LinkKind::Vlan { parent, vid, protocol } => {
+                let on_port = parent == LinkIndex(port.0);
+                on_port.then(|| Vid::new(vid).map(|vid| (protocol, vid))).flatten().map(Some)?
+            }
+        };
+        Some(XdpLink {
+            tag,
+            link: LinkId(u16::try_from(index).ok()?),
+            kernel_path: link.kernel_path,
+        })
+    });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollway_net::VlanProtocol::{Dot1ad, Dot1q};
+
+    const TEXT: &str = r#"
+        [ports.p]
+        kind = "af_xdp"
+        addresses = ["10.0.0.1/24", "10.9.0.1/31", "fd00::1/64"]
+        [ports.q]
+        kind = "memory"
+        addresses = ["10.1.0.1/30"]
+        [vlans.a]
+        parent = "p"
+        vid = 5
+        [vlans.b]
+        parent = "p"
+        vid = 5
+        protocol = "802.1ad"
+        [vlans.c]
+        parent = "b"
+        vid = 7
+        [vlans.d]
+        parent = "q"
+        vid = 9
+    "#;
+
+    #[test]
+    fn links_are_known_by_their_outermost_tag() {
+        let model = tollway_model::config::parse(TEXT, "t.toml").unwrap().model;
+        let tags: Vec<_> = links(&model, PortIndex(0)).iter().map(|link| link.tag).collect();
+        let vid = Vid::new(5).unwrap();
+        assert_eq!(tags, [None, Some((Dot1q, vid)), Some((Dot1ad, vid))]);
+        let tags = links(&model, PortIndex(1));
+        assert_eq!(tags.len(), 2);
+        let index = model.links.iter().position(|link| link.name == "d").unwrap();
+        assert_eq!(tags[1].link, LinkId(index as u16));
+    }
+
+    #[test]
+    fn own_addresses_come_with_their_broadcasts() {
+        let model = tollway_model::config::parse(TEXT, "t.toml").unwrap().model;
+        let locals: Vec<String> = locals(&model).iter().map(ToString::to_string).collect();
+        let expected = ["10.0.0.1", "10.0.0.255", "10.9.0.1", "fd00::1", "10.1.0.1", "10.1.0.3"];
+        assert_eq!(locals, expected);
+    }
+}

@@ -1,0 +1,523 @@
+//! Ports: where frames come from and go to, and what the worker needs to know about them.
+
+pub mod af_packet;
+pub mod af_xdp;
+pub mod capture;
+mod checksum;
+pub mod dispatcher;
+mod interface;
+pub mod redirect;
+pub mod tap;
+
+use std::os::fd::BorrowedFd;
+
+use tollway_dataplane::burst::Burst;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::port::{MemoryPort, Port};
+
+use af_packet::AfPacket;
+use af_xdp::{AfXdp, Failure, OwnedProgram, Refusal, SharedUmem};
+use capture::CapturePort;
+use tap::Tap;
+use tollway_capture::CaptureError;
+use tollway_linux::sys::{self, why};
+use tollway_model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
+use tollway_net::{Mac, VlanProtocol};
+
+/// Whether a port works.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It works.
+    #[default]
+    Up,
+    /// The device exists but passes no frames, for this reason; the port checks again every second.
+    Down(String),
+    /// The device has gone; the port looks for it by name every second.
+    Gone(String),
+    /// The port is detached from its device, for this reason ([`Device::set_idle`]): the kernel
+    /// forwards there.
+    Detached(String),
+}
+
+/// A port as the worker sees it.
+pub trait Device: Port {
+    /// The descriptor to poll for frames; `None` for a port that never waits, or is down.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Calls `visit` for each descriptor to poll; there may be several, or none.
+    fn each_fd(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        if let Some(fd) = self.fd() {
+            visit(fd);
+        }
+    }
+
+    /// How the port works, in words, and why not in a better way.
+    fn how(&self) -> String {
+        "plain memory".to_owned()
+    }
+
+    /// Whether it works.
+    fn state(&self) -> State {
+        State::Up
+    }
+
+    /// Maintains the port: notices failures and tries to recover. It is cheap enough for every
+    /// tick; the worker also calls it when polling the port reports an error.
+    fn maintain(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
+    /// Checks the port at once, after an event at its device.
+    fn look_again(&mut self) {}
+
+    /// Sets the reason why the port has nothing to do. A port with a kernel behind it then detaches
+    /// from its device, until this is called with `None`.
+    fn set_idle(&mut self, why: Option<&str>) {
+        let _ = why;
+    }
+
+    /// The ifindex of the device that the port uses now.
+    fn ifindex(&self) -> Option<u32> {
+        None
+    }
+
+    /// The Ethernet address of the device behind the port, if the router is to use it.
+    fn mac(&self) -> Option<Mac> {
+        None
+    }
+
+    /// The largest layer-3 packet that the device behind the port accepts, in bytes.
+    fn mtu(&self) -> Option<u16> {
+        None
+    }
+
+    /// Sets the largest layer-3 packet in bytes, for a device that follows the port.
+    fn set_mtu(&mut self, mtu: u16) {
+        let _ = mtu;
+    }
+
+    /// The number of frames that the kernel dropped before the port could read them.
+    fn missed(&mut self) -> u64 {
+        0
+    }
+
+    /// Ends the port's work; everything is written to its file when this returns.
+    ///
+    /// # Errors
+    /// The first error of the port's files.
+    fn finish(&mut self) -> Result<(), CaptureError> {
+        Ok(())
+    }
+}
+
+impl Device for MemoryPort {}
+
+/// Ports of any kind; the index is the port's number.
+pub type Devices = Vec<Box<dyn Device>>;
+
+/// Why a port could not be opened, or has failed: what failed, why, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// A packet socket needs a privilege.
+    #[error("port {port}: {device} cannot be opened for raw frames without CAP_NET_RAW")]
+    NoRaw {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// Creating a TAP device needs a privilege.
+    #[error("port {port}: the TAP device {device} cannot be created without CAP_NET_ADMIN")]
+    NoAdmin {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// The TAP driver cannot be reached.
+    #[error("port {port}: TAP devices cannot be created: /dev/net/tun: {}", why(.error))]
+    NoTun {
+        /// The port.
+        port: String,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// There is no such interface.
+    #[error("port {port}: there is no network interface {device}")]
+    NoDevice {
+        /// The port.
+        port: String,
+        /// The missing device.
+        device: String,
+    },
+    /// The interface carries no Ethernet.
+    #[error("port {port}: {device} is not an Ethernet interface")]
+    NotEthernet {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+    },
+    /// AF_XDP is not available, and with a packet socket the kernel would process every frame too.
+    #[error(
+        "port {port}: {device} offers no AF_XDP ({causes}), and by a packet socket the kernel, which \
+         forwards there, would send every packet a second time"
+    )]
+    Twice {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// Why there is no AF_XDP.
+        causes: String,
+    },
+    /// The system refused.
+    #[error("port {port}: {device} cannot be opened: {action}: {}", why(.error))]
+    System {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// The attempted action.
+        action: &'static str,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// AF_XDP is required, and is not available or used by another program.
+    #[error("port {port}: {device} cannot be opened by AF_XDP: {what}")]
+    NoXdp {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// What was refused, and why.
+        what: String,
+        /// The remedy for the user.
+        remedy: String,
+    },
+    /// A capture file.
+    #[error("port {port}: {error}")]
+    Capture {
+        /// The port.
+        port: String,
+        /// The error of the file.
+        error: CaptureError,
+    },
+}
+
+impl PortError {
+    /// The remedy for the user.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NoRaw { .. } => {
+                "Run as root, or grant it with `setcap cap_net_raw,cap_net_admin+ep`".to_owned()
+            }
+            Self::NoAdmin { device, .. } => format!(
+                "Run as root, or make the device beforehand with `ip tuntap add {device} mode tap \
+                 user $USER`"
+            ),
+            Self::NoTun { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                "Load the driver with `modprobe tun`; a container needs the device passed in"
+                    .to_owned()
+            }
+            Self::NoTun { .. } => "Run as root, or let this user read and write it".to_owned(),
+            Self::NoDevice { .. } => {
+                "Correct `device` in the configuration; `ip link` lists the interfaces".to_owned()
+            }
+            Self::Twice { device, .. } => format!(
+                "Switch the kernel's forwarding off (`sysctl net.ipv4.conf.{device}.forwarding=0 \
+                 net.ipv6.conf.{device}.forwarding=0`), or mend what AF_XDP lacks"
+            ),
+            Self::NotEthernet { .. } => "Choose an interface of type ether".to_owned(),
+            Self::System { error, .. } if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                "End the program that holds it".to_owned()
+            }
+            Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
+            Self::NoXdp { remedy, .. } => remedy.clone(),
+            Self::Capture { error, .. } => error.remedy(),
+        }
+    }
+}
+
+/// The properties of a device that its links adopt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its Ethernet address, for links without a configured one.
+    pub mac: Option<Mac>,
+    /// The largest layer-3 packet that it accepts, in bytes.
+    pub mtu: Option<u16>,
+}
+
+impl Facts {
+    /// The properties of a port's device.
+    #[must_use]
+    pub fn of(device: &dyn Device) -> Self {
+        Self { mac: device.mac(), mtu: device.mtu() }
+    }
+}
+
+/// Creates the XDP program of a port, or returns why there is none.
+pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn OwnedProgram>, Refusal> + 'a;
+
+/// Opens every port of a model, for frames in `umem`.
+///
+/// Adopts the devices' properties into the model: the Ethernet address of links without a
+/// configured one, and a smaller MTU. Call this before compiling the model. A port with a reason in
+/// `idle` starts detached.
+///
+/// # Errors
+/// The first port that cannot be opened.
+pub fn open(
+    model: &mut Model,
+    umem: &mut Umem,
+    programs: &mut Programs<'_>,
+    idle: &[Option<String>],
+) -> Result<Devices, PortError> {
+    let shared = SharedUmem::new(umem);
+    let mut devices = Devices::new();
+    for index in 0..model.ports.len() {
+        let port = &model.ports[index];
+        let name = port.name.clone();
+        let mtu = model.links.get(index).map_or(1500, |link| link.mtu);
+        let device: Box<dyn Device> = match &port.kind {
+            PortKind::Memory => Box::new(MemoryPort::new(64)),
+            PortKind::Capture { input, output } => {
+                let failed = |error| PortError::Capture { port: name.clone(), error };
+                let port = CapturePort::open(input.as_deref(), output.as_deref());
+                Box::new(port.map_err(failed)?)
+            }
+            PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
+            PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
+            PortKind::AfXdp { device, mode } => {
+                let program = programs(model, PortIndex(index));
+                let idle = idle.get(index).and_then(Option::as_deref);
+                open_af_xdp((&name, device), *mode, (&shared, umem), (program, idle))?
+            }
+        };
+        adopt(model, PortIndex(index), Facts::of(device.as_ref()));
+        devices.push(device);
+    }
+    Ok(devices)
+}
+
+/// Opens an AF_XDP port; or a packet socket, if that is permitted and AF_XDP is not available.
+fn open_af_xdp(
+    (port, device): (&str, &str),
+    mode: AfXdpMode,
+    (shared, umem): (&SharedUmem, &mut Umem),
+    (program, idle): (Result<Box<dyn OwnedProgram>, Refusal>, Option<&str>),
+) -> Result<Box<dyn Device>, PortError> {
+    let opened = match program {
+        Ok(program) => AfXdp::open((port, device), mode, (shared, umem), program, idle),
+        Err(refusal) => Err(Failure::of(port, device, vec![refusal])),
+    };
+    let causes = match opened {
+        Ok(opened) => return Ok(Box::new(opened)),
+        Err(Failure::Fatal(error)) => return Err(error),
+        Err(Failure::NotOffered(causes)) => causes,
+    };
+    if mode != AfXdpMode::Auto {
+        let last = causes.last().cloned().unwrap_or_default();
+        let refusal = Refusal { what: af_xdp::list(&causes), ..last };
+        return Err(af_xdp::refused(port, device, &refusal));
+    }
+    if interface::kernel_forwards(device) {
+        return Err(PortError::Twice {
+            port: port.to_owned(),
+            device: device.to_owned(),
+            causes: af_xdp::list(&causes),
+        });
+    }
+    let packet = AfPacket::open(port, device, umem.limit())?;
+    Ok(Box::new(packet.instead_of(&af_xdp::list(&causes))))
+}
+
+/// An Ethernet device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ethernet {
+    /// Its address.
+    pub mac: Mac,
+    /// The largest layer-3 packet that it accepts, in bytes.
+    pub mtu: u16,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// The properties of a device in the calling thread's network namespace. `None` for an interface
+/// that is not Ethernet.
+///
+/// # Errors
+/// There is no such interface, or it cannot be queried.
+pub fn ethernet_of(device: &str) -> std::io::Result<Option<Ethernet>> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    match interface::query(std::os::fd::AsFd::as_fd(&socket), device) {
+        Ok(facts) => Ok(Some(Ethernet { mac: facts.mac, mtu: facts.mtu, up: facts.up })),
+        Err((_, error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(None),
+        Err((_, error)) => Err(error),
+    }
+}
+
+/// Adopts the properties of a port's device into a model.
+pub fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
+    if let Some(mac) = facts.mac {
+        model.adopt_mac(port, mac);
+    }
+    let Some(limit) = facts.mtu else { return };
+    for index in 0..model.links.len() {
+        let (bottom, tags) = below(model, index);
+        let limit = room_beside(&tags, limit);
+        let link = &mut model.links[index];
+        if bottom == port && link.mtu > limit {
+            let name = &link.name;
+            tracing::warn!(
+                "{name}: MTU {} is lowered to {limit}, the most that the device accepts with its tags",
+                link.mtu
+            );
+            link.mtu = limit;
+        }
+    }
+}
+
+/// The port below a link, and the tags of its frames, innermost first. Parents precede their VLAN
+/// links.
+fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
+    let mut tags = Vec::new();
+    loop {
+        match model.links[index].kind {
+            LinkKind::Port(port) => return (port, tags),
+            LinkKind::Vlan { parent, protocol, .. } if parent.0 < index => {
+                tags.push(protocol);
+                index = parent.0;
+            }
+            LinkKind::Vlan { .. } => return (PortIndex(usize::MAX), tags),
+        }
+    }
+}
+
+/// The largest packet for a device of this MTU under these tags. The kernel allows one more tag
+/// than fits, if the outermost is 802.1Q (`packet_extra_vlan_len_allowed` in
+/// `net/packet/af_packet.c`).
+fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
+    let free = usize::from(tags.last() == Some(&VlanProtocol::Dot1q));
+    mtu.saturating_sub(4 * (tags.len() - free) as u16)
+}
+
+/// Bytes of an Ethernet header with all the tags that a link can have.
+pub const LARGEST_HEADER: usize = 22;
+/// The largest packet that fits in a frame, in bytes: the frame's length is a 16-bit number.
+pub const MOST_MTU: u32 = u16::MAX as u32 - LARGEST_HEADER as u32;
+/// Approximate size of all frames in memory together, in bytes.
+const UMEM_BYTES: u32 = 64 << 20;
+/// The least number of frames in memory: twice what may wait for neighbours.
+const MIN_CHUNKS: u32 = 8192;
+
+/// The largest MTU of a model's links.
+fn mtu(model: &Model) -> usize {
+    model.links.iter().map(|link| usize::from(link.mtu)).max().unwrap_or(1500)
+}
+
+/// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
+#[must_use]
+pub fn chunk_bytes(model: &Model) -> u32 {
+    let frame = mtu(model) + LARGEST_HEADER;
+    let sizes = [4096, 8192, 16_384];
+    sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
+}
+
+/// Allocates memory for the frames of all ports of a model; `None` if that fails.
+#[must_use]
+pub fn umem(model: &Model) -> Option<Umem> {
+    let whole = chunk_bytes(model);
+    let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
+    // The kernel accepts chunks of 2 or 4 KB; a larger frame takes several.
+    let chunk = match queues(model).next() {
+        None => whole,
+        Some(_) if fits && !may_be_zero_copy(model) => 2048,
+        Some(_) => 4096,
+    };
+    let held = queues(model).map(af_xdp::chunks_held).sum::<u32>();
+    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
+    Umem::for_frames(chunks, chunk, mtu(model) + LARGEST_HEADER, sys::advise_huge_pages)
+}
+
+/// The receive queues of each AF_XDP port.
+fn queues(model: &Model) -> impl Iterator<Item = u32> {
+    model.ports.iter().filter_map(|port| match &port.kind {
+        PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
+        _ => None,
+    })
+}
+
+/// Whether some port may use zero copy.
+///
+/// Network cards use buffers of whole kilobytes. The kernel gives them 1,792 bytes of a 2 KB chunk,
+/// which igb and igc round down to one: they drop frames of more than 1,024 bytes
+/// (`igb_setup_srrctl`).
+fn may_be_zero_copy(model: &Model) -> bool {
+    model.ports.iter().any(|port| match &port.kind {
+        PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
+        PortKind::AfXdp { device, .. } => redirect::has_zero_copy(device),
+        _ => false,
+    })
+}
+
+/// Copies frames out by `send`, which returns whether it accepted a frame, and frees the accepted
+/// ones.
+fn send_each(umem: &mut Umem, frames: &[Descriptor], mut send: impl FnMut(&[u8]) -> bool) -> usize {
+    for (taken, frame) in frames.iter().enumerate() {
+        if !send(&umem.whole(*frame)) {
+            return taken;
+        }
+        umem.free(frame.addr);
+    }
+    frames.len()
+}
+
+/// Copies a frame into the burst; returns false if the caller must offer it again later.
+fn push_copy(umem: &mut Umem, burst: &mut Burst, bytes: &[u8]) -> bool {
+    if burst.count >= tollway_dataplane::burst::BURST {
+        return false;
+    }
+    let Some(frame) = umem.store(bytes) else { return false };
+    // There is room: checked above.
+    let pushed = burst.push(frame.addr, frame.len as u16);
+    debug_assert!(pushed);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use VlanProtocol::{Dot1ad, Dot1q};
+
+    #[test]
+    fn one_tag_is_free_if_it_is_of_the_usual_kind() {
+        for (tags, room) in [
+            (&[][..], 1500),
+            (&[Dot1q], 1500),
+            (&[Dot1ad], 1496),
+            (&[Dot1q, Dot1q], 1496),
+            (&[Dot1ad, Dot1q], 1496),
+            (&[Dot1q, Dot1ad], 1492),
+        ] {
+            assert_eq!(room_beside(tags, 1500), room, "{tags:?}, innermost first");
+        }
+    }
+
+    #[test]
+    fn links_have_the_tags_of_those_below() {
+        let text = "[ports.p]\nkind = \"memory\"\n[vlans.a]\nparent = \"b\"\nvid = 1\n\
+                    [vlans.b]\nparent = \"p\"\nvid = 2\nprotocol = \"802.1ad\"\n";
+        let model = tollway_model::config::parse(text, "t.toml").unwrap().model;
+        let tags = |name| {
+            let index = model.links.iter().position(|link| link.name == name).unwrap();
+            below(&model, index)
+        };
+        assert_eq!(tags("p"), (PortIndex(0), vec![]));
+        assert_eq!(tags("b"), (PortIndex(0), vec![Dot1ad]));
+        assert_eq!(tags("a"), (PortIndex(0), vec![Dot1q, Dot1ad]));
+    }
+}

@@ -1,6 +1,0 @@
-//! Tests of messages and listings.
-
-mod elements;
-mod file;
-mod listings;
-mod messages;

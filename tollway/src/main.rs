@@ -1,5 +1,0 @@
-//! The program.
-
-fn main() -> std::process::ExitCode {
-    tollway::cli::main()
-}
