@@ -1,6 +1,6 @@
 //! A burst: up to 64 packets at once as a structure of arrays, and sets of its packets.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use crate::frame::FrameAddr;
 use crate::id::{LinkId, PortId, RecordId};
@@ -254,5 +254,34 @@ impl Burst {
 impl Default for Burst {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A burst at a place where its stores do not seem to be to the headers that are loaded.
+///
+/// A processor first compares the lower 12 bits of addresses when it looks for the store that a load depends on.
+/// Headers begin within the first 1,300 bytes of a page (`HEADROOM` and colours of `frame.rs`).
+#[repr(C, align(4096))]
+pub(crate) struct Placed {
+    headers: [u8; Self::HEADERS],
+    pub(crate) burst: Burst,
+}
+
+impl Placed {
+    const HEADERS: usize = 1344;
+}
+
+impl Default for Placed {
+    fn default() -> Self {
+        Self { headers: [0; Self::HEADERS], burst: Burst::new() }
+    }
+}
+
+impl Deref for Placed {
+    type Target = Burst;
+
+    #[inline(always)]
+    fn deref(&self) -> &Burst {
+        &self.burst
     }
 }

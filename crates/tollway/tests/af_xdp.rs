@@ -22,7 +22,7 @@ use namespaces::{Host, is_root, ping, sh, unanswered, until};
 use router::{Counts, Net, config};
 use running::{Router, sleeps};
 
-const BESIDE: [namespaces::Test; 14] = [
+const BESIDE: [namespaces::Test; 13] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
@@ -35,15 +35,15 @@ const BESIDE: [namespaces::Test; 14] = [
     ("a_router_notices_that_its_program_was_taken", rivals::taken),
     ("a_router_in_another_pid_namespace_is_replaced", rivals::replaced),
     ("a_queue_that_comes_back_late_is_waited_for", ports::lateness),
-    ("a_port_that_is_refused_holds_nobody_up", ports::refusals),
     ("ports_come_and_go_without_a_leak", ports::cycles),
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [namespaces::Test; 3] = [
+const ALONE: [namespaces::Test; 4] = [
     ("a_peer_that_vanishes_under_load_is_survived", vanishing),
     ("a_planned_stop_loses_nothing", stop),
     ("a_starved_port_recovers", ports::starvation),
+    ("a_port_that_is_refused_holds_nobody_up", ports::refusals),
 ];
 
 fn main() -> ExitCode {
