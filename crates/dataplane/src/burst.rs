@@ -1,8 +1,8 @@
 //! A burst: up to 64 packets at once as a structure of arrays, and sets of its packets.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
-use crate::frame::FrameAddr;
+use crate::frame::{FrameAddr, HEADERS_END};
 use crate::id::{LinkId, PortId, RecordId};
 use crate::verdict::Verdict;
 
@@ -126,9 +126,14 @@ impl Iterator for LaneIter {
 ///
 /// It takes 32 bytes per packet and is never zeroed: a field holds garbage until the stage that owns it
 /// has run.
-#[repr(C, align(64))]
+///
+/// It begins with a page, and its fields lie after the place of headers in a page: stores to a burst must not seem to
+/// be to the headers that are loaded next. A processor first compares the lower 12 bits of addresses when it looks
+/// for the store that a load depends on.
+#[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Burst {
+    _headers: [u8; HEADERS_END],
     /// Frames in the burst; the rest of each array is garbage.
     pub count: usize,
     /// Packets that exited the path, with their [`Burst::verdict`].
@@ -166,6 +171,7 @@ impl Burst {
     #[must_use]
     pub fn new() -> Self {
         Self {
+            _headers: [0; HEADERS_END],
             count: 0,
             exited: Lanes::NONE,
             bound: Lanes::NONE,
@@ -254,34 +260,5 @@ impl Burst {
 impl Default for Burst {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A burst at a place where its stores do not seem to be to the headers that are loaded.
-///
-/// A processor first compares the lower 12 bits of addresses when it looks for the store that a load depends on.
-/// Headers begin within the first 1,300 bytes of a page (`HEADROOM` and colours of `frame.rs`).
-#[repr(C, align(4096))]
-pub(crate) struct Placed {
-    headers: [u8; Self::HEADERS],
-    pub(crate) burst: Burst,
-}
-
-impl Placed {
-    const HEADERS: usize = 1344;
-}
-
-impl Default for Placed {
-    fn default() -> Self {
-        Self { headers: [0; Self::HEADERS], burst: Burst::new() }
-    }
-}
-
-impl Deref for Placed {
-    type Target = Burst;
-
-    #[inline(always)]
-    fn deref(&self) -> &Burst {
-        &self.burst
     }
 }

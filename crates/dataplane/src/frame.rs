@@ -46,6 +46,11 @@ const LINE: usize = 64;
 const COLOURED_CHUNK: u32 = 4096;
 const COLOURS: u32 = 16;
 
+/// The end of the bytes of a page in which headers lie, if a chunk begins with the page. A chunk of 2 KB in the middle
+/// of a page has its headers after them.
+pub(crate) const HEADERS_END: usize =
+    (HEADROOM as usize + COLOURS as usize * LINE).next_multiple_of(LINE);
+
 const fn colours(chunk_bytes: u32) -> u32 {
     if chunk_bytes >= COLOURED_CHUNK { COLOURS } else { 1 }
 }

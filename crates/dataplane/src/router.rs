@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::burst::{BURST, Burst, Lanes, Placed};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::epoch::Reader;
@@ -44,7 +44,7 @@ pub struct Router {
     pub crowd: Crowd,
     path: Path,
     reader: Reader,
-    burst: Box<Placed>,
+    burst: Box<Burst>,
     egress: Egress,
     outbox: Vec<Outgoing>,
 }
@@ -81,7 +81,7 @@ impl Router {
             crowd: Crowd::new(),
             path,
             reader,
-            burst: Box::default(),
+            burst: Box::new(Burst::new()),
             egress: Egress::new(ports),
             outbox: Vec::new(),
         }
@@ -95,7 +95,7 @@ impl Router {
         if let Some(xdp_path) = &mut self.xdp_path {
             xdp_path.begin(&self.tables.epochs.changes, now_ns);
         }
-        let burst = &mut self.burst.burst;
+        let burst = &mut *self.burst;
         burst.reset(port);
         let known = usize::from(port.0) < self.tables.ports.len();
         let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
