@@ -51,13 +51,6 @@ impl Ipv6View<'_> {
     pub const fn dst(self) -> u128 {
         join([be32(self.0, 24), be32(self.0, 28), be32(self.0, 32), be32(self.0, 36)])
     }
-
-    /// Upper half of the destination address.
-    #[inline(always)]
-    #[must_use]
-    pub const fn dst_high(self) -> u64 {
-        (be32(self.0, 24) as u64) << 32 | be32(self.0, 28) as u64
-    }
 }
 
 const fn join(words: [u32; 4]) -> u128 {
