@@ -37,9 +37,6 @@ const RUNNING: u64 = 20;
 const ENOUGH: usize = 5;
 /// How often a case that differs runs again until it differs once more.
 const REPEATS: usize = 3;
-/// The most cases of a run that may differ once and then no more: a busy machine stops a router, or this
-/// test, in the middle of an exchange.
-const MOST_ONCE: usize = 1;
 /// Distance between the first case numbers of two seeds.
 const APART: u64 = 1 << 20;
 
@@ -146,7 +143,7 @@ fn shrinks(case: Case, bench: &mut Bench) {
 fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     println!("seed {seed}, {cases} routers; {:?}", bench.device_types);
     let start = Instant::now();
-    let (mut all, mut failed, mut once) = (Tally::default(), Vec::new(), 0);
+    let (mut all, mut failed) = (Tally::default(), Vec::new());
     let mut before: Option<Config> = None;
     // A run can start in the middle, to reach a given case again.
     let first = setting("TOLLWAY_ORACLE_FROM").unwrap_or(0);
@@ -171,14 +168,7 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
         };
         if !found.is_empty() {
             let before = before.clone().filter(|_| how == Start::Running);
-            let case = Case { before, ..case };
-            if differs_again(&case, bench) {
-                failed.push(report(case, (found, strays), bench));
-            } else {
-                once += 1;
-                println!("router {} differed once, and not in {REPEATS} more runs", case.seed);
-                print(&case, &found);
-            }
+            failed.push(report(Case { before, ..case }, (found, strays), bench));
         }
         before = Some(config);
         if failed.len() == ENOUGH {
@@ -203,7 +193,6 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
         !has_tollway || cases < 10 || is_enough,
         "too few packets took the reported paths for a verdict"
     );
-    assert!(once <= MOST_ONCE, "{once} routers differed once: too many for a busy machine");
     assert!(refused * 5 < lines.max(1), "ip refused too many lines");
     assert!(sent * 4 > packets, "too few packets were forwarded for a verdict");
     failed
@@ -233,7 +222,12 @@ fn report(case: Case, (found, strays): (Vec<String>, bool), bench: &mut Bench) -
     print(&case, &found);
     let original = case.clone();
     // Keep the original, in case this run is cut short.
-    shrink::keep(&original, found.clone());
+    let path = shrink::keep(&original, found.clone());
+    if !differs_again(&original, bench) {
+        // Nothing that is left out could be seen to matter.
+        println!("it differed once, and not in {REPEATS} more runs");
+        return format!("router {seed}, kept in {}", path.display());
+    }
     let mut small = shrink::shrink(case, strays, bench);
     let mut outcome = small.run(bench);
     if matches!(outcome, Outcome::Same(_)) {
