@@ -13,6 +13,7 @@ use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::router::Router;
 use tollway_model::Model;
 use tollway_model::compile::compile;
+use tollway_net::Mac;
 use tollway_worker::neighbours::{Follower, OnDevice, Settings, Watch};
 use tollway_worker::ports::Devices;
 use tollway_worker::{self, Duties, Stop, WorkerMailbox};
@@ -149,8 +150,7 @@ pub fn kernel_neighbours() -> Vec<(IpAddr, [u8; 6])> {
 }
 
 pub fn mac(text: &str) -> [u8; 6] {
-    let bytes: Vec<u8> = text.split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
-    bytes.try_into().unwrap()
+    Mac::parse(text).unwrap().0
 }
 
 /// Time between two looks.

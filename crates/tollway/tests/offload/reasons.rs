@@ -123,14 +123,13 @@ fn load() -> Ebpf {
 /// Tollway's own program does not count as a foreign one.
 fn own() {
     let output = sh("ip -oneline link show dev rb");
-    let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().split(':');
-    let mac: Vec<_> = mac.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
     let links = vec![XdpLink { tag: None, link: LinkId(0), kernel_path: KernelPath::default() }];
     let port = XdpPort {
         port: PortId(0),
         device: "rb".to_owned(),
         ifindex: ifindex("rb"),
-        mac: Mac(mac.try_into().unwrap()),
+        mac: Mac::parse(mac).unwrap(),
         queues: 1,
         links,
     };

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tollway_net::Mac;
+
 use super::icmp;
 use super::load;
 use super::namespaces::{sh, until};
@@ -16,8 +18,8 @@ const SOON: Duration = Duration::from_millis(150);
 const TRIES: usize = 5;
 
 /// Returns the Ethernet address of a device, in bytes.
-fn mac_of(device: &str) -> Vec<u8> {
-    load::mac_of(device).split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+fn mac_of(device: &str) -> [u8; 6] {
+    Mac::parse(&load::mac_of(device)).unwrap().0
 }
 
 /// Returns the number of pieces in which a packet of 1000 bytes arrives at host B.
@@ -33,7 +35,7 @@ fn learn(net: &Net, wire: &mut Wire, address: &str) -> Duration {
     // A neighbour reports that an echo reply to this address was too big, and gives 400 bytes.
     let message =
         icmp::too_big(["10.0.2.2", "10.0.2.1", address].map(|ip| ip.parse().unwrap()), 400, 0, 1);
-    let frame = [mac_of("rb"), vec![2, 0, 0, 0, 0, 9, 8, 0], message].concat();
+    let frame = [&mac_of("rb")[..], &[2, 0, 0, 0, 0, 9, 8, 0], &message].concat();
     let start = Instant::now();
     wire.send(&frame).unwrap();
     until("a packet that is cut", || pieces(net, address) == 2);

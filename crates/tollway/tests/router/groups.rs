@@ -4,6 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tollway_net::Mac;
+
+use super::load::mac_of;
 use super::namespaces::{Host, ifindex, sh, until};
 use super::running::{KernelRouter, Net, answered, plug};
 use super::socket::Wire;
@@ -43,13 +46,10 @@ impl Spread {
         for address in ["10.0.2.2", "10.0.3.2", "fd00:2::2", "fd00:3::2"] {
             until("the next hops", || answered(&net.a, address) == 5);
         }
-        let output = sh("ip -oneline link show dev ra");
-        let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
-        let bytes: Vec<_> = mac.split(':').map(|of| u8::from_str_radix(of, 16).unwrap()).collect();
         let exits = [Wire::at(&net.b, "hb"), Wire::at(&other, "hc")];
         let sender = Wire::at(&net.a, "ha");
         assert!(ifindex("ra") > 0);
-        Self { net, _other: other, sender, exits, router: bytes.try_into().unwrap() }
+        Self { net, _other: other, sender, exits, router: Mac::parse(&mac_of("ra")).unwrap().0 }
     }
 
     /// Sends one packet of `len` bytes in each flow. Returns the exits that each flow took.
