@@ -7,14 +7,24 @@
 //! share of its packets, and many in number ([`Crowd`]). The dispatcher then sends the port's packets
 //! to the kernel directly.
 
+#[cfg(all(test, loom))]
+mod models;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::counters::Traffic;
 use crate::id::PortId;
+use crate::memory::Apart;
+use crate::sync::AtomicU64;
 use crate::verdict::PuntReason;
 
 /// Packets per second for each reason that the kernel answers.
 pub(crate) const PER_SECOND: u64 = 10_000;
 /// Packets at once for each such reason.
 pub(crate) const BURST: u64 = 1_000;
+/// Nanoseconds per packet of each such reason.
+const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
 
 /// Says whether the kernel would forward, queue or deliver a packet that is punted for this reason,
 /// rather than answer or drop it.
@@ -40,39 +50,59 @@ const fn is_carried(reason: PuntReason) -> bool {
     }
 }
 
-/// One token bucket for each reason that the kernel answers, and counts of the packets that found it
-/// empty.
-#[derive(Debug)]
+/// Token buckets, one for each reason that the kernel answers, and counts of the packets that found
+/// theirs empty. Workers share them, so that the limits hold for all together.
+#[derive(Debug, Default)]
 pub struct Limits {
-    /// The time from which each bucket is full, in ns.
-    full_at: [u64; PuntReason::COUNT],
-    refused: [u64; PuntReason::COUNT],
+    /// Each apart, so that packets of one reason do not slow down those of another.
+    buckets: [Apart<Bucket>; PuntReason::COUNT],
 }
 
 impl Limits {
-    pub(crate) const fn new() -> Self {
-        Self { full_at: [0; PuntReason::COUNT], refused: [0; PuntReason::COUNT] }
+    /// Creates full buckets.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
     }
 
-    /// Says whether one more packet may be handed over.
-    pub(crate) fn allow(&mut self, reason: PuntReason, now_ns: u64) -> bool {
-        // Nanoseconds per packet.
-        const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
-        if is_carried(reason) {
-            return true;
-        }
-        let full_at = self.full_at[reason as usize].max(now_ns);
-        if full_at - now_ns > INTERVAL_NS * (BURST - 1) {
-            self.refused[reason as usize] += 1;
-            return false;
-        }
-        self.full_at[reason as usize] = full_at + INTERVAL_NS;
-        true
+    /// Says whether one more packet may be handed over. All workers count `now_ns` from one moment, but
+    /// one worker's may be older than another's.
+    pub(crate) fn allow(&self, reason: PuntReason, now_ns: u64) -> bool {
+        is_carried(reason) || self.buckets[reason as usize].take(now_ns)
     }
 
     /// Packets over the limit, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (PuntReason, u64)> {
-        PuntReason::ALL.iter().copied().zip(self.refused)
+        let counts = self.buckets.iter().map(|bucket| bucket.refused.load(Relaxed));
+        PuntReason::ALL.iter().copied().zip(counts)
+    }
+}
+
+/// A token bucket: the generic cell rate algorithm (ITU-T I.371), which needs one word and no lock.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// The time from which the bucket is full, in ns.
+    full_at: AtomicU64,
+    /// The latest time that a worker has passed, in ns.
+    latest: AtomicU64,
+    /// Packets that found the bucket empty.
+    refused: AtomicU64,
+}
+
+impl Bucket {
+    /// Takes a token; says whether there was one.
+    fn take(&self, now_ns: u64) -> bool {
+        // A worker that was interrupted has an old time, at which the bucket seems to hold less.
+        let now_ns = self.latest.fetch_max(now_ns, Relaxed).max(now_ns);
+        let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
+            let full_at = full_at.max(now_ns);
+            let has_token = full_at - now_ns <= INTERVAL_NS * (BURST - 1);
+            has_token.then(|| full_at.saturating_add(INTERVAL_NS))
+        });
+        if taken.is_err() {
+            self.refused.fetch_add(1, Relaxed);
+        }
+        taken.is_ok()
     }
 }
 
@@ -177,13 +207,14 @@ impl Crowd {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn each_reason_has_a_burst_and_then_its_rate() {
-        const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
-        let mut limits = Limits::new();
-        let mut count = |reason, now| (0..3 * BURST).filter(|_| limits.allow(reason, now)).count();
+        let limits = Limits::new();
+        let count = |reason, now| (0..3 * BURST).filter(|_| limits.allow(reason, now)).count();
         assert_eq!(count(PuntReason::NoRoute, 5), BURST as usize);
         assert_eq!(count(PuntReason::Martian, 5), BURST as usize, "a bucket of its own");
         assert_eq!(count(PuntReason::NoRoute, 5 + 10 * INTERVAL_NS), 10);
@@ -195,10 +226,49 @@ mod tests {
 
     #[test]
     fn packets_that_the_kernel_forwards_have_no_limit() {
-        let mut limits = Limits::new();
+        let limits = Limits::new();
         for reason in [PuntReason::KernelRoute, PuntReason::MtuExceeded, PuntReason::IpOptions] {
             assert!((0..1_000_000).all(|_| limits.allow(reason, 5)));
         }
+    }
+
+    /// Takes tokens until there is none; returns how many there were.
+    fn drain(limits: &Limits, now_ns: u64) -> u64 {
+        let mut count = 0;
+        while limits.allow(PuntReason::NoRoute, now_ns) {
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn workers_have_one_limit_together() {
+        const START_NS: u64 = 7_000_000_000;
+        const STEP_NS: u64 = 10 * INTERVAL_NS;
+        let steps = if cfg!(miri) { 20 } else { 20_000 };
+        let end_ns = START_NS + steps * STEP_NS;
+        let limits = Limits::new();
+        assert_eq!(drain(&limits, START_NS), BURST);
+        // Each worker's clock differs from the others' at every step.
+        let work = |late_ns: u64| {
+            let now_ns = |step| START_NS + step * STEP_NS - late_ns;
+            let before: u64 = (1..=steps).map(|step| drain(&limits, now_ns(step))).sum();
+            before + drain(&limits, end_ns)
+        };
+        let total: u64 = thread::scope(|scope| {
+            let workers = [0, 40, 3 * STEP_NS].map(|late_ns| scope.spawn(move || work(late_ns)));
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
+        });
+        assert_eq!(total, (end_ns - START_NS) / INTERVAL_NS);
+    }
+
+    #[test]
+    fn a_worker_with_an_old_clock_finds_what_the_others_left() {
+        let limits = Limits::new();
+        assert!(limits.allow(PuntReason::NoRoute, 9_000_000_000));
+        assert_eq!(drain(&limits, 5), BURST - 1);
+        assert_eq!(drain(&limits, 9_000_000_000), 0);
+        assert_eq!(drain(&limits, 9_000_000_000 + INTERVAL_NS), 1);
     }
 
     /// Hands over one packet in `share` of `rate` per second for one second; returns whether the port

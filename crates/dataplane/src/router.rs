@@ -38,8 +38,8 @@ pub struct Router {
     /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
     /// they were received.
     pub kernel_has_rules: bool,
-    /// Limits on the packets that the kernel has to answer.
-    pub limits: Limits,
+    /// Limits on the packets that the kernel has to answer; routers of several workers share one.
+    pub limits: Arc<Limits>,
     /// Finds ports at which the kernel has to carry too many packets.
     pub crowd: Crowd,
     path: Path,
