@@ -115,9 +115,11 @@ const CROWD_PER_SECOND: u64 = 10_000;
 /// A port can be crowded only if the kernel carries more than this many of its packets at once.
 const CROWD_AT_ONCE: u64 = 1_000;
 
-/// Finds ports at which the kernel has to carry too many packets.
+/// Finds ports at which the kernel has to carry too many packets. Each worker has one for the packets
+/// that it receives itself.
 #[derive(Debug)]
 pub struct Crowd {
+    bounds: Bounds,
     levels: Box<[[Level; 2]; MOST_PORTS]>,
     ports: CrowdedPorts,
 }
@@ -131,6 +133,13 @@ pub struct CrowdedPorts {
     pub v6: u64,
 }
 
+/// How many of a port's packets the kernel carries before the port can be crowded.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    per_second: u64,
+    at_once: u64,
+}
+
 /// A leaky bucket of the packets that were handed over. Each adds [`SHARE`]; each packet that the port
 /// receives takes one out, and so does time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,24 +151,31 @@ struct Level {
 
 impl Level {
     /// Adds a packet; says whether the bucket overflows.
-    fn add(&mut self, received: u64, now_ns: u64) -> bool {
-        const PER_SECOND: u64 = CROWD_PER_SECOND * SHARE;
+    fn add(&mut self, bounds: Bounds, received: u64, now_ns: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns).min(1_000_000_000);
-        let by_time = elapsed_ns * PER_SECOND / 1_000_000_000;
+        let by_time = elapsed_ns * bounds.per_second * SHARE / 1_000_000_000;
         let by_others = received.saturating_sub(self.received);
         self.fill = self.fill.saturating_sub(by_time.max(by_others)) + SHARE;
         (self.received, self.at_ns) = (received, now_ns);
-        if self.fill <= CROWD_AT_ONCE * SHARE {
+        let most = bounds.at_once * SHARE;
+        if self.fill <= most {
             return false;
         }
-        self.fill = CROWD_AT_ONCE * SHARE;
+        self.fill = most;
         true
     }
 }
 
 impl Crowd {
-    pub(crate) fn new() -> Self {
+    /// Creates the part of one among `workers` workers that share the ports. Each sees its part of a
+    /// port's packets, so that part of the bounds on their number is enough for it. If a port's packets
+    /// are spread unevenly, the port is crowded at fewer packets: at the fewest, which all go to one
+    /// worker, at one worker's part of the bounds.
+    #[must_use]
+    pub fn of_workers(workers: u32) -> Self {
+        let part = |bound: u64| (bound / u64::from(workers).max(1)).max(1);
         Self {
+            bounds: Bounds { per_second: part(CROWD_PER_SECOND), at_once: part(CROWD_AT_ONCE) },
             levels: Box::new([[Level::default(); 2]; MOST_PORTS]),
             ports: CrowdedPorts::default(),
         }
@@ -178,7 +194,7 @@ impl Crowd {
             return;
         };
         let received = received.get(index).map_or(0, |traffic| traffic.packets);
-        if levels[usize::from(is_v6)].add(received, now_ns) {
+        if levels[usize::from(is_v6)].add(self.bounds, received, now_ns) {
             let ports = if is_v6 { &mut self.ports.v6 } else { &mut self.ports.v4 };
             *ports |= 1 << index;
         }
@@ -271,10 +287,10 @@ mod tests {
         assert_eq!(drain(&limits, 9_000_000_000 + INTERVAL_NS), 1);
     }
 
-    /// Hands over one packet in `share` of `rate` per second for one second; returns whether the port
-    /// is crowded.
-    fn is_crowded(rate: u64, share: u64, reason: PuntReason) -> bool {
-        let (mut crowd, mut rx) = (Crowd::new(), vec![Traffic::default(); 2]);
+    /// Hands over one packet in `share` of `rate` per second for one second to one of `workers` workers;
+    /// returns whether the port is crowded.
+    fn is_crowded(workers: u32, rate: u64, share: u64, reason: PuntReason) -> bool {
+        let (mut crowd, mut rx) = (Crowd::of_workers(workers), vec![Traffic::default(); 2]);
         for packet in 0..rate {
             rx[1].packets += 1;
             if packet % share == 0 {
@@ -290,12 +306,23 @@ mod tests {
 
     #[test]
     fn a_port_is_crowded_if_the_kernel_path_has_many_packets() {
-        let crowded = |rate, share| is_crowded(rate, share, PuntReason::KernelRoute);
+        let crowded = |rate, share| is_crowded(1, rate, share, PuntReason::KernelRoute);
         assert!(crowded(600_000, 1));
         assert!(crowded(600_000, 15));
         assert!(crowded(15_000, 1));
         assert!(!crowded(9_000, 1), "too few");
         assert!(!crowded(1_000_000, 25), "too small a part");
-        assert!(!is_crowded(600_000, 1, PuntReason::NoRoute), "the kernel only answers");
+        assert!(!is_crowded(1, 600_000, 1, PuntReason::NoRoute), "the kernel only answers");
+    }
+
+    #[test]
+    fn a_worker_needs_only_its_part_of_the_packets() {
+        let crowded = |rate, share| is_crowded(4, rate, share, PuntReason::KernelRoute);
+        assert!(crowded(15_000 / 4, 1));
+        assert!(crowded(600_000 / 4, 15));
+        assert!(!crowded(9_000 / 4, 1), "too few");
+        assert!(!crowded(1_000_000 / 4, 25), "too small a part");
+        assert!(is_crowded(u32::MAX, 10, 1, PuntReason::KernelRoute), "the bounds are at least 1");
+        assert!(!is_crowded(u32::MAX, 1, 1, PuntReason::KernelRoute));
     }
 }

@@ -40,7 +40,7 @@ pub struct Router {
     pub kernel_has_rules: bool,
     /// Limits on the packets that the kernel has to answer; routers of several workers share one.
     pub limits: Arc<Limits>,
-    /// Finds ports at which the kernel has to carry too many packets.
+    /// Finds ports at which the kernel has to carry too many packets; it is of one worker.
     pub crowd: Crowd,
     path: Path,
     reader: Reader,
@@ -78,7 +78,7 @@ impl Router {
             filter: state,
             kernel_has_rules: false,
             limits: Limits::new(),
-            crowd: Crowd::new(),
+            crowd: Crowd::of_workers(1),
             path,
             reader,
             burst: Box::new(Burst::new()),
