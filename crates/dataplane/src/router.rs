@@ -32,7 +32,7 @@ pub struct Router {
     pub host: Host,
     /// The XDP path that is notified of forwarded packets, if any.
     pub xdp_path: Option<Box<dyn XdpPath>>,
-    /// Counters and limits of the firewall rules.
+    /// Counters of the firewall rules.
     pub filter: State,
     /// Whether the kernel behind the ports has the same rules as the firewall. If so, packets that
     /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
@@ -235,7 +235,7 @@ impl Router {
         old
     }
 
-    /// Starts counters, limits and marks for the rules that the tables have now.
+    /// Starts counters and marks for the rules that the tables have now.
     fn renew_filter(&mut self, carried: &[Option<u32>]) {
         if let Some(xdp_path) = &mut self.xdp_path {
             xdp_path.add_to_rules(&mut self.filter.counts, true);

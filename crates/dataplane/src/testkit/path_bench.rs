@@ -49,7 +49,7 @@ pub struct PathBench<'a> {
     burst: Box<Burst>,
     egress: Egress,
     tolls: Tolls,
-    /// Counters and limits of the filter.
+    /// Counters of the filter.
     pub filter: State,
     /// The bytes after the frames: a path that reads too far finds them.
     stale: Vec<u8>,

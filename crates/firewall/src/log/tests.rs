@@ -37,8 +37,8 @@ fn ruleset(hook: Hook, family: Family, steps: Vec<Step>) -> Ruleset {
     rules
 }
 
-/// What a filter logs of frames that arrive by the first link and are sent by the second.
-fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
+/// Tables with a filter, by which frames that arrive by the first link are sent by the second.
+fn tables(rules: &Ruleset) -> Tables {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf().unwrap();
     let links = [0; 2].map(|_| tables.add_port(OWN, vrf, 9000).unwrap().1);
@@ -47,11 +47,20 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
     tables.insert(vrf, RoutePrefix::V4(Prefix::v4(0, 0)), next).unwrap();
     tables.insert(vrf, RoutePrefix::V6(Prefix::v6(0x2001 << 112, 16)), next).unwrap();
     let filter = program::compile(rules, &self::links(), &tables.epochs).unwrap();
-    if state.now_ns == 0 {
-        state.renew(&filter, &[]);
-    }
-    state.now_ns = now_ns;
     tables.filter = Some(Arc::new(filter));
+    tables
+}
+
+/// A worker's state for the filter of tables.
+fn state(tables: &Tables) -> State {
+    let mut state = State::new();
+    state.renew(tables.filter.as_ref().unwrap(), &[]);
+    state
+}
+
+/// Has the filter of tables log frames.
+fn send(tables: &Tables, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
+    state.now_ns = now_ns;
     let (mut umem, mut burst) = (Umem::new(64, 2048).unwrap(), Burst::new());
     burst.reset(PortId(0));
     for frame in frames {
@@ -59,14 +68,15 @@ fn logged(rules: &Ruleset, frames: &[Vec<u8>], now_ns: u64, state: &mut State) {
         assert!(burst.push(stored.addr, frame.len() as u16));
     }
     let (mut tolls, mut egress) = (Tolls::new(), Egress::new(2));
-    Path::detect().forward(&mut burst, &mut umem, &tables, &mut tolls, &mut egress, state);
+    Path::detect().forward(&mut burst, &mut umem, tables, &mut tolls, &mut egress, state);
 }
 
 /// The log lines of frames.
 fn lines(hook: Hook, family: Family, frames: &[Vec<u8>]) -> Vec<String> {
     let rules = ruleset(hook, family, vec![log("seen: ", None)]);
-    let (mut state, logger) = (State::new(), Logger::new(&rules, &links()));
-    logged(&rules, frames, 1, &mut state);
+    let (tables, logger) = (tables(&rules), Logger::new(&rules, &links()));
+    let mut state = state(&tables);
+    send(&tables, frames, 1, &mut state);
     std::iter::from_fn(|| state.log.pop()).filter_map(|one| logger.line(&one)).collect()
 }
 
@@ -171,11 +181,12 @@ fn any_bytes_make_some_line() {
 fn lines_are_limited_and_captures_are_not() {
     let steps = vec![log("", None), log("taken", Some(5))];
     let rules = ruleset(Hook::Forward, Family::Inet, steps);
-    let mut state = State::new();
+    let tables = tables(&rules);
+    let mut state = state(&tables);
     let frames = vec![write(four(), &[1; 400]); 50];
-    logged(&rules, &frames, 1, &mut state);
+    send(&tables, &frames, 1, &mut state);
     assert_eq!((state.log.limited, state.log.lost), (30, 0));
-    logged(&rules, &frames, 1_000_000_001, &mut state);
+    send(&tables, &frames, 1_000_000_001, &mut state);
     assert_eq!(state.log.limited, 70, "ten a second");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("filter.pcap");
@@ -192,7 +203,7 @@ fn lines_are_limited_and_captures_are_not() {
     }
     assert_eq!(count, 100);
     for _ in 0..30 {
-        logged(&rules, &frames, 2_000_000_000, &mut state);
+        send(&tables, &frames, 2_000_000_000, &mut state);
     }
     assert!(state.log.lost > 0, "more than wait");
 }

@@ -27,6 +27,7 @@
 //! such as those for the router's own addresses, never reach this stage.
 
 mod bits;
+mod bucket;
 mod build;
 mod classifier;
 mod cut;
@@ -47,11 +48,14 @@ mod scratch;
 mod stage;
 mod state;
 mod summary;
+#[cfg(test)]
+mod tests;
 mod varies;
 mod walk;
 mod wide;
 
 pub use bits::MOST_RULES;
+use bucket::SharedLimit;
 pub use classifier::Classifier;
 pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
@@ -70,6 +74,7 @@ use crate::cpu::Level;
 use crate::epoch::Epochs;
 use crate::fib::Fib;
 use crate::id::NextHopId;
+use crate::memory::Apart;
 
 /// A point of the path at which rules run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,13 +102,13 @@ const fn place(version: u8) -> usize {
     }
 }
 
-/// The compiled rules of all points.
+/// The compiled rules of all points, and the buckets of their limits. Workers share it.
 #[derive(Debug, Default)]
 pub struct Filter {
     /// For each [`Point`], IPv4, IPv6 and ARP.
     points: [[Option<Classifier>; VERSIONS]; POINTS],
-    /// Limits by number.
-    limits: Vec<Limit>,
+    /// Limits by number, with their buckets, each apart from what is only read.
+    limits: Vec<Apart<SharedLimit>>,
     /// The initial values of the rules' counters.
     counters: Vec<Count>,
     /// Next hops that rules refer to, by number.
@@ -118,8 +123,10 @@ pub struct Filter {
 
 impl Filter {
     /// Creates a filter without rules, with `counters` counters and these limits for later rules.
+    /// Their buckets are full.
     #[must_use]
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
+        let limits = limits.into_iter().map(|limit| Apart(SharedLimit::new(limit))).collect();
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
     }
 

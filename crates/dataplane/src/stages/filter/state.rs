@@ -1,8 +1,8 @@
-//! A worker's state beside the rules: counters, limits, marks, and scratch memory for its lookups.
+//! A worker's state beside the rules: counters, marks, and scratch memory for its lookups.
 
 use super::head::HEAD;
 use super::scratch::{Flows, Scratch, new_cache};
-use super::{Filter, Limit, LogQueue, Reject};
+use super::{Filter, LogQueue, Reject};
 use crate::burst::{BURST, Lanes};
 use crate::id::{NextHopId, VrfId};
 
@@ -56,15 +56,7 @@ pub struct State {
     pub(super) written: Vec<(usize, [u8; HEAD])>,
     /// Counts of the burst's packets that the kernel may count as well: lane, counter and bytes.
     counted: Vec<(usize, u32, u64)>,
-    buckets: Vec<Bucket>,
     pub(super) scratch: Box<Scratch>,
-}
-
-/// The content of a limit's bucket in units times its period, and the time of that content.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    held: u128,
-    since_ns: u64,
 }
 
 impl State {
@@ -83,7 +75,6 @@ impl State {
             kernel_has_rules: false,
             written: Vec::new(),
             counted: Vec::new(),
-            buckets: Vec::new(),
             scratch: Box::new(Scratch::new()),
         }
     }
@@ -106,8 +97,6 @@ impl State {
             *cache = if filter.caches_results(index) { new_cache() } else { Vec::new() };
         }
         self.log = LogQueue::new(filter.logs());
-        let full = |limit: &Limit| Bucket { held: full(limit), since_ns: self.now_ns };
-        self.buckets = filter.limits.iter().map(full).collect();
     }
 
     /// The target to which rules reroute a packet of the burst.
@@ -172,74 +161,10 @@ impl State {
             }
         }
     }
-
-    /// Says whether `units` more units are within a limit; if so, uses them.
-    pub(super) fn take(&mut self, number: u32, limit: &Limit, units: u64) -> bool {
-        let Some(bucket) = self.buckets.get_mut(number as usize) else { return false };
-        let passed = self.now_ns.saturating_sub(bucket.since_ns);
-        let held = bucket.held + u128::from(passed) * u128::from(limit.rate);
-        bucket.held = held.min(full(limit));
-        bucket.since_ns = self.now_ns;
-        let wanted = u128::from(units) * u128::from(limit.period_ns);
-        let within = bucket.held >= wanted;
-        if within {
-            bucket.held -= wanted;
-        }
-        within
-    }
 }
 
 impl Default for State {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-fn full(limit: &Limit) -> u128 {
-    u128::from(limit.burst) * u128::from(limit.period_ns)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::LimitUnit;
-    use super::*;
-
-    const S: u64 = 1_000_000_000;
-
-    /// How many requests of `each` units are within a limit, at each of these times.
-    fn within(limit: Limit, each: u64, times: &[u64]) -> Vec<usize> {
-        let mut state = State { now_ns: 77 * S, ..State::new() };
-        state.renew(&Filter::new(0, vec![limit]), &[]);
-        let mut at = |time: &u64| {
-            state.now_ns = 77 * S + time;
-            (0..1000).filter(|_| state.take(0, &limit, each)).count()
-        };
-        times.iter().map(&mut at).collect()
-    }
-
-    /// `limit rate 10/second` of nft, with its default burst: `tokens_max` is that burst.
-    #[test]
-    fn packets_begin_with_a_whole_burst_and_come_back_one_by_one() {
-        let limit = Limit { rate: 10, period_ns: S, burst: 5, unit: LimitUnit::Packets };
-        let times = [0, S / 10 - 1, S / 10, S / 5, S, 100 * S];
-        assert_eq!(within(limit, 1, &times), [5, 0, 1, 1, 5, 5]);
-    }
-
-    /// `limit rate 1000 bytes/second burst 500 bytes` of nft: `tokens_max` is worth 1500 bytes.
-    #[test]
-    fn bytes_are_had_whole_or_not_at_all() {
-        let limit = Limit { rate: 1000, period_ns: S, burst: 1500, unit: LimitUnit::Bytes };
-        assert_eq!(within(limit, 700, &[0, S / 2, S, 9 * S]), [2, 0, 1, 2]);
-        // A request that can never fit uses nothing up.
-        assert_eq!(within(limit, 1501, &[0, S, 100 * S]), [0, 0, 0]);
-    }
-
-    /// `-m limit --limit 3/hour --limit-burst 2` of iptables: `avg` is 12,000,000 ten-thousandths.
-    #[test]
-    fn iptables_gives_credit_in_the_same_way() {
-        let avg_ns = 12_000_000 * 100_000;
-        let limit = Limit { rate: 1, period_ns: avg_ns, burst: 2, unit: LimitUnit::Packets };
-        let times = [0, avg_ns - 1, avg_ns, 3 * avg_ns - 1, 3 * avg_ns, 9 * avg_ns];
-        assert_eq!(within(limit, 1, &times), [2, 0, 1, 1, 1, 2]);
     }
 }

@@ -107,10 +107,8 @@ impl Walk<'_> {
     }
 
     fn log(&mut self, log: u32, limit: Option<u32>) {
-        let bucket = limit.and_then(|limit| Some((limit, self.filter.limits.get(limit as usize)?)));
-        if let Some((limit, bucket)) = bucket
-            && !self.state.take(limit, bucket, 1)
-        {
+        let limit = limit.and_then(|limit| self.filter.limits.get(limit as usize));
+        if limit.is_some_and(|limit| !limit.take(1, self.state.now_ns)) {
             self.state.log.limited += 1;
             return;
         }
@@ -129,14 +127,14 @@ impl Walk<'_> {
                 return if condition.holds(number) { Jump::On } else { Jump::Other };
             }
             Op::Limit { limit, over } => {
-                let Some(bucket) = self.filter.limits.get(*limit as usize) else {
+                let Some(shared) = self.filter.limits.get(*limit as usize) else {
                     return Jump::Next;
                 };
-                let units = match bucket.unit {
+                let units = match shared.limit.unit {
                     LimitUnit::Packets => 1,
                     LimitUnit::Bytes => self.parsed.bytes(),
                 };
-                let within = self.state.take(*limit, bucket, units);
+                let within = shared.take(units, self.state.now_ns);
                 return if within == *over { Jump::Next } else { Jump::On };
             }
             Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
