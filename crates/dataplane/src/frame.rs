@@ -2,6 +2,7 @@
 
 mod area;
 mod chain;
+mod pool;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 pub use area::Area;
 use chain::Chains;
+use pool::Pool;
 
 /// The position of a frame's first byte: an offset into the [`Umem`], in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,22 +63,28 @@ const fn colours(chunk_bytes: u32) -> u32 {
 /// after the last chunk. So a wrong address costs a wrong packet and never touches other memory.
 ///
 /// A frame that does not fit one chunk takes several, if the area allows it: see [`Umem::pieces`].
+///
+/// Several workers can use one area, each by a handle of its own: see [`Umem::share`].
 pub struct Umem {
     base: NonNull<u8>,
     /// Bytes, including the guard.
     size: usize,
     chunk: u32,
     colours: u32,
+    /// Free chunks that only this handle takes: all of them, unless the area is shared.
     free: Vec<u32>,
+    /// Free chunks that every handle takes.
+    pool: Arc<Pool>,
     /// The maximum size of a frame in bytes, over all its chunks.
     limit: usize,
-    chains: Chains,
+    chains: Arc<Chains>,
     area: Arc<Area>,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: only this value gives access to the memory at `base` (`area` only keeps it alive); nothing in
-// it is bound to a thread.
+// SAFETY: only this value, and its other handles, give access to the memory at `base` (`area` only keeps it
+// alive). Each handle accesses only bytes that no other one accesses meanwhile: whoever calls `share` promises
+// that. Nothing in a handle is bound to a thread.
 unsafe impl Send for Umem {}
 
 #[allow(unsafe_code)]
@@ -117,16 +125,45 @@ impl Umem {
         let size = bytes as usize + guard;
         let area = Area::new(size, bytes as usize, chunk_bytes, advise)?;
         let free = (0..chunks).rev().map(|index| index * chunk_bytes).collect();
+        let count = chunks as usize;
         Some(Self {
             base: area.base(),
             size,
             chunk: chunk_bytes,
             colours: colours(chunk_bytes),
             free,
+            pool: Pool::new(count),
             limit: limit.clamp(room, usize::from(u16::MAX).max(room)),
-            chains: Chains::default(),
+            chains: Arc::new(Chains::new(count)),
             area: Arc::new(area),
         })
+    }
+
+    /// Returns a further handle of the same area, for another worker. It has no free chunks yet; handles pass
+    /// them on as they need them ([`Umem::balance`]).
+    ///
+    /// The owner of a frame's address owns the frame, with all its chunks. Ownership moves from worker to
+    /// worker with the [`Descriptor`], over something that orders what both do: a ring, a channel or a lock.
+    ///
+    /// # Safety
+    ///
+    /// While the area has several handles, each is used only with frames that its worker owns: no bytes outside
+    /// their chunks are accessed, nor those of the guard after the last chunk. A frame is freed once, by its
+    /// owner.
+    #[must_use]
+    pub unsafe fn share(&self) -> Self {
+        self.pool.join();
+        Self {
+            base: self.base,
+            size: self.size,
+            chunk: self.chunk,
+            colours: self.colours,
+            free: Vec::new(),
+            pool: Arc::clone(&self.pool),
+            limit: self.limit,
+            chains: Arc::clone(&self.chains),
+            area: Arc::clone(&self.area),
+        }
     }
 
     /// The memory itself, for sharing it with the kernel; it lives as long as anything refers to it.
@@ -143,8 +180,8 @@ impl Umem {
         let at = self.clamp::<N>(addr, offset);
         // SAFETY: `at + N <= size`, see clamp.
         let pointer = unsafe { self.base.add(at) };
-        // SAFETY: N bytes from there lie in the area, which is initialised and borrowed with self;
-        // an array of bytes needs no alignment.
+        // SAFETY: N bytes from there lie in the area, which is initialised and borrowed with self; no
+        // other handle writes to them, see share. An array of bytes needs no alignment.
         unsafe { pointer.cast::<[u8; N]>().as_ref() }
     }
 
@@ -154,7 +191,7 @@ impl Umem {
         let at = self.clamp::<N>(addr, offset);
         // SAFETY: `at + N <= size`, see clamp.
         let pointer = unsafe { self.base.add(at) };
-        // SAFETY: as in `bytes`, and self is borrowed exclusively.
+        // SAFETY: as in `bytes`; self is borrowed exclusively, and no other handle reads these bytes.
         unsafe { pointer.cast::<[u8; N]>().as_mut() }
     }
 
@@ -166,7 +203,8 @@ impl Umem {
         let len = len.min(self.size - start);
         // SAFETY: start is at most size.
         let pointer = unsafe { self.base.add(start) };
-        // SAFETY: start + len is at most size; the area is initialised and borrowed with self.
+        // SAFETY: start + len is at most size; the area is initialised and borrowed with self, and no other
+        // handle writes to these bytes, see share.
         unsafe { core::slice::from_raw_parts(pointer.as_ptr(), len) }
     }
 
@@ -176,7 +214,7 @@ impl Umem {
         let len = len.min(self.size - start);
         // SAFETY: start is at most size.
         let pointer = unsafe { self.base.add(start) };
-        // SAFETY: as in `frame`, and self is borrowed exclusively.
+        // SAFETY: as in `frame`; self is borrowed exclusively, and no other handle reads these bytes.
         unsafe { core::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
@@ -192,7 +230,10 @@ impl Umem {
     /// Takes a free chunk; the address leaves at least [`HEADROOM`] before the frame.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<FrameAddr> {
-        let chunk = self.free.pop()?;
+        let chunk = match self.free.pop() {
+            Some(chunk) => chunk,
+            None => self.refill()?,
+        };
         let colour = chunk / self.chunk % self.colours;
         Some(FrameAddr(chunk + HEADROOM + colour * LINE as u32))
     }
@@ -216,7 +257,8 @@ impl Umem {
         self.free.extend(frames.map(|addr| addr.0 & mask));
     }
 
-    /// The number of free chunks.
+    /// The number of free chunks that only this handle takes: all free chunks, unless the area is shared
+    /// ([`Umem::pooled`]).
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()
@@ -257,8 +299,6 @@ impl Umem {
         if bytes.len() > self.room() {
             return self.store_chain(bytes);
         }
-        let addr = self.alloc()?;
-        self.frame_mut(addr, bytes.len()).copy_from_slice(bytes);
-        Some(Descriptor { addr, len: bytes.len() as u32 })
+        self.store_part(bytes)
     }
 }

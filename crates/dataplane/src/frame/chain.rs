@@ -4,43 +4,74 @@
 //! may grow or shrink at the front, and the frame may be cut at its end, without any change here.
 
 use std::borrow::Cow;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Descriptor, FrameAddr, Umem};
+use crate::memory::zeroed;
+use crate::sync::{AtomicU64, AtomicUsize};
 
 /// What follows a chunk.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Link {
-    /// The end of the chunk's bytes; 0 if no chunk follows it.
+    /// The end of the chunk's bytes, which is not 0.
     end: u32,
     /// The first byte in the next chunk.
     next: FrameAddr,
 }
 
-/// The links between the chunks of frames.
-#[derive(Clone, Debug, Default)]
+impl Link {
+    const fn pack(self) -> u64 {
+        (self.end as u64) << 32 | self.next.0 as u64
+    }
+
+    const fn unpack(word: u64) -> Option<Self> {
+        match (word >> 32) as u32 {
+            0 => None,
+            end => Some(Self { end, next: FrameAddr(word as u32) }),
+        }
+    }
+}
+
+/// The links between the chunks of frames, for all handles of an area.
+///
+/// Only the owner of a frame accesses its links. Whatever hands a frame over also orders the accesses of both owners,
+/// so relaxed ones are enough. This holds for the count too: an owner's view of it includes the frame's own links.
 pub(super) struct Chains {
     /// The number of chunks that another chunk follows.
-    count: usize,
-    /// One for each chunk; allocated with the first chain.
-    links: Vec<Link>,
+    count: AtomicUsize,
+    /// One for each chunk; 0 if no chunk follows it.
+    links: Box<[AtomicU64]>,
 }
 
 impl Chains {
+    /// Creates the links of so many chunks. The system provides their memory when a chain is first made.
+    pub(super) fn new(chunks: usize) -> Self {
+        Self { count: AtomicUsize::new(0), links: zeroed(chunks) }
+    }
+
     #[inline(always)]
-    pub(super) const fn any(&self) -> bool {
-        self.count != 0
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Relaxed) != 0
     }
 
     fn get(&self, chunk: usize) -> Option<Link> {
-        self.links.get(chunk).copied().filter(|link| link.end != 0)
+        Link::unpack(self.links.get(chunk)?.load(Relaxed))
     }
 
-    fn take(&mut self, chunk: usize) -> Option<Link> {
-        let link = std::mem::take(self.links.get_mut(chunk)?);
-        (link.end != 0).then(|| {
-            self.count -= 1;
-            link
-        })
+    fn set(&self, chunk: usize, link: Link) {
+        let Some(slot) = self.links.get(chunk) else { return };
+        if Link::unpack(slot.load(Relaxed)).is_none() {
+            self.count.fetch_add(1, Relaxed);
+        }
+        slot.store(link.pack(), Relaxed);
+    }
+
+    fn take(&self, chunk: usize) -> Option<Link> {
+        let slot = self.links.get(chunk)?;
+        let link = Link::unpack(slot.load(Relaxed))?;
+        slot.store(0, Relaxed);
+        self.count.fetch_sub(1, Relaxed);
+        Some(link)
     }
 }
 
@@ -52,20 +83,14 @@ impl Umem {
     /// Says whether any frame has several chunks.
     #[inline(always)]
     #[must_use]
-    pub const fn has_chains(&self) -> bool {
+    pub fn has_chains(&self) -> bool {
         self.chains.any()
     }
 
     /// Links `next` after `piece`, which no chunk follows yet.
     pub fn link(&mut self, piece: Descriptor, next: FrameAddr) {
-        if self.chains.links.is_empty() {
-            self.chains.links = vec![Link::default(); self.chunks()];
-        }
-        let chunk = self.chunk_of(piece.addr);
-        if let Some(link) = self.chains.links.get_mut(chunk) {
-            self.chains.count += usize::from(link.end == 0);
-            *link = Link { end: piece.addr.0 + piece.len, next };
-        }
+        let link = Link { end: piece.addr.0 + piece.len, next };
+        self.chains.set(self.chunk_of(piece.addr), link);
     }
 
     /// The number of a frame's chunks, including those after its end if the frame was cut.
@@ -129,21 +154,27 @@ impl Umem {
 
     /// Makes a frame of several chunks, if frames may have them and enough chunks are free.
     pub(super) fn store_chain(&mut self, bytes: &[u8]) -> Option<Descriptor> {
-        let room = self.room();
-        if bytes.len() > self.limit || bytes.len().div_ceil(room) > self.available() {
+        if bytes.len() > self.limit {
             return None;
         }
-        let mut last: Option<Descriptor> = None;
-        let mut head = None;
-        for part in bytes.chunks(room) {
-            let addr = self.alloc()?;
-            self.frame_mut(addr, part.len()).copy_from_slice(part);
-            if let Some(last) = last {
-                self.link(last, addr);
-            }
-            last = Some(Descriptor { addr, len: part.len() as u32 });
-            head.get_or_insert(addr);
+        let mut parts = bytes.chunks(self.room());
+        let head = self.store_part(parts.next()?)?;
+        let mut last = head;
+        for part in parts {
+            let Some(next) = self.store_part(part) else {
+                self.free(head.addr);
+                return None;
+            };
+            self.link(last, next.addr);
+            last = next;
         }
-        head.map(|addr| Descriptor { addr, len: bytes.len() as u32 })
+        Some(Descriptor { addr: head.addr, len: bytes.len() as u32 })
+    }
+
+    /// Copies bytes into a free chunk, in which they fit.
+    pub(super) fn store_part(&mut self, part: &[u8]) -> Option<Descriptor> {
+        let addr = self.alloc()?;
+        self.frame_mut(addr, part.len()).copy_from_slice(part);
+        Some(Descriptor { addr, len: part.len() as u32 })
     }
 }
