@@ -24,6 +24,7 @@ pub mod epoch;
 mod features;
 pub mod fib;
 pub mod frame;
+pub mod hand_over;
 pub mod host;
 pub mod id;
 pub mod ip;
