@@ -37,7 +37,25 @@ impl Program {
     /// # Errors
     /// The frame has no complete Ethernet header, or the system refused.
     pub fn probe(&self, frame: &[u8]) -> io::Result<(Action, Vec<u8>)> {
-        let (code, frame) = sys::run(self.0.as_fd(), frame)?;
+        self.run(frame, None)
+    }
+
+    /// Does the same as [`Program::probe`] for a frame that arrives by a device, which this names by
+    /// its ifindex, on one of its queues.
+    ///
+    /// # Errors
+    /// The frame has no complete Ethernet header, there is no such device or queue, or the system
+    /// refused.
+    pub fn probe_on(
+        &self,
+        (ifindex, queue): (u32, u32),
+        frame: &[u8],
+    ) -> io::Result<(Action, Vec<u8>)> {
+        self.run(frame, Some((ifindex, queue)))
+    }
+
+    fn run(&self, frame: &[u8], ingress: Option<(u32, u32)>) -> io::Result<(Action, Vec<u8>)> {
+        let (code, frame) = sys::run(self.0.as_fd(), frame, ingress)?;
         let action = match code {
             2 => Action::Pass,
             4 => Action::Redirect,

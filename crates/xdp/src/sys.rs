@@ -294,19 +294,28 @@ fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> 
 
 /// Runs an XDP program once on a frame that goes nowhere; returns its verdict and the resulting
 /// frame.
-pub(super) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+pub(super) fn run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    ingress: Option<(u32, u32)>,
+) -> io::Result<(u32, Vec<u8>)> {
+    let in_len = frame.len() as u32;
+    // Without a context, the frame arrives on the first queue of the loopback device.
+    let context = ingress.map(|(ifindex, queue)| Context::new(in_len, ifindex, queue));
     // Room for a larger header.
     let mut output = vec![0; frame.len() + 64];
     let mut arguments = Run {
         program: number(program),
-        in_len: frame.len() as u32,
+        in_len,
         out_len: output.len() as u32,
         input: address(frame.as_ptr()),
         output: address(output.as_mut_ptr()),
+        context_in_len: context.as_ref().map_or(0, |_| size_of::<Context>() as u32),
+        context_in: context.as_ref().map_or(0, |context| address(context)),
         repeat: 1,
         ..Run::default()
     };
-    // SAFETY: the frame is read and the output written, both of the lengths given.
+    // SAFETY: frame and context are read and the output written, of the lengths given.
     unsafe { bpf(Command::ProgTestRun, &mut arguments) }?;
     output.truncate(arguments.out_len as usize);
     Ok((arguments.result, output))
@@ -327,10 +336,16 @@ struct Context {
     egress_ifindex: u32,
 }
 
+impl Context {
+    fn new(frame_len: u32, ingress_ifindex: u32, rx_queue_index: u32) -> Self {
+        Self { data_end: frame_len, ingress_ifindex, rx_queue_index, ..Self::default() }
+    }
+}
+
 /// Runs an XDP program once on a frame as if a device had received it, and carries out its verdict.
 pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], ingress: u32) -> io::Result<()> {
     let in_len = frame.len() as u32;
-    let context = Context { data_end: in_len, ingress_ifindex: ingress, ..Context::default() };
+    let context = Context::new(in_len, ingress, 0);
     let mut arguments = Run {
         program: number(program),
         in_len,
