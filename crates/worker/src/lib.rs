@@ -38,6 +38,8 @@ use tollway_linux::sys;
 use tollway_xdp::{CountMap, State};
 use valve::Valves;
 
+/// The number of the only worker, which serves all queues.
+const WORKER: usize = 0;
 /// How often the loop serves the host and checks the ports.
 const TICK_NS: u64 = 100_000_000;
 /// The longest time between two heartbeats for the XDP programs; these give up after 20 ms.
@@ -244,7 +246,7 @@ impl Pulse {
             on_pause(&self.state);
         }
         self.last_ns = now_ns;
-        self.state.beat_at(now_ns);
+        self.state.beat_at(WORKER, now_ns);
     }
 }
 

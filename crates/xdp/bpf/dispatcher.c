@@ -2,7 +2,7 @@
 /*
  * The XDP program of a port. It dispatches each frame to the XDP path, to a socket of user space,
  * or to the kernel. A frame that only the kernel can handle correctly goes to the kernel. So does
- * every frame while no worker answers in user space.
+ * every frame of a queue while no worker answers for it in user space.
  */
 #include "checksum.h"
 #include "xdp_path.h"
@@ -26,20 +26,43 @@ static __always_inline int not_served(struct packet *packet, enum pass_reason re
 }
 
 /*
- * Says whether a worker runs and takes packets; counts the packet if not. The coarse clock
- * advances once per tick, so one read per tick is as good as one per packet, and reading the tick
- * costs only a load.
+ * Returns the number of the worker that serves the frame's queue. With one worker, this costs no
+ * division and no read of the queue.
+ */
+static __always_inline __u32 worker_of(const struct packet *packet)
+{
+	__u32 workers = packet->state->workers;
+
+	if (workers <= 1)
+		return 0;
+	/* The last operation changes nothing, but shows the verifier the bound. */
+	return packet->ctx->rx_queue_index % workers % MOST_WORKERS;
+}
+
+/*
+ * Says whether the worker of the frame's queue runs and takes packets; counts the packet if not.
+ *
+ * Its heartbeat alone decides, for the XDP path as well as for the socket. The flows of a queue are
+ * those that its worker entered. So a worker that hangs loses its queues to the kernel altogether,
+ * and the other queues go on. A change of the tables needs no worker to stop flows: whoever makes
+ * it raises the generation, or sets the bypass, and both hold for all queues.
+ *
+ * The coarse clock advances once per tick, so one read per tick and worker is as good as one per
+ * packet, and reading the tick costs only a load. A processor takes the frames of one queue in
+ * bursts, so the last worker is enough to remember.
  */
 static __always_inline int is_served(struct packet *packet)
 {
-	__u64 tick = bpf_jiffies64();
+	__u32 worker = worker_of(packet);
+	__u64 tick = bpf_jiffies64() << WORKER_BITS | worker;
 	__s64 age;
 
+	packet->heartbeat = &packet->state->heartbeats[worker];
 	if (packet->state->bypass)
 		return not_served(packet, PASS_BYPASS);
 	if (packet->counts->alive_tick == tick)
 		return 1;
-	age = bpf_ktime_get_coarse_ns() - packet->state->heartbeat_ns;
+	age = bpf_ktime_get_coarse_ns() - packet->heartbeat->ns;
 	/*
 	 * Signed: a heartbeat from another processor may be newer than the clock that was read
 	 * here.

@@ -13,12 +13,15 @@
 
 #define HEADER_ROOM 24
 
-/* With a heartbeat older than this, the worker counts as absent. */
+/* With a heartbeat older than this, its worker counts as absent. */
 #define STALE_NS 20000000LL
 
 /* As in src/port.rs and src/flows.rs. */
 #define MOST_PORTS 64
 #define MOST_QUEUES 128
+/* As in src/page.rs; a power of two. */
+#define MOST_WORKERS 64
+#define WORKER_BITS 6
 #define LINKS_PER_PORT (2 * 4096)
 #define MOST_TALLIES 4096
 
@@ -57,8 +60,18 @@ enum pass_reason {
 	PASS_REASONS,
 };
 
+/* The last heartbeat of a worker. It has a cache line to itself, because only its worker writes it. */
+struct heartbeat {
+	__u64 ns;
+	__u64 unused[7];
+};
+
 struct state {
-	__u64 heartbeat_ns;
+	/*
+	 * First, and a page long, so that another version finds the heartbeats of a program that it
+	 * is to replace (src/page.rs).
+	 */
+	struct heartbeat heartbeats[MOST_WORKERS];
 	__u32 bypass;
 	__u32 generation;
 	__u32 ruled; /* flags: RULED, FAIL_CLOSED */
@@ -69,6 +82,8 @@ struct state {
 	 */
 	__u64 crowded4;
 	__u64 crowded6;
+	__u32 workers; /* queue `q` of each port is served by worker `q % workers`; 0 means 1 */
+	__u32 unused;
 };
 
 /* In `ruled`: a firewall that the kernel does not know filters every forwarded packet. */
@@ -88,7 +103,7 @@ struct port_counts {
 	__u64 closed_packets; /* dropped because the rules could not be evaluated */
 	__u64 closed_bytes;
 	__u64 pass[PASS_REASONS];
-	__u64 alive_tick; /* the tick in which the heartbeat was last found fresh */
+	__u64 alive_tick; /* the tick in which a heartbeat was last found fresh, and its worker */
 };
 
 /* Keys are compared in words of 8 bytes. */

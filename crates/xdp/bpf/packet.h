@@ -50,6 +50,7 @@ struct {
 struct packet {
 	struct xdp_md *ctx;
 	const struct state *state;
+	const struct heartbeat *heartbeat; /* of the worker that serves the queue */
 	struct port_counts *counts;
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */

@@ -161,7 +161,7 @@ static __always_inline int rewrite(struct packet *packet, const struct flow_copy
  */
 static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
 {
-	__u64 tick = packet->state->heartbeat_ns >> FLOW_TICK_SHIFT;
+	__u64 tick = packet->heartbeat->ns >> FLOW_TICK_SHIFT;
 
 	flow->used = ((flow->used + 1) & FLOW_PACKETS) | tick << 48;
 	flow->bytes += len;

@@ -6,7 +6,7 @@
 pub enum PassReason {
     /// The bypass is set: user space makes the kernel forward everything.
     Bypass,
-    /// The heartbeat is too old: no worker is running.
+    /// The heartbeat of its queue's worker is too old: that worker does not run.
     Stale,
     /// Its destination Ethernet address is a multicast or broadcast address.
     GroupMac,
@@ -118,7 +118,8 @@ pub struct PortCounts {
     pub closed_bytes: u64,
     /// Packets passed to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
-    /// The tick in which the XDP program last found the heartbeat fresh; only the program uses it.
+    /// The tick in which the XDP program last found a heartbeat fresh, and its worker; only the program
+    /// uses it.
     pub(super) alive_tick: u64,
 }
 

@@ -6,7 +6,8 @@
 //! The program (`bpf/dispatcher.c`) passes these to the kernel, and counts them by
 //! [`PassReason`](counts::PassReason):
 //!
-//! - everything, while no heartbeat arrives in [`State`] or its bypass is set
+//! - everything, while the bypass of [`State`] is set
+//! - the frames of a queue whose worker writes no heartbeat in [`State`]
 //! - a family that takes the kernel path on its link
 //! - frames for other stations, groups and broadcast
 //! - everything except IPv4 and IPv6
@@ -64,6 +65,7 @@ pub use links::netfilter_hooks;
 pub use load::PORT;
 pub use maps::{CountMap, Ruled, State};
 pub use options::{Mode, Options, prepare};
+pub use page::MOST_WORKERS;
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tollway_dataplane::id::PortId;
 
 use super::counts::PortCounts;
+use super::page::MOST_WORKERS;
 use super::regions::Regions;
 use super::sys::{self, Page};
 
@@ -31,7 +32,7 @@ pub enum Ruled {
     FailClosed = 3,
 }
 
-/// Bits of the bypass: the worker takes no turns; the configuration changes.
+/// Bits of the bypass: no worker takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
 /// More bits: the worker is late with a job; it was paused, and kernel events may be unprocessed.
@@ -43,12 +44,22 @@ impl State {
         Ok(Self(Arc::new(Page::map(state.as_fd())?), Regions::map(regions)?))
     }
 
-    /// Writes the worker's heartbeat. Call it in each turn, and at least every 8 ms.
+    /// Sets the number of workers, from 1 to [`MOST_WORKERS`]; a number out of this range becomes the
+    /// nearest in it. Worker `q % workers` serves queue `q` of each port, and the XDP program looks at
+    /// its heartbeat for the frames of that queue. At first there is one worker.
+    ///
+    /// The queues of a worker that has not yet written a heartbeat are the kernel's. So while the
+    /// queues change workers, set the bypass.
+    pub fn set_workers(&self, workers: usize) {
+        self.0.set_workers(workers.clamp(1, MOST_WORKERS) as u32);
+    }
+
+    /// Writes a worker's heartbeat. Call it in each turn, and at least every 8 ms.
     ///
     /// It costs one read of the coarse clock, which is no system call, and one store.
     #[inline]
-    pub fn beat(&self) {
-        self.beat_at(Self::now_ns());
+    pub fn beat(&self, worker: usize) {
+        self.beat_at(worker, Self::now_ns());
     }
 
     /// The time in nanoseconds, by the clock of heartbeats.
@@ -58,11 +69,11 @@ impl State {
         sys::coarse_ns()
     }
 
-    /// Writes a heartbeat with a time that the worker has just read. If the process is stopped in
-    /// between, the heartbeat is as old as the stop.
+    /// Writes a worker's heartbeat with a time that it has just read. If the process is stopped in
+    /// between, the heartbeat is as old as the stop. A worker from [`MOST_WORKERS`] on has none.
     #[inline]
-    pub fn beat_at(&self, now_ns: u64) {
-        self.0.set_heartbeat_ns(now_ns);
+    pub fn beat_at(&self, worker: usize, now_ns: u64) {
+        self.0.set_heartbeat_ns(worker, now_ns);
     }
 
     /// Sets or clears the bypass for the time before the first turn and after the last: while it is

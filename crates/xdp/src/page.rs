@@ -1,4 +1,4 @@
-//! The memory that a worker and the XDP program share: heartbeat, bypass and generation.
+//! The memory that the workers and the XDP program share: heartbeats, bypass and generation.
 
 #![allow(unsafe_code)]
 
@@ -31,23 +31,67 @@ fn own_coarse_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The most workers that share the queues of the ports.
+pub const MOST_WORKERS: usize = 64;
+
 /// The only element of the map `state`, shared with the XDP program.
 pub(super) struct Page(Shared<XdpState>);
+
+/// The heartbeats in the map `state` of this version or another one, read by a process that is to
+/// replace the program.
+///
+/// They are a page at the start of the map. Versions with one worker have its heartbeat there, and
+/// then other words in the same cache line and zeros up to the end of the page.
+pub(super) struct Heartbeats(Shared<Heartbeat>);
+
+/// `struct heartbeat` of bpf/maps.h: a cache line.
+#[repr(C)]
+struct Heartbeat {
+    ns: AtomicU64,
+    unused: [AtomicU64; 7],
+}
+
+// SAFETY: all fields are atomics.
+unsafe impl Atomics for Heartbeat {}
 
 /// `struct state` of bpf/maps.h.
 #[repr(C)]
 struct XdpState {
-    heartbeat_ns: AtomicU64,
+    heartbeats: [Heartbeat; MOST_WORKERS],
     bypass: AtomicU32,
     generation: AtomicU32,
     ruled: AtomicU32,
     region_changes: AtomicU32,
     crowded4: AtomicU64,
     crowded6: AtomicU64,
+    workers: AtomicU32,
+    unused: AtomicU32,
 }
+
+/// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
+const _: () = assert!(std::mem::offset_of!(XdpState, bypass) == 4096);
 
 // SAFETY: all fields are atomics.
 unsafe impl Atomics for XdpState {}
+
+impl Heartbeats {
+    /// Maps the memory of the map.
+    pub(super) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        Shared::map(map, MOST_WORKERS).map(Self)
+    }
+
+    /// Whether the last heartbeat of any worker is at most `limit_ns` old.
+    pub(super) fn are_alive(&self, limit_ns: u64) -> bool {
+        let last_ns = self.last_ns();
+        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
+    }
+
+    /// The last heartbeat of any worker; 0 if there was none.
+    pub(super) fn last_ns(&self) -> u64 {
+        let all = self.0.iter().map(|heartbeat| heartbeat.ns.load(Ordering::Relaxed));
+        all.max().unwrap_or(0)
+    }
+}
 
 impl Page {
     /// Maps the memory of the map.
@@ -59,13 +103,18 @@ impl Page {
         &self.0[0]
     }
 
-    pub(super) fn set_heartbeat_ns(&self, now_ns: u64) {
-        let heartbeat_ns = &self.state().heartbeat_ns;
+    /// Sets the heartbeat of a worker, if its number is below [`MOST_WORKERS`].
+    pub(super) fn set_heartbeat_ns(&self, worker: usize, now_ns: u64) {
+        let Some(Heartbeat { ns, .. }) = self.state().heartbeats.get(worker) else { return };
         // The coarse clock advances by ticks. Skip the store if nothing changed, for the XDP
         // program reads this cache line for each packet. A heartbeat orders no other data.
-        if heartbeat_ns.load(Ordering::Relaxed) != now_ns {
-            heartbeat_ns.store(now_ns, Ordering::Relaxed);
+        if ns.load(Ordering::Relaxed) != now_ns {
+            ns.store(now_ns, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn set_workers(&self, workers: u32) {
+        self.state().workers.store(workers, Ordering::Release);
     }
 
     /// Sets or clears bits of the bypass, which is active while any is set.
@@ -102,16 +151,6 @@ impl Page {
     /// Whether any of these bits of the bypass is set.
     pub(super) fn bypass(&self, bits: u32) -> bool {
         self.state().bypass.load(Ordering::Acquire) & bits != 0
-    }
-
-    /// Whether the last heartbeat is at most `limit_ns` old.
-    pub(super) fn is_alive(&self, limit_ns: u64) -> bool {
-        let last_ns = self.last_heartbeat_ns();
-        last_ns != 0 && coarse_ns().saturating_sub(last_ns) <= limit_ns
-    }
-
-    pub(super) fn last_heartbeat_ns(&self) -> u64 {
-        self.state().heartbeat_ns.load(Ordering::Relaxed)
     }
 
     pub(super) fn generation(&self) -> u32 {

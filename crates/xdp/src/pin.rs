@@ -1,8 +1,8 @@
 //! What outlives the process: pins in the BPF file system.
 //!
 //! Each device has a directory with two pins: the link, which keeps the program on the device, and
-//! the map with the heartbeat that the program reads. A process that dies leaves both. The program
-//! then finds the heartbeat stale, so the kernel forwards, and the next process takes the link
+//! the map with the heartbeats that the program reads. A process that dies leaves both. The program
+//! then finds the heartbeats stale, so the kernel forwards, and the next process takes the link
 //! over. A living process has the directory's lock, even while it is stopped.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -17,14 +17,14 @@ use super::Mode;
 use super::error::XdpError;
 use super::home::{self, Home};
 use super::maps::BYPASS_IDLE;
-use super::page::Page;
+use super::page::{Heartbeats, Page};
 use super::sys;
 
 /// The longest time between a living process's heartbeats, with a margin.
 const PULSE: Duration = Duration::from_millis(100);
 /// The longest time for which a sweep has the lock of a directory, with a margin.
 const SWEPT: Duration = Duration::from_millis(20);
-/// With a heartbeat this old, the process is dead without a second check.
+/// With the last heartbeat this old, the process is dead without a second check.
 const DEAD_NS: u64 = 1_000_000_000;
 
 fn make(directory: &Path) -> io::Result<()> {
@@ -200,34 +200,38 @@ impl Pins {
         link(Mode::Native).or_else(|| link(Mode::Generic))
     }
 
-    /// The map with the heartbeat.
+    /// The map with the heartbeats.
     fn state(&self) -> Option<OwnedFd> {
         sys::pinned(&self.state_path()).ok()
     }
 
-    /// Whether the pinned heartbeat is this process's own.
+    /// Whether the pinned heartbeats are this process's own.
     pub(super) fn are_of(&self, state: BorrowedFd<'_>) -> bool {
         let Some(pinned) = self.state() else { return false };
         sys::map_id(pinned.as_fd()).ok() == sys::map_id(state).ok()
     }
 
-    /// Whether a process updates the heartbeat; waits as long as a living process may take.
+    /// Whether any worker of a process updates its heartbeat; waits as long as a living process may
+    /// take. A process with a worker that hangs still serves the queues of the others.
     pub(super) fn are_alive(&self) -> bool {
-        let page = self.state().and_then(|state| Page::map(state.as_fd()).ok());
-        // A process that lets the kernel forward while the configuration changes is alive all the
-        // same.
-        let is_busy = |page: &Page| page.is_alive(DEAD_NS) && !page.bypass(BYPASS_IDLE);
-        let Some(page) = page.filter(is_busy) else {
+        let Some(state) = self.state() else { return false };
+        let heartbeats = Heartbeats::map(state.as_fd());
+        let Some(heartbeats) = heartbeats.ok().filter(|all| all.are_alive(DEAD_NS)) else {
             return false;
         };
-        let before_ns = page.last_heartbeat_ns();
+        // A process that lets the kernel forward while the configuration changes is alive all the
+        // same. The map of another version may be shorter; then the heartbeats alone decide.
+        if Page::map(state.as_fd()).is_ok_and(|page| page.bypass(BYPASS_IDLE)) {
+            return false;
+        }
+        let before_ns = heartbeats.last_ns();
         (0..10).any(|_| {
             std::thread::sleep(PULSE / 10);
-            page.last_heartbeat_ns() != before_ns
+            heartbeats.last_ns() != before_ns
         })
     }
 
-    /// Pins a link, and the map with the heartbeat that its program reads.
+    /// Pins a link, and the map with the heartbeats that its program reads.
     pub(super) fn keep(
         &self,
         link: Option<(Mode, BorrowedFd<'_>)>,

@@ -384,7 +384,7 @@ impl XdpPrograms {
         Ok(Program(program))
     }
 
-    /// The heartbeat, the bypass and the generation; for the worker's thread too.
+    /// The heartbeats, the bypass and the generation; for the workers' threads too.
     #[must_use]
     pub fn state(&self) -> State {
         self.state.clone()

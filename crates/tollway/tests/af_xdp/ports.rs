@@ -63,7 +63,7 @@ impl Peer {
         let mut missing = count;
         for _ in 0..10 {
             let before = seen();
-            state.beat();
+            state.beat(0);
             self.send(missing);
             let (mut to_user, mut stale) = (0, 0);
             until("frames to be redirected", || {

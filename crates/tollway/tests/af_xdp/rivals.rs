@@ -60,7 +60,7 @@ pub fn taken() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
-                state.beat();
+                state.beat(0);
                 std::thread::sleep(Duration::from_millis(2));
             }
         });

@@ -273,7 +273,7 @@ pub fn no_heartbeat() {
     let mut rounds = 0;
     for _ in 0..50 {
         let start = Instant::now();
-        state.beat();
+        state.beat(0);
         std::thread::sleep(Duration::from_millis(8));
         let (_, _, reason) = bench.run_as_it_is(&frame);
         if start.elapsed() < Duration::from_millis(14) {
@@ -285,7 +285,7 @@ pub fn no_heartbeat() {
 }
 
 /// Makes an AF_XDP socket that has only a receive ring.
-fn xdp_socket() -> OwnedFd {
+pub fn xdp_socket() -> OwnedFd {
     // SAFETY: the call takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());

@@ -188,7 +188,7 @@ impl Bench {
     /// count rose.
     pub fn run(&mut self, frame: &[u8]) -> (Action, Vec<u8>, Option<PassReason>) {
         let beat_and_run = |_| {
-            self.programs.state().beat();
+            self.programs.state().beat(0);
             self.run_as_it_is(frame)
         };
         // On a busy machine the heartbeat may become stale in between, but not each time.
@@ -199,6 +199,22 @@ impl Bench {
     /// Does the same as [`Bench::run`], but writes no heartbeat.
     pub fn run_as_it_is(&mut self, frame: &[u8]) -> (Action, Vec<u8>, Option<PassReason>) {
         let (action, output) = self.program.probe(frame).unwrap();
+        (action, output, self.reason())
+    }
+
+    /// Does the same as [`Bench::run_as_it_is`], but the frame arrives by a device, which this names by
+    /// its ifindex, on one of its queues.
+    pub fn run_on(
+        &mut self,
+        ingress: (u32, u32),
+        frame: &[u8],
+    ) -> (Action, Vec<u8>, Option<PassReason>) {
+        let (action, output) = self.program.probe_on(ingress, frame).unwrap();
+        (action, output, self.reason())
+    }
+
+    /// Returns the reason whose count the last frame raised.
+    fn reason(&mut self) -> Option<PassReason> {
         let counts = self.programs.counts().port(PortId(0)).unwrap();
         let before = std::mem::replace(&mut self.counts, counts);
         let rose = |index: &usize| counts.pass[*index] != before.pass[*index];
@@ -210,7 +226,7 @@ impl Bench {
             u64::from(reason.is_some()),
             "counted once"
         );
-        (action, output, reason)
+        reason
     }
 
     /// Asserts that a frame passes to the kernel unchanged. Returns the reason.

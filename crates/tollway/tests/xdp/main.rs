@@ -17,19 +17,23 @@ mod partial_checksums;
 mod regions;
 #[path = "../oracle/socket.rs"]
 mod socket;
+mod workers;
 mod xdp_path;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 31] = [
+const TESTS: [Test; 35] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
     ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),
     ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),
     ("packets_without_a_flow_pass_at_a_crowded_port", dispatcher::crowded),
+    ("a_worker_that_hangs_loses_its_queues_only", workers::queues),
+    ("one_worker_serves_all_queues", workers::one),
+    ("the_queues_of_a_worker_that_hangs_fail_closed", workers::closed),
     ("packets_with_unfinished_checksums_pass", partial_checksums::checksums),
     ("a_socket_gets_the_packets_of_its_queue", dispatcher::sockets),
     ("links_addresses_and_ports_can_change", dispatcher::changes),
@@ -50,6 +54,7 @@ const TESTS: [Test; 31] = [
     ("the_kernel_forwards_without_a_heartbeat", devices::fail_open),
     ("generic_mode_is_a_step_down", devices::generic),
     ("a_successor_takes_over_and_the_predecessor_lets_go", devices::owners::takeover),
+    ("a_process_lives_while_one_of_its_workers_does", devices::owners::one_of_two_workers),
     ("a_device_with_another_program_is_refused", devices::owners::refusal),
     ("pins_of_dead_routers_are_taken_over_or_removed", devices::owners::the_dead),
     ("the_kernel_answers_punted_packets", devices::punts::answered),

@@ -372,7 +372,7 @@ pub fn torn() {
         move || {
             let mut writes = 0_u64;
             while !stop.load(ordering) {
-                state.beat();
+                state.beat(0);
                 values.iter().for_each(|value| enter(&flows, 7, &packet, value));
                 writes += 2;
             }

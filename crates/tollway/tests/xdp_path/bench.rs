@@ -103,7 +103,7 @@ impl Bench {
         let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
         for _ in 0..10 {
             let stale = counts().passed(PassReason::Stale);
-            self.programs.state().beat();
+            self.programs.state().beat(0);
             let done = self.loaded[usize::from(port)].probe(frame).unwrap();
             if counts().passed(PassReason::Stale) == stale {
                 return done;

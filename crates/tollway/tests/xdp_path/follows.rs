@@ -108,7 +108,7 @@ pub fn soon() {
             }
             let state = programs.state();
             let on_xdp_path = || {
-                state.beat();
+                state.beat(0);
                 let (action, _) = loaded[0].probe(&frame).unwrap();
                 action == tollway_xdp::Action::Redirect
             };

@@ -158,7 +158,7 @@ impl Dispatcher {
     pub fn start(&self, devices: &Devices) -> Option<State> {
         let programs = self.programs().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
         let state = lock(programs).state();
-        state.beat();
+        state.beat(crate::WORKER);
         state.set_bypass(false);
         Some(state)
     }

@@ -86,11 +86,16 @@ struct Worker {
 
 impl Worker {
     fn start(state: State) -> Self {
+        Self::of(0, state)
+    }
+
+    /// Writes the heartbeat of this worker.
+    fn of(worker: usize, state: State) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
             while !seen.load(Ordering::Relaxed) {
-                state.beat();
+                state.beat(worker);
                 std::thread::sleep(Duration::from_millis(2));
             }
         });

@@ -55,6 +55,21 @@ pub fn takeover() {
     assert!(!carries_xdp("ra") && !carries_xdp("rb"));
 }
 
+/// A process whose first worker hangs still serves the queues of the second.
+pub fn one_of_two_workers() {
+    let _hosts = two_hosts();
+    let (first, worker) = start(&[Mode::Native], false);
+    first.state().set_workers(2);
+    drop(worker);
+    let mut rival = load(false);
+    let second = Worker::of(1, first.state());
+    let error = rival.attach(A, &Mode::ALL, true).unwrap_err();
+    assert!(matches!(error, XdpError::Served { .. }), "{error}");
+    drop(second);
+    let error = rival.attach(A, &Mode::ALL, true).unwrap_err();
+    assert!(matches!(error, XdpError::Silent { .. }), "{error}");
+}
+
 pub fn refusal() {
     let _hosts = two_hosts();
     let mut other = Ebpf::load(tollway_xdp::PORT).unwrap();
