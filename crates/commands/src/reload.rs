@@ -253,7 +253,7 @@ impl ReloadThread {
             return Ok(None);
         }
         let filter =
-            self.installer.mailbox().call(PATIENCE, |router, _| router.tables.filter.clone());
+            self.installer.mailbox().call(PATIENCE, |worker, _| worker.state().filter.clone());
         let is_changed =
             |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
         let gone = ReloadError::Installer(InstallError::Gone);

@@ -8,11 +8,12 @@ use crate::frame::Umem;
 use crate::path::forward;
 use crate::stages::filter::State;
 use crate::stages::transmit::Egress;
-use crate::tables::Tables;
+use crate::tables::ForwardingState;
 use crate::tolls::Tolls;
 
 /// One build of [`crate::path`]; the timed variant handles the sampled bursts.
-type Forward = unsafe fn(&mut Burst, &mut Umem, &Tables, &mut Tolls, &mut Egress, &mut State);
+type Forward =
+    unsafe fn(&mut Burst, &mut Umem, &ForwardingState, &mut Tolls, &mut Egress, &mut State);
 
 /// The path for one instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ impl Path {
         &self,
         burst: &mut Burst,
         umem: &mut Umem,
-        tables: &Tables,
+        tables: &ForwardingState,
         tolls: &mut Tolls,
         egress: &mut Egress,
         state: &mut State,
@@ -88,7 +89,7 @@ impl Path {
 fn baseline<F: Features, const TIMED: bool>(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    tables: &ForwardingState,
     tolls: &mut Tolls,
     egress: &mut Egress,
     state: &mut State,
@@ -101,7 +102,7 @@ fn baseline<F: Features, const TIMED: bool>(
 fn v3<F: Features, const TIMED: bool>(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    tables: &ForwardingState,
     tolls: &mut Tolls,
     egress: &mut Egress,
     state: &mut State,
@@ -115,7 +116,7 @@ fn v3<F: Features, const TIMED: bool>(
 fn v4<F: Features, const TIMED: bool>(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    tables: &ForwardingState,
     tolls: &mut Tolls,
     egress: &mut Egress,
     state: &mut State,

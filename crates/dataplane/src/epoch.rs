@@ -11,6 +11,7 @@
 #[cfg(all(test, loom))]
 mod models;
 mod retired;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::changes::Changes;
 use crate::memory::Apart;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 pub(crate) use retired::Retired;
+pub use spare::Spare;
 
 /// The epoch of a parked reader: it holds no reference, whatever the epoch is.
 const PARKED: u64 = u64::MAX;
@@ -84,14 +86,22 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reports that the reader holds no reference that it found in a table before.
+    /// Reports that the reader holds no reference that it found in a table before. Returns the number of the
+    /// epoch.
     #[inline(always)]
-    pub fn pass(&self) {
+    pub fn pass(&self) -> u64 {
         // No fence: a thread that sees the slot's new value also sees that all earlier loads are done
         // (Release). Later loads may run before the store, but not before the load of `now` (Acquire).
         // So they no longer find what was taken out up to then.
         let now = self.epochs.now.load(Acquire);
         self.slot.0.store(now, Release);
+        now
+    }
+
+    /// The epochs that the reader passes in.
+    #[must_use]
+    pub const fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
     }
 
     /// Reports that the reader holds no reference and reads no table until it wakes.

@@ -1,6 +1,6 @@
 //! Numbers that must not be mixed up: ports, links, VRFs, VLAN ids, next hops.
 
-/// A port's position in [`crate::tables::Tables::ports`].
+/// A port's position in [`crate::tables::ForwardingState::ports`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 

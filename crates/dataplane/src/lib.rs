@@ -3,12 +3,12 @@
 //! Read [`path`] first: it calls every stage in order, on one screen. Each stage is one folder under
 //! [`stages`]. Each stage reads its part of [`tables::Tables`] and gives each packet that exits the path
 //! a [`verdict::Verdict`]. [`host::Host`] acts for the router itself (ARP, ND, ICMP).
-//! [`router::Router`] combines all of these for one worker.
+//! [`router::Router`] has the tables and the host; each [`worker::Worker`] forwards by them.
 //!
 //! A module imports only from modules below it. From the bottom: numbers and header views ([`id`],
 //! [`wire`], [`ip`]); memory that changes while it is read ([`memory`], [`epoch`]); bursts ([`frame`],
-//! [`burst`]); what all stages share ([`fib`], [`next_hops`], [`links`]); [`stages`]; [`tables`], which
-//! owns what they read; [`path`] and [`host`]; [`router`].
+//! [`burst`], [`hand_over`]); what all stages share ([`fib`], [`next_hops`], [`links`]); [`stages`]; [`tables`], which
+//! owns what they read; [`path`] and [`host`]; [`router`]; [`worker`].
 
 // The test kit refers to the crate by its external name, because the integration tests share it.
 #[cfg(test)]
@@ -44,4 +44,5 @@ mod testkit;
 pub mod tolls;
 pub mod verdict;
 pub mod wire;
+pub mod worker;
 pub mod xdp_path;

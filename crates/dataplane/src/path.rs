@@ -9,7 +9,7 @@ use crate::stages::{
     Stage, admit, classify, ecmp, filter, icmp_redirect, rewrite, route, rule, source_check,
     transmit, validate,
 };
-use crate::tables::Tables;
+use crate::tables::ForwardingState;
 use crate::tolls::{StageTimer, Tolls};
 
 /// Takes a burst from its port to the queues in `egress`.
@@ -19,7 +19,7 @@ use crate::tolls::{StageTimer, Tolls};
 pub(crate) fn forward<F: Features, const TIMED: bool>(
     burst: &mut Burst,
     umem: &mut Umem,
-    tables: &Tables,
+    tables: &ForwardingState,
     tolls: &mut Tolls,
     egress: &mut Egress,
     state: &mut filter::State,

@@ -8,55 +8,57 @@ mod neighs;
 mod objects;
 mod optional;
 mod standing;
+mod state;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::changes::Version;
-use crate::epoch::Epochs;
 use crate::fib::Capacity;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::links::{LinkRecord, VrfRecord};
-use crate::next_hops::{Action, HEADER_ROOM, NextHop};
+use crate::next_hops::{Action, NextHop};
 use crate::prefix::RoutePrefix;
 use crate::stages::classify::{PortRecord, VlanEntry, VlanTable};
 use crate::stages::ecmp::{MOST_MEMBERS, Member};
-use crate::stages::filter::Filter;
-use crate::stages::icmp_redirect::Redirects;
-use crate::stages::rule::RouteTables;
-use crate::stages::source_check::Sources;
 use crate::verdict::{DropReason, PuntReason};
-use crate::wire::eth::{MacWord, ethertype};
+use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
 pub use error::TablesError;
 use neighs::Neighs;
 pub use objects::ObjectTarget;
 use standing::standing_routes;
+pub use state::ForwardingState;
 
 /// The maximum number of stacked VLAN tags on a link (QinQ).
 pub const MAX_STACKED_TAGS: usize = 2;
 
-/// All tables that the stages read.
+/// The forwarding state with what its writer needs to change it.
+///
+/// It dereferences to its [`ForwardingState`]. A change of a part that is not changed in place makes a copy of
+/// the state if workers may have it.
 #[derive(Debug)]
 pub struct Tables {
-    /// Says when memory of the FIBs may be reused.
-    pub epochs: Arc<Epochs>,
-    /// Ports by [`PortId`].
-    pub ports: Vec<PortRecord>,
-    /// What decides a packet's route: links, VRFs, FIBs, policies, groups and next hops.
-    pub routes: RouteTables,
-    /// Firewall rules, if any.
-    pub filter: Option<Arc<Filter>>,
-    /// The links' checks of source addresses, if any.
-    pub(crate) sources: Option<Box<Sources>>,
-    /// Links on which the kernel sends redirects, if any.
-    pub(crate) redirects: Option<Box<Redirects>>,
+    state: Arc<ForwardingState>,
     neighs: Neighs,
     inert: HashMap<InertKey, NextHopId>,
     /// The targets of next-hop objects, which change in place.
     objects: HashMap<NextHopId, ObjectTarget>,
     host_routes: HostRoutes,
+}
+
+impl Deref for Tables {
+    type Target = ForwardingState;
+
+    fn deref(&self) -> &ForwardingState {
+        &self.state
+    }
+}
+
+impl DerefMut for Tables {
+    fn deref_mut(&mut self) -> &mut ForwardingState {
+        Arc::make_mut(&mut self.state)
+    }
 }
 
 /// Next hops that all their routes share.
@@ -84,46 +86,20 @@ impl Tables {
     /// Creates empty tables with FIBs of the given capacity, IPv4 and IPv6.
     #[must_use]
     pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
-        let epochs = Epochs::new();
+        let state = Arc::new(ForwardingState::new(capacity4, capacity6));
         Self {
-            routes: RouteTables::new(&epochs, capacity4, capacity6),
-            ports: Vec::new(),
-            filter: None,
-            sources: None,
-            redirects: None,
-            neighs: Neighs::default(),
+            neighs: Neighs::new(&state.epochs),
+            state,
             inert: HashMap::new(),
             objects: HashMap::new(),
             host_routes: HostRoutes::default(),
-            epochs,
         }
     }
 
-    /// The current version of the tables: it differs if anything has changed that can affect a
-    /// forwarded packet.
-    #[inline(always)]
+    /// The state as it is now, for workers.
     #[must_use]
-    pub fn version(&self) -> Version {
-        self.epochs.changes.version()
-    }
-
-    /// The link with this number; numbers come from the tables themselves.
-    #[inline(always)]
-    #[must_use]
-    pub fn link(&self, id: LinkId) -> &LinkRecord {
-        &self.routes.links[id]
-    }
-
-    /// The VLAN link behind a tag on another link.
-    #[must_use]
-    pub fn vlan(&self, parent: LinkId, protocol: u16, vid: u16) -> Option<LinkId> {
-        self.routes.links.vlan(parent, protocol, vid)
-    }
-
-    /// The next hop with this number; "no route" if there is none.
-    #[must_use]
-    pub fn next_hop(&self, id: NextHopId) -> NextHop {
-        self.routes.next_hops.get(id)
+    pub fn state(&self) -> &Arc<ForwardingState> {
+        &self.state
     }
 
     /// Adds a VRF; each has the routes that RFC 1122 and RFC 4291 demand of all hosts.
@@ -183,8 +159,8 @@ impl Tables {
         }
         let link = self.add_link(port, mac, vrf, mtu, tags)?;
         self.routes.links.insert_vlan(parent, protocol, vid, link);
+        let LinkRecord { mac, root4, root6, .. } = self.routes.links[link];
         if let Some(record) = self.ports.get_mut(usize::from(port.0)).filter(|p| p.link == parent) {
-            let LinkRecord { mac, root4, root6, .. } = self.routes.links[link];
             let own_mac = mac != record.mac;
             record.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, own_mac);
         }
@@ -233,24 +209,6 @@ impl Tables {
     /// See [`TablesError`].
     pub fn remove(&mut self, vrf: VrfId, prefix: RoutePrefix) -> Result<bool, TablesError> {
         self.change_route(vrf, prefix, None)
-    }
-
-    /// The next hop or group that a VRF's FIB has for an address.
-    #[must_use]
-    pub fn lookup(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
-        let Some(record) = self.routes.vrfs.get(usize::from(vrf.0)) else {
-            return NextHopId::NO_ROUTE;
-        };
-        match address {
-            IpAddr::V4(v4) => self.routes.fib4.lookup(record.root4, u128::from(v4.to_bits()) << 96),
-            IpAddr::V6(v6) => self.routes.fib6.lookup(record.root6, v6.to_bits()),
-        }
-    }
-
-    /// The next hop or group for an address, from a VRF's FIB or else from those that it falls back to.
-    #[must_use]
-    pub fn resolve(&self, vrf: VrfId, address: IpAddr) -> NextHopId {
-        self.routes.resolve(vrf, address)
     }
 
     /// The next hop that delivers to the router itself.
@@ -333,31 +291,5 @@ impl Tables {
         let number = id.0 & !NextHopId::GROUP;
         let done = id.is_group() && self.routes.groups.set(number, members);
         if done { Ok(()) } else { Err(TablesError::Unknown) }
-    }
-
-    /// The Ethernet header of an IP packet sent on a link, right-aligned in the array, and the
-    /// header's length in bytes.
-    #[must_use]
-    pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
-        let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };
-        let bytes = self.header_bytes(link, dst, ethertype);
-        let mut header = [0; HEADER_ROOM];
-        header[HEADER_ROOM - bytes.len()..].copy_from_slice(&bytes);
-        (header, bytes.len() as u8)
-    }
-
-    /// The Ethernet header of a frame sent on a link.
-    #[must_use]
-    pub fn header_bytes(&self, link: LinkId, dst: [u8; 6], ethertype: u16) -> Vec<u8> {
-        let record = self.link(link);
-        let mut bytes = Vec::with_capacity(HEADER_ROOM);
-        bytes.extend_from_slice(&dst);
-        bytes.extend_from_slice(&record.mac_bytes);
-        for (protocol, vid) in &record.tags {
-            bytes.extend_from_slice(&protocol.to_be_bytes());
-            bytes.extend_from_slice(&vid.get().to_be_bytes());
-        }
-        bytes.extend_from_slice(&ethertype.to_be_bytes());
-        bytes
     }
 }

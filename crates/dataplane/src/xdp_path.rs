@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::frame::Umem;
 use crate::id::PortId;
 use crate::stages::filter::Count;
-use crate::tables::Tables;
+use crate::tables::ForwardingState;
 
 /// A receiver of the path's decisions.
 pub trait XdpPath: Send {
@@ -20,7 +20,7 @@ pub trait XdpPath: Send {
     /// The lookups behind every later [`XdpPath::forwarded`], up to the next call, run after this call.
     /// If [`Changes::version`] differs from the last call's, every decision reported so far is void,
     /// except for destinations that [`Changes::routes_between`] does not list. If the tables look up
-    /// the route to a packet's source ([`Tables::checks_source_route`]), the source must not be listed
+    /// the route to a packet's source ([`ForwardingState::checks_source_route`]), the source must not be listed
     /// either.
     fn begin(&mut self, changes: &Changes, now_ns: u64);
 
@@ -30,7 +30,7 @@ pub trait XdpPath: Send {
     /// [`Burst::bound`]. The frames have their new Ethernet header, TTL and checksum. Addresses and
     /// ports are as received, and so are [`Burst::link`] and [`Burst::l3`], which give the length of
     /// the header on arrival. [`Burst::next`] has the records.
-    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes);
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes);
 
     /// Receives the event that a port had no packet when its turn came.
     fn idle(&mut self, port: PortId) {
@@ -40,7 +40,7 @@ pub trait XdpPath: Send {
     /// Receives the packets of a burst that exited the path, each with its [`Burst::verdict`]. The
     /// kernel behind their port may forward such packets without the path. They are as they were
     /// received.
-    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         let _ = (burst, umem, tables, lanes);
     }
 

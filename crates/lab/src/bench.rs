@@ -11,12 +11,12 @@ use tollway_dataplane::frame::Descriptor;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::Stage;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{checksum, word32};
+use tollway_dataplane::worker::Worker;
 
 use crate::frames::{FRAME_LEN, Source};
 use crate::{memory, stats};
@@ -33,7 +33,7 @@ const CHUNK: u32 = 4096;
 
 /// A router between two memory ports, and the frames that it forwards repeatedly.
 pub struct Bench {
-    router: Router,
+    worker: Worker,
     ports: Vec<MemoryPort>,
     frames: Vec<Descriptor>,
     source: Source,
@@ -67,8 +67,8 @@ impl Bench {
         burst: usize,
     ) -> Result<Self, String> {
         let umem = memory::umem(IN_FLIGHT as u32, CHUNK).ok_or("no memory for the frames")?;
-        let mut router = Router::with_path(path, tables, umem, Host::new());
-        let umem = &mut router.umem;
+        let mut worker = Worker::alone_with_path(path, tables, umem, Host::new());
+        let umem = &mut worker.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
         let port = || MemoryPort::new(burst);
@@ -76,7 +76,7 @@ impl Bench {
         // caches what the other has just read.
         let position = [0, source.len() / 2];
         Ok(Self {
-            router,
+            worker,
             ports: vec![port(), port()],
             frames,
             source,
@@ -94,7 +94,7 @@ impl Bench {
 
     /// Installs rules; `dropped` says that they drop every packet.
     pub fn filter(&mut self, filter: Arc<Filter>, dropped: bool) {
-        self.router.set_filter(Some(filter), &[]);
+        self.worker.set_filter(Some(filter), &[]);
         self.dropped = dropped;
     }
 
@@ -108,12 +108,12 @@ impl Bench {
     /// The epochs of the router's tables, for rules with changing sets.
     #[must_use]
     pub fn epochs(&self) -> Arc<Epochs> {
-        Arc::clone(&self.router.tables.epochs)
+        Arc::clone(&self.worker.state().epochs)
     }
 
     /// Turns the recording of tolls on or off.
     pub fn sample(&mut self, on: bool) {
-        self.router.tolls.switch(on);
+        self.worker.tolls.switch(on);
     }
 
     /// TSC clocks per packet for forwarding, over `passes` passes of each sort in turn.
@@ -130,14 +130,14 @@ impl Bench {
         if !self.floor {
             let packets = (passes * IN_FLIGHT) as u64;
             assert_eq!(self.done() - before, packets, "packets went astray");
-            assert_eq!(self.router.counters.check(), Ok(()));
+            assert_eq!(self.worker.counters.check(), Ok(()));
         }
         (stats::trimmed_mean(both, TRIM) - stats::trimmed_mean(restoring, TRIM)) / IN_FLIGHT as f64
     }
 
     /// Number of packets with the intended outcome.
     fn done(&self) -> u64 {
-        let counters = &self.router.counters;
+        let counters = &self.worker.counters;
         match self.dropped {
             true => counters.drops[DropReason::NetfilterDrop as usize],
             false => counters.sent,
@@ -146,7 +146,7 @@ impl Bench {
 
     /// Clocks per packet in each stage, from samples so far.
     pub fn stages(&self) -> BTreeMap<&'static str, f64> {
-        let tolls = &self.router.tolls;
+        let tolls = &self.worker.tolls;
         let toll = |stage: &Stage| Some((stage.name(), tolls.per_packet(*stage)?));
         Stage::ALL.iter().filter_map(toll).collect()
     }
@@ -195,7 +195,7 @@ impl Bench {
 
     /// Reclaims the dropped frames, in the order in which they were dropped.
     fn take_back(&mut self) {
-        let umem = &mut self.router.umem;
+        let umem = &mut self.worker.umem;
         while umem.alloc().is_some() {}
     }
 
@@ -204,7 +204,7 @@ impl Bench {
     fn restore(&mut self, forward: bool) {
         let position = &mut self.position[usize::from(forward)];
         for frame in &self.frames {
-            self.source.write(*position, self.router.umem.bytes_mut(frame.addr, 0));
+            self.source.write(*position, self.worker.umem.bytes_mut(frame.addr, 0));
             *position += 1;
             if *position == self.source.len() {
                 *position = 0;
@@ -215,7 +215,7 @@ impl Bench {
 
     #[inline(never)]
     fn forward(&mut self) {
-        while self.router.turn(PortId(0), &mut self.ports, 0) > 0 {}
+        while self.worker.turn(PortId(0), &mut self.ports, 0) > 0 {}
         self.ports[1].clear();
     }
 
@@ -223,7 +223,7 @@ impl Bench {
     #[inline(never)]
     fn touch(&mut self) {
         for frame in &self.frames {
-            let header: &mut [u8; FRAME_LEN] = self.router.umem.bytes_mut(frame.addr, 0);
+            let header: &mut [u8; FRAME_LEN] = self.worker.umem.bytes_mut(frame.addr, 0);
             header[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0x22, 2, 0, 0, 0, 0, 2, 8, 0]);
             let word = checksum::after_ttl_decrement(word32(header, 22));
             header[22..26].copy_from_slice(&word.to_le_bytes());

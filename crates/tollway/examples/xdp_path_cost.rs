@@ -14,8 +14,8 @@ use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::Tables;
+use tollway_dataplane::worker::Worker;
 use tollway_xdp::flows::{Flow, Flow4Key, Flow6Key};
 use tollway_xdp::xdp_path::{Exit, Flows, Ports, XdpFlows};
 
@@ -60,7 +60,7 @@ impl Flows for Nowhere {
 }
 
 /// A router between two memory ports, with a default route to the second.
-fn router(with_xdp_path: bool) -> Option<Router> {
+fn router(with_xdp_path: bool) -> Option<Worker> {
     let mut tables = Tables::new();
     let vrf = tables.add_vrf().ok()?;
     let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -69,16 +69,16 @@ fn router(with_xdp_path: bool) -> Option<Router> {
     let next = tables.set_neigh(links[1].ok()?, gateway, Some([6; 6])).ok()?;
     let default = RoutePrefix::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     tables.insert(vrf, default, next).ok()?;
-    let mut router = Router::new(tables, Umem::new(4096, 2048)?, Host::new());
+    let mut worker = Worker::alone(tables, Umem::new(4096, 2048)?, Host::new());
     if with_xdp_path {
         let ports = Ports::new(2);
         ports.set_entrance(PortId(0), true);
         let exit = |ifindex| Exit { ifindex, mtu: 1500, takes_pieces: true };
         ports.set_exit(PortId(1), NonZeroU32::new(1).map(exit));
-        router.xdp_path =
+        worker.xdp_path =
             Some(Box::new(XdpFlows::new(Nowhere::default(), Arc::clone(&ports), 1 << 20)));
     }
-    Some(router)
+    Some(worker)
 }
 
 /// A UDP packet in an Ethernet frame, 60 bytes; the flow's number is its source address and port.
@@ -98,24 +98,24 @@ fn write(frame: &mut [u8], flow: u32) {
 
 /// Returns the clocks a packet of the median turn, so that other work on the machine does not
 /// count. `flow` gives the flow's number for each packet.
-fn clocks(router: &mut Router, flow: impl Fn(usize) -> u32, now_ns: &mut u64) -> f64 {
+fn clocks(worker: &mut Worker, flow: impl Fn(usize) -> u32, now_ns: &mut u64) -> f64 {
     let mut ports = [MemoryPort::new(BURST), MemoryPort::new(BURST)];
     let mut spent = Vec::with_capacity(PACKETS / BURST);
     for burst in 0..PACKETS / BURST {
         let frames: Vec<Descriptor> = (0..BURST)
             .filter_map(|lane| {
-                let addr = router.umem.alloc()?;
-                write(router.umem.frame_mut(addr, 60), flow(burst * BURST + lane));
+                let addr = worker.umem.alloc()?;
+                write(worker.umem.frame_mut(addr, 60), flow(burst * BURST + lane));
                 Some(Descriptor { addr, len: 60 })
             })
             .collect();
         ports[0].inject_all(&frames);
         *now_ns += 500;
         let start = clock::now();
-        router.turn(PortId(0), &mut ports, *now_ns);
+        worker.turn(PortId(0), &mut ports, *now_ns);
         spent.push(clock::now() - start);
         for frame in ports[1].take_sent() {
-            router.umem.free(frame.addr);
+            worker.umem.free(frame.addr);
         }
     }
     spent.sort_unstable();

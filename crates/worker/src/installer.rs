@@ -2,14 +2,14 @@
 //!
 //! The caller passes rebuilt tables to the installer. The worker only swaps them between two
 //! bursts, and the old tables are dropped on the caller's thread. Counters continue; learned
-//! neighbours, and the packets that wait for them, move to the new tables ([`Router::swap`]). The
+//! neighbours, and the packets that wait for them, move to the new tables ([`Worker::swap`]). The
 //! kernel's neighbours are in the new tables before these become active. The firewall's rules are
 //! part of the same swap, and unchanged rules keep their counters ([`carried`]).
 //!
 //! Tables and XDP programs cannot change in one moment, so the kernel forwards between the two
 //! changes.
 //!
-//! [`Router::swap`]: tollway_dataplane::router::Router::swap
+//! [`Worker::swap`]: tollway_dataplane::worker::Worker::swap
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use crate::WorkerMailbox;
 use crate::neighbours::{Follower, Watch};
@@ -158,9 +158,9 @@ impl Installer {
     pub fn install_rules(&mut self, model: Model, logger: Logger) -> Result<(), InstallError> {
         let named = Arc::new(model);
         let model = Arc::clone(&named);
-        let hops = move |router: &mut Router, _: &mut _| {
-            let hops = rule_hops(&model, &mut router.tables);
-            hops.map(|hops| (hops, Arc::clone(&router.tables.epochs)))
+        let hops = move |worker: &mut Worker, _: &mut _| {
+            let hops = rule_hops(&model, &mut worker.lock().tables);
+            hops.map(|hops| (hops, Arc::clone(&worker.state().epochs)))
         };
         let hops = self.parts.mailbox.call(PATIENCE, hops).ok_or(InstallError::Gone)?;
         let (hops, epochs) = hops.map_err(InstallError::Rules)?;
@@ -170,15 +170,17 @@ impl Installer {
         let same_log = before.filter_log == named.filter_log;
         let (journal, name_table) = (self.parts.journal.clone(), self.parts.name_table.clone());
         let names = Names::from(&*named);
-        let set = move |router: &mut Router, _: &mut _| {
-            journal.change(&mut router.filter, logger, same_log);
+        let set = move |worker: &mut Worker, _: &mut _| {
+            journal.change(&mut worker.filter, logger, same_log);
             let old_names = name_table.names();
-            let old = router.set_filter(filter, &carried);
+            let old = worker.set_filter(filter, &carried);
             name_table.set(names);
-            (old, old_names)
+            (old, old_names, Arc::clone(worker.router()))
         };
-        // Drop the old rules here, as that may take long.
-        drop(self.parts.mailbox.call(PATIENCE, set).ok_or(InstallError::Gone)?);
+        let (old, _, router) = self.parts.mailbox.call(PATIENCE, set).ok_or(InstallError::Gone)?;
+        // Free the old rules here, as that may take long.
+        drop(old);
+        router.synchronize(PATIENCE);
         self.parts.model = Arc::unwrap_or_clone(named);
         Ok(())
     }
@@ -253,22 +255,22 @@ impl Installer {
         let begun = Arc::clone(&claimed);
         let post = |compiled: Compiled| {
             // Without a worker, no answer comes.
-            let _ = self.parts.mailbox.post(move |router, devices| {
+            let _ = self.parts.mailbox.post(move |worker, devices| {
                 if begun.swap(true, Ordering::AcqRel) {
                     return;
                 }
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
-                journal.change(&mut router.filter, logger, same_log);
+                journal.change(&mut worker.filter, logger, same_log);
                 let old_names = name_table.names();
-                let old = router.swap(devices, tables, host, &links, &carried);
+                let old = worker.swap(devices, tables, host, &links, &carried);
                 name_table.set(names);
                 let pause = start.elapsed();
                 for (device, mtu) in devices.iter_mut().zip(mtus) {
                     device.set_mtu(mtu);
                 }
                 // Return the old tables to the caller, to be dropped there: that takes long.
-                let _ = answer.send((pause, old, old_names));
+                let _ = answer.send((pause, old, old_names, Arc::clone(worker.router())));
             });
         };
         let followed = match &self.follower {
@@ -288,8 +290,13 @@ impl Installer {
             answered => answered.ok(),
         };
         // The callers check that the number of ports is the same.
-        debug_assert!(answered.as_ref().is_none_or(|(_, old, _)| old.is_ok()));
-        let done = answered.and_then(|(pause, old, _)| old.is_ok().then_some(pause));
+        debug_assert!(answered.as_ref().is_none_or(|(_, old, ..)| old.is_ok()));
+        let done = answered.and_then(|(pause, old, _, router)| {
+            let is_done = old.is_ok();
+            drop(old);
+            router.synchronize(PATIENCE);
+            is_done.then_some(pause)
+        });
         if let (None, Some((follower, before))) = (done, followed) {
             follower.go_back(before);
         }

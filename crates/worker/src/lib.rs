@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use crate::ports::Devices;
 use crate::service::Watchdog;
@@ -149,7 +149,7 @@ pub struct Duties {
 /// # Errors
 /// The system cannot wait for the ports.
 pub fn run(
-    router: &mut Router,
+    worker: &mut Worker,
     devices: &mut Devices,
     stop: &Stop,
     mailbox_receiver: &mut WorkerMailboxReceiver,
@@ -175,24 +175,24 @@ pub fn run(
         if let Some((guard, _)) = &mut guarded {
             guard.turn(now_ns);
         }
-        let more = mailbox_receiver.work(router, devices);
+        let more = mailbox_receiver.work(worker, devices);
         let mut received = 0;
         for index in 0..devices.len() {
-            received += router.turn(PortId(index as u16), devices, now_ns);
+            received += worker.turn(PortId(index as u16), devices, now_ns);
         }
         // A kernel that does not configure the router may forward differently, or not at all.
-        if let Some((_, valves)) = guarded.as_mut().filter(|_| router.kernel_has_rules) {
-            valves.follow(&mut router.crowd, now_ns);
+        if let Some((_, valves)) = guarded.as_mut().filter(|_| worker.kernel_has_rules) {
+            valves.follow(&mut worker.crowd, now_ns);
         }
         if now_ns >= next_tick {
             if let Some((guard, valves)) = &mut guarded {
-                guard.tick(&mut router.counters, now_ns);
+                guard.tick(&mut worker.counters, now_ns);
                 valves.tick(now_ns);
             }
-            losses.tick(router, now_ns);
+            losses.tick(worker, now_ns);
             scheduling.tick(now_ns);
-            router.tick(devices, now_ns);
-            journal.drain(&mut router.filter);
+            worker.tick(devices, now_ns);
+            journal.drain(&mut worker.filter);
             look_after(devices, now_ns);
             watchdog.tick(now_ns);
             next_tick = now_ns + TICK_NS;
@@ -200,17 +200,17 @@ pub fn run(
         if spin.goes_on(received > 0, now_ns) || more {
             continue;
         }
-        router.park();
+        worker.park();
         let longest = if pulse.is_some() { PULSE_NS } else { TICK_NS };
         let timeout = next_tick.saturating_sub(now()).min(longest);
         let asleep_ns = now();
         let trouble = wait(devices, stop, mailbox_receiver, timeout);
         scheduling.slept(now() - asleep_ns);
-        router.wake();
+        worker.wake();
         if trouble? {
             // The turn notices what some ports report only to a reader.
             for index in 0..devices.len() {
-                router.turn(PortId(index as u16), devices, now_ns);
+                worker.turn(PortId(index as u16), devices, now_ns);
             }
             look_after(devices, now());
         }
@@ -219,13 +219,13 @@ pub fn run(
     if let Some(pulse) = pulse {
         // From now on the kernel forwards; frames that came in before still have to go out.
         pulse.state.set_bypass(true);
-        drain(router, devices, now());
+        drain(worker, devices, now());
     }
     if let Some((guard, _)) = &mut guarded {
-        guard.end(&mut router.counters);
+        guard.end(&mut worker.counters);
     }
-    router.tick(devices, now());
-    journal.finish(&mut router.filter);
+    worker.tick(devices, now());
+    journal.finish(&mut worker.filter);
     Ok(())
 }
 
@@ -251,12 +251,12 @@ impl Pulse {
 }
 
 /// Takes turns until no more frames arrive.
-fn drain(router: &mut Router, devices: &mut Devices, now_ns: u64) {
+fn drain(worker: &mut Worker, devices: &mut Devices, now_ns: u64) {
     let start = Instant::now();
     let mut last = start;
     while last.elapsed() < QUIET && start.elapsed() < DRAIN {
         for index in 0..devices.len() {
-            if router.turn(PortId(index as u16), devices, now_ns) > 0 {
+            if worker.turn(PortId(index as u16), devices, now_ns) > 0 {
                 last = Instant::now();
             }
         }
@@ -318,19 +318,19 @@ mod tests {
         let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
         let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
         let (tables, host) = Default::default();
-        let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
-        assert!(!mailbox_receiver.work(&mut router, &mut devices));
+        let (mut worker, mut devices) = (Worker::alone(tables, umem, host), Devices::new());
+        assert!(!mailbox_receiver.work(&mut worker, &mut devices));
         for _ in 0..3 {
-            assert!(mailbox.post(|router, _| {
+            assert!(mailbox.post(|worker, _| {
                 std::thread::sleep(WORK);
-                router.counters.held += 1;
+                worker.counters.held += 1;
             }));
         }
         for held in 1..=3 {
-            assert!(mailbox_receiver.work(&mut router, &mut devices));
-            assert_eq!(router.counters.held, held);
+            assert!(mailbox_receiver.work(&mut worker, &mut devices));
+            assert_eq!(worker.counters.held, held);
         }
-        assert!(!mailbox_receiver.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut worker, &mut devices));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         let (mailbox, mut mailbox_receiver) = mailbox().unwrap();
         let umem = tollway_dataplane::frame::Umem::new(16, 4096).unwrap();
         let (tables, host) = Default::default();
-        let (mut router, mut devices) = (Router::new(tables, umem, host), Devices::new());
+        let (mut worker, mut devices) = (Worker::alone(tables, umem, host), Devices::new());
         let (waker, wakes) = Waker::pair().unwrap();
         let stop = Stop { wanted: Arc::default(), wakes, waker };
         let slept_ms = |mailbox_receiver: &mut WorkerMailboxReceiver, timeout_ms: u64| {
@@ -349,7 +349,7 @@ mod tests {
         // The sender has left the job, and the worker has done it, before the sender wakes the worker.
         mailbox.wake();
         assert!(slept_ms(&mut mailbox_receiver, 1000) < 500);
-        assert!(!mailbox_receiver.work(&mut router, &mut devices));
+        assert!(!mailbox_receiver.work(&mut worker, &mut devices));
         assert!(slept_ms(&mut mailbox_receiver, 20) >= 20, "the wake still lasts");
     }
 

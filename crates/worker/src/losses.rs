@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use tollway_dataplane::router::Router;
 use tollway_dataplane::verdict::DropReason;
+use tollway_dataplane::worker::Worker;
 
 /// The least time between two log lines.
 const REPORT_NS: u64 = 5_000_000_000;
@@ -18,13 +18,13 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Logs what has been lost since the last line; to be called about ten times a second.
-    pub(super) fn tick(&mut self, router: &Router, now_ns: u64) {
+    pub(super) fn tick(&mut self, worker: &Worker, now_ns: u64) {
         if self.reported_ns.is_some_and(|reported_ns| now_ns < reported_ns + REPORT_NS) {
             return;
         }
         let mut lost = String::new();
-        self.refused.resize(router.limits.refused().count(), 0);
-        for ((reason, now), before) in router.limits.refused().zip(&mut self.refused) {
+        self.refused.resize(worker.limits.refused().count(), 0);
+        for ((reason, now), before) in worker.limits.refused().zip(&mut self.refused) {
             let count = now - std::mem::replace(before, now);
             if count > 0 {
                 let _ = write!(
@@ -34,7 +34,7 @@ impl Losses {
                 );
             }
         }
-        let failed = router.counters.drops[DropReason::PuntFailed as usize];
+        let failed = worker.counters.drops[DropReason::PuntFailed as usize];
         let count = failed - std::mem::replace(&mut self.failed, failed);
         if count > 0 {
             let _ = write!(lost, ", {count} that the kernel did not accept");

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 use tollway_linux::mailbox::{WakeReceiver, Waker};
 use tollway_linux::sync::lock;
 use tollway_xdp::State;
@@ -21,7 +21,7 @@ pub(super) const WORK: Duration = Duration::from_micros(50);
 const SOON: Duration = Duration::from_micros(500);
 
 /// Work for the worker's thread, done between two bursts.
-pub type Job = Box<dyn FnOnce(&mut Router, &mut Devices) + Send>;
+pub type Job = Box<dyn FnOnce(&mut Worker, &mut Devices) + Send>;
 
 /// The worker's mailbox, in which other threads post jobs: a route, a neighbour, new tables, a
 /// look at the counters.
@@ -107,7 +107,7 @@ impl WorkerMailbox {
 
     /// Posts a job; returns false if the worker has ended. The worker runs the job within one
     /// turn, even if it sleeps.
-    pub fn post(&self, job: impl FnOnce(&mut Router, &mut Devices) + Send + 'static) -> bool {
+    pub fn post(&self, job: impl FnOnce(&mut Worker, &mut Devices) + Send + 'static) -> bool {
         let is_posted = self.jobs.send(Box::new(job)).is_ok();
         if !self.waiting.swap(true, Ordering::Release) {
             self.waker.wake();
@@ -120,7 +120,7 @@ impl WorkerMailbox {
     pub fn call<T: Send + 'static>(
         &self,
         patience: Duration,
-        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+        job: impl FnOnce(&mut Worker, &mut Devices) -> T + Send + 'static,
     ) -> Option<T> {
         self.send(job).recv_timeout(patience).ok()
     }
@@ -130,7 +130,7 @@ impl WorkerMailbox {
     pub fn change<T: Send + 'static>(
         &self,
         patience: Duration,
-        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+        job: impl FnOnce(&mut Worker, &mut Devices) -> T + Send + 'static,
     ) -> Option<T> {
         let reply = self.send(job);
         match reply.recv_timeout(SOON) {
@@ -152,12 +152,12 @@ impl WorkerMailbox {
     /// Posts a job; the receiver gets its result.
     pub fn send<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Router, &mut Devices) -> T + Send + 'static,
+        job: impl FnOnce(&mut Worker, &mut Devices) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (answer, reply) = mpsc::sync_channel(1);
-        self.post(move |router, devices| {
+        self.post(move |worker, devices| {
             // The caller may have stopped waiting.
-            let _ = answer.send(job(router, devices));
+            let _ = answer.send(job(worker, devices));
         });
         reply
     }
@@ -181,7 +181,7 @@ impl WorkerMailboxReceiver {
 
     /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there
     /// are more: packets have their turn between jobs that take long.
-    pub fn work(&mut self, router: &mut Router, devices: &mut Devices) -> bool {
+    pub fn work(&mut self, worker: &mut Worker, devices: &mut Devices) -> bool {
         if !self.waiting.load(Ordering::Relaxed) && !self.is_woken {
             return false;
         }
@@ -193,7 +193,9 @@ impl WorkerMailboxReceiver {
         self.waiting.swap(false, Ordering::AcqRel);
         let start = Instant::now();
         while let Ok(job) = self.jobs.try_recv() {
-            job(router, devices);
+            // A job sees what the one before it has changed.
+            worker.look();
+            job(worker, devices);
             if start.elapsed() >= WORK {
                 self.waiting.store(true, Ordering::Release);
                 return true;

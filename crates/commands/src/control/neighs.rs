@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::{LinkId, NextHopId};
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM, NextHop, NextHops};
-use tollway_dataplane::router::Router;
+use tollway_dataplane::router::Control;
+use tollway_dataplane::worker::Worker;
 
 use super::message::Neigh;
 use tollway_model::names::Names;
@@ -18,11 +19,12 @@ pub(super) struct NeighCopy {
 }
 
 /// Copies the neighbours. Call this on the worker's thread.
-pub(super) fn copy(router: &Router) -> NeighCopy {
-    let state = |link, address| router.host.neigh_state(link, address);
-    let neighs = router.tables.neighs();
+pub(super) fn copy(worker: &Worker) -> NeighCopy {
+    let Control { tables, host, .. } = &*worker.lock();
+    let state = |link, address| host.neigh_state(link, address);
+    let neighs = tables.neighs();
     let neighs = neighs.map(|(link, address, next)| (link, address, next, state(link, address)));
-    NeighCopy { neighs: neighs.collect(), next_hops: Arc::clone(&router.tables.routes.next_hops) }
+    NeighCopy { neighs: neighs.collect(), next_hops: Arc::clone(&tables.routes.next_hops) }
 }
 
 impl NeighCopy {

@@ -10,9 +10,9 @@ use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::links::VrfRecord;
 use tollway_dataplane::next_hops::{Action, NextHops};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
-use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::ecmp::Groups;
 use tollway_dataplane::verdict::DropReason;
+use tollway_dataplane::worker::Worker;
 
 use super::message::{NextHop, Route};
 use super::neighs::{link_name, mac_of};
@@ -37,8 +37,8 @@ pub(super) struct List {
 
 impl Reader {
     /// Call this on the worker's thread.
-    pub(super) fn new(router: &Router) -> Self {
-        let tables = &router.tables;
+    pub(super) fn new(worker: &Worker) -> Self {
+        let tables = worker.state();
         Self {
             vrfs: tables.routes.vrfs.clone(),
             fallbacks: (0..tables.routes.vrfs.len() as u16)

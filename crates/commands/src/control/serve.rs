@@ -9,7 +9,7 @@ use serde::Serialize;
 use tollway_dataplane::clock;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::links::LinkRecord;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use super::message::{
     All, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, ShowRequest, line,
@@ -199,7 +199,7 @@ impl RequestHandler {
     /// Changes a set of the active rules. The worker only hands the rules over; this thread changes
     /// the set.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
-        let filter = self.on_worker(|_, router, _| router.tables.filter.clone());
+        let filter = self.on_worker(|_, worker, _| worker.state().filter.clone());
         let done =
             filter.and_then(|filter| Ok(set::change(filter.as_deref(), name, change, elements)?));
         done.map_or_else(|error| refusal(&error.to_string()), |done| line(&done))
@@ -219,13 +219,13 @@ impl RequestHandler {
     /// Runs a job on the worker, with the names that belong to its tables at that moment.
     fn on_worker<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&Arc<Names>, &mut Router, &mut Devices) -> T + Send + 'static,
+        job: impl FnOnce(&Arc<Names>, &mut Worker, &mut Devices) -> T + Send + 'static,
     ) -> Result<T, AnswerError> {
         let name_table = self.name_table.clone();
         let start = Instant::now();
         let answer = self
             .mailbox
-            .call(PATIENCE, move |router, devices| job(&name_table.names(), router, devices));
+            .call(PATIENCE, move |worker, devices| job(&name_table.names(), worker, devices));
         answer.ok_or_else(|| match start.elapsed() < PATIENCE {
             true => AnswerError::Stopping,
             false => AnswerError::Silent,
@@ -261,31 +261,31 @@ impl RequestHandler {
     }
 
     fn links(&self) -> Result<String, AnswerError> {
-        let links = self.on_worker(|names, router, _| {
-            let records = router.tables.routes.links.iter().zip(&names.links);
+        let links = self.on_worker(|names, worker, _| {
+            let records = worker.state().routes.links.iter().zip(&names.links);
             records.map(|(record, link)| describe(names, record, link)).collect()
         })?;
         Ok(line(&Links { links }))
     }
 
     fn filter(&self) -> Result<String, AnswerError> {
-        let (names, installed, counts) = self.on_worker(|names, router, _| {
-            let installed = router.tables.filter.as_ref().map(Arc::clone);
-            (names.filter.as_ref().map(Arc::clone), installed, router.rule_counts().to_vec())
+        let (names, installed, counts) = self.on_worker(|names, worker, _| {
+            let installed = worker.state().filter.clone();
+            (names.filter.as_ref().map(Arc::clone), installed, worker.rule_counts())
         })?;
         Ok(line(&filter::describe(names.as_deref(), installed.as_deref(), &counts)))
     }
 
     fn neighbours(&self) -> Result<String, AnswerError> {
         let (names, noted) =
-            self.on_worker(|names, router, _| (Arc::clone(names), neighs::copy(router)))?;
+            self.on_worker(|names, worker, _| (Arc::clone(names), neighs::copy(worker)))?;
         Ok(line(&Neighbours { neighbours: noted.list(&names) }))
     }
 
     /// The routes to read: those of one VRF, or all.
     fn reader(&self, vrf: Option<&str>) -> Result<VrfRoutes, AnswerError> {
         let (names, reader) =
-            self.on_worker(|names, router, _| (Arc::clone(names), Reader::new(router)))?;
+            self.on_worker(|names, worker, _| (Arc::clone(names), Reader::new(worker)))?;
         let all = (0..names.vrfs.len()).map(|index| VrfId(index as u16));
         let vrfs: Vec<_> = match vrf {
             None => all.collect(),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollway_dataplane::counters::{self, Counters};
-use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::Stage;
 use tollway_dataplane::tolls;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
+use tollway_dataplane::worker::Worker;
 
 use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
 use tollway_model::names::Names;
@@ -33,9 +33,9 @@ struct Port {
 }
 
 /// Takes a snapshot. Call this on the worker's thread.
-pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Devices) -> Snapshot {
-    let counters = router.counters_in_all();
-    let tables = &router.tables;
+pub(super) fn take(names: &Arc<Names>, worker: &mut Worker, devices: &mut Devices) -> Snapshot {
+    let counters = worker.counters_in_all();
+    let tables = worker.state();
     let ports = devices.iter_mut().zip(&tables.ports).map(|(device, record)| {
         let link = tables.link(record.link);
         Port {
@@ -50,8 +50,8 @@ pub(super) fn take(names: &Arc<Names>, router: &mut Router, devices: &mut Device
         names: Arc::clone(names),
         ports: ports.collect(),
         counters,
-        xdp: router.xdp_path.as_ref().map(|xdp| xdp.report()),
-        tolls: router.tolls.clone(),
+        xdp: worker.xdp_path.as_ref().map(|xdp| xdp.report()),
+        tolls: worker.tolls.clone(),
     }
 }
 

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
@@ -60,10 +60,10 @@ impl Testbed {
             let mut programs = |_: &Model, port| dispatcher.program(port);
             let mut devices = ports::open(&mut model, &mut umem, &mut programs, &[]).unwrap();
             let compiled = compile(&model).unwrap();
-            let mut router = Router::new(compiled.tables, umem, compiled.host);
+            let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {
                 if !is_hanging.load(Ordering::Relaxed) {
-                    mailbox_receiver.work(&mut router, &mut devices);
+                    mailbox_receiver.work(&mut worker, &mut devices);
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -180,16 +180,15 @@ fn every_request_is_answered() {
 #[test]
 fn routes_come_in_pages_in_order() {
     let testbed = Testbed::new();
-    let filled = testbed.mailbox.call(Duration::from_secs(10), |router, _| {
-        let next =
-            router.tables.find_neigh(router.tables.ports[0].link, IpAddr::from([10, 0, 1, 9]));
+    let filled = testbed.mailbox.call(Duration::from_secs(10), |worker, _| {
+        let link = worker.state().ports[0].link;
+        let next = worker.lock().tables.find_neigh(link, IpAddr::from([10, 0, 1, 9]));
         assert_eq!(next, None);
-        let link = router.tables.ports[0].link;
-        let next = router.tables.neigh(link, IpAddr::from([10, 0, 1, 9])).unwrap();
+        let next = worker.lock().tables.neigh(link, IpAddr::from([10, 0, 1, 9])).unwrap();
         for index in 0..2500_u32 {
             let [_, _, high, low] = index.to_be_bytes();
             let prefix = RoutePrefix::new(IpAddr::from([20, high, low, 0]), 24);
-            router.tables.insert(VrfId(1), prefix, next).unwrap();
+            worker.lock().tables.insert(VrfId(1), prefix, next).unwrap();
         }
     });
     assert_eq!(filled, Some(()));
@@ -233,10 +232,10 @@ fn routes_come_in_pages_in_order() {
 
     // Like packets, the lookup continues in the VRF to which this VRF falls back.
     assert_eq!(find(&mut client, "10.0.2.9"), None);
-    let fall_back = |router: &mut Router, _: &mut _| {
-        router.tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
+    let fall_back = |worker: &mut Worker, _: &mut _| {
+        worker.lock().tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
         let thrown = RoutePrefix::new(IpAddr::from([10, 0, 2, 0]), 25);
-        router.tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
+        worker.lock().tables.insert(VrfId(1), thrown, NextHopId::NO_ROUTE).unwrap();
     };
     assert_eq!(testbed.mailbox.call(Duration::from_secs(10), fall_back), Some(()));
     assert_eq!(find(&mut client, "10.0.2.9").unwrap().prefix.to_string(), "10.0.2.0/24");

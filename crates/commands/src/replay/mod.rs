@@ -15,7 +15,7 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use tollway_capture::{CaptureError, CaptureReader, Captured};
 use tollway_firewall::log::{Journal, Logger};
@@ -71,7 +71,7 @@ pub struct Files {
 
 /// A replay that is ready to run.
 pub struct Replay {
-    router: Router,
+    worker: Worker,
     ports: Vec<CapturePort>,
     inputs: Vec<Input>,
     errors: Vec<CaptureError>,
@@ -121,11 +121,11 @@ impl Replay {
         }
         let chunk_bytes = chunk_bytes(model).max(CHUNK_BYTES);
         let umem = Umem::new(CHUNKS, chunk_bytes).ok_or(ReplayError::Memory)?;
-        let router = Router::new(compiled.tables, umem, compiled.host);
+        let worker = Worker::alone(compiled.tables, umem, compiled.host);
         let errors = Vec::new();
         let log = model.filter_log.as_deref();
         let journal = Journal::new(Logger::of(model.filter.as_deref(), &rule_links(model), log)?);
-        Ok(Self { router, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0, journal })
+        Ok(Self { worker, ports, inputs, errors, clock_ns: 0, next_tick_ns: 0, journal })
     }
 
     /// The size of all input files in bytes, and a counter of the bytes read from each.
@@ -153,14 +153,19 @@ impl Replay {
             watch();
         }
         self.advance(self.clock_ns.saturating_add(RUN_ON_NS));
-        self.journal.finish(&mut self.router.filter);
+        self.journal.finish(&mut self.worker.filter);
         for port in &mut self.ports {
             self.errors.extend(port.finish().err());
         }
-        let host = self.router.host.counters().clone();
-        let adds_up = self.router.counters.check();
-        let adds_up = adds_up.and_then(|()| self.router.check_memory(&self.ports));
-        Ok(ReplayOutcome { adds_up, counters: self.router.counters, host, errors: self.errors })
+        let host = self.worker.lock().host.counters().clone();
+        let adds_up = self.worker.counters.check();
+        let adds_up = adds_up.and_then(|()| self.worker.check_memory(&self.ports));
+        Ok(ReplayOutcome {
+            adds_up,
+            counters: self.worker.counters.clone(),
+            host,
+            errors: self.errors,
+        })
     }
 
     fn forward(&mut self, port: usize, frame: Captured) -> Result<(), ReplayError> {
@@ -168,8 +173,8 @@ impl Replay {
             out.set_now(frame.time_ns);
         }
         self.ports[port].stage(frame);
-        self.router.turn(PortId(port as u16), &mut self.ports, self.clock_ns);
-        self.journal.drain_at_own_time(&mut self.router.filter);
+        self.worker.turn(PortId(port as u16), &mut self.ports, self.clock_ns);
+        self.journal.drain_at_own_time(&mut self.worker.filter);
         if self.ports[port].is_staged() { Err(ReplayError::Memory) } else { Ok(()) }
     }
 
@@ -210,6 +215,6 @@ impl Replay {
         for port in &mut self.ports {
             port.set_now(now_ns);
         }
-        self.router.tick(&mut self.ports, now_ns);
+        self.worker.tick(&mut self.ports, now_ns);
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
-use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
+use tollway_dataplane::worker::Worker;
 
 use super::{AGAIN, Controller, ModeEvent, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
 use crate::begin;
@@ -100,11 +100,11 @@ impl Controller {
         let (mailbox, wanted) = (self.installer.mailbox(), idle.clone());
         let works = if linked {
             self.ports_answer = None;
-            let look = move |_: &mut Router, devices: &mut Devices| port_states(devices, &wanted);
+            let look = move |_: &mut Worker, devices: &mut Devices| port_states(devices, &wanted);
             mailbox.change(PATIENCE, look).ok_or(InstallError::Gone)?
         } else {
             // Nothing is known to have changed, so do not wait for the worker, which may be late.
-            let look = move |_: &mut Router, devices: &mut Devices| port_states(devices, &wanted);
+            let look = move |_: &mut Worker, devices: &mut Devices| port_states(devices, &wanted);
             let answer = self.ports_answer.take().unwrap_or_else(|| mailbox.send(look));
             match answer.try_recv() {
                 Ok(works) => works,
@@ -183,7 +183,7 @@ impl Controller {
 
     /// The active filter.
     fn filter(&self) -> Result<Option<Arc<Filter>>, InstallError> {
-        let filter = |router: &mut Router, _: &mut _| router.tables.filter.clone();
+        let filter = |worker: &mut Worker, _: &mut _| worker.state().filter.clone();
         self.installer.mailbox().change(PATIENCE, filter).ok_or(InstallError::Gone)
     }
 
@@ -233,8 +233,9 @@ impl Controller {
         if plan != self.plan {
             let plan = Arc::new(plan);
             let (next, had) = (Arc::clone(&plan), self.plan.clone());
-            let apply =
-                move |router: &mut Router, _: &mut _| next.apply(&mut router.tables, Some(&had));
+            let apply = move |worker: &mut Worker, _: &mut _| {
+                next.apply(&mut worker.lock().tables, Some(&had))
+            };
             let applied =
                 self.installer.mailbox().change(PATIENCE, apply).ok_or(InstallError::Gone)?;
             applied.map_err(begin::at_all)?;
@@ -312,6 +313,6 @@ impl ActiveTables for WorkerTables<'_> {
         &self,
         job: impl FnOnce(&mut Tables) -> T + Send + 'static,
     ) -> Option<T> {
-        self.0.change(PATIENCE, |router, _| job(&mut router.tables))
+        self.0.change(PATIENCE, |worker, _| job(&mut worker.lock().tables))
     }
 }

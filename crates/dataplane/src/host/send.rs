@@ -157,13 +157,14 @@ impl Host {
             release(context, egress_link, packet, kind);
             return;
         }
-        let room = self.neighs.waiting() < QUEUE_TOTAL.min(context.umem.available());
+        let room = self.neighs.waiting()
+            < QUEUE_TOTAL.min(context.umem.available() + context.umem.pooled());
         if !room || !self.want(context, key) {
             give_up(context, packet, kind, DropReason::NeighQueueFull);
             return;
         }
         if kind == Waiting::Held {
-            context.counters.held += 1;
+            context.counters.held = context.counters.held.wrapping_add(1);
         }
         for (oldest, kind) in self.neighs.enqueue(key, packet, kind) {
             discard(context, oldest, kind, DropReason::NeighQueueFull);
@@ -303,7 +304,7 @@ pub(super) fn release_all(
 ) {
     for (packet, kind) in queue {
         if kind == Waiting::Held {
-            context.counters.held -= 1;
+            context.counters.held = context.counters.held.wrapping_sub(1);
         }
         release(context, EgressLink { link: key.0, neigh: key.1 }, packet, kind);
     }
@@ -338,7 +339,7 @@ pub(super) fn discard(
     reason: DropReason,
 ) {
     if kind == Waiting::Held {
-        context.counters.held -= 1;
+        context.counters.held = context.counters.held.wrapping_sub(1);
     }
     give_up(context, packet, kind, reason);
 }

@@ -43,10 +43,11 @@ impl Tables {
 
     /// Stores the roots of a link's FIBs wherever the path reads them.
     fn set_roots(&mut self, link: LinkId, (root4, root6): (u32, u32)) {
-        let Some(record) = self.routes.links.get_mut(link) else { return };
+        let state = &mut **self;
+        let Some(record) = state.routes.links.get_mut(link) else { return };
         (record.root4, record.root6) = (root4, root6);
         let LinkRecord { port, ref tags, .. } = *record;
-        let Some(port) = self.ports.get_mut(usize::from(port.0)) else { return };
+        let Some(port) = state.ports.get_mut(usize::from(port.0)) else { return };
         if tags.is_empty() {
             (port.root4, port.root6) = (root4, root6);
         }

@@ -4,17 +4,25 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use super::{Tables, TablesError};
+use crate::epoch::{Epochs, Spare};
 use crate::id::{LinkId, NextHopId};
 use crate::next_hops::{Action, NextHop};
 
 /// The neighbours that are known or needed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Neighs {
     known: HashMap<(LinkId, IpAddr), NeighRecord>,
     /// Next hops of forgotten neighbours, for reuse by new ones.
-    spare: Vec<NextHopId>,
+    spare: Spare<NextHopId>,
+}
+
+impl Neighs {
+    pub(super) fn new(epochs: &Arc<Epochs>) -> Self {
+        Self { known: HashMap::new(), spare: Spare::new(epochs) }
+    }
 }
 
 /// The next hops that lead to a neighbour.

@@ -7,7 +7,7 @@ use super::{Tables, TablesError};
 use crate::id::{LinkId, VrfId};
 use crate::stages::ecmp::Hash;
 use crate::stages::rule::{Decision, Policy, PolicyAction, PolicyRule, Rule};
-use crate::stages::source_check::{Check, Rpf, SourceCheck, SourceLookup, Sources};
+use crate::stages::source_check::{Check, SourceCheck, SourceLookup, Sources};
 use crate::verdict::{DropReason, PuntReason};
 
 impl Tables {
@@ -32,12 +32,6 @@ impl Tables {
         }
         self.epochs.changes.note();
         Ok(())
-    }
-
-    /// The VRF to look up if this one has no route.
-    #[must_use]
-    pub fn fallback(&self, vrf: VrfId) -> Option<VrfId> {
-        self.routes.fallbacks.as_ref()?.of(vrf)
     }
 
     /// Sets the fields that select a group's member for a flow; both default to [`Hash::L4`].
@@ -165,12 +159,5 @@ impl Tables {
             self.sources = None;
         }
         self.epochs.changes.note();
-    }
-
-    /// Says whether the verdict on packets from a link depends on the route to their source.
-    #[inline(always)]
-    #[must_use]
-    pub fn checks_source_route(&self, link: LinkId) -> bool {
-        self.sources.as_ref().is_some_and(|sources| sources.of(link).source.rpf != Rpf::Off)
     }
 }

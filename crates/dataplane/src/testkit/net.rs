@@ -8,7 +8,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use super::packet::ip;
 use super::wires::{PORTS, tables};
@@ -18,7 +18,7 @@ const SMALLEST: usize = 34;
 
 /// A router with its ports.
 pub struct Net {
-    pub router: Router,
+    pub worker: Worker,
     pub ports: Vec<MemoryPort>,
     /// The time in ns.
     pub now_ns: u64,
@@ -49,7 +49,7 @@ impl Net {
         host.add_address(LinkId(0), ip("10.255.0.254"), 24);
         host.add_address(LinkId(0), ip("2001:db8:fe::1"), 64);
         Self {
-            router: Router::new(tables(), umem, host),
+            worker: Worker::alone(tables(), umem, host),
             ports: (0..PORTS).map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: 1_000_000_000,
             trailer: 0,
@@ -64,7 +64,7 @@ impl Net {
     /// Queues a frame at a port; false if it does not fit or no memory is left.
     pub fn inject(&mut self, port: u8, frame: &[u8]) -> bool {
         let frame = if self.trailer == 0 { Cow::from(frame) } else { self.trailed(frame) };
-        let Some(frame) = self.router.umem.store(&frame) else { return false };
+        let Some(frame) = self.worker.umem.store(&frame) else { return false };
         self.ports[usize::from(port)].inject(frame);
         true
     }
@@ -79,7 +79,7 @@ impl Net {
     /// Runs the router until no frame waits.
     pub fn run(&mut self) {
         for port in 0..u16::from(PORTS) {
-            while self.router.turn(PortId(port), &mut self.ports, self.now_ns) > 0 {}
+            while self.worker.turn(PortId(port), &mut self.ports, self.now_ns) > 0 {}
         }
     }
 
@@ -87,14 +87,14 @@ impl Net {
     pub fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
             self.now_ns += 100_000_000;
-            self.router.tick(&mut self.ports, self.now_ns);
+            self.worker.tick(&mut self.ports, self.now_ns);
         }
     }
 
     /// Takes the frames that a port has sent.
     pub fn take_sent(&mut self, port: u8) -> Vec<Vec<u8>> {
         let sent = self.ports[usize::from(port)].take_sent();
-        let umem = &mut self.router.umem;
+        let umem = &mut self.worker.umem;
         sent.into_iter()
             .map(|frame| {
                 let bytes = umem.whole(frame).into_owned();
@@ -123,13 +123,13 @@ impl Net {
 
     /// The counters of the router.
     pub fn counters(&self) -> &Counters {
-        &self.router.counters
+        &self.worker.counters
     }
 
     /// Asserts that counters add up and that no chunk is lost.
     pub fn check(&self) {
         let counters = self.counters();
         counters.check().expect("packets add up");
-        self.router.check_memory(&self.ports).expect("no chunk is lost or free twice");
+        self.worker.check_memory(&self.ports).expect("no chunk is lost or free twice");
     }
 }

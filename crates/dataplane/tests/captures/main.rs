@@ -121,8 +121,8 @@ fn run(net: &mut Net, seen: &mut BTreeMap<&'static str, u64>) {
 
 /// A router with default routes in every VRF, so that it forwards as many frames as possible.
 fn router() -> Net {
-    let mut net = Net::with_memory(512, 65_536);
-    give_default_routes(&mut net.router.tables, LinkVariant::Plain.vrf());
+    let net = Net::with_memory(512, 65_536);
+    give_default_routes(&mut net.worker.lock().tables, LinkVariant::Plain.vrf());
     net
 }
 
@@ -142,7 +142,7 @@ fn every_capture_into_every_port() {
             for (mac, tags) in variants(port) {
                 for (n, frame) in frames.iter().enumerate() {
                     let frame = variant_of(frame, mac, &tags);
-                    if frame.len() > net.router.umem.room() {
+                    if frame.len() > net.worker.umem.room() {
                         too_big += 1;
                         continue;
                     }

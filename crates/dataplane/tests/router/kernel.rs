@@ -51,17 +51,17 @@ struct RunResult {
 
 fn run(filter: Filter, packets: &[Packet]) -> RunResult {
     let mut net = Net::new(128);
-    net.router.set_filter(Some(Arc::new(filter)), &[]);
-    net.router.kernel_has_rules = true;
+    net.worker.set_filter(Some(Arc::new(filter)), &[]);
+    net.worker.kernel_has_rules = true;
     let kernel = || Kernel { port: MemoryPort::new(64), punted: Vec::new() };
     let mut ports: Vec<_> = (0..PORTS).map(|_| kernel()).collect();
     for packet in packets {
-        let stored = net.router.umem.store(&packet.build()).expect("memory");
+        let stored = net.worker.umem.store(&packet.build()).expect("memory");
         ports[0].port.inject(stored);
     }
-    net.router.turn(PortId(0), &mut ports, 0);
+    net.worker.turn(PortId(0), &mut ports, 0);
     let sent = ports.iter_mut().map(|port| port.port.take_sent().len()).sum();
-    net.router.counters.check().expect("packets add up");
+    net.worker.counters.check().expect("packets add up");
     RunResult { punted: std::mem::take(&mut ports[0].punted), sent, net }
 }
 
@@ -156,7 +156,7 @@ fn rules_are_not_evaluated_for_packets_that_exit_the_path() {
         || rules(&[(Point::Prerouting, vec![Op::Count(0)]), (Point::Forward, vec![Op::Drop])]);
     let mut result = run(filter(), &packets);
     assert_eq!(result.punted, frames(&packets));
-    assert_eq!(result.net.router.rule_counts(), [Count::default()]);
+    assert_eq!(result.net.worker.rule_counts(), [Count::default()]);
 }
 
 /// A condition on a field that a rule has written sees the new value, as in the kernel.

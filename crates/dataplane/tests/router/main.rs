@@ -6,4 +6,5 @@ mod reasons;
 #[path = "../../src/testkit/mod.rs"]
 mod testkit;
 mod whole;
+mod workers;
 mod xdp_path;

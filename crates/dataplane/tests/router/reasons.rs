@@ -77,7 +77,7 @@ impl Port for Kernel {
 }
 
 fn from_kernel(net: &mut Net, mut port: Kernel) {
-    while net.router.turn(PortId(0), std::slice::from_mut(&mut port), net.now_ns) > 0 {}
+    while net.worker.turn(PortId(0), std::slice::from_mut(&mut port), net.now_ns) > 0 {}
 }
 
 /// The number of packets that the router hands to the kernel at once for one reason.
@@ -98,7 +98,7 @@ const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 /// Sets the source check of the first link: the default check, and this reverse path filter.
 fn set_source_check(net: &mut Net, rpf: Rpf) {
     let check = SourceCheck { own: true, rpf, martians_to_kernel: false };
-    net.router.tables.set_source(LinkId(0), check).expect("a link");
+    net.worker.lock().tables.set_source(LinkId(0), check).expect("a link");
 }
 
 /// Sends a packet through a firewall with one rule, which applies to every packet in hook forward.
@@ -106,7 +106,7 @@ fn under_rule(net: &mut Net, op: Op) {
     let rules = Rules { rules: vec![Rule { ops: vec![op], next: 1, ..Rule::default() }], end: 0 };
     let mut filter = Filter::new(0, Vec::new());
     filter.set(Point::Forward, 4, &rules).expect("it compiles");
-    net.router.set_filter(Some(Arc::new(filter)), &[]);
+    net.worker.set_filter(Some(Arc::new(filter)), &[]);
     net.send(0, &good().build());
 }
 
@@ -115,7 +115,7 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::PktTooSmall => |net| {
             net.send(0, &good().build()[..30]);
         },
-        DropReason::PktTooBig => |net| net.router.tick(&mut [Oversized], net.now_ns),
+        DropReason::PktTooBig => |net| net.worker.tick(&mut [Oversized], net.now_ns),
         DropReason::OtherHost => |net| {
             net.send(0, &good().to([6; 6]).build());
         },
@@ -148,7 +148,7 @@ fn drop_case(reason: DropReason) -> Case {
         },
         DropReason::IpLocalSource => |net| {
             set_source_check(net, Rpf::Off);
-            net.router.tables.set_own_addresses(&[SRC]);
+            net.worker.lock().tables.set_own_addresses(&[SRC]);
             net.send(0, &good().build());
         },
         DropReason::IpRpfilter => |net| {
@@ -196,8 +196,8 @@ fn drop_case(reason: DropReason) -> Case {
         },
         // The dispatcher drops these packets; the worker adds them to the counters.
         DropReason::FailClosed => |net| {
-            net.router.counters.received(PortId(0), 1, 60);
-            net.router.counters.drop(DropReason::FailClosed);
+            net.worker.counters.received(PortId(0), 1, 60);
+            net.worker.counters.drop(DropReason::FailClosed);
         },
     }
 }
@@ -238,35 +238,35 @@ fn punt_case(reason: PuntReason) -> Case {
             under_rule(net, Op::Unsupported);
         },
         PuntReason::KernelLink => |net| {
-            net.router.tables.set_kernel_link(LinkId(0), true, false).expect("a link");
+            net.worker.lock().tables.set_kernel_link(LinkId(0), true, false).expect("a link");
             net.send(0, &good().build());
         },
         PuntReason::KernelRoute => |net| {
-            let next = net.router.tables.punt(PuntReason::KernelRoute).expect("a next hop");
+            let next = net.worker.lock().tables.punt(PuntReason::KernelRoute).expect("a next hop");
             let host = RoutePrefix::host(LinkVariant::Plain.host4(1));
-            net.router.tables.insert(VrfId(0), host, next).expect("a route");
+            net.worker.lock().tables.insert(VrfId(0), host, next).expect("a route");
             net.send(0, &good().build());
         },
         PuntReason::KernelRule => |net| {
             let rule = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::Punt };
-            net.router.tables.set_policy(LinkId(0), vec![rule]).expect("a policy");
+            net.worker.lock().tables.set_policy(LinkId(0), vec![rule]).expect("a policy");
             net.send(0, &good().build());
         },
         PuntReason::Redirect => |net| {
-            net.router.tables.set_redirects(LinkId(0), true, false).expect("a link");
+            net.worker.lock().tables.set_redirects(LinkId(0), true, false).expect("a link");
             net.send(0, &LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(0)).build());
         },
         PuntReason::Martian => |net| {
             let check = SourceCheck { martians_to_kernel: true, ..SourceCheck::default() };
-            net.router.tables.set_source(LinkId(0), check).expect("a link");
+            net.worker.lock().tables.set_source(LinkId(0), check).expect("a link");
             net.send(
                 0,
                 &Packet::udp("127.0.0.1", "10.1.0.9").to(LinkVariant::Plain.mac(0)).build(),
             );
         },
         PuntReason::KernelSource => |net| {
-            net.router.tables.set_source(LinkId(0), SourceCheck::default()).expect("a link");
-            net.router.tables.set_broadcast_addresses(&[SRC]);
+            net.worker.lock().tables.set_source(LinkId(0), SourceCheck::default()).expect("a link");
+            net.worker.lock().tables.set_broadcast_addresses(&[SRC]);
             net.send(0, &good().build());
         },
         PuntReason::NeighUnresolved => |net| {

@@ -11,7 +11,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::{Hash, Member};
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::tables::{ForwardingState, Tables};
 use tollway_dataplane::xdp_path::XdpPath;
 
 use crate::testkit::net::Net;
@@ -43,7 +43,7 @@ impl XdpPath for Listener {
         }
     }
 
-    fn forwarded(&mut self, burst: &Burst, _umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn forwarded(&mut self, burst: &Burst, _umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         assert_eq!(self.version, Some(tables.version()), "the burst's own, in one thread");
         let list = |lanes: Lanes| lanes.into_iter().collect::<Vec<_>>();
         let mut events = self.events.lock().expect("no panic");
@@ -60,7 +60,7 @@ impl XdpPath for Listener {
 fn net() -> (Net, Listener) {
     let mut net = Net::new(64);
     let listener = Listener::default();
-    net.router.xdp_path = Some(Box::new(listener.clone()));
+    net.worker.xdp_path = Some(Box::new(listener.clone()));
     (net, listener)
 }
 
@@ -97,7 +97,7 @@ const fn bare(prefix: RoutePrefix) -> Prefix {
 fn notices(net: &mut Net, listener: &Listener, change: impl FnOnce(&mut Tables)) -> bool {
     net.run();
     listener.take_events();
-    change(&mut net.router.tables);
+    change(&mut net.worker.lock().tables);
     net.run();
     let events = listener.take_events();
     assert!(events.is_empty() || events == [PathEvent::Change], "{events:?}");
@@ -110,10 +110,10 @@ fn every_change_is_noticed_before_the_next_packet() {
     let vrf = LinkVariant::Plain.vrf();
     let link = LinkVariant::Plain.link(1);
     let [near, far] = [ip("10.255.1.1"), ip("10.255.1.77")];
-    let group = net.router.tables.lookup(vrf, Special::Group.host4());
-    let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
+    let group = net.worker.lock().tables.lookup(vrf, Special::Group.host4());
+    let next = net.worker.lock().tables.lookup(vrf, LinkVariant::Plain.host4(1));
     let prefix = RoutePrefix::new(ip("203.0.113.0"), 24);
-    let root4 = net.router.tables.routes.vrfs[0].root4;
+    let root4 = net.worker.lock().tables.routes.vrfs[0].root4;
     type Change = Box<dyn FnOnce(&mut Tables)>;
     let changes: [(&str, Change); 8] = [
         ("a route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
@@ -138,7 +138,7 @@ fn every_change_is_noticed_before_the_next_packet() {
         assert!(notices(&mut net, &listener, change), "{what}");
     }
     // A change that cannot affect a forwarded packet does not count.
-    let next = net.router.tables.lookup(vrf, LinkVariant::Plain.host4(1));
+    let next = net.worker.lock().tables.lookup(vrf, LinkVariant::Plain.host4(1));
     assert!(notices(&mut net, &listener, |t| t.insert(vrf, prefix, next).unwrap()));
     type NoChange = Box<dyn Fn(&mut Tables)>;
     let no_changes: [(&str, NoChange); 5] = [
@@ -218,7 +218,7 @@ fn an_icmp_error_to_a_group_does_not_enter_the_xdp_path() {
         [(Hash::L3, &error, true), (Hash::L3, &echo, false), (Hash::L4, &error, false)]
     {
         let (mut net, listener) = net();
-        net.router.tables.set_multipath(hash, hash);
+        net.worker.lock().tables.set_multipath(hash, hash);
         assert!(net.inject(0, &packet.build()));
         net.run();
         let expected =

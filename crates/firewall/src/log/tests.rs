@@ -54,7 +54,7 @@ fn tables(rules: &Ruleset) -> Tables {
 /// A worker's state for the filter of tables.
 fn state(tables: &Tables) -> State {
     let mut state = State::new();
-    state.renew(tables.filter.as_ref().unwrap(), &[]);
+    state.renew(tables.filter.as_deref());
     state
 }
 

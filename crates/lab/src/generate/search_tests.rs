@@ -3,7 +3,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use super::super::fill::Filler;
 use super::super::mark::of_frame;
@@ -188,7 +188,7 @@ fn invalid_searches_are_refused() {
 /// per second and queues none. Its clock advances with the frames sent, so a busy machine is no
 /// slower.
 struct Routed {
-    router: Router,
+    worker: Worker,
     ports: Vec<MemoryPort>,
     /// Frames per second that the gate admits.
     limit: f64,
@@ -197,12 +197,12 @@ struct Routed {
 impl Routed {
     /// Takes a frame through the router, and tracks its output.
     fn forward(&mut self, bytes: &[u8], now_ns: u64, tracker: &mut Tracker) {
-        self.ports[0].inject(self.router.umem.store(bytes).unwrap());
-        while self.router.turn(PortId(0), &mut self.ports, now_ns) > 0 {}
+        self.ports[0].inject(self.worker.umem.store(bytes).unwrap());
+        while self.worker.turn(PortId(0), &mut self.ports, now_ns) > 0 {}
         for frame in self.ports[1].take_sent() {
-            let bytes = self.router.umem.frame(frame.addr, frame.len as usize);
+            let bytes = self.worker.umem.frame(frame.addr, frame.len as usize);
             tracker.take(&of_frame(bytes).unwrap(), bytes.len(), now_ns + 1000);
-            self.router.umem.free(frame.addr);
+            self.worker.umem.free(frame.addr);
         }
     }
 }
@@ -255,10 +255,11 @@ fn routed() -> Spec {
 fn the_limit_of_a_real_path_is_found() {
     let row = ROWS.iter().find(|row| row.name == "ip4-one-flow").unwrap();
     let umem = Umem::new(1024, 2048).unwrap();
-    let router = Router::with_path(Level::detect(), row.stage().unwrap().tables, umem, Host::new());
+    let worker =
+        Worker::alone_with_path(Level::detect(), row.stage().unwrap().tables, umem, Host::new());
     let limit = 60_000.0;
     let ports = vec![MemoryPort::new(64), MemoryPort::new(64)];
-    let mut path = Routed { router, ports, limit };
+    let mut path = Routed { worker, ports, limit };
     let options = Options {
         trial: Duration::from_millis(200),
         within: Duration::from_secs(60),

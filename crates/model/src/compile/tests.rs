@@ -281,7 +281,7 @@ fn rules_on_the_kernel_path_need_a_kernel_that_has_them() {
     let error = compile(&model).err().unwrap();
     assert_eq!(error.error, Problem::Tagged);
     model.kernel_rules = Some(KernelRules::default());
-    let filter = compile(&model).unwrap().tables.filter.unwrap();
+    let filter = compile(&model).unwrap().tables.filter.clone().unwrap();
     assert!(filter.leaves_to_kernel());
 }
 

@@ -14,11 +14,11 @@ use tollway_worker::ports::Facts;
 use tollway_worker::ports::dispatcher::Dispatcher;
 
 use crate::namespaces::{Host, PATIENCE, sh, until};
-use crate::worker::{CONFIG, Ip, MOMENT, Worker, cable, kernel_neighbours, mac, parse};
+use crate::worker::{CONFIG, Ip, MOMENT, WorkerThread, cable, kernel_neighbours, mac, parse};
 
-fn followed(settings: Settings) -> (Worker, Follower) {
+fn followed(settings: Settings) -> (WorkerThread, Follower) {
     let model = parse(CONFIG);
-    let worker = Worker::start(&model);
+    let worker = WorkerThread::start(&model);
     let follower = worker.follow(&model, settings);
     until("the first list", || follower.stats().lists > 0);
     (worker, follower)
@@ -26,7 +26,7 @@ fn followed(settings: Settings) -> (Worker, Follower) {
 
 /// Waits, without sleeping, until packets for an address go to the expected Ethernet address.
 /// Returns how long that took.
-fn installed(worker: &Worker, address: &str, expected: Option<[u8; 6]>) -> Duration {
+fn installed(worker: &WorkerThread, address: &str, expected: Option<[u8; 6]>) -> Duration {
     let start = Instant::now();
     while worker.mac(address) != expected {
         assert!(start.elapsed() < PATIENCE, "{address}: {:x?}", worker.mac(address));
@@ -106,7 +106,7 @@ fn address(number: u16) -> IpAddr {
 }
 
 /// Waits until the tables have the kernel's neighbours of the first `count` addresses and no others.
-fn agree(worker: &Worker, count: u16) {
+fn agree(worker: &WorkerThread, count: u16) {
     let candidates: Vec<IpAddr> = (0..count).map(address).collect();
     let mut differing = 0;
     until("the tables to have what the kernel has", || {
@@ -159,7 +159,7 @@ pub fn losses() {
 pub fn devices() {
     cable();
     let model = parse(CONFIG);
-    let worker = Worker::start(&model);
+    let worker = WorkerThread::start(&model);
     let (sender, receiver) = mpsc::channel::<Facts>();
     let on_device = Box::new(move |port: tollway_model::PortIndex, facts| {
         assert_eq!(port.0, 0);
@@ -244,7 +244,7 @@ pub fn confirmation() {
 }
 
 /// A reloader of a file for a worker whose neighbours are followed.
-fn reloader(worker: &Worker, configured: &Model, file: PathBuf) -> Reloader {
+fn reloader(worker: &WorkerThread, configured: &Model, file: PathBuf) -> Reloader {
     let started = Started {
         file,
         configured: configured.clone(),
@@ -270,7 +270,7 @@ pub fn handover() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("router.toml");
     let configured = parse(CONFIG);
-    let worker = Worker::start(&configured);
+    let worker = WorkerThread::start(&configured);
     let reloader = reloader(&worker, &configured, file.clone());
     let fixed =
         "[[neighbours]]\ndev = \"a\"\naddress = \"10.0.0.77\"\nmac = \"02:00:00:00:00:4d\"\n";
@@ -309,7 +309,7 @@ pub fn given_up() {
     // A device with the link's name has the neighbours, so this test needs no kernel with VLANs.
     let vlan = "[vlans.v]\nparent = \"a\"\nvid = 5\naddresses = [\"10.1.0.1/16\"]\n";
     let configured = parse(&format!("{CONFIG}{vlan}"));
-    let worker = Worker::start(&configured);
+    let worker = WorkerThread::start(&configured);
     let reloader = reloader(&worker, &configured, file.clone());
     let neigh = |what: &str| sh(&format!("ip neigh {what} dev v"));
     let set = |address: &str| neigh(&format!("replace {address} lladdr 02:00:00:00:00:07"));

@@ -10,7 +10,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
 use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 use tollway_model::Model;
 use tollway_model::compile::compile;
 use tollway_net::Mac;
@@ -45,12 +45,12 @@ pub fn parse(config: &str) -> Model {
 }
 
 /// A worker on a thread of its own.
-pub struct Worker {
+pub struct WorkerThread {
     pub mailbox: WorkerMailbox,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl WorkerThread {
     pub fn start(model: &Model) -> Self {
         let stop = Stop::on_signals().unwrap();
         let (mailbox, mut mailbox_receiver) = tollway_worker::mailbox().unwrap();
@@ -58,18 +58,18 @@ impl Worker {
         let count = model.ports.len();
         let thread = std::thread::spawn(move || {
             let umem = Umem::new(256, 4096).unwrap();
-            let mut router = Router::new(compiled.tables, umem, compiled.host);
+            let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
             let mut devices = Devices::new();
             devices.resize_with(count, || Box::new(MemoryPort::new(64)));
             tollway_worker::run(
-                &mut router,
+                &mut worker,
                 &mut devices,
                 &stop,
                 &mut mailbox_receiver,
                 Duties::default(),
             )
             .unwrap();
-            router.counters.check().unwrap();
+            worker.counters.check().unwrap();
         });
         Self { mailbox, thread: Some(thread) }
     }
@@ -85,8 +85,8 @@ impl Worker {
 
     /// The Ethernet addresses to which packets for these addresses go, if they go anywhere.
     pub fn macs(&self, addresses: Vec<IpAddr>) -> Vec<Option<[u8; 6]>> {
-        let look = move |router: &mut Router, _: &mut Devices| {
-            let tables = &router.tables;
+        let look = move |worker: &mut Worker, _: &mut Devices| {
+            let tables = worker.state();
             let mac = |address: &IpAddr| {
                 let next = tables.next_hop(tables.lookup(VrfId(0), *address));
                 let start = HEADER_ROOM - usize::from(next.header_len);
@@ -103,7 +103,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         sh(&format!("kill -TERM {}", std::process::id()));
         let ended = self.thread.take().unwrap().join();

@@ -9,8 +9,8 @@ use tollway_dataplane::burst::BURST;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::router::Router;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
+use tollway_dataplane::worker::Worker;
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::program;
 use tollway_model::compile::{compile, rule_links};
@@ -42,7 +42,7 @@ pub struct PacketResult {
 
 /// A router on memory ports.
 pub struct Tollway {
-    router: Router,
+    worker: Worker,
     ports: Vec<MemoryPort>,
     now_ns: u64,
 }
@@ -58,7 +58,7 @@ impl Tollway {
         compiled.tables.filter = Some(Arc::new(filter.map_err(|error| error.to_string())?));
         let umem = Umem::new(CHUNKS, 2048).unwrap();
         Ok(Self {
-            router: Router::new(compiled.tables, umem, compiled.host),
+            worker: Worker::alone(compiled.tables, umem, compiled.host),
             ports: DEVICES.iter().map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: APART_NS,
         })
@@ -67,10 +67,10 @@ impl Tollway {
     /// Sends a packet and collects the results.
     pub fn one(&mut self, device: usize, frame: &[u8]) -> PacketResult {
         self.now_ns += APART_NS;
-        let before = self.router.counters.clone();
+        let before = self.worker.counters.clone();
         self.inject(device, frame);
         self.turn(device);
-        let now = &self.router.counters;
+        let now = &self.worker.counters;
         let drops = DropReason::ALL.iter().map(|one| (one.name(), *one as usize));
         let drops = drops.filter(|(_, at)| now.drops[*at] > before.drops[*at]);
         let punts = PuntReason::ALL.iter().map(|one| (one.name(), *one as usize));
@@ -104,21 +104,21 @@ impl Tollway {
 
     /// The counts of rules, packets and bytes, in the order of the counters' numbers.
     pub fn counts(&mut self) -> Vec<(u64, u64)> {
-        self.router.rule_counts().iter().map(|count| (count.packets, count.bytes)).collect()
+        self.worker.rule_counts().iter().map(|count| (count.packets, count.bytes)).collect()
     }
 
     fn inject(&mut self, device: usize, frame: &[u8]) {
-        let frame = self.router.umem.store(frame).unwrap();
+        let frame = self.worker.umem.store(frame).unwrap();
         self.ports[device].inject(frame);
     }
 
     fn turn(&mut self, device: usize) {
-        while self.router.turn(PortId(device as u16), &mut self.ports, self.now_ns) > 0 {}
-        self.router.counters.check().unwrap();
+        while self.worker.turn(PortId(device as u16), &mut self.ports, self.now_ns) > 0 {}
+        self.worker.counters.check().unwrap();
     }
 
     fn take(&mut self) -> Vec<Sent> {
-        let umem = &mut self.router.umem;
+        let umem = &mut self.worker.umem;
         let mut sent = Vec::new();
         for (device, port) in self.ports.iter_mut().enumerate() {
             for frame in port.take_sent() {

@@ -71,7 +71,7 @@ impl Bench {
         let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
         let loaded = ports.iter().map(program).collect();
         let mut net = Net::with_memory(256, 16_384);
-        net.router.xdp_path = Some(Box::new(flows(&programs, &ports)));
+        net.worker.xdp_path = Some(Box::new(flows(&programs, &ports)));
         Self { net, programs, loaded, ports }
     }
 

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use tollway_dataplane::id::{NextHopId, PortId};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::tables::{ForwardingState, Tables};
 
 use crate::bench::Bench;
 use crate::testkit::packet::ip;
 use crate::testkit::wires::{LinkVariant, PORTS, Special};
 
-fn way_to(tables: &Tables, port: u8) -> NextHopId {
+fn way_to(tables: &ForwardingState, port: u8) -> NextHopId {
     tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(port))
 }
 
@@ -60,7 +60,7 @@ pub fn changes() {
         assert_eq!([(); 3].map(|()| bench.both(0, frame)), [false, false, true]);
     }
     for (what, stays, change) in changes {
-        change(&mut bench.net.router.tables);
+        change(&mut bench.net.worker.lock().tables);
         // The worker does this in each turn, with packets or without.
         bench.net.run();
         for (frame, stays) in [&alone, &grouped].into_iter().zip(stays) {
@@ -70,7 +70,7 @@ pub fn changes() {
         }
     }
     let gone = ip("10.255.1.1");
-    bench.net.router.tables.forget_neigh(LinkVariant::Plain.link(1), gone);
+    bench.net.worker.lock().tables.forget_neigh(LinkVariant::Plain.link(1), gone);
     bench.net.run();
     assert_eq!(bench.xdp_path(0, &alone), None, "a neighbour forgotten");
 }
@@ -78,7 +78,7 @@ pub fn changes() {
 pub fn soon() {
     let mut bench = Bench::new();
     let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).build();
-    let tables = &bench.net.router.tables;
+    let tables = bench.net.worker.state();
     let (fib, root) = (Arc::clone(&tables.routes.fib4), tables.routes.vrfs[0].root4);
     let next = way_to(tables, 1);
     let RoutePrefix::V4(beside) = RoutePrefix::new(ip("10.1.77.0"), 24) else {
@@ -94,7 +94,7 @@ pub fn soon() {
                 // An idle worker sleeps like this.
                 while !stop.load(Ordering::Relaxed) {
                     for port in 0..PORTS {
-                        net.router.turn(PortId(port.into()), &mut net.ports, net.now_ns);
+                        net.worker.turn(PortId(port.into()), &mut net.ports, net.now_ns);
                     }
                     std::thread::sleep(Duration::from_millis(8));
                 }

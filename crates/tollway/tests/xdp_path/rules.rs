@@ -33,10 +33,10 @@ fn ruleset(port: u128, verdict: Verdict) -> Ruleset {
 }
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
-    let router = &mut bench.net.router;
-    let links = vec![Link::default(); router.tables.routes.links.len()];
-    let filter = program::compile(rules, &links, &router.tables.epochs).unwrap();
-    router.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
+    let worker = &mut bench.net.worker;
+    let links = vec![Link::default(); worker.state().routes.links.len()];
+    let filter = program::compile(rules, &links, &worker.state().epochs).unwrap();
+    worker.set_filter(Some(Arc::new(filter)), &carried(before, Some(rules)));
 }
 
 /// A rule counts packets of both paths. The count goes on after a reload if the rule is still
@@ -59,12 +59,12 @@ pub fn counted() {
             (packets, bytes) = (packets + 1, bytes + frame.len() as u64 - 18);
         }
     }
-    assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
+    assert_eq!(bench.net.worker.rule_counts(), [Count { packets, bytes }]);
     // Reads the rules again: first the same rule, then another.
     set(&mut bench, Some(&rules), &rules);
-    assert_eq!(bench.net.router.rule_counts(), [Count { packets, bytes }]);
+    assert_eq!(bench.net.worker.rule_counts(), [Count { packets, bytes }]);
     set(&mut bench, Some(&rules), &ruleset(54, Verdict::Accept));
-    assert_eq!(bench.net.router.rule_counts(), [Count { packets: 1000, bytes: 0 }]);
+    assert_eq!(bench.net.worker.rule_counts(), [Count { packets: 1000, bytes: 0 }]);
 }
 
 /// With the worker's next turn, a new rule drops a flow on the XDP path.

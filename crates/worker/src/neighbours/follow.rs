@@ -192,8 +192,8 @@ impl FollowerThread {
             let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
             let version = state.version;
             self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-            self.mailbox.post(move |router, _| {
-                if !state::apply(router, version, &changes) {
+            self.mailbox.post(move |worker, _| {
+                if !state::apply(worker, version, &changes) {
                     failed.store(true, Ordering::Relaxed);
                 }
             });

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use tollway_dataplane::changes::Version;
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::router::Control;
 use tollway_dataplane::tables::Tables;
+use tollway_dataplane::worker::Worker;
 
 use super::event::{Event, Ifindex, Key, NeighEntry, Netdev};
 use super::watch::{Bound, Watch};
@@ -197,15 +198,17 @@ impl Change {
 
 /// Applies changes to a router's tables if they are meant for these tables, except for neighbours whose
 /// address is configured. False if the caller has to retry.
-pub(super) fn apply(router: &mut Router, version: Option<Version>, changes: &[Change]) -> bool {
-    let now = router.tables.version();
+pub(super) fn apply(worker: &mut Worker, version: Option<Version>, changes: &[Change]) -> bool {
+    let mut locked = worker.lock();
+    let Control { tables, host, .. } = &mut *locked;
+    let now = tables.version();
     if version.is_some_and(|version| !version.is_of_same_tables(now)) {
         return true;
     }
     let mut done = true;
     for change in changes {
-        if !router.host.has_static(change.link, change.address) {
-            done &= change.apply(&mut router.tables);
+        if !host.has_static(change.link, change.address) {
+            done &= change.apply(tables);
         }
     }
     done

@@ -8,7 +8,7 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::filter::Count;
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::tables::ForwardingState;
 use tollway_dataplane::xdp_path::XdpPath;
 
 use super::{Flows, Reading, XdpFlows, XdpTotals};
@@ -56,7 +56,7 @@ impl<F: Flows> XdpPath for Counted<F> {
     }
 
     #[inline]
-    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         self.flows.forwarded(burst, umem, tables, lanes);
     }
 
@@ -64,7 +64,7 @@ impl<F: Flows> XdpPath for Counted<F> {
         self.flows.idle(port);
     }
 
-    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         self.flows.punted(burst, umem, tables, lanes);
     }
 

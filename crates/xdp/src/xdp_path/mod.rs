@@ -44,7 +44,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{PortId, RecordId};
 use tollway_dataplane::next_hops::Record;
 use tollway_dataplane::stages::filter::Count;
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::tables::ForwardingState;
 use tollway_dataplane::verdict::{PuntReason, Verdict};
 use tollway_dataplane::xdp_path::XdpPath;
 
@@ -210,7 +210,7 @@ impl<F: Flows> XdpFlows<F> {
 
     /// The tally that counts a flow's packets for the firewall's rules; 0 if none is needed. `None`
     /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
-    fn tally(&mut self, tables: &Tables, flow: FlowWords, record: &Record) -> Option<u16> {
+    fn tally(&mut self, tables: &ForwardingState, flow: FlowWords, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
         let touched = filter.of_flow(&flow.for_rules(record.link()))?;
         self.tallies.number(touched, |number| self.flows.tally(number))
@@ -254,7 +254,7 @@ impl<F: Flows> XdpFlows<F> {
         (flow, label): (FlowWords, Option<u32>),
         at: (FlowHash, PortId),
         (next, under): (Next, (u32, bool)),
-        tables: &Tables,
+        tables: &ForwardingState,
     ) {
         match next {
             Next::Kernel => {
@@ -366,7 +366,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
         self.generation = self.flows.generation();
     }
 
-    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn forwarded(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         if self.has_waiting() {
             self.enter_waiting(burst.port, burst.count);
         }
@@ -415,7 +415,7 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
         }
     }
 
-    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &Tables, lanes: Lanes) {
+    fn punted(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
         if !self.ports.is_entrance(burst.port) {
             return;
         }

@@ -163,7 +163,7 @@ impl Bench {
         let (mut net, ports) = (Net::with_memory(256, 16_384), ports());
         let flows = XdpFlows::new(maps.clone(), Arc::clone(&ports), 1 << 12);
         let entered = flows.entered();
-        net.router.xdp_path = Some(Box::new(flows));
+        net.worker.xdp_path = Some(Box::new(flows));
         Self { net, maps, ports, entered }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
         file: file.to_owned(),
         configured,
         facts: machine.devices.iter().map(|device| Facts::of(device.as_ref())).collect(),
-        largest_mtu: machine.router.umem.limit() - ports::LARGEST_HEADER,
+        largest_mtu: machine.worker.umem.limit() - ports::LARGEST_HEADER,
         parts: machine.parts(&model),
     };
     let (reloader, pause_reporter) = live(started).map_err(super::follow_failed)?;

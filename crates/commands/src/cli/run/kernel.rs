@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let idle = startup.idle();
     let compile = |model: &_| startup.compile(model);
     let mut machine = Machine::open(&mut model, &idle, prepared.mailbox.clone(), compile)?;
-    machine.router.kernel_has_rules = true;
+    machine.worker.kernel_has_rules = true;
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let backends = Backends { controller, offload, ..Backends::default() };
     let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
-    let room = machine.router.umem.limit() - ports::LARGEST_HEADER;
+    let room = machine.worker.umem.limit() - ports::LARGEST_HEADER;
     let most_mtu = u32::try_from(room).unwrap_or(u32::MAX);
     let controller =
         startup.start(installer, most_mtu, (live, beat.clone()), || tracing::info!("forwarding"));

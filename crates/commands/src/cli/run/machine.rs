@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use tollway_dataplane::port::Port as _;
-use tollway_dataplane::router::Router;
+use tollway_dataplane::worker::Worker;
 
 use super::Prepared;
 use crate::cli::summary::Summary;
@@ -22,7 +22,7 @@ use tollway_worker::{self, Duties, OnPause, Stopper, WorkerMailbox};
 
 /// A router with its ports.
 pub(super) struct Machine {
-    pub(super) router: Router,
+    pub(super) worker: Worker,
     pub(super) devices: Devices,
     pub(super) name_table: NameTable,
     pub(super) dispatcher: Arc<Dispatcher>,
@@ -49,17 +49,17 @@ impl Machine {
         let devices = ports::open(model, &mut umem, &mut programs, idle);
         let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
-        let mut router = Router::new(compiled.tables, umem, compiled.host);
+        let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
         let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
             CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
         })?;
         let watch = xdp_path.map(|(xdp_path, watch)| {
-            router.xdp_path = Some(xdp_path);
+            worker.xdp_path = Some(xdp_path);
             watch
         });
         let journal = journal(model)?;
         let name_table = NameTable::new(Names::from(&*model));
-        Ok(Self { router, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
+        Ok(Self { worker, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
     }
 
     /// The parts of the router that a change of the model needs.
@@ -98,7 +98,7 @@ impl Machine {
         let xdp_counts = counts.map(|counts| (counts, names));
         let journal = self.journal.clone();
         let duties = Duties { pulse, on_pause, xdp_counts, priority, journal, watchdog };
-        tollway_worker::run(&mut self.router, &mut self.devices, stop, mailbox_receiver, duties)
+        tollway_worker::run(&mut self.worker, &mut self.devices, stop, mailbox_receiver, duties)
     }
 
     /// Logs the ports.
@@ -129,13 +129,13 @@ impl Machine {
 
     /// Prints what became of the packets, and checks that none is missing.
     pub(super) fn end(mut self, model: &Model, ran: io::Result<()>) -> Result<(), CliError> {
-        let (router, devices) = (&mut self.router, &mut self.devices);
+        let (worker, devices) = (&mut self.worker, &mut self.devices);
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
         let missed = devices.iter_mut().map(|device| device.missed()).collect();
-        let counters = router.counters_in_all();
-        let adds_up = counters.check().and_then(|()| router.check_memory(devices));
-        let host = router.host.counters();
-        let summary = Summary { ports, counters: &counters, host, missed }.text();
+        let counters = worker.counters_in_all();
+        let adds_up = counters.check().and_then(|()| worker.check_memory(devices));
+        let host = worker.lock().host.counters().clone();
+        let summary = Summary { ports, counters: &counters, host: &host, missed }.text();
         // This finishes all ports, even after an error, so that their devices return to the kernel.
         // It does not wait for a reader of the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();

@@ -16,13 +16,13 @@ fn request(name: &str, change: Change, elements: &[&str]) -> Request {
 /// A router with two live sets.
 fn testbed() -> (Testbed, Arc<Filter>) {
     let testbed = Testbed::new();
-    let put = |router: &mut Router, _: &mut _| {
+    let put = |worker: &mut Worker, _: &mut _| {
         let mut filter = Filter::new(0, Vec::new());
-        let epochs = &router.tables.epochs;
+        let epochs = &worker.state().epochs;
         filter.add_live_set("inet fw bad", 4, &[(1, 1)], epochs).unwrap();
         filter.add_live_set("inet fw bad6", 6, &[], epochs).unwrap();
         let filter = Arc::new(filter);
-        router.set_filter(Some(Arc::clone(&filter)), &[]);
+        worker.set_filter(Some(Arc::clone(&filter)), &[]);
         filter
     };
     let filter = testbed.mailbox.call(Duration::from_secs(10), put).unwrap();

@@ -36,9 +36,9 @@ fn a_large_packet_is_fragmented() {
         whole.extend_from_slice(data);
     }
     assert_eq!((sent.len(), &whole[..]), (3, &packet[20..]));
-    assert_eq!((lab.punts(PuntReason::MtuExceeded), lab.router.counters.originated), (1, 3));
+    assert_eq!((lab.punts(PuntReason::MtuExceeded), lab.worker.counters.originated), (1, 3));
     assert_eq!((lab.host().fragmented, lab.host().fragments_made), (1, 3));
-    assert_eq!(lab.router.counters.sent, 0);
+    assert_eq!(lab.worker.counters.sent, 0);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn options_pass_in_fragments_to_unknown_neighbours_and_to_the_router_itself() {
     let nobody = Ipv4Addr::new(10, 0, 1, 50);
     let packet = with_options(nobody, &[1, 1, 1, 0], b"hello");
     lab.receive(A, &ip_frame(ALICE, &packet));
-    assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 1));
+    assert_eq!((lab.worker.counters.held, lab.worker.lock().host.originated_waiting()), (0, 1));
     let sent = lab.pass(3 * S + S / 5);
     assert_eq!(sent.last().unwrap().icmp_kind(), (3, 1));
     // To the router.

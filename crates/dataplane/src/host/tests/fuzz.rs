@@ -1,8 +1,11 @@
 //! Arbitrary bytes: no panic, no lost frame, and all counters add up ([`Lab::drain`] asserts it).
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::router::Control;
 
 /// Frames that reach every part of the host when they are not mutated.
 fn seeds() -> Vec<(usize, Vec<u8>)> {
@@ -91,8 +94,8 @@ proptest! {
             lab.pass(ms * 1_000_000);
         }
         lab.pass(200 * S);
-        prop_assert_eq!(lab.router.counters.held, 0);
-        prop_assert_eq!(lab.router.host.originated_waiting(), 0);
+        prop_assert_eq!(lab.worker.counters.held, 0);
+        prop_assert_eq!(lab.worker.lock().host.originated_waiting(), 0);
     }
 
     #[test]
@@ -132,12 +135,15 @@ proptest! {
                 bytes[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
             }
         }
-        let Lab { router, now, .. } = &mut lab;
-        let frame = router.umem.store(&bytes).unwrap();
-        router.counters.received(PortId(0), 1, 0);
+        let Lab { worker, now, .. } = &mut lab;
+        let frame = worker.umem.store(&bytes).unwrap();
+        worker.counters.received(PortId(0), 1, 0);
         let packet = Packet { addr: frame.addr, len: frame.len as u16, l3, link: LinkId(0), policy_route: PolicyRoute::Not };
         let mut outbox = Vec::new();
-        let Router { tables, umem, counters, host, .. } = router;
+        let shared = Arc::clone(worker.router());
+        let mut locked = shared.lock();
+        let Control { tables, host, .. } = &mut *locked;
+        let Worker { umem, counters, .. } = worker;
         let mut context =
             Context { tables, umem, counters, outbox: &mut outbox, now_ns: *now };
         match PuntReason::ALL.get(reason) {
@@ -150,6 +156,7 @@ proptest! {
             counters.tx[0].packets += 1;
             counters.originated += u64::from(!outgoing.released);
         }
+        drop(locked);
         lab.drain();
     }
 }

@@ -56,8 +56,8 @@ fn echo_is_answered_from_the_requested_address() {
         assert_eq!(answer.ipv6().0.hop_limit, 64);
         assert_eq!((answer.icmp_kind(), answer.icmp6().payload()), ((129, 0), &b"ping"[..]));
     }
-    assert_eq!((lab.host().echo_answered, lab.router.counters.delivered), (5, 5));
-    assert_eq!(lab.router.counters.originated, 5);
+    assert_eq!((lab.host().echo_answered, lab.worker.counters.delivered), (5, 5));
+    assert_eq!(lab.worker.counters.originated, 5);
 }
 
 #[test]

@@ -24,8 +24,8 @@ use super::*;
 use crate::id::Vid;
 use crate::port::MemoryPort;
 use crate::prefix::RoutePrefix;
-use crate::router::Router;
 use crate::stages::ecmp::Member;
+use crate::worker::Worker;
 
 pub(super) const S: u64 = 1_000_000_000;
 const CHUNKS: u32 = 1024;
@@ -121,7 +121,7 @@ pub(super) fn configuration() -> (Tables, Host) {
 
 /// A router with four ports and five links, and its clock.
 pub(super) struct Lab {
-    pub(super) router: Router,
+    pub(super) worker: Worker,
     #[expect(clippy::vec_box, reason = "a router takes its ports in boxes")]
     pub(super) ports: Vec<Box<MemoryPort>>,
     pub(super) now: u64,
@@ -132,12 +132,12 @@ impl Lab {
         let (tables, host) = configuration();
         let umem = Umem::new(CHUNKS, 4096).unwrap();
         let ports = (0..4).map(|_| Box::new(MemoryPort::new(64))).collect();
-        Self { router: Router::new(tables, umem, host), ports, now: 0 }
+        Self { worker: Worker::alone(tables, umem, host), ports, now: 0 }
     }
 
     /// As `new`, with all neighbours known.
     pub(super) fn with_neighbours() -> Self {
-        let mut lab = Self::new();
+        let lab = Self::new();
         for (link, address, mac) in [
             (LinkId(0), IpAddr::V4(ALICE4), ALICE.mac),
             (LinkId(0), IpAddr::V6(ALICE6), ALICE.mac),
@@ -148,9 +148,9 @@ impl Lab {
             (VLAN, IpAddr::V4(DAVE4), DAVE.mac),
             (VLAN, IpAddr::V6(DAVE6), DAVE.mac),
         ] {
-            let next = lab.router.tables.set_neigh(link, address, Some(mac)).unwrap();
-            let main = lab.router.tables.link(link).vrf;
-            lab.router.tables.insert(main, RoutePrefix::host(address), next).unwrap();
+            let next = lab.worker.lock().tables.set_neigh(link, address, Some(mac)).unwrap();
+            let main = lab.worker.lock().tables.link(link).vrf;
+            lab.worker.lock().tables.insert(main, RoutePrefix::host(address), next).unwrap();
         }
         lab
     }
@@ -162,10 +162,10 @@ impl Lab {
 
     pub(super) fn receive_all(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Sent> {
         for frame in frames {
-            let frame = self.router.umem.store(frame).unwrap();
+            let frame = self.worker.umem.store(frame).unwrap();
             self.ports[port].inject(frame);
         }
-        while self.router.turn(PortId(port as u16), &mut self.ports, self.now) > 0 {}
+        while self.worker.turn(PortId(port as u16), &mut self.ports, self.now) > 0 {}
         self.drain()
     }
 
@@ -175,7 +175,7 @@ impl Lab {
         let mut sent = Vec::new();
         while self.now < end {
             self.now = (self.now + S / 10).min(end);
-            self.router.tick(&mut self.ports, self.now);
+            self.worker.tick(&mut self.ports, self.now);
             sent.extend(self.drain());
         }
         sent
@@ -186,29 +186,33 @@ impl Lab {
         let mut sent = Vec::new();
         for (port, memory) in self.ports.iter_mut().enumerate() {
             for frame in memory.take_sent() {
-                let bytes = self.router.umem.frame(frame.addr, frame.len as usize).to_vec();
-                self.router.umem.free(frame.addr);
+                let bytes = self.worker.umem.frame(frame.addr, frame.len as usize).to_vec();
+                self.worker.umem.free(frame.addr);
                 sent.push(Sent { port, bytes });
             }
         }
-        self.router.counters.check().unwrap();
-        let waiting = self.router.host.neighs.waiting();
-        let made = self.router.host.originated_waiting();
-        assert_eq!(self.router.counters.held as usize + made, waiting);
-        assert_eq!(self.router.umem.available() + waiting, CHUNKS as usize, "a frame is lost");
+        self.worker.counters.check().unwrap();
+        let waiting = self.worker.lock().host.neighs.waiting();
+        let made = self.worker.lock().host.originated_waiting();
+        assert_eq!(self.worker.counters.held as usize + made, waiting);
+        assert_eq!(self.worker.umem.available() + waiting, CHUNKS as usize, "a frame is lost");
         sent
     }
 
     pub(super) fn punts(&self, reason: PuntReason) -> u64 {
-        self.router.counters.punts[reason as usize]
+        self.worker.counters.punts[reason as usize]
     }
 
     pub(super) fn drops(&self, reason: DropReason) -> u64 {
-        self.router.counters.drops[reason as usize]
+        self.worker.counters.drops[reason as usize]
     }
 
-    pub(super) fn host(&self) -> &HostCounters {
-        self.router.host.counters()
+    pub(super) fn neighbours(&self) -> usize {
+        self.worker.lock().host.neighbours()
+    }
+
+    pub(super) fn host(&self) -> HostCounters {
+        self.worker.lock().host.counters().clone()
     }
 }
 
@@ -227,7 +231,7 @@ fn connect(tables: &mut Tables, host: &mut Host, link: LinkId, address: IpAddr, 
 
 /// A group of two next hops for a prefix behind Bob's link.
 pub(super) fn add_group(lab: &mut Lab, prefix: &str, members: &[&str]) {
-    let tables = &mut lab.router.tables;
+    let tables = &mut lab.worker.lock().tables;
     let member = |address: &&str| address.parse().unwrap();
     let members: Vec<_> = members
         .iter()

@@ -62,7 +62,7 @@ fn a_solicitation_to_a_group_without_a_mac_gets_no_answer() {
     let frame = frame_to(multicast_mac(solicited_node(target)), ALICE, 0x86dd, &packet);
     let mut lab = Lab::new();
     assert_eq!(lab.receive(A, &frame), []);
-    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(lab.neighbours(), 0);
     assert_eq!(Lab::with_neighbours().receive(A, &frame).len(), 1);
 }
 
@@ -73,7 +73,7 @@ fn a_check_for_duplicates_is_answered_to_all() {
     assert_eq!(answer.dst_mac(), multicast_mac(ALL_NODES));
     assert_eq!(answer.addresses(), (own6(0).into(), ALL_NODES.into()));
     assert_eq!(answer.icmp6().bytes5to8(), [0xa0, 0, 0, 0]);
-    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(lab.neighbours(), 0);
 }
 
 #[test]
@@ -105,14 +105,14 @@ fn invalid_messages_are_counted_and_ignored() {
     corrupt[50] ^= 1;
     lab.receive(A, &frame_to([0x33; 6], ALICE, 0x86dd, &corrupt));
     assert_eq!(lab.host().malformed + lab.host().neigh_invalid, count + 1);
-    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(lab.neighbours(), 0);
 }
 
 #[test]
 fn an_unsolicited_advertisement_adds_no_neighbour() {
     let mut lab = Lab::new();
     assert_eq!(lab.receive(A, &advert(ALICE, ALICE6, own6(0), 0x60)), []);
-    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!(lab.neighbours(), 0);
     for kind in [133, 134, 137] {
         let packet = icmp6((eui64(ALICE.mac), ALL_NODES), 255, kind, [0; 4], &[0; 32]);
         assert_eq!(lab.receive(A, &frame_to([0x33; 6], ALICE, 0x86dd, &packet)), []);
@@ -130,12 +130,12 @@ fn a_destination_is_solicited_and_its_packet_released() {
     assert_eq!(query.ipv6().0.hop_limit, 255);
     assert_eq!(query.icmp_kind(), (135, 0));
     assert_eq!(query.icmp6().payload(), body(DAVE6, &option(1, router_mac(B))));
-    assert_eq!(lab.router.counters.held, 1);
+    assert_eq!(lab.worker.counters.held, 1);
     let sent = only(lab.receive(B, &advert(DAVE, DAVE6, own_link_local(B), 0x60)));
     assert_eq!((sent.port, sent.vids(), sent.dst_mac()), (B, vec![VID], DAVE.mac));
     assert_eq!(sent.ipv6().0.hop_limit, 63);
     assert_eq!(udp_payload(sent.ipv6().1), b"hello");
-    assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 1));
+    assert_eq!((lab.worker.counters.held, lab.worker.counters.sent), (0, 1));
     // After its time, the host probes it by itself.
     assert_eq!(lab.pass(35 * S - S / 5), []);
     let probe = only(lab.pass(S / 2));
@@ -155,7 +155,7 @@ fn a_link_local_neighbour_is_spoken_to_on_its_link() {
     // The reply waits for the neighbour, and does not count as held.
     let query = only(lab.receive(A, &ip_frame(ALICE, &packet)));
     assert_eq!((query.port, query.icmp_kind()), (A, (135, 0)));
-    assert_eq!((lab.router.counters.held, lab.router.host.originated_waiting()), (0, 1));
+    assert_eq!((lab.worker.counters.held, lab.worker.lock().host.originated_waiting()), (0, 1));
     let answer = only(lab.receive(A, &advert(ALICE, alice, own_link_local(A), 0x60)));
     assert_eq!(answer.addresses(), (own_link_local(A).into(), alice.into()));
     assert_eq!(answer.icmp_kind(), (129, 0));

@@ -14,7 +14,7 @@ fn ruled(mut lab: Lab, point: Point, op: Op, hops: Vec<NextHopId>) -> Lab {
     for version in [4, 6] {
         filter.set(point, version, &rules).unwrap();
     }
-    lab.router.set_filter(Some(Arc::new(filter.with_hops(hops))), &[]);
+    lab.worker.set_filter(Some(Arc::new(filter.with_hops(hops))), &[]);
     lab
 }
 
@@ -25,8 +25,8 @@ fn to_bob() -> Vec<u8> {
 #[test]
 fn a_packet_goes_to_the_neighbour_that_a_rule_names() {
     for point in [Point::Prerouting, Point::Forward] {
-        let mut lab = Lab::with_neighbours();
-        let carol = lab.router.tables.neigh(LinkId(2), CAROL4.into()).unwrap();
+        let lab = Lab::with_neighbours();
+        let carol = lab.worker.lock().tables.neigh(LinkId(2), CAROL4.into()).unwrap();
         let mut lab = ruled(lab, point, Op::Forward(0), vec![carol]);
         let sent = only(lab.receive(A, &to_bob()));
         assert_eq!((sent.port, sent.dst_mac()), (NARROW, CAROL.mac));
@@ -44,18 +44,18 @@ fn a_packet_goes_to_the_neighbour_that_a_rule_names() {
 
 #[test]
 fn a_packet_waits_for_the_neighbour_that_a_rule_names() {
-    let mut lab = Lab::with_neighbours();
+    let lab = Lab::with_neighbours();
     let via = Ipv4Addr::new(10, 0, 2, 77);
-    let next = lab.router.tables.neigh(LinkId(2), via.into()).unwrap();
+    let next = lab.worker.lock().tables.neigh(LinkId(2), via.into()).unwrap();
     let mut lab = ruled(lab, Point::Prerouting, Op::Forward(0), vec![next]);
     let request = only(lab.receive(A, &to_bob()));
     assert_eq!((request.port, request.arp().target_protocol_addr()), (NARROW, &via.octets()[..]));
-    assert_eq!(lab.router.counters.held, 1);
+    assert_eq!(lab.worker.counters.held, 1);
 }
 
 #[test]
 fn a_packet_is_routed_by_the_vrf_that_a_rule_names() {
-    let vrf = |lab: &Lab| lab.router.tables.link(LinkId(3)).vrf;
+    let vrf = |lab: &Lab| lab.worker.lock().tables.link(LinkId(3)).vrf;
     let lab = Lab::with_neighbours();
     let red = vrf(&lab);
     let mut lab = ruled(lab, Point::Prerouting, Op::Fib(red), Vec::new());

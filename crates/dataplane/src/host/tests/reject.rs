@@ -16,7 +16,7 @@ fn rejecting(point: Point, reject: Reject) -> Lab {
     for version in [4, 6] {
         filter.set(point, version, &rules).unwrap();
     }
-    lab.router.set_filter(Some(Arc::new(filter)), &[]);
+    lab.worker.set_filter(Some(Arc::new(filter)), &[]);
     lab
 }
 
@@ -56,7 +56,7 @@ fn signed(mut packet: Vec<u8>) -> Vec<u8> {
 fn answers(lab: &mut Lab, packet: &[u8]) -> Vec<Sent> {
     lab.now += 10 * S;
     let sent = lab.receive(A, &ip_frame(ALICE, packet));
-    assert_eq!(lab.router.counters.sent, 0, "nothing gets by");
+    assert_eq!(lab.worker.counters.sent, 0, "nothing gets by");
     sent
 }
 
@@ -80,7 +80,7 @@ fn an_unreachable_comes_from_the_router_with_the_rules_code() {
             (error.icmp_kind(), error.addresses()),
             ((1, 13), (own6(0).into(), ALICE6.into()))
         );
-        assert_eq!((lab.punts(PuntReason::Reject), lab.router.counters.originated), (2, 2));
+        assert_eq!((lab.punts(PuntReason::Reject), lab.worker.counters.originated), (2, 2));
     }
 }
 
@@ -291,12 +291,12 @@ fn the_host_answers_for_a_kernel_that_does_not_know_the_rule() {
     let expired = Ipv4Header { time_to_live: 1, ..header4(ALICE4, BOB4) };
     for header in [header4(ALICE4, BOB4), expired] {
         let frame = ip_frame(ALICE, &udp4(header, b"data"));
-        let stored = lab.router.umem.store(&frame).unwrap();
+        let stored = lab.worker.umem.store(&frame).unwrap();
         ports[A].port.inject(stored);
     }
-    lab.router.turn(PortId(A as u16), &mut ports, 0);
+    lab.worker.turn(PortId(A as u16), &mut ports, 0);
     assert_eq!(ports[A].punted.len(), 1, "the one whose hops have ended");
     let sent = ports[A].port.take_sent();
     assert_eq!((sent.len(), lab.punts(PuntReason::Reject)), (1, 1));
-    lab.router.counters.check().unwrap();
+    lab.worker.counters.check().unwrap();
 }

@@ -12,7 +12,7 @@ fn to_bob(n: u8) -> Vec<u8> {
 }
 
 fn swap(lab: &mut Lab, (tables, host): (Tables, Host), links: &[Option<LinkId>]) -> Vec<Sent> {
-    lab.router.swap(&mut lab.ports, tables, host, links, &[]).unwrap();
+    lab.worker.swap(&mut lab.ports, tables, host, links, &[]).unwrap();
     lab.drain()
 }
 
@@ -26,12 +26,16 @@ fn learned_neighbours_stay_known_without_a_request() {
         let sent = lab.receive_all(A, &[to_bob(n), to_bob(n), to_bob(n)]);
         assert_eq!(sent.len(), 3);
         assert!(sent.iter().all(|one| one.dst_mac() == BOB.mac && one.ipv4().0.time_to_live == 63));
-        let main = lab.router.tables.link(LinkId(1)).vrf;
-        let next = lab.router.tables.lookup(main, BOB4.into());
-        assert_eq!(lab.router.tables.next_hop(next).neigh, Some(BOB4.into()), "on the fast path");
+        let main = lab.worker.lock().tables.link(LinkId(1)).vrf;
+        let next = lab.worker.lock().tables.lookup(main, BOB4.into());
+        assert_eq!(
+            lab.worker.lock().tables.next_hop(next).neigh,
+            Some(BOB4.into()),
+            "on the fast path"
+        );
     }
-    assert_eq!((lab.router.counters.sent, lab.router.counters.held), (10, 0));
-    assert_eq!(lab.router.host.counters().arp_requests_sent, 1, "counts go on");
+    assert_eq!((lab.worker.counters.sent, lab.worker.counters.held), (10, 0));
+    assert_eq!(lab.worker.lock().host.counters().arp_requests_sent, 1, "counts go on");
     // The new host forgets Bob as it forgets a neighbour that it has learned itself.
     lab.pass(60 * S);
     assert_eq!(only(lab.receive(A, &to_bob(9))).dst_mac(), [0xff; 6]);
@@ -42,10 +46,10 @@ fn waiting_packets_still_wait_after_a_swap() {
     let mut lab = Lab::new();
     lab.receive_all(A, &[to_bob(0), to_bob(1)]);
     assert!(swap(&mut lab, configuration(), &SAME).is_empty());
-    assert_eq!(lab.router.counters.held, 2);
+    assert_eq!(lab.worker.counters.held, 2);
     let sent = lab.receive(B, &arp::reply(BOB, BOB4, own4(1)));
     assert_eq!(sent.len(), 2);
-    assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 2));
+    assert_eq!((lab.worker.counters.held, lab.worker.counters.sent), (0, 2));
 }
 
 #[test]
@@ -56,8 +60,8 @@ fn waiting_packets_are_sent_if_the_new_tables_have_the_address() {
     host.add_static(LinkId(1), BOB4.into());
     tables.publish_neigh(LinkId(1), BOB4.into(), BOB.mac).unwrap();
     assert_eq!(only(swap(&mut lab, (tables, host), &SAME)).dst_mac(), BOB.mac);
-    assert_eq!((lab.router.counters.held, lab.router.counters.sent), (0, 1));
-    assert_eq!(lab.router.host.neighbours(), 0);
+    assert_eq!((lab.worker.counters.held, lab.worker.counters.sent), (0, 1));
+    assert_eq!(lab.neighbours(), 0);
 }
 
 #[test]
@@ -69,7 +73,7 @@ fn links_may_have_other_numbers_or_go() {
         let mut links = SAME;
         links[usize::from(VLAN.0)] = number;
         swap(&mut lab, configuration(), &links);
-        assert_eq!(lab.router.counters.held, left, "{number:?}");
+        assert_eq!(lab.worker.counters.held, left, "{number:?}");
         assert_eq!(lab.drops(DropReason::NeighFailed), 1 - left, "{number:?}");
     }
     // A sender whose link has gone cannot get an error, so its packet is dropped as well.
@@ -78,18 +82,20 @@ fn links_may_have_other_numbers_or_go() {
     let mut links = SAME;
     links[0] = None;
     swap(&mut lab, configuration(), &links);
-    assert_eq!((lab.router.counters.held, lab.drops(DropReason::NeighFailed)), (0, 1));
+    assert_eq!((lab.worker.counters.held, lab.drops(DropReason::NeighFailed)), (0, 1));
     // The solicitation goes on: only the packet belonged to the lost link.
-    assert_eq!(lab.router.host.neighbours(), 1);
+    assert_eq!(lab.neighbours(), 1);
 }
 
 #[test]
 fn other_ports_are_refused() {
     let mut lab = Lab::with_neighbours();
-    let next =
-        |lab: &Lab| lab.router.tables.lookup(lab.router.tables.link(LinkId(0)).vrf, BOB4.into());
+    let next = |lab: &Lab| {
+        let tables = lab.worker.state();
+        tables.lookup(tables.link(LinkId(0)).vrf, BOB4.into())
+    };
     let before = next(&lab);
-    let refused = lab.router.swap(&mut lab.ports, Tables::new(), Host::new(), &SAME, &[]);
+    let refused = lab.worker.swap(&mut lab.ports, Tables::new(), Host::new(), &SAME, &[]);
     assert!(refused.is_err());
     assert_eq!(next(&lab), before);
     assert_ne!(before, NextHopId::NO_ROUTE);

@@ -248,6 +248,11 @@ impl Filter {
         classifier.is_some_and(Classifier::decides_by_flow)
     }
 
+    /// The initial values of the counters, by number.
+    pub(crate) fn starts(&self) -> Vec<Count> {
+        self.counters.clone()
+    }
+
     /// The number of counters.
     #[must_use]
     pub fn counters(&self) -> usize {

@@ -79,24 +79,18 @@ impl State {
         }
     }
 
-    /// Starts over for other rules; log entries that were not taken yet are lost. `carried` has for
-    /// each of their counters the previous number if its count continues. Other counters begin with the
-    /// rules' initial values.
-    pub fn renew(&mut self, filter: &Filter, carried: &[Option<u32>]) {
-        let before = std::mem::take(&mut self.counts);
-        let count = |number: usize| {
-            let old = carried.get(number).copied().flatten()?;
-            before.get(old as usize).copied()
-        };
-        let starts = filter.counters.iter().enumerate();
-        self.counts = starts.map(|(number, start)| count(number).unwrap_or(*start)).collect();
+    /// Starts over for other rules, or none. Counts begin at 0; log entries that were not taken yet are lost.
+    pub fn renew(&mut self, filter: Option<&Filter>) {
+        let none = Filter::default();
+        let filter = filter.unwrap_or(&none);
+        self.log = LogQueue::new(filter.logs());
+        self.counts = vec![Count::default(); filter.counters.len()];
         for (index, flows) in self.scratch.flows.iter_mut().enumerate() {
             *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };
         }
         for (index, cache) in self.scratch.caches.iter_mut().enumerate() {
             *cache = if filter.caches_results(index) { new_cache() } else { Vec::new() };
         }
-        self.log = LogQueue::new(filter.logs());
     }
 
     /// The target to which rules reroute a packet of the burst.

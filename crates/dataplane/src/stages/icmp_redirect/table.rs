@@ -1,7 +1,7 @@
 use crate::id::LinkId;
 
 /// The links on which the kernel sends redirects.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Redirects {
     /// By link, one bit for each family.
     by_link: Vec<u8>,

@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 
 /// The fallback of each FIB. It replaces copies of the tables that the kernel looks up one after the
 /// other (`fib_rules_lookup` in `net/core/fib_rules.c`).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Fallbacks {
     /// The root to look up next, by root, for IPv4 and IPv6.
     next_roots: [Vec<u32>; 2],

@@ -14,7 +14,7 @@ use crate::stages::ecmp::{self, Groups, Multipath};
 use crate::stages::route::Fallbacks;
 
 /// The tables that decide a packet's route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RouteTables {
     /// Links by [`LinkId`](crate::id::LinkId).
     pub links: Links,

@@ -43,7 +43,7 @@ pub enum PolicyAction {
 }
 
 /// The policies of links.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
     by_link: Vec<Option<Arc<Policy>>>,
 }

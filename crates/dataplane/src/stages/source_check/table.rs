@@ -45,7 +45,7 @@ pub struct SourceLookup {
 }
 
 /// The source checks of all links.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sources {
     checks: Vec<Check>,
     own: Addresses,
@@ -126,7 +126,7 @@ impl Sources {
 }
 
 /// A set of addresses, behind a Bloom filter with one bit for the hash of each.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Addresses {
     sorted: Vec<u32>,
     bloom: Box<[u64]>,

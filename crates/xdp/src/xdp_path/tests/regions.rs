@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollway_dataplane::id::{LinkId, NextHopId};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
-use tollway_dataplane::tables::Tables;
+use tollway_dataplane::tables::ForwardingState;
 
 use super::Bench;
 use crate::testkit::dice::Dice;
@@ -19,19 +19,19 @@ fn frame(src: IpAddr, dst: IpAddr) -> Vec<u8> {
 
 /// A network where everything has a route.
 fn bench() -> Bench {
-    let mut bench = Bench::new();
-    give_default_routes(&mut bench.net.router.tables, LinkVariant::Plain.vrf());
+    let bench = Bench::new();
+    give_default_routes(&mut bench.net.worker.lock().tables, LinkVariant::Plain.vrf());
     bench
 }
 
-fn next_hop(tables: &Tables, port: u8) -> NextHopId {
+fn next_hop(tables: &ForwardingState, port: u8) -> NextHopId {
     tables.lookup(LinkVariant::Plain.vrf(), LinkVariant::Plain.host4(port))
 }
 
 fn set(bench: &mut Bench, prefix: RoutePrefix, port: u8) {
-    let tables = &mut bench.net.router.tables;
-    let next = next_hop(tables, port);
-    tables.insert(LinkVariant::Plain.vrf(), prefix, next).unwrap();
+    let next = next_hop(bench.net.worker.state(), port);
+    let inserted = bench.net.worker.lock().tables.insert(LinkVariant::Plain.vrf(), prefix, next);
+    inserted.unwrap();
     bench.net.run();
 }
 
@@ -87,7 +87,7 @@ fn a_route_to_the_source_concerns_flows_whose_source_is_checked() {
     for rpf in [Rpf::Off, Rpf::Loose] {
         let mut bench = bench();
         let check = SourceCheck { own: false, rpf, martians_to_kernel: false };
-        bench.net.router.tables.set_source(LinkId(0), check).unwrap();
+        bench.net.worker.lock().tables.set_source(LinkId(0), check).unwrap();
         let dst = LinkVariant::Plain.host4(1);
         let [one, other] = ["198.51.100.1", "203.0.113.1"].map(|src| frame(ip(src), dst));
         bench.twice(0, &one);
@@ -98,9 +98,16 @@ fn a_route_to_the_source_concerns_flows_whose_source_is_checked() {
         // The same, observed at the XDP path.
         assert_eq!(bench.send(0, &one).len(), 1);
         assert_eq!(bench.maps.installed(), 2);
-        let next = bench.net.router.tables.drop(tollway_dataplane::verdict::DropReason::Blackhole);
+        let next =
+            bench.net.worker.lock().tables.drop(tollway_dataplane::verdict::DropReason::Blackhole);
         let prefix = RoutePrefix::new(ip("198.51.100.0"), 24);
-        bench.net.router.tables.insert(LinkVariant::Plain.vrf(), prefix, next.unwrap()).unwrap();
+        bench
+            .net
+            .worker
+            .lock()
+            .tables
+            .insert(LinkVariant::Plain.vrf(), prefix, next.unwrap())
+            .unwrap();
         bench.net.run();
         let sent = bench.send(0, &one).len();
         assert_eq!(sent, usize::from(rpf == Rpf::Off), "{rpf:?}");
@@ -117,9 +124,10 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
     for number in 0..20_000_u32 {
         let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + (number << 8));
         let prefix = RoutePrefix::new(address.into(), 24);
-        let tables = &mut bench.net.router.tables;
-        let next = next_hop(tables, 1 + (number % 2) as u8);
-        tables.insert(LinkVariant::Plain.vrf(), prefix, next).unwrap();
+        let next = next_hop(bench.net.worker.state(), 1 + (number % 2) as u8);
+        let inserted =
+            bench.net.worker.lock().tables.insert(LinkVariant::Plain.vrf(), prefix, next);
+        inserted.unwrap();
         if number % 100 == 0 {
             bench.net.run();
             assert_eq!(bench.maps.installed(), 1, "{number}");
@@ -131,7 +139,7 @@ fn a_storm_of_routes_leaves_other_flows_alone() {
     for number in 0..20_000_u32 {
         let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + (number << 8));
         let prefix = RoutePrefix::new(address.into(), 24);
-        assert!(bench.net.router.tables.remove(LinkVariant::Plain.vrf(), prefix).unwrap());
+        assert!(bench.net.worker.lock().tables.remove(LinkVariant::Plain.vrf(), prefix).unwrap());
     }
     bench.net.run();
     assert_eq!(bench.maps.installed(), 0);
@@ -171,7 +179,7 @@ proptest! {
         let (mut bench, mut dice) = (bench(), Dice(seed));
         let rpf = dice.pick(&[Rpf::Off, Rpf::Strict, Rpf::Loose]);
         let check = SourceCheck { own: false, rpf, martians_to_kernel: false };
-        bench.net.router.tables.set_source(LinkId(0), check).unwrap();
+        bench.net.worker.lock().tables.set_source(LinkId(0), check).unwrap();
         let part = |dice: &mut Dice| dice.below(3) as u8;
         let address = |dice: &mut Dice, is_ipv4: bool| {
             let [a, b] = [part(dice), part(dice)];
@@ -186,7 +194,7 @@ proptest! {
             if dice.one_in(4) {
                 let len = if is_ipv4 { dice.pick(&[6, 8, 12, 16, 24, 32]) } else { dice.pick(&[20, 28, 32, 48, 128]) };
                 let prefix = RoutePrefix::new(address(&mut dice, is_ipv4), len);
-                let tables = &mut bench.net.router.tables;
+                let tables = &mut bench.net.worker.lock().tables;
                 if dice.one_in(3) {
                     tables.remove(LinkVariant::Plain.vrf(), prefix).unwrap();
                 } else {

@@ -31,10 +31,10 @@ fn ruleset(rules: &[Vec<Step>], counters: usize) -> Ruleset {
 }
 
 fn set(bench: &mut Bench, before: Option<&Ruleset>, rules: &Ruleset) {
-    let links = vec![Link::default(); bench.net.router.tables.routes.links.len()];
-    let filter = program::compile(rules, &links, &bench.net.router.tables.epochs).unwrap();
+    let links = vec![Link::default(); bench.net.worker.state().routes.links.len()];
+    let filter = program::compile(rules, &links, &bench.net.worker.state().epochs).unwrap();
     let carried = carried(before, Some(rules));
-    bench.net.router.set_filter(Some(Arc::new(filter)), &carried);
+    bench.net.worker.set_filter(Some(Arc::new(filter)), &carried);
 }
 
 fn frame(protocol: u8) -> Vec<u8> {
@@ -108,7 +108,7 @@ fn packets_of_the_xdp_path_count_as_those_of_the_path() {
     let tally = bench.maps.flows()[0].tally;
     assert_ne!(tally, 0);
     let len = frame(UDP).len() as u64 - 14;
-    let counts = |bench: &mut Bench| bench.net.router.rule_counts().to_vec();
+    let counts = |bench: &mut Bench| bench.net.worker.rule_counts();
     let packets = |n: u64| Count { packets: n, bytes: n * len };
     assert_eq!(counts(&mut bench), [packets(2), packets(2)]);
     let add = |bench: &Bench, n: u64| {

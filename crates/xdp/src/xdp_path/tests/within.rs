@@ -228,7 +228,7 @@ fn a_change_empties_the_xdp_path_and_the_next_packet_enters_again() {
             [plain4().build(), LinkVariant::Plain.packet(0, Special::Group.host4()).build()];
         frames.iter().for_each(|frame| assert!(bench.twice(0, frame)[1] > 0));
         assert_eq!(bench.maps.installed(), 2);
-        change(&mut bench.net.router.tables);
+        change(&mut bench.net.worker.lock().tables);
         // A turn without a packet is enough.
         bench.net.run();
         assert_eq!(bench.maps.installed(), 0, "{what}");

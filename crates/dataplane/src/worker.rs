@@ -1,0 +1,420 @@
+//! A worker: its burst, its frames, its counters, and the turn that runs the path for them. Every processor that
+//! forwards has one; all of them share a [`Router`].
+
+mod exits;
+mod view;
+
+use std::sync::Arc;
+
+use crate::burst::{Burst, Lanes};
+use crate::counters::{Counters, Traffic};
+use crate::dispatch::Path;
+use crate::frame::{Descriptor, Umem};
+use crate::host::{Context, Host, Outgoing};
+use crate::id::{LinkId, PortId};
+use crate::port::Port;
+use crate::punts::{Crowd, Limits};
+use crate::router::{Control, Locked, Router, lock};
+use crate::stages::filter::{Count, Filter, State};
+use crate::stages::transmit::Egress;
+use crate::tables::{ForwardingState, Tables};
+use crate::tolls::Tolls;
+use crate::verdict::{DropReason, Verdict};
+use crate::xdp_path::XdpPath;
+use view::View;
+
+/// A worker with everything that it needs except its ports.
+pub struct Worker {
+    router: Arc<Router>,
+    view: View,
+    /// The memory of the frames.
+    pub umem: Umem,
+    /// Counts of what happened to every packet.
+    pub counters: Counters,
+    /// The cost of each stage.
+    pub tolls: Tolls,
+    /// The XDP path that is notified of forwarded packets, if any.
+    pub xdp_path: Option<Box<dyn XdpPath>>,
+    /// Counters and limits of the firewall rules.
+    pub filter: State,
+    /// Whether the kernel behind the ports has the same rules as the firewall. If so, packets that
+    /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
+    /// they were received.
+    pub kernel_has_rules: bool,
+    /// Limits on the packets that the kernel has to answer.
+    pub limits: Arc<Limits>,
+    /// Finds ports at which the kernel has to carry too many packets.
+    pub crowd: Crowd,
+    path: Path,
+    burst: Box<Burst>,
+    egress: Egress,
+    outbox: Vec<Outgoing>,
+}
+
+impl Worker {
+    /// Creates a worker of a router, with the path for the widest instructions of the machine. It is awake:
+    /// park it until it takes turns.
+    #[must_use]
+    pub fn new(router: &Arc<Router>, umem: Umem) -> Self {
+        Self::with_path(Path::detect(), router, umem)
+    }
+
+    /// Creates the only worker of a new router.
+    #[must_use]
+    pub fn alone(tables: Tables, umem: Umem, host: Host) -> Self {
+        Self::new(&Router::new(tables, host), umem)
+    }
+
+    /// Creates the only worker of a new router, which uses the given path.
+    #[must_use]
+    pub fn alone_with_path(path: Path, tables: Tables, umem: Umem, host: Host) -> Self {
+        Self::with_path(path, &Router::new(tables, host), umem)
+    }
+
+    /// Creates a worker that uses the given path.
+    #[must_use]
+    pub fn with_path(path: Path, router: &Arc<Router>, umem: Umem) -> Self {
+        let view = View::take(router);
+        lock(&router.rule_counts).join(view.generations.rules);
+        let ports = view.state.ports.len();
+        let mut filter = State::new();
+        filter.renew(view.state.filter.as_deref());
+        Self {
+            router: Arc::clone(router),
+            view,
+            umem,
+            counters: Counters::new(ports),
+            tolls: Tolls::new(),
+            xdp_path: None,
+            filter,
+            kernel_has_rules: false,
+            limits: Arc::clone(&router.limits),
+            crowd: Crowd::of_workers(1),
+            path,
+            burst: Box::new(Burst::new()),
+            egress: Egress::new(ports),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// The router that the worker belongs to.
+    #[must_use]
+    pub const fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    /// Locks the router; see [`Router::lock`].
+    #[must_use]
+    pub fn lock(&self) -> Locked<'_> {
+        self.router.lock()
+    }
+
+    /// The state that the worker forwards by.
+    #[must_use]
+    pub fn state(&self) -> &ForwardingState {
+        &self.view.state
+    }
+
+    /// Receives one burst from `port`, runs the path on it and sends the result; returns the number of
+    /// packets received. `now_ns` is the time since any fixed moment.
+    pub fn turn<P: Port>(&mut self, port: PortId, ports: &mut [P], now_ns: u64) -> usize {
+        // Before the state is looked at: decisions by an older state than this version's are void.
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.begin(&self.view.state.epochs.changes, now_ns);
+        }
+        // Between two bursts: the worker holds no reference that it found in a table.
+        if self.view.pass() {
+            self.look();
+        }
+        let burst = &mut *self.burst;
+        burst.reset(port);
+        let known = usize::from(port.0) < self.view.state.ports.len();
+        let Some(source) = ports.get_mut(usize::from(port.0)).filter(|_| known) else { return 0 };
+        source.receive(&mut self.umem, burst);
+        if burst.count == 0 {
+            if let Some(xdp_path) = &mut self.xdp_path {
+                xdp_path.idle(port);
+            }
+            return 0;
+        }
+        let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
+        self.counters.received(port, burst.count as u64, bytes);
+        self.filter.now_ns = now_ns;
+        self.filter.kernel_has_rules = self.kernel_has_rules;
+        self.path.forward(
+            burst,
+            &mut self.umem,
+            &self.view.state,
+            &mut self.tolls,
+            &mut self.egress,
+            &mut self.filter,
+        );
+        let exited = self.burst.exited;
+        if let Some(xdp_path) = &mut self.xdp_path {
+            let lanes = self.burst.lanes().without(exited);
+            xdp_path.forwarded(&self.burst, &self.umem, &self.view.state, lanes);
+        }
+        self.transmit(ports);
+        if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(exited) {
+            self.drop_all(exited, reason);
+        } else if !exited.is_empty() {
+            let kernel = ports.get_mut(usize::from(port.0)).filter(|port| port.has_kernel());
+            let ours = match kernel {
+                Some(port) => {
+                    self.report_punted(exited);
+                    // Packets with verdicts from rules that the kernel does not know.
+                    let ruled =
+                        if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
+                    self.punt_to_kernel(port, exited.without(ruled), now_ns);
+                    ruled
+                }
+                None => exited,
+            };
+            if !ours.is_empty() {
+                self.handle_exits(ours, now_ns);
+            }
+            self.send_outbox(ports);
+        }
+        self.umem.balance();
+        self.burst.count
+    }
+
+    /// Checks that every chunk of the memory is free, at a port or in a queue of the host, for a worker that
+    /// shares its memory with no other; see [`check_memory`].
+    ///
+    /// # Errors
+    ///
+    /// See [`check_memory`].
+    pub fn check_memory<P: Port>(&self, ports: &[P]) -> Result<(), String> {
+        check_memory(&[(self, ports)])
+    }
+
+    /// Counts of what happened to every packet, including those that the XDP path forwarded.
+    #[must_use]
+    pub fn counters_in_all(&mut self) -> Counters {
+        let mut counters = self.counters.clone();
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to(&mut counters);
+        }
+        counters
+    }
+
+    /// Adds the worker's counts of the firewall rules to the router's, including packets that the XDP path
+    /// forwarded.
+    pub fn add_rule_counts(&mut self) {
+        self.count_xdp_path(false);
+        let mut all = lock(&self.router.rule_counts);
+        all.add(self.view.generations.rules, &self.filter.counts);
+        self.filter.counts.fill(Count::default());
+    }
+
+    /// The counts of the firewall rules by counter number, including those that workers have added.
+    pub fn rule_counts(&mut self) -> Vec<Count> {
+        self.add_rule_counts();
+        self.router.rule_counts()
+    }
+
+    fn count_xdp_path(&mut self, end: bool) {
+        if let Some(xdp_path) = &mut self.xdp_path {
+            xdp_path.add_to_rules(&mut self.filter.counts, end);
+        }
+    }
+
+    /// Takes the state that is published now, if it is another one. Call it between two bursts; each turn does
+    /// so by itself.
+    pub fn look(&mut self) {
+        while self.view.is_outdated(&self.router) {
+            let before = self.view.generations.rules;
+            let next = View::take(&self.router);
+            if next.generations.rules != before {
+                self.count_xdp_path(true);
+                lock(&self.router.rule_counts).join(next.generations.rules);
+                lock(&self.router.rule_counts).leave(before, &self.filter.counts);
+                self.filter.renew(next.state.filter.as_deref());
+            }
+            // It joins its readers before the old ones leave, and returns the state to nobody: the router
+            // frees it.
+            self.view = next;
+            if let Some(xdp_path) = &mut self.xdp_path {
+                xdp_path.begin(&self.view.state.epochs.changes, self.filter.now_ns);
+            }
+        }
+    }
+
+    /// Replaces tables and host. Counts continue, and the new host takes over what the old one has learned and
+    /// queued. `links` has for each old link its number in the new tables, if it still exists. To continue a
+    /// counter of the rules, `carried` has for each counter of the new rules its number in the old ones.
+    ///
+    /// Returns the old tables and host, which may be large: drop them where time does not matter.
+    ///
+    /// # Errors
+    ///
+    /// The new tables do not have as many ports; they are returned, and nothing has changed.
+    pub fn swap<P: Port>(
+        &mut self,
+        ports: &mut [P],
+        tables: Tables,
+        host: Host,
+        links: &[Option<LinkId>],
+        carried: &[Option<u32>],
+    ) -> Result<(Tables, Host), Box<(Tables, Host)>> {
+        if tables.ports.len() != self.view.state.ports.len() {
+            return Err(Box::new((tables, host)));
+        }
+        let router = Arc::clone(&self.router);
+        let mut locked = router.lock();
+        let (old_tables, mut old_host) = locked.replace(tables, host, links, carried);
+        // Nothing here needs the time.
+        let Control { tables, host, .. } = &mut *locked;
+        let (mut context, _) = self.slow_path(tables, 0);
+        host.succeed(&mut context, &mut old_host, links);
+        drop(locked);
+        self.look();
+        self.send_outbox(ports);
+        Ok((old_tables, old_host))
+    }
+
+    /// Replaces the active rules; see [`Locked::set_filter`].
+    pub fn set_filter(
+        &mut self,
+        filter: Option<Arc<Filter>>,
+        carried: &[Option<u32>],
+    ) -> Option<Arc<Filter>> {
+        let old = self.router.lock().set_filter(filter, carried);
+        self.look();
+        old
+    }
+
+    /// Reports that no turn is taken until [`Worker::wake`]: changes of tables need not wait for this
+    /// worker until then.
+    pub fn park(&self) {
+        self.view.park();
+    }
+
+    /// Reports that the worker takes turns again.
+    pub fn wake(&self) {
+        self.view.wake();
+    }
+
+    /// Lets the host do what is due; call it some ten times a second. If somebody changes the router at this
+    /// moment, the host does it the next time.
+    pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
+        self.count_oversized(ports);
+        self.view.state.routes.next_hops.restore_displaced();
+        let router = Arc::clone(&self.router);
+        let Some(mut locked) = router.try_lock() else { return };
+        let Control { tables, host, .. } = &mut *locked;
+        let (mut context, _) = self.slow_path(tables, now_ns);
+        host.tick(&mut context);
+        drop(locked);
+        self.send_outbox(ports);
+    }
+
+    /// Counts the frames that ports could not deliver because they fit no chunk.
+    fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
+        for (index, port) in ports.iter_mut().enumerate() {
+            let Traffic { packets, bytes } = port.oversized();
+            let Some(rx) = self.counters.rx.get_mut(index) else { return };
+            rx.add(packets, bytes);
+            self.counters.drops[DropReason::PktTooBig as usize] += packets;
+        }
+    }
+
+    /// Hands the forwarded frames to their ports.
+    fn transmit<P: Port>(&mut self, ports: &mut [P]) {
+        let (umem, counters) = (&mut self.umem, &mut self.counters);
+        self.egress.drain(|port, frames| {
+            let sent = hand_over(umem, counters, ports, port, frames);
+            counters.sent += sent as u64;
+            for _ in sent..frames.len() {
+                counters.drop(DropReason::DevTxFailed);
+            }
+        });
+    }
+
+    /// What the host works on, and the burst.
+    fn slow_path<'a>(
+        &'a mut self,
+        tables: &'a mut Tables,
+        now_ns: u64,
+    ) -> (Context<'a>, &'a Burst) {
+        let context = Context {
+            tables,
+            umem: &mut self.umem,
+            counters: &mut self.counters,
+            outbox: &mut self.outbox,
+            now_ns,
+        };
+        (context, &self.burst)
+    }
+
+    /// Sends the frames that the host has made or released.
+    fn send_outbox<P: Port>(&mut self, ports: &mut [P]) {
+        let (umem, counters) = (&mut self.umem, &mut self.counters);
+        for outgoing in self.outbox.drain(..) {
+            let sent = hand_over(umem, counters, ports, outgoing.port, &[outgoing.frame]) == 1;
+            match (outgoing.released, sent) {
+                (true, true) => counters.sent += 1,
+                (true, false) => counters.drop(DropReason::DevTxFailed),
+                (false, true) => counters.originated += 1,
+                (false, false) => counters.originated_lost += 1,
+            }
+        }
+    }
+}
+
+/// Checks that every chunk of the memory that workers of one router share is free, at a port or in a queue of the
+/// host. Call it between two bursts only, while no chunk is on its way from one worker to another. If chunks get
+/// lost, frames get lost sooner or later.
+///
+/// # Errors
+///
+/// A sentence that says how many chunks are missing, or were returned twice.
+pub fn check_memory<P: Port>(workers: &[(&Worker, &[P])]) -> Result<(), String> {
+    let Some((first, _)) = workers.first() else { return Ok(()) };
+    let waiting = first.router.lock().host.chunks(&first.umem);
+    let (mut free, mut at_ports) = (first.umem.pooled(), 0);
+    for (worker, ports) in workers {
+        free += worker.umem.available();
+        at_ports += ports.iter().map(|port| port.chunks(&worker.umem)).sum::<usize>();
+    }
+    let chunks = first.umem.chunks();
+    if free + at_ports + waiting == chunks {
+        return Ok(());
+    }
+    Err(format!(
+        "the memory for frames does not add up: {free} chunks are free, {at_ports} at ports and \
+         {waiting} wait for neighbours, of {chunks}"
+    ))
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.count_xdp_path(true);
+        lock(&self.router.rule_counts).leave(self.view.generations.rules, &self.filter.counts);
+    }
+}
+
+/// Hands frames to a port and frees those that it does not take. Returns how many it took.
+fn hand_over<P: Port>(
+    umem: &mut Umem,
+    counters: &mut Counters,
+    ports: &mut [P],
+    port: PortId,
+    frames: &[Descriptor],
+) -> usize {
+    let index = usize::from(port.0);
+    let taken = match ports.get_mut(index) {
+        Some(port) => port.transmit(umem, frames).min(frames.len()),
+        None => 0,
+    };
+    let (sent, lost) = frames.split_at(taken);
+    if let Some(traffic) = counters.tx.get_mut(index) {
+        let bytes = sent.iter().map(|frame| u64::from(frame.len)).sum();
+        traffic.add(sent.len() as u64, bytes);
+    }
+    for frame in lost {
+        umem.free(frame.addr);
+    }
+    taken
+}
