@@ -16,8 +16,8 @@ impl Traffic {
     /// Adds frames.
     #[inline(always)]
     pub fn add(&mut self, packets: u64, bytes: u64) {
-        self.packets += packets;
-        self.bytes += bytes;
+        self.packets = self.packets.wrapping_add(packets);
+        self.bytes = self.bytes.wrapping_add(bytes);
     }
 }
 
@@ -60,8 +60,9 @@ impl Counters {
         }
     }
 
-    /// Adds the counts of another worker of the same ports. A packet that one worker holds and another sends
-    /// makes the first one's [`Counters::held`] larger and the other's wrap below 0; their sum is right.
+    /// Adds the counts of another worker of the same ports. What one worker has counted and another takes back (a
+    /// packet held by one and sent by the other; a frame handed over that cannot be sent) may make a count of the
+    /// other wrap below 0; their sum is right.
     pub fn add(&mut self, other: &Self) {
         let both = |own: &mut [Traffic], other: &[Traffic]| {
             for (own, other) in own.iter_mut().zip(other) {
@@ -76,7 +77,7 @@ impl Counters {
         for (own, other) in self.punts.iter_mut().zip(other.punts) {
             *own += other;
         }
-        self.sent += other.sent;
+        self.sent = self.sent.wrapping_add(other.sent);
         self.delivered += other.delivered;
         self.held = self.held.wrapping_add(other.held);
         self.originated += other.originated;
@@ -87,6 +88,16 @@ impl Counters {
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
+    }
+
+    /// Counts a frame as dropped that was counted as sent by another worker, which has handed it over.
+    pub(crate) fn take_back_sent(&mut self, port: PortId, bytes: u64) {
+        if let Some(traffic) = self.tx.get_mut(usize::from(port.0)) {
+            traffic.packets = traffic.packets.wrapping_sub(1);
+            traffic.bytes = traffic.bytes.wrapping_sub(bytes);
+        }
+        self.sent = self.sent.wrapping_sub(1);
+        self.drop(DropReason::DevTxFailed);
     }
 
     /// Counts a punt.

@@ -7,6 +7,7 @@
 
 #[cfg(all(test, loom))]
 mod models;
+mod outlet;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::frame::{Descriptor, FrameAddr};
 use crate::id::PortId;
 use crate::memory::{Apart, zeroed};
 use crate::sync::{AtomicU64, AtomicUsize};
+pub use outlet::Outlet;
 
 /// A frame that another worker has handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

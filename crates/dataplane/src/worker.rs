@@ -6,10 +6,11 @@ mod view;
 
 use std::sync::Arc;
 
-use crate::burst::{Burst, Lanes};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::counters::{Counters, Traffic};
 use crate::dispatch::Path;
 use crate::frame::{Descriptor, Umem};
+use crate::hand_over::{Consumer, HandedOver};
 use crate::host::{Context, Host, Outgoing};
 use crate::id::{LinkId, PortId};
 use crate::port::Port;
@@ -325,11 +326,42 @@ impl Worker {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
         self.egress.drain(|port, frames| {
             let sent = hand_over(umem, counters, ports, port, frames);
-            counters.sent += sent as u64;
+            counters.sent = counters.sent.wrapping_add(sent as u64);
             for _ in sent..frames.len() {
                 counters.drop(DropReason::DevTxFailed);
             }
         });
+    }
+
+    /// Sends the frames that another worker has handed over, which has counted them as sent; returns how many it
+    /// found. Call it in each turn of the worker that has the ports' queues.
+    pub fn send_handed_over<P: Port>(&mut self, ring: &mut Consumer, ports: &mut [P]) -> usize {
+        let (mut found, mut items) = (0, [HandedOver::default(); BURST]);
+        loop {
+            let count = ring.pop_all(&mut items);
+            if count == 0 {
+                return found;
+            }
+            found += count;
+            for run in items[..count].chunk_by(|one, next| one.port == next.port) {
+                self.send_run(run, ports);
+            }
+        }
+    }
+
+    /// Sends frames that were handed over for one port.
+    fn send_run<P: Port>(&mut self, run: &[HandedOver], ports: &mut [P]) {
+        let mut frames = [Descriptor::default(); BURST];
+        for (frame, item) in frames.iter_mut().zip(run) {
+            *frame = item.frame;
+        }
+        let (port, frames) = (run[0].port, &frames[..run.len()]);
+        let owner = ports.get_mut(usize::from(port.0));
+        let sent = owner.map_or(0, |owner| owner.transmit(&mut self.umem, frames));
+        for frame in frames.get(sent..).unwrap_or_default() {
+            self.counters.take_back_sent(port, u64::from(frame.len));
+            self.umem.free(frame.addr);
+        }
     }
 
     /// What the host works on, and the burst.
@@ -354,7 +386,7 @@ impl Worker {
         for outgoing in self.outbox.drain(..) {
             let sent = hand_over(umem, counters, ports, outgoing.port, &[outgoing.frame]) == 1;
             match (outgoing.released, sent) {
-                (true, true) => counters.sent += 1,
+                (true, true) => counters.sent = counters.sent.wrapping_add(1),
                 (true, false) => counters.drop(DropReason::DevTxFailed),
                 (false, true) => counters.originated += 1,
                 (false, false) => counters.originated_lost += 1,

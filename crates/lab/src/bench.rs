@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tollway_dataplane::burst::Burst;
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::frame::Descriptor;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::hand_over::{self, Consumer, Outlet};
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::port::{MemoryPort, Port};
 use tollway_dataplane::stages::Stage;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
@@ -45,6 +47,46 @@ pub struct Bench {
     dropped: bool,
     /// Clocks to waste after every forwarding pass.
     delay: u64,
+    relay: Option<Relay>,
+}
+
+/// The way of frames that leave by a ring to the worker that has the egress port. Here both workers are one, so that
+/// the ring's own cost is measured, without the caches of two processors.
+struct Relay {
+    ports: Vec<RelayPort>,
+    consumer: Consumer,
+}
+
+/// A port of the worker that has no queue of the egress port.
+enum RelayPort {
+    Memory(MemoryPort),
+    Outlet(Outlet),
+}
+
+impl Port for RelayPort {
+    #[inline]
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        match self {
+            Self::Memory(port) => port.receive(umem, burst),
+            Self::Outlet(port) => port.receive(umem, burst),
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        match self {
+            Self::Memory(port) => port.transmit(umem, frames),
+            Self::Outlet(port) => port.transmit(umem, frames),
+        }
+    }
+}
+
+impl Relay {
+    fn new(burst: usize) -> Self {
+        let (producer, consumer) = hand_over::ring(IN_FLIGHT);
+        let egress = RelayPort::Outlet(Outlet::new(PortId(1), producer));
+        Self { ports: vec![RelayPort::Memory(MemoryPort::new(burst)), egress], consumer }
+    }
 }
 
 impl Bench {
@@ -84,12 +126,18 @@ impl Bench {
             floor: false,
             dropped: false,
             delay: 0,
+            relay: None,
         })
     }
 
     /// Replaces forwarding by the work that no router can omit.
     pub fn set_floor(&mut self) {
         self.floor = true;
+    }
+
+    /// Hands every frame over to the worker that has the egress port.
+    pub fn set_relay(&mut self, burst: usize) {
+        self.relay = Some(Relay::new(burst));
     }
 
     /// Installs rules; `dropped` says that they drop every packet.
@@ -158,7 +206,7 @@ impl Bench {
         if forward {
             self.work();
         } else {
-            self.ports[0].clear();
+            self.ingress().clear();
         }
         let clocks = clock::now() - start;
         if forward && self.dropped {
@@ -185,6 +233,8 @@ impl Bench {
     fn work(&mut self) {
         if self.floor {
             self.touch();
+        } else if self.relay.is_some() {
+            self.relay();
         } else {
             self.forward();
         }
@@ -210,7 +260,27 @@ impl Bench {
                 *position = 0;
             }
         }
-        self.ports[0].inject_all(&self.frames);
+        let frames = std::mem::take(&mut self.frames);
+        self.ingress().inject_all(&frames);
+        self.frames = frames;
+    }
+
+    /// The port that receives.
+    fn ingress(&mut self) -> &mut MemoryPort {
+        match self.relay.as_mut().map(|relay| &mut relay.ports[0]) {
+            Some(RelayPort::Memory(port)) => port,
+            _ => &mut self.ports[0],
+        }
+    }
+
+    /// Forwards by way of the ring.
+    #[inline(never)]
+    fn relay(&mut self) {
+        let Some(Relay { ports, consumer }) = &mut self.relay else { return };
+        while self.worker.turn(PortId(0), ports, 0) > 0 {
+            self.worker.send_handed_over(consumer, &mut self.ports);
+        }
+        self.ports[1].clear();
     }
 
     #[inline(never)]

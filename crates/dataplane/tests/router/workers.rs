@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tollway_dataplane::burst::BURST;
+use tollway_dataplane::burst::{BURST, Burst};
 use tollway_dataplane::counters::Counters;
-use tollway_dataplane::frame::Umem;
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::hand_over::{Outlet, ring};
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, PortId};
-use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::port::{MemoryPort, Port};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
@@ -35,7 +36,7 @@ struct Side {
 #[allow(unsafe_code)]
 fn sides(router: &Arc<Router>) -> Vec<Side> {
     let umem = Umem::new(512, 2048).expect("memory");
-    // SAFETY: frames go from one worker to the other only in the host, under the router's lock.
+    // SAFETY: frames go from one worker to the other only in the host, under the router's lock, and over a ring.
     let other = unsafe { umem.share() };
     let side = |umem, from: u8| {
         let frames = [1, 2].into_iter().flat_map(|to| {
@@ -189,4 +190,89 @@ fn a_worker_takes_a_state_before_its_next_burst() {
     });
     assert!(router.synchronize(PATIENCE));
     assert!(states.upgrade().is_none(), "a replaced state is freed when no worker has it");
+}
+
+/// Changes that nobody synchronizes leave no more than a few states behind.
+#[test]
+fn small_changes_free_what_they_replace() {
+    let router = Router::new(tables(), Host::new());
+    let mut worker = Worker::new(&router, Umem::new(16, 2048).unwrap());
+    let mut states = Vec::new();
+    for number in 0..10 {
+        router.lock().tables.set_multipath_seed(number);
+        states.push(Arc::downgrade(&router.state()));
+        worker.look();
+    }
+    let kept = states.iter().filter(|state| state.upgrade().is_some()).count();
+    assert!(kept <= 2, "{kept} states");
+}
+
+/// A port of either kind.
+enum Mixed {
+    Memory(MemoryPort),
+    Outlet(Outlet),
+}
+
+impl Port for Mixed {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        match self {
+            Self::Memory(port) => port.receive(umem, burst),
+            Self::Outlet(port) => port.receive(umem, burst),
+        }
+    }
+
+    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
+        match self {
+            Self::Memory(port) => port.transmit(umem, frames),
+            Self::Outlet(port) => port.transmit(umem, frames),
+        }
+    }
+}
+
+/// One worker has no queue of the egress port, and hands its frames over to the other on another thread, which cannot
+/// send all of them. No packet and no chunk is lost without a count.
+#[test]
+fn frames_are_handed_over_to_the_worker_that_has_the_queue() {
+    const ROUNDS: usize = if cfg!(miri) { 3 } else { 2000 };
+    let router = Router::new(tables(), Host::new());
+    let [mut sender, mut owner] = <[Side; 2]>::try_from(sides(&router)).ok().unwrap();
+    let (producer, mut consumer) = ring(8);
+    let mut ports: Vec<_> = (0..PORTS).map(|_| Mixed::Memory(MemoryPort::new(BURST))).collect();
+    ports[1] = Mixed::Outlet(Outlet::new(PortId(1), producer));
+    let stop = AtomicBool::new(false);
+    let frame = LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).build();
+    let sent = std::thread::scope(|scope| {
+        let Side { worker, ports: own, .. } = &mut owner;
+        let (stop, consumer) = (&stop, &mut consumer);
+        let owner = scope.spawn(move || {
+            let mut sent = 0;
+            own[1].limit_tx(3);
+            loop {
+                let last = stop.load(Ordering::Acquire);
+                let found = worker.send_handed_over(consumer, own);
+                let frames = own[1].take_sent();
+                sent += frames.len();
+                worker.umem.free_all(frames.into_iter().map(|frame| frame.addr));
+                worker.umem.balance();
+                if last && found == 0 {
+                    return sent;
+                }
+            }
+        });
+        for _ in 0..ROUNDS {
+            for _ in 0..4 {
+                let Some(frame) = sender.worker.umem.store(&frame) else { break };
+                if let Mixed::Memory(port) = &mut ports[0] {
+                    port.inject(frame);
+                }
+            }
+            while sender.worker.turn(PortId(0), &mut ports, 1) > 0 {}
+        }
+        stop.store(true, Ordering::Release);
+        owner.join().unwrap()
+    });
+    let counters = check(&[sender, owner]);
+    assert_eq!(counters.sent, sent as u64);
+    assert_eq!(counters.tx[1].packets, sent as u64);
+    assert!(sent > 0);
 }

@@ -26,6 +26,8 @@ pub enum Group {
     Rules,
     /// Bursts of several sizes.
     Bursts,
+    /// What several workers cost.
+    Workers,
     /// Everything at once.
     All,
 }
@@ -41,6 +43,8 @@ pub(super) enum Kind {
     Routes(fib::Family, usize),
     /// A number of rules, and packets drawn from them.
     Rules(usize),
+    /// One route, and every frame leaves by a ring to the worker that has the egress port.
+    HandOver,
     /// All features, a full table and a thousand rules.
     All,
 }
@@ -228,6 +232,15 @@ pub const ROWS: &[Scenario] = &[
     bursts("ip4-burst-4", "IPv4, bursts of 4", 4),
     bursts("ip4-burst-1", "IPv4, bursts of 1", 1),
     Scenario {
+        name: "ip4-handover",
+        title: "IPv4, every frame by a ring to the worker that sends it",
+        group: Group::Workers,
+        over: Some("ip4-all-off"),
+        build: Build::AllStages,
+        kind: Kind::HandOver,
+        ..PLAIN
+    },
+    Scenario {
         name: "ip4-all-on",
         title: "IPv4, QinQ, VRF, 1M prefixes, ECMP, policy, redirects, rpf, 1,000 rules, 65,536 flows",
         group: Group::All,
@@ -245,7 +258,7 @@ impl Scenario {
     /// A message, if the tables refuse the row's content, which does not happen in practice.
     pub(crate) fn stage(&self) -> Result<Stage, String> {
         match self.kind {
-            Kind::Floor => scene::plain(&Scene::PLAIN),
+            Kind::Floor | Kind::HandOver => scene::plain(&Scene::PLAIN),
             Kind::Plain(scene) => scene::plain(&scene),
             Kind::Routes(family, size) => {
                 let prefixes = fib::synthetic(family, size);
@@ -272,6 +285,9 @@ impl Scenario {
         let mut bench = Bench::with_path(path, stage.tables, stage.source, self.burst)?;
         if self.is_floor() {
             bench.set_floor();
+        }
+        if self.kind == Kind::HandOver {
+            bench.set_relay(self.burst);
         }
         if let Some(filter) = stage.filter {
             bench.filter(filter, false);

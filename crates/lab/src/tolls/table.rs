@@ -30,6 +30,7 @@ pub(super) const fn title(group: Group) -> &'static str {
         Group::Routes => "tables",
         Group::Rules => "rules",
         Group::Bursts => "bursts",
+        Group::Workers => "workers",
         Group::All => "all at once",
     }
 }

@@ -104,7 +104,7 @@ fn costs(rows: &[Row]) -> String {
     ) + &section(
         "Small bursts, and everything at once",
         "Small bursts are what a port hands over that has little to do.",
-        &bars::draw(&bars(&[Group::Bursts, Group::All]), "ns a packet"),
+        &bars::draw(&bars(&[Group::Bursts, Group::Workers, Group::All]), "ns a packet"),
     )
 }
 
