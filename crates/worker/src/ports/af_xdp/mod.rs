@@ -23,6 +23,7 @@
 //!   name replaces it.
 
 mod custody;
+mod failure;
 mod loaded_port;
 mod look;
 mod ring;
@@ -43,17 +44,19 @@ use tollway_dataplane::counters::Traffic;
 use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
 use tollway_dataplane::port::Port;
 
+pub use failure::{Failure, list, refused};
 pub use loaded_port::{LoadedPort, Plan, XdpPathOfPort};
 pub use steps::{Program, Refusal, Target};
 pub use umem::SharedUmem;
 
-use super::interface::{self, Facts, is_absent};
-use super::{Device, PortError, State};
+use super::interface::{self, Facts};
+use super::{Device, State};
 use tollway_linux::sys::why;
 use tollway_model::AfXdpMode;
 use tollway_net::Mac;
 
 use custody::Custody;
+use failure::explain;
 use socket_opener::{Lent, Outcome, SocketOpener};
 use steps::Open;
 
@@ -118,24 +121,6 @@ pub struct AfXdp {
     missed: u64,
     next_look_ns: u64,
     maintained_ns: u64,
-}
-
-/// Why a port has no AF_XDP socket.
-pub enum Failure {
-    /// An error to report.
-    Fatal(PortError),
-    /// AF_XDP is not available; another kind of port may work.
-    NotOffered(Vec<Refusal>),
-}
-
-impl Failure {
-    /// The failure that follows from these refusals.
-    pub(super) fn of(port: &str, device: &str, causes: Vec<Refusal>) -> Self {
-        match causes.last() {
-            Some(last) if last.is_final => Self::Fatal(refused(port, device, last)),
-            _ => Self::NotOffered(causes),
-        }
-    }
 }
 
 /// What to attach and to bind to; `chunks` are for all queues.
@@ -350,32 +335,6 @@ impl AfXdp {
     fn has_error(&self) -> bool {
         let mut sockets = self.open.iter().flat_map(|open| &open.sockets);
         sockets.any(|socket| socket.error().is_some())
-    }
-}
-
-/// The error if AF_XDP is required and not available.
-#[must_use]
-pub fn refused(port: &str, device: &str, refusal: &Refusal) -> PortError {
-    PortError::NoXdp {
-        port: port.to_owned(),
-        device: device.to_owned(),
-        what: refusal.what.clone(),
-        remedy: refusal.remedy.clone(),
-    }
-}
-
-/// Joins several refusals to one line.
-#[must_use]
-pub fn list(causes: &[Refusal]) -> String {
-    steps::list(causes)
-}
-
-fn explain(port: &str, device: &str, action: &'static str, error: io::Error) -> PortError {
-    let (port, device) = (port.to_owned(), device.to_owned());
-    match error.kind() {
-        io::ErrorKind::Unsupported => PortError::NotEthernet { port, device },
-        _ if is_absent(&error) => PortError::NoDevice { port, device },
-        _ => PortError::System { port, device, action, error },
     }
 }
 
