@@ -98,12 +98,6 @@ impl Reader {
         now
     }
 
-    /// The epochs that the reader passes in.
-    #[must_use]
-    pub const fn epochs(&self) -> &Arc<Epochs> {
-        &self.epochs
-    }
-
     /// Reports that the reader holds no reference and reads no table until it wakes.
     pub fn park(&self) {
         self.slot.0.store(PARKED, Release);

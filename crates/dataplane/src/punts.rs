@@ -10,7 +10,6 @@
 #[cfg(all(test, loom))]
 mod models;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::Traffic;
@@ -59,12 +58,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates full buckets.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
     /// Says whether one more packet may be handed over. All workers count `now_ns` from one moment, but
     /// one worker's may be older than another's.
     pub(crate) fn allow(&self, reason: PuntReason, now_ns: u64) -> bool {
@@ -229,7 +222,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_a_burst_and_then_its_rate() {
-        let limits = Limits::new();
+        let limits = Limits::default();
         let count = |reason, now| (0..3 * BURST).filter(|_| limits.allow(reason, now)).count();
         assert_eq!(count(PuntReason::NoRoute, 5), BURST as usize);
         assert_eq!(count(PuntReason::Martian, 5), BURST as usize, "a bucket of its own");
@@ -242,7 +235,7 @@ mod tests {
 
     #[test]
     fn packets_that_the_kernel_forwards_have_no_limit() {
-        let limits = Limits::new();
+        let limits = Limits::default();
         for reason in [PuntReason::KernelRoute, PuntReason::MtuExceeded, PuntReason::IpOptions] {
             assert!((0..1_000_000).all(|_| limits.allow(reason, 5)));
         }
@@ -263,7 +256,7 @@ mod tests {
         const STEP_NS: u64 = 10 * INTERVAL_NS;
         let steps = if cfg!(miri) { 20 } else { 20_000 };
         let end_ns = START_NS + steps * STEP_NS;
-        let limits = Limits::new();
+        let limits = Limits::default();
         assert_eq!(drain(&limits, START_NS), BURST);
         // Each worker's clock differs from the others' at every step.
         let work = |late_ns: u64| {
@@ -280,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_worker_with_an_old_clock_finds_what_the_others_left() {
-        let limits = Limits::new();
+        let limits = Limits::default();
         assert!(limits.allow(PuntReason::NoRoute, 9_000_000_000));
         assert_eq!(drain(&limits, 5), BURST - 1);
         assert_eq!(drain(&limits, 9_000_000_000), 0);

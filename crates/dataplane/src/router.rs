@@ -35,7 +35,7 @@ pub struct Router {
     published: Mutex<Published>,
     pub(crate) rule_counts: Mutex<RuleCounts>,
     /// Limits on the packets that the kernel has to answer.
-    pub limits: Arc<Limits>,
+    pub limits: Limits,
 }
 
 /// What changes a router: the tables and the router as a host.
@@ -90,7 +90,7 @@ impl Router {
             number: AtomicU64::new(0),
             published: Mutex::new(published),
             rule_counts: Mutex::new(rule_counts),
-            limits: Limits::new(),
+            limits: Limits::default(),
         })
     }
 
@@ -98,8 +98,7 @@ impl Router {
     #[must_use]
     pub fn lock(&self) -> Locked<'_> {
         // A panic under the lock ends the process, or the test.
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { router: self, control }
+        Locked { router: self, control: lock(&self.control) }
     }
 
     /// Locks the router, unless somebody else has it.

@@ -14,7 +14,7 @@ use crate::hand_over::{Consumer, HandedOver};
 use crate::host::{Context, Host, Outgoing};
 use crate::id::{LinkId, PortId};
 use crate::port::Port;
-use crate::punts::{Crowd, Limits};
+use crate::punts::Crowd;
 use crate::router::{Control, Locked, Router, lock};
 use crate::stages::filter::{Count, Filter, State};
 use crate::stages::transmit::Egress;
@@ -42,8 +42,6 @@ pub struct Worker {
     /// the rules reject, reroute or cannot decide take the kernel path, like all that exit the path, as
     /// they were received.
     pub kernel_has_rules: bool,
-    /// Limits on the packets that the kernel has to answer.
-    pub limits: Arc<Limits>,
     /// Finds ports at which the kernel has to carry too many packets.
     pub crowd: Crowd,
     path: Path,
@@ -89,7 +87,6 @@ impl Worker {
             xdp_path: None,
             filter,
             kernel_has_rules: false,
-            limits: Arc::clone(&router.limits),
             crowd: Crowd::of_workers(1),
             path,
             burst: Box::new(Burst::new()),

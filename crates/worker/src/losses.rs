@@ -23,8 +23,9 @@ impl Losses {
             return;
         }
         let mut lost = String::new();
-        self.refused.resize(worker.limits.refused().count(), 0);
-        for ((reason, now), before) in worker.limits.refused().zip(&mut self.refused) {
+        let limits = &worker.router().limits;
+        self.refused.resize(limits.refused().count(), 0);
+        for ((reason, now), before) in limits.refused().zip(&mut self.refused) {
             let count = now - std::mem::replace(before, now);
             if count > 0 {
                 let _ = write!(

@@ -1,6 +1,6 @@
 //! The counts of firewall rules, summed over workers and carried from one generation of rules to the next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::stages::filter::{Count, Filter};
 
@@ -13,8 +13,8 @@ pub(crate) struct RuleCounts {
     /// For the last generations, oldest first: the numbers of the next generation's counters in it. Workers may
     /// still count by all but the newest.
     steps: VecDeque<Vec<Option<u32>>>,
-    /// For each generation that workers count by, oldest first: the generation and the number of workers.
-    workers: VecDeque<(u64, usize)>,
+    /// The number of workers by the generation that they count by, if there are any.
+    workers: BTreeMap<u64, usize>,
 }
 
 impl RuleCounts {
@@ -35,10 +35,8 @@ impl RuleCounts {
         carried: &[Option<u32>],
     ) {
         let mut counts = filter.map(Filter::starts).unwrap_or_default();
-        for (count, old) in counts.iter_mut().zip(carried) {
-            if let Some(old) = old.and_then(|old| self.counts.get(old as usize)) {
-                *count = *old;
-            }
+        for (count, old) in counts.iter_mut().zip(carry(&self.counts, carried)) {
+            *count = old.unwrap_or(*count);
         }
         self.counts = counts;
         self.generation = generation;
@@ -48,21 +46,14 @@ impl RuleCounts {
 
     /// A worker counts by these rules from now on.
     pub(crate) fn join(&mut self, generation: u64) {
-        let found = self.workers.iter_mut().find(|(joined, _)| *joined == generation);
-        match found {
-            Some((_, workers)) => *workers += 1,
-            // Workers never join older rules than others have.
-            None => self.workers.push_back((generation, 1)),
-        }
+        *self.workers.entry(generation).or_default() += 1;
     }
 
     /// Adds a worker's counts, which then counts by these rules no more.
     pub(crate) fn leave(&mut self, generation: u64, counts: &[Count]) {
         self.add(generation, counts);
-        for (joined, workers) in &mut self.workers {
-            *workers -= usize::from(*joined == generation);
-        }
-        self.workers.retain(|(_, workers)| *workers > 0);
+        self.workers.entry(generation).and_modify(|workers| *workers -= 1);
+        self.workers.retain(|_, workers| *workers > 0);
         self.trim();
     }
 
@@ -72,8 +63,7 @@ impl RuleCounts {
         let first = self.steps.len().saturating_sub(behind);
         let mut moved = counts.to_vec();
         for carried in self.steps.iter().skip(first) {
-            let old = |old: &Option<u32>| old.and_then(|old| moved.get(old as usize)).copied();
-            moved = carried.iter().map(|number| old(number).unwrap_or_default()).collect();
+            moved = carry(&moved, carried).map(Option::unwrap_or_default).collect();
         }
         for (total, count) in self.counts.iter_mut().zip(moved) {
             total.packets += count.packets;
@@ -83,12 +73,20 @@ impl RuleCounts {
 
     /// Forgets the steps that no worker's counts take any more.
     fn trim(&mut self) {
-        let oldest = self.workers.iter().map(|(joined, _)| *joined).min();
-        let behind = self.generation - oldest.unwrap_or(self.generation).min(self.generation);
+        let oldest = self.workers.keys().next().copied().unwrap_or(self.generation);
+        let behind = self.generation - oldest;
         while self.steps.len() > behind as usize {
             self.steps.pop_front();
         }
     }
+}
+
+/// The counts of earlier rules that continue, by the number that the counter has in the next rules.
+fn carry<'a>(
+    counts: &'a [Count],
+    carried: &'a [Option<u32>],
+) -> impl Iterator<Item = Option<Count>> + use<'a> {
+    carried.iter().map(|old| counts.get((*old)? as usize).copied())
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Worker {
                 let from = (self.burst.port, is_v6);
                 self.crowd.note(from, reason, &self.counters.rx, now_ns);
             }
-            let lost = if reason.is_some_and(|reason| !self.limits.allow(reason, now_ns)) {
+            let lost = if reason.is_some_and(|reason| !self.router.limits.allow(reason, now_ns)) {
                 DropReason::PuntLimit
             } else if !port.punt(&mut self.umem, frame) {
                 DropReason::PuntFailed
