@@ -8,6 +8,7 @@
 #[cfg(all(test, loom))]
 mod models;
 mod outlet;
+mod sleeper;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::id::PortId;
 use crate::memory::{Apart, zeroed};
 use crate::sync::{AtomicU64, AtomicUsize};
 pub use outlet::Outlet;
+pub use sleeper::Sleeper;
 
 /// A frame that another worker has handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence},
+    atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence},
+    atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence},
 };

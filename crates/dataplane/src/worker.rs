@@ -308,6 +308,12 @@ impl Worker {
         self.send_outbox(ports);
     }
 
+    /// Counts what the ports report; call it some ten times a second. It is [`Worker::tick`] without the host, which
+    /// one worker looks after.
+    pub fn tick_ports<P: Port>(&mut self, ports: &mut [P]) {
+        self.count_oversized(ports);
+    }
+
     /// Counts the frames that ports could not deliver because they fit no chunk.
     fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
         for (index, port) in ports.iter_mut().enumerate() {

@@ -1,6 +1,8 @@
 //! Checks whether the rules of a configuration were evaluated for every packet. While a worker gets
 //! no processor for too long, the XDP program drops packets, or the kernel forwards them unfiltered ([`Ruled`]). The guard counts and logs both.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollway_dataplane::counters::Counters;
@@ -47,46 +49,39 @@ struct Unevaluated {
     forwarded: u64,
 }
 
-/// Watches the ports of a worker.
+/// Watches the ports for all workers.
 pub(super) struct Guard {
     state: State,
     counts: CountMap,
     last: Vec<PortCounts>,
-    turn_ns: Option<u64>,
+    /// The longest pause of a worker since the last tick, in ns.
+    longest_pause_ns: Arc<AtomicU64>,
     phase: Phase,
     unevaluated: Unevaluated,
     reported_ns: Option<u64>,
 }
 
 impl Guard {
-    /// Watches the first `ports` ports.
-    pub(super) fn new(state: State, counts: CountMap, ports: usize) -> Self {
+    /// Watches the first `ports` ports. The workers report their pauses in `longest_pause_ns`.
+    pub(super) fn new(
+        state: State,
+        counts: CountMap,
+        ports: usize,
+        longest_pause_ns: Arc<AtomicU64>,
+    ) -> Self {
         let last = (0..ports).map(|port| read(&counts, port)).collect();
         let (phase, unevaluated) = (Phase::Evaluated, Unevaluated::default());
-        Self { state, counts, last, turn_ns: None, phase, unevaluated, reported_ns: None }
-    }
-
-    /// Call this at the beginning of each turn.
-    #[inline]
-    pub(super) fn turn(&mut self, now_ns: u64) {
-        let pause_ns = self.turn_ns.map_or(0, |turn_ns| now_ns.saturating_sub(turn_ns));
-        self.turn_ns = Some(now_ns);
-        if pause_ns > STALE_NS {
-            self.lapse(pause_ns, now_ns);
-        }
-    }
-
-    #[cold]
-    fn lapse(&mut self, pause_ns: u64, now_ns: u64) {
-        if self.state.ruled() != Ruled::Not {
-            self.phase = self.phase.lapse(pause_ns, now_ns, self.reported_ns);
-        }
+        Self { state, counts, last, longest_pause_ns, phase, unevaluated, reported_ns: None }
     }
 
     /// Counts dropped packets, and logs them when that is due; to be called about ten times a
     /// second.
     pub(super) fn tick(&mut self, counters: &mut Counters, now_ns: u64) {
         let ruled = self.state.ruled();
+        let pause_ns = self.longest_pause_ns.swap(0, Ordering::Relaxed);
+        if pause_ns > STALE_NS && ruled != Ruled::Not {
+            self.phase = self.phase.lapse(pause_ns, now_ns, self.reported_ns);
+        }
         if ruled == Ruled::Not && self.phase == Phase::Evaluated {
             return;
         }
@@ -141,7 +136,7 @@ fn read(counts: &CountMap, port: usize) -> PortCounts {
 fn report(ruled: Ruled, longest: Duration, Unevaluated { dropped, forwarded }: Unevaluated) {
     let longest = longest.as_millis();
     let why = format!(
-        "the worker had no processor for {longest} ms, so the configuration's rules could not be evaluated"
+        "a worker had no processor for {longest} ms, so the configuration's rules could not be evaluated"
     );
     match ruled {
         Ruled::FailOpen => tracing::warn!(

@@ -11,12 +11,19 @@ const REPORT_NS: u64 = 5_000_000_000;
 /// The state at the last log line.
 #[derive(Default)]
 pub(super) struct Losses {
+    /// Whether the worker looks at the limits that all workers share; one of them does.
+    looks_at_limits: bool,
     refused: Vec<u64>,
     failed: u64,
     reported_ns: Option<u64>,
 }
 
 impl Losses {
+    /// Nothing lost yet at the worker of this number.
+    pub(super) fn of_worker(number: usize) -> Self {
+        Self { looks_at_limits: number == 0, ..Self::default() }
+    }
+
     /// Logs what has been lost since the last line; to be called about ten times a second.
     pub(super) fn tick(&mut self, worker: &Worker, now_ns: u64) {
         if self.reported_ns.is_some_and(|reported_ns| now_ns < reported_ns + REPORT_NS) {
@@ -24,7 +31,8 @@ impl Losses {
         }
         let mut lost = String::new();
         let limits = &worker.router().limits;
-        self.refused.resize(limits.refused().count(), 0);
+        let looked_at = if self.looks_at_limits { limits.refused().count() } else { 0 };
+        self.refused.resize(looked_at, 0);
         for ((reason, now), before) in limits.refused().zip(&mut self.refused) {
             let count = now - std::mem::replace(before, now);
             if count > 0 {

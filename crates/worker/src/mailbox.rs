@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use tollway_dataplane::hand_over::Sleeper;
 use tollway_dataplane::worker::Worker;
 use tollway_linux::mailbox::{WakeReceiver, Waker};
 use tollway_linux::sync::lock;
@@ -15,7 +16,7 @@ use tollway_xdp::State;
 use crate::ports::Devices;
 
 /// The longest that the worker runs jobs before the ports have their turn again.
-pub(super) const WORK: Duration = Duration::from_micros(50);
+pub(crate) const WORK: Duration = Duration::from_micros(50);
 
 /// A job that changes tables finishes within this time, or the kernel forwards until it does.
 const SOON: Duration = Duration::from_micros(500);
@@ -32,6 +33,7 @@ pub struct WorkerMailbox {
     /// channel does.
     waiting: Arc<AtomicBool>,
     waker: Waker,
+    sleeper: Arc<Sleeper>,
     bypass: Arc<OverdueBypass>,
 }
 
@@ -43,6 +45,7 @@ pub struct WorkerMailboxReceiver {
     /// A wake ended the last sleep, and its descriptor is not drained yet. If the worker has found a job by
     /// itself, that job's wake may come after the job.
     is_woken: bool,
+    sleeper: Arc<Sleeper>,
     bypass: Arc<OverdueBypass>,
 }
 
@@ -88,21 +91,28 @@ pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
     let (waker, wakes) = Waker::pair()?;
     let waiting = Arc::new(AtomicBool::new(false));
-    let bypass = Arc::<OverdueBypass>::default();
+    let (sleeper, bypass) = (Arc::<Sleeper>::default(), Arc::<OverdueBypass>::default());
     let mailbox = WorkerMailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         waker,
+        sleeper: Arc::clone(&sleeper),
         bypass: Arc::clone(&bypass),
     };
-    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, bypass }))
+    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, sleeper, bypass }))
 }
 
 impl WorkerMailbox {
-    /// Wakes the worker without a job, as a sender does whose job the worker has found already.
-    #[cfg(test)]
-    pub(super) fn wake(&self) {
+    /// Wakes the worker without a job.
+    pub(crate) fn wake(&self) {
         self.waker.wake();
+    }
+
+    /// Wakes the worker if it sleeps, for frames that were handed over to it just before.
+    pub(crate) fn wake_sleeper(&self) {
+        if self.sleeper.must_be_woken() {
+            self.waker.wake();
+        }
     }
 
     /// Posts a job; returns false if the worker has ended. The worker runs the job within one
@@ -165,18 +175,35 @@ impl WorkerMailbox {
 
 impl WorkerMailboxReceiver {
     /// Sets the state by which the kernel forwards while jobs are overdue.
-    pub(super) fn set_bypass_state(&self, state: &State) {
+    pub(crate) fn set_bypass_state(&self, state: &State) {
         let _ = self.bypass.state.set(state.clone());
     }
 
+    /// Says that the worker falls asleep; see [`Sleeper`].
+    pub(crate) fn fall_asleep(&self) {
+        self.sleeper.fall_asleep();
+    }
+
+    /// Says that the worker is awake.
+    pub(crate) fn awake(&self) {
+        self.sleeper.awake();
+    }
+
     /// The descriptor that is readable when a job has been posted.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
 
     /// Notes whether the last sleep has ended by a wake.
-    pub(super) fn note_wake(&mut self, is_woken: bool) {
+    pub(crate) fn note_wake(&mut self, is_woken: bool) {
         self.is_woken = is_woken;
+    }
+
+    /// Takes the wakes that have arrived; says whether there were any.
+    #[cfg(test)]
+    pub(crate) fn take_wakes(&mut self) -> bool {
+        let _ = self.wakes.drain();
+        std::mem::take(&mut self.is_woken)
     }
 
     /// Runs the jobs in the mailbox; to be called between two bursts only. Returns whether there

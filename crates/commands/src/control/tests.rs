@@ -58,7 +58,8 @@ impl Testbed {
             let mut umem = tollway_lab::memory::umem(64, 4096).unwrap();
             let dispatcher = Dispatcher::load(&model);
             let mut programs = |_: &Model, port| dispatcher.program(port);
-            let mut devices = ports::open(&mut model, &mut umem, &mut programs, &[]).unwrap();
+            let opening = ports::Opening { programs: &mut programs, idle: &[], others: &[] };
+            let (mut devices, _) = ports::open(&mut model, &mut umem, opening).unwrap();
             let compiled = compile(&model).unwrap();
             let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
             while !is_ending.load(Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use loom::model::Builder;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
-use super::{Consumer, HandedOver, Producer, ring};
+use super::{Consumer, HandedOver, Producer, Sleeper, ring};
 use crate::frame::{Descriptor, FrameAddr};
 use crate::id::PortId;
 
@@ -99,4 +99,24 @@ fn large_batches_pushed_and_single_items_popped() {
 #[test]
 fn single_items_pushed_and_large_batches_popped() {
     explore(1, 2);
+}
+
+/// A producer that pushes while the consumer falls asleep wakes it, or the consumer sees the item.
+#[test]
+fn no_item_waits_for_a_sleeper() {
+    loom::model(|| {
+        let sleeper = Arc::new(Sleeper::default());
+        let (mut producer, consumer) = ring(SLOTS);
+        let pushing = {
+            let sleeper = Arc::clone(&sleeper);
+            thread::spawn(move || {
+                producer.push_all(&[item(1).frame], PortId(3));
+                sleeper.must_be_woken()
+            })
+        };
+        sleeper.fall_asleep();
+        let sleeps = consumer.is_empty();
+        let is_woken = pushing.join().unwrap();
+        assert!(!sleeps || is_woken, "the item waits, and the consumer sleeps");
+    });
 }

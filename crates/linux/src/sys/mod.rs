@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod cores;
 pub mod netdevice;
 pub mod tap;
 

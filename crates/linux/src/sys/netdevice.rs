@@ -199,6 +199,9 @@ pub struct Ring {
     frame_bytes: usize,
 }
 
+// SAFETY: this value owns the mapping; nothing in it is bound to a thread.
+unsafe impl Send for Ring {}
+
 impl Ring {
     /// Maps a ring that PACKET_RX_RING has set up with these sizes, in contiguous frames.
     pub fn map(socket: BorrowedFd<'_>, frames: usize, frame_bytes: usize) -> io::Result<Self> {

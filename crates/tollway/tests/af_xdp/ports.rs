@@ -12,7 +12,9 @@ use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::port::Port;
 use tollway_model::{AfXdpMode, XdpPathMode};
 use tollway_net::KernelPath;
-use tollway_worker::ports::af_xdp::{AfXdp, Failure, LoadedPort, Plan, SharedUmem, XdpPathOfPort};
+use tollway_worker::ports::af_xdp::{
+    AfXdp, Failure, LoadedPort, Peers, Plan, Setup, SharedUmem, XdpPathOfPort,
+};
 use tollway_worker::ports::{Device, State};
 use tollway_xdp::counts::PassReason;
 use tollway_xdp::xdp_path::Ports;
@@ -97,12 +99,20 @@ fn try_open(
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let xdp_path = XdpPathOfPort { wanted: XdpPathMode::Off, ports: Ports::new(1) };
     let program = Box::new(LoadedPort::new(programs, PortId(0), &plan, xdp_path));
-    AfXdp::open(("p", "xa"), AfXdpMode::Copy, memory, program, None).map_err(
-        |failure| match failure {
-            Failure::Fatal(error) => error.to_string(),
-            Failure::NotOffered(causes) => format!("{causes:?}"),
-        },
-    )
+    let (umem_of, umem) = memory;
+    let setup = Setup {
+        port: "p",
+        id: PortId(0),
+        device: "xa",
+        mode: AfXdpMode::Copy,
+        umem: umem_of,
+        peers: &Peers::default(),
+        idle: None,
+    };
+    AfXdp::open(setup, umem, program).map_err(|failure| match failure {
+        Failure::Fatal(error) => error.to_string(),
+        Failure::NotOffered(causes) => format!("{causes:?}"),
+    })
 }
 
 /// Receives all frames that have come by now.

@@ -16,7 +16,7 @@ use tollway_model::compile::compile;
 use tollway_net::Mac;
 use tollway_worker::neighbours::{Follower, OnDevice, Settings, Watch};
 use tollway_worker::ports::Devices;
-use tollway_worker::{self, Duties, Stop, WorkerMailbox};
+use tollway_worker::{self, Duties, First, Stop, WorkerMailbox};
 
 use crate::namespaces::{PATIENCE, Process, sh};
 
@@ -61,14 +61,13 @@ impl WorkerThread {
             let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
             let mut devices = Devices::new();
             devices.resize_with(count, || Box::new(MemoryPort::new(64)));
-            tollway_worker::run(
-                &mut worker,
-                &mut devices,
-                &stop,
-                &mut mailbox_receiver,
-                Duties::default(),
-            )
-            .unwrap();
+            let first = First {
+                worker: &mut worker,
+                devices: &mut devices,
+                mailbox: &mut mailbox_receiver,
+                handed_over: &mut [],
+            };
+            tollway_worker::run(first, &mut Vec::new(), &stop, Duties::default()).unwrap();
             worker.counters.check().unwrap();
         });
         Self { mailbox, thread: Some(thread) }

@@ -152,13 +152,14 @@ impl Dispatcher {
         self.programs().map(|programs| lock(programs).counts())
     }
 
-    /// Lets the XDP programs send frames to ports with sockets; returns the state that expects
-    /// heartbeats from then on.
+    /// Lets the XDP programs send frames to ports with sockets, which so many workers serve; returns the state that
+    /// expects their heartbeats from then on.
     #[must_use]
-    pub fn start(&self, devices: &Devices) -> Option<State> {
+    pub fn start(&self, devices: &Devices, workers: usize) -> Option<State> {
         let programs = self.programs().filter(|_| devices.iter().any(|d| d.has_kernel()))?;
         let state = lock(programs).state();
-        state.beat(crate::WORKER);
+        state.set_workers(workers);
+        (0..workers).for_each(|worker| state.beat(worker));
         state.set_bypass(false);
         Some(state)
     }

@@ -7,6 +7,7 @@ mod checksum;
 pub mod dispatcher;
 mod error;
 mod interface;
+mod memory;
 pub mod redirect;
 pub mod tap;
 
@@ -14,15 +15,18 @@ use std::os::fd::BorrowedFd;
 
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::{MemoryPort, Port};
 
+use crate::WorkerMailbox;
+use crate::hand_over::{HandOver, RemotePort};
 use af_packet::AfPacket;
-use af_xdp::{AfXdp, Failure, OwnedProgram, Refusal, SharedUmem};
+use af_xdp::{AfXdp, Failure, OwnedProgram, Parcel, Peers, Refusal, Setup, SharedUmem};
 use capture::CapturePort;
 pub use error::PortError;
+pub use memory::{LARGEST_HEADER, MOST_MTU, chunk_bytes, most_workers, share, umem};
 use tap::Tap;
 use tollway_capture::CaptureError;
-use tollway_linux::sys;
 use tollway_model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
 use tollway_net::{Mac, VlanProtocol};
 
@@ -41,8 +45,8 @@ pub enum State {
     Detached(String),
 }
 
-/// A port as the worker sees it.
-pub trait Device: Port {
+/// A port as a worker sees it.
+pub trait Device: Port + Send {
     /// The descriptor to poll for frames; `None` for a port that never waits, or is down.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -105,6 +109,18 @@ pub trait Device: Port {
         0
     }
 
+    /// The port as another worker has it, if that worker can serve some of its queues. `hand_over` leads to this
+    /// one.
+    fn part(&self, worker: usize, hand_over: &HandOver) -> Option<Box<dyn Device>> {
+        let _ = (worker, hand_over);
+        None
+    }
+
+    /// Takes the sockets of the queues that the worker serves, or closes them.
+    fn take_queues(&mut self, parcel: Parcel) {
+        let _ = parcel;
+    }
+
     /// Ends the port's work; everything is written to its file when this returns.
     ///
     /// # Errors
@@ -139,23 +155,35 @@ impl Facts {
 /// Creates the XDP program of a port, or returns why there is none.
 pub type Programs<'a> = dyn FnMut(&Model, PortIndex) -> Result<Box<dyn OwnedProgram>, Refusal> + 'a;
 
-/// Opens every port of a model, for frames in `umem`.
+/// What ports are opened with.
+pub struct Opening<'a> {
+    /// Creates the XDP programs.
+    pub programs: &'a mut Programs<'a>,
+    /// By port: why it starts detached, if it does.
+    pub idle: &'a [Option<String>],
+    /// The workers from number 1 on: their mailboxes, and their rings to worker 0.
+    pub others: &'a [(WorkerMailbox, HandOver)],
+}
+
+/// Opens every port of a model, for frames in `umem`; returns the ports of worker 0, and those of the others.
 ///
 /// Adopts the devices' properties into the model: the Ethernet address of links without a
-/// configured one, and a smaller MTU. Call this before compiling the model. A port with a reason in
-/// `idle` starts detached.
+/// configured one, and a smaller MTU. Call this before compiling the model.
 ///
 /// # Errors
 /// The first port that cannot be opened.
 pub fn open(
     model: &mut Model,
     umem: &mut Umem,
-    programs: &mut Programs<'_>,
-    idle: &[Option<String>],
-) -> Result<Devices, PortError> {
+    opening: Opening<'_>,
+) -> Result<(Devices, Vec<Devices>), PortError> {
+    let Opening { programs, idle, others } = opening;
     let shared = SharedUmem::new(umem);
+    let peers: Peers = others.iter().map(|(mailbox, _)| mailbox.clone()).collect();
     let mut devices = Devices::new();
+    let mut of_others: Vec<Devices> = others.iter().map(|_| Devices::new()).collect();
     for index in 0..model.ports.len() {
+        let id = PortId(u16::try_from(index).unwrap_or(u16::MAX));
         let port = &model.ports[index];
         let name = port.name.clone();
         let mtu = model.links.get(index).map_or(1500, |link| link.mtu);
@@ -171,24 +199,31 @@ pub fn open(
             PortKind::AfXdp { device, mode } => {
                 let program = programs(model, PortIndex(index));
                 let idle = idle.get(index).and_then(Option::as_deref);
-                open_af_xdp((&name, device), *mode, (&shared, umem), (program, idle))?
+                let (peers, umem_of) = (&peers, &shared);
+                let setup =
+                    Setup { port: &name, id, device, mode: *mode, umem: umem_of, peers, idle };
+                open_af_xdp(setup, umem, program)?
             }
         };
+        for (worker, (of_other, (_, hand_over))) in (1..).zip(of_others.iter_mut().zip(others)) {
+            let part = device.part(worker, hand_over);
+            of_other.push(part.unwrap_or_else(|| Box::new(RemotePort::new(id, hand_over.clone()))));
+        }
         adopt(model, PortIndex(index), Facts::of(device.as_ref()));
         devices.push(device);
     }
-    Ok(devices)
+    Ok((devices, of_others))
 }
 
 /// Opens an AF_XDP port; or a packet socket, if that is permitted and AF_XDP is not available.
 fn open_af_xdp(
-    (port, device): (&str, &str),
-    mode: AfXdpMode,
-    (shared, umem): (&SharedUmem, &mut Umem),
-    (program, idle): (Result<Box<dyn OwnedProgram>, Refusal>, Option<&str>),
+    setup: Setup<'_>,
+    umem: &mut Umem,
+    program: Result<Box<dyn OwnedProgram>, Refusal>,
 ) -> Result<Box<dyn Device>, PortError> {
+    let Setup { port, device, mode, .. } = setup;
     let opened = match program {
-        Ok(program) => AfXdp::open((port, device), mode, (shared, umem), program, idle),
+        Ok(program) => AfXdp::open(setup, umem, program),
         Err(refusal) => Err(Failure::of(port, device, vec![refusal])),
     };
     let causes = match opened {
@@ -280,65 +315,6 @@ fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
 fn room_beside(tags: &[VlanProtocol], mtu: u16) -> u16 {
     let free = usize::from(tags.last() == Some(&VlanProtocol::Dot1q));
     mtu.saturating_sub(4 * (tags.len() - free) as u16)
-}
-
-/// Bytes of an Ethernet header with all the tags that a link can have.
-pub const LARGEST_HEADER: usize = 22;
-/// The largest packet that fits in a frame, in bytes: the frame's length is a 16-bit number.
-pub const MOST_MTU: u32 = u16::MAX as u32 - LARGEST_HEADER as u32;
-/// Approximate size of all frames in memory together, in bytes.
-const UMEM_BYTES: u32 = 64 << 20;
-/// The least number of frames in memory: twice what may wait for neighbours.
-const MIN_CHUNKS: u32 = 8192;
-
-/// The largest MTU of a model's links.
-fn mtu(model: &Model) -> usize {
-    model.links.iter().map(|link| usize::from(link.mtu)).max().unwrap_or(1500)
-}
-
-/// Bytes of a chunk that holds packets of any of the model's MTUs, tags included.
-#[must_use]
-pub fn chunk_bytes(model: &Model) -> u32 {
-    let frame = mtu(model) + LARGEST_HEADER;
-    let sizes = [4096, 8192, 16_384];
-    sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
-}
-
-/// Allocates memory for the frames of all ports of a model; `None` if that fails.
-#[must_use]
-pub fn umem(model: &Model) -> Option<Umem> {
-    let whole = chunk_bytes(model);
-    let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
-    // The kernel accepts chunks of 2 or 4 KB; a larger frame takes several.
-    let chunk = match queues(model).next() {
-        None => whole,
-        Some(_) if fits && !may_be_zero_copy(model) => 2048,
-        Some(_) => 4096,
-    };
-    let held = queues(model).map(af_xdp::chunks_held).sum::<u32>();
-    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
-    Umem::for_frames(chunks, chunk, mtu(model) + LARGEST_HEADER, sys::advise_huge_pages)
-}
-
-/// The receive queues of each AF_XDP port.
-fn queues(model: &Model) -> impl Iterator<Item = u32> {
-    model.ports.iter().filter_map(|port| match &port.kind {
-        PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
-        _ => None,
-    })
-}
-
-/// Whether some port may use zero copy.
-///
-/// Network cards use buffers of whole kilobytes. The kernel gives them 1,792 bytes of a 2 KB chunk,
-/// which igb and igc round down to one: they drop frames of more than 1,024 bytes
-/// (`igb_setup_srrctl`).
-fn may_be_zero_copy(model: &Model) -> bool {
-    model.ports.iter().any(|port| match &port.kind {
-        PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
-        PortKind::AfXdp { device, .. } => redirect::has_zero_copy(device),
-        _ => false,
-    })
 }
 
 /// Copies frames out by `send`, which returns whether it accepted a frame, and frees the accepted

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use tollway_dataplane::id::PortId;
 use tollway_lab::generate::redirect::Redirect;
 use tollway_lab::generate::{Error, Opened};
 use tollway_lab::memory;
@@ -9,7 +10,7 @@ use tollway_lab::memory;
 use tollway_model::AfXdpMode;
 use tollway_worker::ports::af_packet::AfPacket;
 use tollway_worker::ports::af_xdp::{
-    AfXdp, Failure, OwnedProgram, Program, Refusal, SharedUmem, Target, list,
+    AfXdp, Failure, OwnedProgram, Peers, Program, Refusal, Setup, SharedUmem, Target, list,
 };
 use tollway_worker::ports::redirect;
 
@@ -71,8 +72,16 @@ impl Via {
             false => Steps(None),
         };
         let shared = SharedUmem::new(&umem);
-        let memory = (&shared, &mut umem);
-        let port = AfXdp::open(("lab", device), AfXdpMode::Best, memory, Box::new(program), None);
+        let setup = Setup {
+            port: "lab",
+            id: PortId(0),
+            device,
+            mode: AfXdpMode::Best,
+            umem: &shared,
+            peers: &Peers::default(),
+            idle: None,
+        };
+        let port = AfXdp::open(setup, &mut umem, Box::new(program));
         let port = port.map_err(|failure| match failure {
             Failure::Fatal(error) => Error::failed(&error, error.remedy()),
             Failure::NotOffered(causes) => {
@@ -106,14 +115,6 @@ impl Program for Steps {
         if let Some(program) = &mut self.0 {
             program.detach();
         }
-    }
-
-    fn can_punt(&self) -> bool {
-        false
-    }
-
-    fn punt(&mut self, _frame: &[u8]) -> bool {
-        false
     }
 }
 

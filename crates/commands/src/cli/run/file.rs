@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     }
     log.detach();
     let mut prepared = Prepared::new(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, &[], prepared.mailbox.clone(), compile)?;
+    let mut machine = Machine::open(&mut model, &[], prepared.workers(args), compile)?;
     let started = Started {
         file: file.to_owned(),
         configured,
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     let service = Service::from_environment();
     service.ready();
     let on_pause = pause_reporter.map(|pause_reporter| -> OnPause {
-        Box::new(move |state| pause_reporter.worker_paused(state))
+        Arc::new(move |state| pause_reporter.worker_paused(state))
     });
     let ran = machine.run(&mut prepared, Watchdog::new(service, Vec::new()), on_pause);
     drop(server);

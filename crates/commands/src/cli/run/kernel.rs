@@ -38,8 +38,8 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = startup.model();
     let idle = startup.idle();
     let compile = |model: &_| startup.compile(model);
-    let mut machine = Machine::open(&mut model, &idle, prepared.mailbox.clone(), compile)?;
-    machine.worker.kernel_has_rules = true;
+    let mut machine = Machine::open(&mut model, &idle, prepared.workers(args), compile)?;
+    machine.set_kernel_has_rules();
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let ran = machine.run(
         &mut prepared,
         watchdog,
-        Some(Box::new(move |state| handle.worker_paused(state))),
+        Some(Arc::new(move |state| handle.worker_paused(state))),
     );
     drop(server);
     // The controller may be waiting for the worker, which has ended; this ends the wait.

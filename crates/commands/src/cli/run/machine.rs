@@ -3,27 +3,37 @@
 use std::io;
 use std::sync::Arc;
 
+use tollway_dataplane::hand_over::Consumer;
 use tollway_dataplane::port::Port as _;
-use tollway_dataplane::worker::Worker;
+use tollway_dataplane::punts::Crowd;
+use tollway_dataplane::worker::{Worker, check_memory};
 
 use super::Prepared;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use tollway_firewall::log::{Journal, Logger};
+use tollway_linux::sys;
 use tollway_model::compile::{CompileError, Compiled, rule_links};
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{Model, PortKind};
+use tollway_worker::hand_over::HandOver;
 use tollway_worker::installer::Parts;
 use tollway_worker::ports::dispatcher::Dispatcher;
 use tollway_worker::ports::redirect::Watch;
-use tollway_worker::ports::{self, Devices, State};
+use tollway_worker::ports::{self, Devices, Opening, State};
 use tollway_worker::service::Watchdog;
-use tollway_worker::{self, Duties, OnPause, Stopper, WorkerMailbox};
+use tollway_worker::{
+    self, Duties, First, OnPause, Other, Stopper, WorkerMailbox, WorkerMailboxReceiver,
+};
 
 /// A router with its ports.
 pub(super) struct Machine {
     pub(super) worker: Worker,
     pub(super) devices: Devices,
+    /// The workers from number 1 on.
+    others: Vec<Other>,
+    /// The rings by which they hand frames over to worker 0.
+    handed_over: Vec<Consumer>,
     pub(super) name_table: NameTable,
     pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
@@ -38,18 +48,31 @@ impl Machine {
     pub(super) fn open(
         model: &mut Model,
         idle: &[Option<String>],
-        mailbox: WorkerMailbox,
+        (mailbox, workers): (WorkerMailbox, Option<usize>),
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
         let mut umem = ports::umem(model).ok_or_else(|| {
             CliError::failed("the memory for frames cannot be allocated", "Lower the MTUs")
         })?;
         let dispatcher = Arc::new(Dispatcher::load(model));
+        let workers = workers.unwrap_or(1);
+        let mut ways = Ways::open(&mailbox, workers - 1)?;
         let mut programs = |_: &Model, port| dispatcher.program(port);
-        let devices = ports::open(model, &mut umem, &mut programs, idle);
-        let devices = devices.map_err(|error| CliError::failed(&error, error.remedy()))?;
+        let opening = Opening { programs: &mut programs, idle, others: &ways.out };
+        let opened = ports::open(model, &mut umem, opening);
+        let (devices, of_others) =
+            opened.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
+        let umems = ports::share(&umem, workers - 1);
         let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
+        let router = Arc::clone(worker.router());
+        let parts = umems.into_iter().zip(of_others).zip(ways.receivers.drain(..)).zip(&ways.out);
+        let mut others: Vec<_> = parts
+            .map(|(((umem, devices), receiver), (mailbox, _))| {
+                let (worker, mailbox) = (Worker::new(&router, umem), mailbox.clone());
+                Other { worker, devices, receiver, mailbox }
+            })
+            .collect();
         let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
             CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
         })?;
@@ -57,9 +80,29 @@ impl Machine {
             worker.xdp_path = Some(xdp_path);
             watch
         });
+        for worker in others.iter_mut().map(|other| &mut other.worker).chain([&mut worker]) {
+            worker.crowd = Crowd::of_workers(workers as u32);
+            worker.park();
+        }
         let journal = journal(model)?;
         let name_table = NameTable::new(Names::from(&*model));
-        Ok(Self { worker, devices, name_table, dispatcher, journal, mailbox, _watch: watch })
+        Ok(Self {
+            worker,
+            devices,
+            others,
+            handed_over: ways.back,
+            name_table,
+            dispatcher,
+            journal,
+            mailbox,
+            _watch: watch,
+        })
+    }
+
+    /// Sets that the kernel behind the ports has the rules.
+    pub(super) fn set_kernel_has_rules(&mut self) {
+        let others = self.others.iter_mut().map(|other| &mut other.worker);
+        others.chain([&mut self.worker]).for_each(|worker| worker.kernel_has_rules = true);
     }
 
     /// The parts of the router that a change of the model needs.
@@ -91,14 +134,21 @@ impl Machine {
         on_pause: Option<OnPause>,
     ) -> io::Result<()> {
         let priority = prepared.priority;
-        let pulse = self.dispatcher.start(&self.devices);
+        let pulse = self.dispatcher.start(&self.devices, self.others.len() + 1);
         let Prepared { stop, mailbox_receiver, .. } = prepared;
         let counts = self.dispatcher.counts();
         let names = self.name_table.names().ports.iter().map(|port| port.name.clone()).collect();
         let xdp_counts = counts.map(|counts| (counts, names));
         let journal = self.journal.clone();
-        let duties = Duties { pulse, on_pause, xdp_counts, priority, journal, watchdog };
-        tollway_worker::run(&mut self.worker, &mut self.devices, stop, mailbox_receiver, duties)
+        let devices = self.name_table.names().ports.iter().filter_map(device_of).collect();
+        let duties = Duties { pulse, on_pause, xdp_counts, priority, journal, watchdog, devices };
+        let first = First {
+            worker: &mut self.worker,
+            devices: &mut self.devices,
+            mailbox: mailbox_receiver,
+            handed_over: &mut self.handed_over,
+        };
+        tollway_worker::run(first, &mut self.others, stop, duties)
     }
 
     /// Logs the ports.
@@ -130,10 +180,14 @@ impl Machine {
     /// Prints what became of the packets, and checks that none is missing.
     pub(super) fn end(mut self, model: &Model, ran: io::Result<()>) -> Result<(), CliError> {
         let (worker, devices) = (&mut self.worker, &mut self.devices);
+        let others = &mut self.others;
         let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
         let missed = devices.iter_mut().map(|device| device.missed()).collect();
-        let counters = worker.counters_in_all();
-        let adds_up = counters.check().and_then(|()| worker.check_memory(devices));
+        let mut counters = worker.counters_in_all();
+        others.iter_mut().for_each(|other| counters.add(&other.worker.counters_in_all()));
+        let with_ports = others.iter().map(|other| (&other.worker, &other.devices[..]));
+        let with_ports: Vec<_> = with_ports.chain([(&*worker, &devices[..])]).collect();
+        let adds_up = counters.check().and_then(|()| check_memory(&with_ports));
         let host = worker.lock().host.counters().clone();
         let summary = Summary { ports, counters: &counters, host: &host, missed }.text();
         // This finishes all ports, even after an error, so that their devices return to the kernel.
@@ -152,6 +206,39 @@ impl Machine {
         let finished: Result<(), _> = finished.into_iter().collect();
         finished.map_err(|error| CliError::failed(&error, error.remedy()))?;
         printed
+    }
+}
+
+/// The ways between worker 0 and the others.
+struct Ways {
+    /// To each of the others: its mailbox, and its ring to worker 0.
+    out: Vec<(WorkerMailbox, HandOver)>,
+    receivers: Vec<WorkerMailboxReceiver>,
+    back: Vec<Consumer>,
+}
+
+impl Ways {
+    fn open(first: &WorkerMailbox, others: usize) -> Result<Self, CliError> {
+        let mut this = Self { out: Vec::new(), receivers: Vec::new(), back: Vec::new() };
+        for _ in 0..others {
+            let (mailbox, receiver) = tollway_worker::mailbox().map_err(|error| {
+                let what = format!("a worker's mailbox cannot be opened: {error}");
+                CliError::failed(what, "Close other programs")
+            })?;
+            let (hand_over, consumer) = HandOver::to(first);
+            this.out.push((mailbox, hand_over));
+            this.receivers.push(receiver);
+            this.back.push(consumer);
+        }
+        Ok(this)
+    }
+}
+
+/// The network device of a port whose queues several workers can serve.
+fn device_of(port: &tollway_model::Port) -> Option<String> {
+    match &port.kind {
+        PortKind::AfXdp { device, .. } => Some(device.clone()),
+        _ => None,
     }
 }
 

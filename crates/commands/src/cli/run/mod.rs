@@ -61,7 +61,14 @@ pub(super) struct Args {
     /// A configuration file may name another default.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Set the worker's priority for the processor
+    /// Set the number of workers, threads that forward
+    ///
+    /// Worker number q modulo NUMBER serves queue q of each device.
+    ///
+    /// Default: as many as a device has receive queues, at most one for each processor.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(WORKERS))]
+    workers: Option<u16>,
+    /// Set the workers' priority for the processor
     #[arg(long, value_enum, default_value = "realtime")]
     priority: PriorityArg,
     /// Take over the ports of the router at this socket
@@ -73,6 +80,9 @@ pub(super) struct Args {
 
 /// The numbers of flows that the XDP path can have.
 const FLOWS: RangeInclusive<i64> = *config::FLOWS.start() as i64..=*config::FLOWS.end() as i64;
+
+/// The numbers of workers that a router can have.
+const WORKERS: RangeInclusive<i64> = 1..=tollway_xdp::MOST_WORKERS as i64;
 
 /// The devices that have the XDP path.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -92,7 +102,7 @@ impl From<XdpPathArg> for XdpPathMode {
     }
 }
 
-/// The worker's priorities.
+/// The workers' priorities.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum PriorityArg {
     /// At once: before all threads that are not real-time, unless always busy
@@ -151,6 +161,11 @@ impl Prepared {
             socket: socket::open(path)?,
             priority: args.priority.into(),
         })
+    }
+
+    /// The mailbox of worker 0, and the number of workers.
+    fn workers(&self, args: &Args) -> (WorkerMailbox, Option<usize>) {
+        (self.mailbox.clone(), args.workers.map(usize::from))
     }
 
     /// Starts to serve the control socket, if there is one.

@@ -1,14 +1,13 @@
 //! The XDP program as owned by its port.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, TryLockError};
 
 use tollway_dataplane::id::PortId;
 
 use super::OwnedProgram;
-use super::steps::{Program, Refusal, Target};
+use super::steps::{Program, Punter, Refusal, Target};
 use tollway_linux::sync::lock;
 use tollway_model::XdpPathMode;
 use tollway_net::Mac;
@@ -21,7 +20,7 @@ pub struct LoadedPort {
     port: PortId,
     plan: Arc<Mutex<Plan>>,
     /// The TAP device that hands frames back to the kernel.
-    tap: Option<File>,
+    tap: Option<Arc<File>>,
     xdp_path: XdpPathOfPort,
     /// The mode of the last attachment.
     mode: Mode,
@@ -78,7 +77,7 @@ impl LoadedPort {
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
         }
-        self.tap = Some(File::from(programs.punt_tap(self.port, target.mtu)?));
+        self.tap = Some(Arc::new(File::from(programs.punt_tap(self.port, target.mtu)?)));
         (self.mode, self.device) = (mode, target.device.to_owned());
         Ok(())
     }
@@ -160,11 +159,7 @@ impl Program for LoadedPort {
         lock(&self.programs).remove_port(self.port);
     }
 
-    fn can_punt(&self) -> bool {
-        self.tap.is_some()
-    }
-
-    fn punt(&mut self, frame: &[u8]) -> bool {
-        self.tap.as_mut().is_some_and(|tap| tap.write(frame).is_ok())
+    fn punter(&self) -> Option<Punter> {
+        self.tap.as_ref().map(Punter::new)
     }
 }

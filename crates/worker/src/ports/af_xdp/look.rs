@@ -12,20 +12,20 @@ impl AfXdp {
         if matches!(self.state, State::Detached(_)) {
             return self.look_at_rest();
         }
-        if self.open.is_some() {
+        if self.sockets.are_open() {
             match interface::name(self.control.as_fd(), self.facts.index) {
                 Ok(name) => self.note_name(name),
                 Err(_) => self.close(now_ns),
             }
         }
         let is_attached = self.program.program().is_some_and(|program| program.is_attached());
-        if self.open.is_some() && !is_attached {
+        if self.sockets.are_open() && !is_attached {
             self.close(now_ns);
             self.program.detach();
             let what = "its XDP program was detached or replaced";
             self.enter(State::Down(what.to_owned()));
         }
-        let name = if self.open.is_some() { &self.called } else { &self.device };
+        let name = if self.sockets.are_open() { &self.called } else { &self.device };
         match interface::query(self.control.as_fd(), name) {
             Ok(facts) => self.compare(facts, now_ns),
             Err((_, error)) if is_absent(&error) => {
@@ -78,7 +78,7 @@ impl AfXdp {
         if self.note_facts(facts) {
             self.close(now_ns);
         }
-        if self.open.is_none() {
+        if !self.sockets.are_open() {
             self.called.clone_from(&self.device);
             self.wants_sockets = true;
             return;

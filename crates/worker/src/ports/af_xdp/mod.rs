@@ -14,7 +14,7 @@
 //!
 //! Limits:
 //!
-//! - All frames leave by the first queue.
+//! - All frames of a worker leave by the first of its queues.
 //! - Packets whose checksums a sender on this machine left to a network card take the kernel path.
 //!   Avoid that there with `ethtool -K DEVICE tx off`.
 //! - A VLAN tag that the device has removed from a frame is lost. Avoid that with `ethtool -K
@@ -26,6 +26,8 @@ mod custody;
 mod failure;
 mod loaded_port;
 mod look;
+mod parts;
+mod queues;
 mod ring;
 mod socket;
 mod socket_opener;
@@ -34,19 +36,22 @@ mod sys;
 mod umem;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::burst::Burst;
 use tollway_dataplane::counters::Traffic;
-use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
+use tollway_dataplane::frame::{Descriptor, Umem};
+use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::Port;
 
 pub use failure::{Failure, list, refused};
 pub use loaded_port::{LoadedPort, Plan, XdpPathOfPort};
-pub use steps::{Program, Refusal, Target};
+pub use parts::{Parcel, Peers, QueuePort};
+pub use steps::{Program, Punter, Refusal, Target};
 pub use umem::SharedUmem;
 
 use super::interface::{self, Facts};
@@ -55,10 +60,13 @@ use tollway_linux::sys::why;
 use tollway_model::AfXdpMode;
 use tollway_net::Mac;
 
-use custody::Custody;
+use crate::hand_over::HandOver;
 use failure::explain;
+use parts::Parts;
+use queues::Queues;
 use socket_opener::{Lent, Outcome, SocketOpener};
-use steps::Open;
+use steps::Serving;
+use umem::Binding;
 
 /// The most chunks in the rings of a device with so many queues.
 #[must_use]
@@ -87,7 +95,27 @@ pub trait OwnedProgram: Program {
     fn is_attached(&self) -> bool;
 }
 
-/// A port on a network interface.
+/// The device that an [`AfXdp`] opens, and how.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// The port's name.
+    pub port: &'a str,
+    /// The port's number.
+    pub id: PortId,
+    /// The device's name.
+    pub device: &'a str,
+    /// The modes to try.
+    pub mode: AfXdpMode,
+    /// The memory of the frames.
+    pub umem: &'a SharedUmem,
+    /// The workers from number 1 on.
+    pub peers: &'a Peers,
+    /// Why the port starts detached, if it does.
+    pub idle: Option<&'a str>,
+}
+
+/// A port on a network interface, as worker 0 has it: it serves some of the queues, and gives the others to the
+/// other workers.
 pub struct AfXdp {
     port: String,
     /// The device's name in the configuration.
@@ -108,19 +136,40 @@ pub struct AfXdp {
     chunks: u32,
     how: String,
     state: State,
-    open: Option<Open>,
+    sockets: Sockets,
     /// Whether to open sockets as soon as there are chunks for them.
     wants_sockets: bool,
-    custody: Custody,
-    /// Chunks to free, which closed sockets had.
-    orphans: Vec<FrameAddr>,
-    /// Chunks of closed sockets, with the time before which a device may still write to them.
-    quarantine: Vec<(u64, Vec<FrameAddr>)>,
-    oversized: Traffic,
-    /// Frames that closed sockets missed.
-    missed: u64,
+    /// The queues that worker 0 serves.
+    own: Queues,
+    /// Where `own` hands frames back to the kernel, while there are sockets.
+    punter: Option<Punter>,
+    /// Those of the other workers.
+    parts: Parts,
     next_look_ns: u64,
     maintained_ns: u64,
+}
+
+/// Whether a port has sockets.
+enum Sockets {
+    /// It has none.
+    Closed,
+    /// They are bound, and the program does not direct frames to them yet. By queue.
+    Bound(Binding, Vec<Arc<OwnedFd>>),
+    /// The program directs frames to them.
+    Serving(Binding),
+}
+
+impl Sockets {
+    const fn binding(&self) -> Option<Binding> {
+        match self {
+            Self::Closed => None,
+            Self::Bound(binding, _) | Self::Serving(binding) => Some(*binding),
+        }
+    }
+
+    const fn are_open(&self) -> bool {
+        !matches!(self, Self::Closed)
+    }
 }
 
 /// What to attach and to bind to; `chunks` are for all queues.
@@ -135,10 +184,10 @@ fn target<'a>(
 }
 
 /// Allocates chunks for the sockets of a device, as far as there are any.
-fn lend(umem: &mut Umem, custody: &mut Custody, target: Target<'_>) -> Lent {
+fn lend(umem: &mut Umem, own: &mut Queues, target: Target<'_>) -> Lent {
     let chunks = target.queues * socket::receive_chunks(target.slots);
     let lent: Lent = (0..chunks).map_while(|_| umem.alloc()).collect();
-    lent.iter().for_each(|chunk| custody.give(chunk.0));
+    lent.iter().for_each(|chunk| own.custody.give(chunk.0));
     lent
 }
 
@@ -149,18 +198,16 @@ pub fn queues(device: &str) -> u32 {
 }
 
 impl AfXdp {
-    /// Opens `device` in `mode`, with an XDP program of its own. With a reason in `idle`, the port
-    /// starts detached.
+    /// Opens a device, with an XDP program of its own.
     ///
     /// # Errors
     /// No such interface, no Ethernet, in use by another program, no privilege, not available.
     pub fn open(
-        (port, device): (&str, &str),
-        mode: AfXdpMode,
-        (shared, umem): (&SharedUmem, &mut Umem),
+        setup: Setup<'_>,
+        umem: &mut Umem,
         program: Box<dyn OwnedProgram>,
-        idle: Option<&str>,
     ) -> Result<Self, Failure> {
+        let Setup { port, id, device, mode, umem: shared, peers, idle } = setup;
         let fatal = |(action, error): (&'static str, io::Error)| {
             Failure::Fatal(explain(port, device, action, error))
         };
@@ -181,23 +228,22 @@ impl AfXdp {
             mac: facts.mac,
             how: String::new(),
             state: State::Up,
-            open: None,
+            sockets: Sockets::Closed,
             wants_sockets: false,
-            custody: Custody::new(umem.area().bytes(), umem.area().chunk_bytes()),
-            orphans: Vec::new(),
-            quarantine: Vec::new(),
-            oversized: Traffic::default(),
-            missed: 0,
+            own: Queues::new(umem.area()),
+            punter: None,
+            parts: Parts::new(id, peers),
             next_look_ns: 0,
             maintained_ns: 0,
         };
+        this.parts.set_up(true);
         // A predecessor's program is taken over first, so that it can be detached.
         if idle.is_none() || tollway_xdp::program_of(facts.index.cast_unsigned()).is_some() {
             let target = target(device, &facts, (queues, this.chunks), this.mac);
-            let lent = lend(umem, &mut this.custody, target);
+            let lent = lend(umem, &mut this.own, target);
             let outcome = this.program.open(shared, target, mode, &lent);
             if let Err(causes) = this.arrive(outcome) {
-                umem.free_all(this.orphans.drain(..));
+                this.own.free_orphans(umem);
                 return Err(Failure::of(port, device, causes));
             }
         }
@@ -211,22 +257,55 @@ impl AfXdp {
 
     /// Applies the outcome of opening sockets.
     fn arrive(&mut self, outcome: Outcome) -> Result<(), Vec<Refusal>> {
-        let outcome = outcome.map(|(open, how)| (self.open, self.how) = (Some(open), how));
-        if outcome.is_err() {
-            // No socket has the lent chunks.
-            self.orphans.extend(self.custody.take_all().into_iter().map(FrameAddr));
+        match outcome {
+            Ok((serving, how)) => {
+                self.how = how;
+                self.distribute(serving);
+                Ok(())
+            }
+            Err(causes) => {
+                // No socket has the lent chunks.
+                self.own.recall(false, self.maintained_ns);
+                Err(causes)
+            }
         }
-        outcome
+    }
+
+    /// Gives each worker the sockets of its queues.
+    fn distribute(&mut self, Serving { bound, binding }: Serving) {
+        self.punter = self.program.program().and_then(|program| program.punter());
+        let mut shares: Vec<(Vec<_>, Vec<_>)> = Vec::new();
+        shares.resize_with(self.parts.workers(), Default::default);
+        let (workers, mut fds) = (shares.len(), Vec::new());
+        for (queue, (socket, chunks)) in bound.into_iter().enumerate() {
+            fds.push(socket.shared_fd());
+            for chunk in &chunks {
+                self.own.custody.take(chunk.0);
+            }
+            let (sockets, lent) = &mut shares[queue % workers];
+            sockets.push(socket);
+            lent.extend(chunks);
+        }
+        let zero_copy = binding.zero_copy;
+        for (worker, (sockets, chunks)) in shares.into_iter().enumerate() {
+            match worker {
+                0 => self.own.open(sockets, &chunks, zero_copy),
+                _ if sockets.is_empty() => {}
+                _ => self.parts.open(worker, (sockets, chunks), zero_copy, self.punter.clone()),
+            }
+        }
+        self.sockets = Sockets::Bound(binding, fds);
     }
 
     /// Gives the sockets chunks first, and then frames, which would be lost without chunks.
     #[cold]
     fn serve(&mut self, umem: &mut Umem) {
-        let Some(open) = &mut self.open else { return };
-        open.serves = true;
-        for (queue, socket) in open.sockets.iter_mut().enumerate() {
-            socket.refill(umem, &mut self.custody);
-            if let Err(refusal) = self.program.set_socket(queue as u32, socket.fd()) {
+        let sockets = std::mem::replace(&mut self.sockets, Sockets::Closed);
+        let Sockets::Bound(binding, fds) = sockets else { return };
+        self.sockets = Sockets::Serving(binding);
+        self.own.refill(umem);
+        for (queue, fd) in fds.iter().enumerate() {
+            if let Err(refusal) = self.program.set_socket(queue as u32, fd.as_fd()) {
                 self.enter(State::Down(refusal.what));
                 return;
             }
@@ -235,45 +314,23 @@ impl AfXdp {
 
     /// Closes the sockets; their chunks are freed at the next opportunity.
     fn close(&mut self, now_ns: u64) {
-        let Some(mut open) = self.open.take() else { return };
-        let mut chunks = Vec::new();
-        for socket in &mut open.sockets {
-            self.missed += socket.missed() + socket.unread();
-            chunks.extend(socket.take_partial());
-        }
-        let zero_copy = open.binding.zero_copy;
-        // Before this returns, the kernel waits for pending copies.
-        drop(open);
-        chunks.extend(self.custody.take_all().into_iter().map(FrameAddr));
-        if zero_copy {
-            self.quarantine.push((now_ns + RETRY_NS, chunks));
-        } else {
-            self.orphans.append(&mut chunks);
-        }
+        self.sockets = Sockets::Closed;
+        self.punter = None;
+        self.own.close(now_ns);
+        self.parts.close();
     }
 
-    /// Ends the port and frees all its chunks, which takes some milliseconds.
+    /// Ends a port that only one worker serves, and frees all its chunks, which takes some milliseconds.
     pub fn retire(mut self, umem: &mut Umem) {
-        let zero_copy = self.open.as_ref().is_some_and(|open| open.binding.zero_copy);
+        let zero_copy = self.sockets.binding().is_some_and(|binding| binding.zero_copy);
         self.close(0);
         self.program.detach();
-        self.recall();
-        if zero_copy || !self.quarantine.is_empty() {
+        self.own.recall(true, self.maintained_ns);
+        if zero_copy || self.own.has_quarantine() {
             std::thread::sleep(DEVICE_STOPS);
         }
-        self.release_quarantine(u64::MAX);
-        self.orphans.drain(..).for_each(|addr| umem.free(addr));
-    }
-
-    fn release_quarantine(&mut self, now_ns: u64) {
-        let orphans = &mut self.orphans;
-        self.quarantine.retain_mut(|(until_ns, chunks)| {
-            let over = now_ns >= *until_ns;
-            if over {
-                orphans.append(chunks);
-            }
-            !over
-        });
+        self.own.release_quarantine(u64::MAX);
+        self.own.free_orphans(umem);
     }
 
     /// Enters a state and logs it once.
@@ -292,22 +349,19 @@ impl AfXdp {
                  could be fast ({why}); the program is attached as soon as some can"
             ),
         }
-        self.state = state;
+        self.set_state(state);
     }
 
-    /// Takes back the chunks of sockets that were closed before they worked.
-    fn recall(&mut self) {
-        let lent: Vec<_> = self.custody.take_all().into_iter().map(FrameAddr).collect();
-        if !lent.is_empty() {
-            self.quarantine.push((self.maintained_ns + RETRY_NS, lent));
-        }
+    fn set_state(&mut self, state: State) {
+        self.parts.set_up(state == State::Up);
+        self.state = state;
     }
 
     /// Detaches the program from the device, until [`Self::wake`].
     fn rest(&mut self, why: &str) {
         self.close(self.maintained_ns);
         self.program.detach();
-        self.recall();
+        self.own.recall(true, self.maintained_ns);
         self.wants_sockets = false;
         NOT_ATTACHED.clone_into(&mut self.how);
         self.enter(State::Detached(why.to_owned()));
@@ -316,7 +370,7 @@ impl AfXdp {
     /// Starts to attach the program of a detached port to its device.
     fn wake(&mut self) {
         self.look_at_rest();
-        self.state = State::Down("it is being attached".to_owned());
+        self.set_state(State::Down("it is being attached".to_owned()));
         self.wants_sockets = true;
     }
 
@@ -325,68 +379,49 @@ impl AfXdp {
     fn open_sockets(&mut self, umem: &mut Umem) {
         self.wants_sockets = false;
         let target = target(&self.called, &self.facts, (self.queues, self.chunks), self.mac);
-        let lent = lend(umem, &mut self.custody, target);
+        let lent = lend(umem, &mut self.own, target);
         if let Err(error) = self.program.begin(&self.umem, target, self.mode, lent) {
-            self.recall();
+            self.own.recall(false, self.maintained_ns);
             self.enter(State::Down(format!("cannot start a thread for it: {}", why(&error))));
         }
-    }
-
-    fn has_error(&self) -> bool {
-        let mut sockets = self.open.iter().flat_map(|open| &open.sockets);
-        sockets.any(|socket| socket.error().is_some())
     }
 }
 
 impl Port for AfXdp {
     #[inline]
     fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
-        if !self.orphans.is_empty() {
-            self.orphans.drain(..).for_each(|addr| umem.free(addr));
-        }
-        if self.open.as_ref().is_some_and(|open| !open.serves) {
-            self.serve(umem);
-        }
-        let Some(open) = &mut self.open else {
-            if self.wants_sockets {
-                self.open_sockets(umem);
-            }
-            return;
-        };
-        let count = open.sockets.len();
-        let first = open.turn;
-        open.turn = if first + 1 >= count { 0 } else { first + 1 };
-        let (before, from) = open.sockets.split_at_mut(first);
-        for socket in from.iter_mut().chain(before) {
-            socket.receive(umem, &mut self.custody, burst, &mut self.oversized);
-            if burst.count >= BURST {
-                break;
+        self.own.free_orphans(umem);
+        match self.sockets {
+            Sockets::Serving(_) => {}
+            Sockets::Bound(..) => self.serve(umem),
+            Sockets::Closed => {
+                // The queues are free when all workers have closed the earlier sockets.
+                if self.wants_sockets && self.parts.are_closed() {
+                    self.open_sockets(umem);
+                }
+                return;
             }
         }
-        if let Some(sender) = open.sockets.first_mut() {
-            sender.look_after_sent(umem, &mut self.custody);
-        }
+        self.own.receive(umem, burst);
     }
 
     fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
         if self.state != State::Up {
             return 0;
         }
-        let sender = self.open.as_mut().and_then(|open| open.sockets.first_mut());
-        sender.map_or(0, |sender| sender.transmit(umem, &mut self.custody, frames))
+        self.own.transmit(umem, frames).unwrap_or(0)
     }
 
     fn oversized(&mut self) -> Traffic {
-        std::mem::take(&mut self.oversized)
+        self.own.take_oversized()
     }
 
     fn has_kernel(&self) -> bool {
-        let is_left = matches!(self.state, State::Detached(_));
-        is_left || self.program.program().is_some_and(|program| program.can_punt())
+        matches!(self.state, State::Detached(_)) || self.punter.is_some()
     }
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
-        let done = self.program.punt(&umem.whole(frame));
+        let done = self.punter.as_ref().is_some_and(|punter| punter.punt(&umem.whole(frame)));
         if done {
             umem.free(frame.addr);
         }
@@ -394,19 +429,13 @@ impl Port for AfXdp {
     }
 
     fn chunks(&self, umem: &Umem) -> usize {
-        let sockets = self.open.iter().flat_map(|open| &open.sockets);
-        let partial = sockets.filter_map(socket::Socket::partial);
-        let closed = self.quarantine.iter().flat_map(|(_, chunks)| chunks).chain(&self.orphans);
-        let frames = partial.chain(closed.copied()).map(|addr| umem.chunks_of(addr));
-        self.custody.count() + frames.sum::<usize>()
+        self.own.chunks(umem)
     }
 }
 
 impl Device for AfXdp {
     fn each_fd(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        for socket in self.open.iter().flat_map(|open| &open.sockets) {
-            visit(socket.fd());
-        }
+        self.own.each_fd(visit);
     }
 
     fn state(&self) -> State {
@@ -419,7 +448,7 @@ impl Device for AfXdp {
 
     fn maintain(&mut self, now_ns: u64) {
         self.maintained_ns = now_ns;
-        self.release_quarantine(now_ns);
+        self.own.release_quarantine(now_ns);
         match self.program.poll() {
             Poll::Pending => return,
             Poll::Ready(None) => {}
@@ -432,7 +461,7 @@ impl Device for AfXdp {
                 }
             },
         }
-        if self.has_error() {
+        if self.own.has_error() || self.parts.have_failed() {
             // Usually the device has gone; `look` finds out.
             self.close(now_ns);
         } else if now_ns < self.next_look_ns {
@@ -448,6 +477,10 @@ impl Device for AfXdp {
         self.maintain(self.maintained_ns);
     }
 
+    fn part(&self, worker: usize, hand_over: &HandOver) -> Option<Box<dyn Device>> {
+        Some(Box::new(QueuePort::new(&self.parts, worker, &self.umem, hand_over.clone())))
+    }
+
     fn set_idle(&mut self, why: Option<&str>) {
         match (why, &self.state) {
             (Some(why), State::Detached(now)) if now == why => {}
@@ -458,7 +491,7 @@ impl Device for AfXdp {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        self.open.as_ref().and_then(|_| u32::try_from(self.facts.index).ok())
+        self.sockets.binding().and_then(|_| u32::try_from(self.facts.index).ok())
     }
 
     fn mac(&self) -> Option<Mac> {
@@ -467,13 +500,12 @@ impl Device for AfXdp {
 
     fn mtu(&self) -> Option<u16> {
         let chunk = u16::try_from(self.umem.room() - L2_ROOM).unwrap_or(u16::MAX);
-        let one_chunk = self.open.as_ref().is_some_and(|open| !open.binding.multi_buffer);
+        let one_chunk = self.sockets.binding().is_some_and(|binding| !binding.multi_buffer);
         Some(if one_chunk { self.facts.mtu.min(chunk) } else { self.facts.mtu })
     }
 
     fn missed(&mut self) -> u64 {
-        let sockets = self.open.iter().flat_map(|open| &open.sockets);
-        self.missed + sockets.map(socket::Socket::missed).sum::<u64>()
+        self.own.missed() + self.parts.missed()
     }
 
     fn finish(&mut self) -> Result<(), tollway_capture::CaptureError> {

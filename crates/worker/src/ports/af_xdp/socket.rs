@@ -161,6 +161,11 @@ impl Socket {
         self.fd.as_fd()
     }
 
+    /// The descriptor for whoever directs frames to the socket.
+    pub(super) fn shared_fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
+    }
+
     /// The pending error, if any.
     pub(super) fn error(&self) -> Option<io::Error> {
         sys::error(&*self.fd)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tollway_dataplane::frame::FrameAddr;
 
 use super::OwnedProgram;
-use super::steps::{self, Open, Refusal, Target};
+use super::steps::{self, Refusal, Serving, Target};
 use super::umem::SharedUmem;
 use tollway_model::AfXdpMode;
 
@@ -22,7 +22,7 @@ use tollway_model::AfXdpMode;
 const QUEUE_RETURNS: Duration = Duration::from_secs(2);
 
 /// The result of opening: the sockets and how they work in words, or why there are none.
-pub(super) type Outcome = Result<(Open, String), Vec<Refusal>>;
+pub(super) type Outcome = Result<(Serving, String), Vec<Refusal>>;
 
 /// Chunks that sockets get before they are bound. The lender has them in custody.
 pub(super) type Lent = Vec<FrameAddr>;
@@ -74,6 +74,7 @@ impl SocketOpener {
         let (give, given) = mpsc::sync_channel::<Box<dyn OwnedProgram>>(1);
         let (sender, receiver) = mpsc::sync_channel(1);
         std::thread::Builder::new().name("port".to_owned()).spawn(move || {
+            crate::cores::unpin();
             let Ok(mut program) = given.recv() else { return };
             let target = Target { device: &device, ifindex, queues, slots, mac, mtu };
             // A busy queue is tried again later: ending the port waits for this thread.
@@ -123,11 +124,6 @@ impl SocketOpener {
             Some(program) => program.set_socket(queue, socket),
             None => Err(lost().remove(0)),
         }
-    }
-
-    /// Hands a frame to the kernel; returns false if that failed.
-    pub(super) fn punt(&mut self, frame: &[u8]) -> bool {
-        self.program.as_mut().is_some_and(|program| program.punt(frame))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The modes in which a device is tried: zero-copy, then copy mode, then generic XDP.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollway_dataplane::frame::FrameAddr;
@@ -68,22 +70,33 @@ pub trait Program: Send {
     /// Detaches the program from its device.
     fn detach(&mut self);
 
-    /// Whether frames can be handed back to the kernel.
-    fn can_punt(&self) -> bool;
-
-    /// Hands a frame to the kernel as if its device had just received it; returns false if that
-    /// failed.
-    fn punt(&mut self, frame: &[u8]) -> bool;
+    /// Hands frames to the kernel as if the program's device had just received them; `None` if that is not
+    /// possible.
+    fn punter(&self) -> Option<Punter> {
+        None
+    }
 }
 
-/// A device's sockets, one for each queue.
-pub(super) struct Open {
-    pub(super) sockets: Vec<Socket>,
-    /// The queue to read first next time.
-    pub(super) turn: usize,
+/// Hands frames to the kernel; cheap to clone, for each worker.
+#[derive(Clone)]
+pub struct Punter(Arc<File>);
+
+impl Punter {
+    /// Creates a punter that writes to a TAP device.
+    pub(super) fn new(tap: &Arc<File>) -> Self {
+        Self(Arc::clone(tap))
+    }
+
+    /// Hands a frame over; returns false if that failed.
+    pub(super) fn punt(&self, frame: &[u8]) -> bool {
+        (&*self.0).write(frame).is_ok()
+    }
+}
+
+/// A device's sockets: by queue, each with the chunks that it was lent.
+pub(super) struct Serving {
+    pub(super) bound: Vec<(Socket, Vec<FrameAddr>)>,
     pub(super) binding: Binding,
-    /// Whether the program directs frames to the sockets, which it does once they have chunks.
-    pub(super) serves: bool,
 }
 
 /// Attaches the program and binds the sockets, in the best mode that `mode` allows and the device
@@ -97,7 +110,7 @@ pub(super) fn open_best(
     target: Target<'_>,
     mode: AfXdpMode,
     (lent, patience): (&[FrameAddr], Duration),
-) -> Result<(Open, String), Vec<Refusal>> {
+) -> Result<(Serving, String), Vec<Refusal>> {
     let mut causes: Vec<Refusal> = Vec::new();
     for generic in [false, true] {
         let bindings = bindings(umem, mode, generic);
@@ -161,7 +174,7 @@ fn bind_all(
     target: Target<'_>,
     binding: Binding,
     (lent, patience): (&[FrameAddr], Duration),
-) -> Result<Open, Refusal> {
+) -> Result<Serving, Refusal> {
     let name = match binding {
         Binding { zero_copy: true, .. } => "zero-copy",
         Binding { multi_buffer: true, .. } => "copies of frames with several chunks",
@@ -169,23 +182,23 @@ fn bind_all(
     };
     let slots = target.slots;
     let mut shares = lent.chunks(socket::receive_chunks(slots) as usize);
-    let mut sockets = Vec::new();
+    let mut bound = Vec::new();
     for queue in 0..target.queues {
         let share = shares.next().unwrap_or_default();
-        let share = QueueShare { ifindex: target.ifindex, queue, slots, chunks: share };
-        match bind(umem, binding, share, patience) {
-            Ok(socket) => sockets.push(socket),
+        let of_queue = QueueShare { ifindex: target.ifindex, queue, slots, chunks: share };
+        match bind(umem, binding, of_queue, patience) {
+            Ok(socket) => bound.push((socket, share.to_vec())),
             Err((action, error)) => {
-                if binding.zero_copy && !sockets.is_empty() {
+                if binding.zero_copy && !bound.is_empty() {
                     // The sockets tried next get the same chunks.
-                    drop(sockets);
+                    drop(bound);
                     std::thread::sleep(DEVICE_STOPS);
                 }
                 return Err(refusal(name, target, action, &error));
             }
         }
     }
-    Ok(Open { sockets, turn: 0, binding, serves: false })
+    Ok(Serving { bound, binding })
 }
 
 /// Binds a socket. A queue is free only some time after its last socket was closed, because the

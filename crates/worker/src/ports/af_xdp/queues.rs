@@ -1,0 +1,166 @@
+//! The queues of a device that one worker serves: their sockets, and the chunks that the kernel has by them.
+
+use std::os::fd::BorrowedFd;
+
+use tollway_dataplane::burst::{BURST, Burst};
+use tollway_dataplane::counters::Traffic;
+use tollway_dataplane::frame::{Area, Descriptor, FrameAddr, Umem};
+
+use super::RETRY_NS;
+use super::custody::Custody;
+use super::socket::Socket;
+
+/// A worker's queues of a device. Only this worker touches them, so that it takes no lock.
+pub(super) struct Queues {
+    sockets: Vec<Socket>,
+    /// The queue to read first next time.
+    turn: usize,
+    /// Whether the device itself reads and writes the chunks.
+    zero_copy: bool,
+    pub(super) custody: Custody,
+    /// Chunks to free, which closed sockets had.
+    orphans: Vec<FrameAddr>,
+    /// Chunks of closed sockets, with the time before which a device may still write to them.
+    quarantine: Vec<(u64, Vec<FrameAddr>)>,
+    oversized: Traffic,
+    /// Frames that closed sockets missed.
+    missed: u64,
+}
+
+impl Queues {
+    /// No sockets yet, for chunks of this area.
+    pub(super) fn new(area: &Area) -> Self {
+        Self {
+            sockets: Vec::new(),
+            turn: 0,
+            zero_copy: false,
+            custody: Custody::new(area.bytes(), area.chunk_bytes()),
+            orphans: Vec::new(),
+            quarantine: Vec::new(),
+            oversized: Traffic::default(),
+            missed: 0,
+        }
+    }
+
+    /// Takes sockets, in place of none. The kernel has those chunks that it got when they were bound.
+    pub(super) fn open(&mut self, sockets: Vec<Socket>, chunks: &[FrameAddr], zero_copy: bool) {
+        debug_assert!(self.sockets.is_empty(), "the queues were closed before");
+        chunks.iter().for_each(|chunk| self.custody.give(chunk.0));
+        (self.sockets, self.turn, self.zero_copy) = (sockets, 0, zero_copy);
+    }
+
+    /// Gives the sockets chunks to receive in, as far as they lack some.
+    pub(super) fn refill(&mut self, umem: &mut Umem) {
+        for socket in &mut self.sockets {
+            socket.refill(umem, &mut self.custody);
+        }
+    }
+
+    /// Closes the sockets; their chunks are freed at the next opportunity.
+    pub(super) fn close(&mut self, now_ns: u64) {
+        if self.sockets.is_empty() {
+            return;
+        }
+        let mut chunks = Vec::new();
+        for socket in &mut self.sockets {
+            self.missed += socket.missed() + socket.unread();
+            chunks.extend(socket.take_partial());
+        }
+        // Before this returns, the kernel waits for pending copies.
+        self.sockets.clear();
+        chunks.extend(self.custody.take_all().into_iter().map(FrameAddr));
+        if self.zero_copy {
+            self.quarantine.push((now_ns + RETRY_NS, chunks));
+        } else {
+            self.orphans.append(&mut chunks);
+        }
+    }
+
+    /// Takes back the chunks that sockets had which never worked. A device may have got to know them, if they
+    /// were bound.
+    pub(super) fn recall(&mut self, were_bound: bool, now_ns: u64) {
+        let lent: Vec<_> = self.custody.take_all().into_iter().map(FrameAddr).collect();
+        match were_bound {
+            _ if lent.is_empty() => {}
+            true => self.quarantine.push((now_ns + RETRY_NS, lent)),
+            false => self.orphans.extend(lent),
+        }
+    }
+
+    /// Frees the chunks of closed sockets.
+    #[inline]
+    pub(super) fn free_orphans(&mut self, umem: &mut Umem) {
+        if !self.orphans.is_empty() {
+            self.orphans.drain(..).for_each(|addr| umem.free(addr));
+        }
+    }
+
+    /// Lets chunks be freed which no device writes to any more.
+    pub(super) fn release_quarantine(&mut self, now_ns: u64) {
+        let orphans = &mut self.orphans;
+        self.quarantine.retain_mut(|(until_ns, chunks)| {
+            let over = now_ns >= *until_ns;
+            if over {
+                orphans.append(chunks);
+            }
+            !over
+        });
+    }
+
+    /// Whether a device may still write to chunks of closed sockets.
+    pub(super) fn has_quarantine(&self) -> bool {
+        !self.quarantine.is_empty()
+    }
+
+    /// Receives frames from the queues, each time from another one first.
+    #[inline]
+    pub(super) fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
+        let (count, first) = (self.sockets.len(), self.turn);
+        self.turn = if first + 1 >= count { 0 } else { first + 1 };
+        let (before, from) = self.sockets.split_at_mut(first.min(count));
+        for socket in from.iter_mut().chain(before) {
+            socket.receive(umem, &mut self.custody, burst, &mut self.oversized);
+            if burst.count >= BURST {
+                break;
+            }
+        }
+        if let Some(sender) = self.sockets.first_mut() {
+            sender.look_after_sent(umem, &mut self.custody);
+        }
+    }
+
+    /// Sends frames by the first of the queues; `None` if there is none.
+    #[inline]
+    pub(super) fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> Option<usize> {
+        let sender = self.sockets.first_mut()?;
+        Some(sender.transmit(umem, &mut self.custody, frames))
+    }
+
+    /// Calls `visit` for the descriptor of each socket.
+    pub(super) fn each_fd(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.sockets.iter().for_each(|socket| visit(socket.fd()));
+    }
+
+    /// Whether a socket does not work any more.
+    pub(super) fn has_error(&self) -> bool {
+        self.sockets.iter().any(|socket| socket.error().is_some())
+    }
+
+    /// Takes the count of the frames that fit no chunk.
+    pub(super) fn take_oversized(&mut self) -> Traffic {
+        std::mem::take(&mut self.oversized)
+    }
+
+    /// The number of frames that the kernel dropped before they could be read.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed + self.sockets.iter().map(Socket::missed).sum::<u64>()
+    }
+
+    /// The number of chunks that the queues have, or the kernel by them.
+    pub(super) fn chunks(&self, umem: &Umem) -> usize {
+        let partial = self.sockets.iter().filter_map(Socket::partial);
+        let closed = self.quarantine.iter().flat_map(|(_, chunks)| chunks).chain(&self.orphans);
+        let frames = partial.chain(closed.copied()).map(|addr| umem.chunks_of(addr));
+        self.custody.count() + frames.sum::<usize>()
+    }
+}
