@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
 
-use super::namespaces::{Host, PATIENCE, ready, sh};
+use super::namespaces::{Host, PATIENCE, queues as queues_of, ready, sh};
 use super::running;
 
 const MAC_A: &str = "02:00:00:00:01:02";
@@ -47,7 +47,7 @@ impl Net {
     pub fn plug(&self, host: &Host, cable: &str, mac: &str, net: u8) {
         let Self { mtu, queues, .. } = self;
         let pid = host.0.0.id();
-        let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+        let end = format!("mtu {mtu} {}", queues_of(*queues));
         sh(&format!("ip link add r{cable} {end} type veth peer name h{cable} {end} netns {pid}"));
         host.sh(&format!("ip link set h{cable} address {mac}"));
         // A new device gets the address of the old one, as a network card would have.

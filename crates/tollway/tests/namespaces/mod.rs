@@ -208,6 +208,17 @@ impl Running {
     }
 }
 
+/// The number of workers that each router of the tests has: 1, or the environment variable `TOLLWAY_WORKERS`.
+pub fn workers() -> u32 {
+    std::env::var("TOLLWAY_WORKERS").map_or(1, |number| number.parse().unwrap())
+}
+
+/// The words with which `ip link add` makes a device with a queue for each worker, at least.
+pub fn queues(least: u32) -> String {
+    let queues = least.max(workers());
+    format!("numrxqueues {queues} numtxqueues {queues}")
+}
+
 /// Says whether this is root, of the machine or of a user namespace.
 pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")

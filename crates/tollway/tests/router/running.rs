@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tollway_commands::control::{Client, Command as Do, Request, ShowRequest};
 use tollway_controller::handle::{Status, Synced};
 
-use super::namespaces::{Host, Process, sh, until};
+use super::namespaces::{Host, Process, queues, sh, until, workers};
 
 /// Two hosts and the router's kernel, which has routes to both.
 pub struct Net {
@@ -35,7 +35,8 @@ impl Net {
 /// Connects a host to the router with a cable, a veth pair.
 pub fn plug(host: &Host, cable: &str, net: u8) {
     let pid = host.0.0.id();
-    sh(&format!("ip link add r{cable} type veth peer name h{cable} netns {pid}"));
+    let queues = queues(1);
+    sh(&format!("ip link add r{cable} {queues} type veth peer name h{cable} {queues} netns {pid}"));
     configure(host, cable, net);
 }
 
@@ -89,6 +90,7 @@ impl KernelRouter {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);
+        command.args(["--workers", &workers().to_string()]);
         command.current_dir(dir.path()).stdin(Stdio::null());
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
         let mut router = Self { process: Process(child), dir };

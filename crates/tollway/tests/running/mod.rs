@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::namespaces::{Host, Process, sh, until};
+use crate::namespaces::{Host, Process, sh, until, workers};
 
 const CONFIG_FILE: &str = "router.toml";
 
@@ -22,6 +22,7 @@ pub fn command(program: &str, dir: &TempDir, config: &str) -> Command {
     let mut words = program.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     command.args(words).args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"]);
+    command.args(["--workers", &workers().to_string()]);
     command.current_dir(dir.path()).stdin(Stdio::null());
     command
 }

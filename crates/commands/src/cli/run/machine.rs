@@ -12,7 +12,6 @@ use super::Prepared;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use tollway_firewall::log::{Journal, Logger};
-use tollway_linux::sys;
 use tollway_model::compile::{CompileError, Compiled, rule_links};
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{Model, PortKind};

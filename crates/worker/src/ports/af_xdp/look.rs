@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::interface::{self, Facts, is_absent};
-use super::{AfXdp, State, socket};
+use super::{AfXdp, NOT_ATTACHED, State, socket};
 use tollway_linux::sys::why;
 
 impl AfXdp {
@@ -99,5 +99,46 @@ impl AfXdp {
             self.note_name(name);
             self.note_facts(facts);
         }
+    }
+
+    /// Enters a state and logs it once.
+    pub(super) fn enter(&mut self, state: State) {
+        if self.state == state {
+            return;
+        }
+        let (port, device) = (&self.port, &self.called);
+        match &state {
+            State::Up => tracing::info!("port {port}: {device} is back ({})", self.how),
+            State::Down(why) | State::Gone(why) => tracing::error!(
+                "port {port}: {device} passes no frames: {why}; looking for it every second"
+            ),
+            State::Detached(why) => tracing::info!(
+                "port {port}: {device} has no XDP program, and the kernel forwards everything: no traffic there \
+                 could be fast ({why}); the program is attached as soon as some can"
+            ),
+        }
+        self.set_state(state);
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.parts.set_up(state == State::Up);
+        self.state = state;
+    }
+
+    /// Detaches the program from the device, until [`Self::wake`].
+    pub(super) fn rest(&mut self, why: &str) {
+        self.close(self.maintained_ns);
+        self.program.detach();
+        self.own.recall(true, self.maintained_ns);
+        self.wants_sockets = false;
+        NOT_ATTACHED.clone_into(&mut self.how);
+        self.enter(State::Detached(why.to_owned()));
+    }
+
+    /// Starts to attach the program of a detached port to its device.
+    pub(super) fn wake(&mut self) {
+        self.look_at_rest();
+        self.set_state(State::Down("it is being attached".to_owned()));
+        self.wants_sockets = true;
     }
 }

@@ -333,47 +333,6 @@ impl AfXdp {
         self.own.free_orphans(umem);
     }
 
-    /// Enters a state and logs it once.
-    fn enter(&mut self, state: State) {
-        if self.state == state {
-            return;
-        }
-        let (port, device) = (&self.port, &self.called);
-        match &state {
-            State::Up => tracing::info!("port {port}: {device} is back ({})", self.how),
-            State::Down(why) | State::Gone(why) => tracing::error!(
-                "port {port}: {device} passes no frames: {why}; looking for it every second"
-            ),
-            State::Detached(why) => tracing::info!(
-                "port {port}: {device} has no XDP program, and the kernel forwards everything: no traffic there \
-                 could be fast ({why}); the program is attached as soon as some can"
-            ),
-        }
-        self.set_state(state);
-    }
-
-    fn set_state(&mut self, state: State) {
-        self.parts.set_up(state == State::Up);
-        self.state = state;
-    }
-
-    /// Detaches the program from the device, until [`Self::wake`].
-    fn rest(&mut self, why: &str) {
-        self.close(self.maintained_ns);
-        self.program.detach();
-        self.own.recall(true, self.maintained_ns);
-        self.wants_sockets = false;
-        NOT_ATTACHED.clone_into(&mut self.how);
-        self.enter(State::Detached(why.to_owned()));
-    }
-
-    /// Starts to attach the program of a detached port to its device.
-    fn wake(&mut self) {
-        self.look_at_rest();
-        self.set_state(State::Down("it is being attached".to_owned()));
-        self.wants_sockets = true;
-    }
-
     /// Starts to attach the program and to bind the sockets.
     #[cold]
     fn open_sockets(&mut self, umem: &mut Umem) {
