@@ -6,12 +6,17 @@
 //! A route affects only the addresses that its prefix covers. So FIBs write the changed prefixes
 //! into a ring instead. A reader that reads the ring often enough misses none.
 
+#[cfg(all(test, loom))]
+mod models;
+mod voided;
+
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
 
 use crate::memory::zeroed;
 use crate::prefix::Prefix;
+pub use voided::{Basis, Voided};
 
 /// The number of prefixes in the ring: 160 ms of 100,000 changes per second.
 const REMEMBERED: u64 = 1 << 14;
@@ -32,6 +37,15 @@ impl Version {
     #[must_use]
     pub const fn is_of_same_tables(self, other: Self) -> bool {
         self.tables == other.tables
+    }
+
+    /// The version with the changes of both, if they are of the same tables; else `other`.
+    fn join(self, other: Self) -> Self {
+        if !self.is_of_same_tables(other) {
+            return other;
+        }
+        let (changes, routes) = (self.changes.max(other.changes), self.routes.max(other.routes));
+        Self { tables: self.tables, changes, routes }
     }
 }
 

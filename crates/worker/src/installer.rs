@@ -96,8 +96,8 @@ pub struct Installer {
 impl Installer {
     /// Creates the installer of a running router; `follower` follows the kernel's neighbours.
     #[must_use]
-    pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
-        let outdated = Outdated::new();
+    pub fn new(parts: Parts, follower: Option<Follower>) -> Self {
+        let outdated = parts.dispatcher.outdated();
         Self { parts, follower, is_bypassed: false, is_wanted: false, outdated }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
-use tollway_dataplane::changes::Changes;
+use tollway_dataplane::changes::{Changes, Voided};
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 use tollway_dataplane::xdp_path::XdpPath;
 
@@ -23,11 +23,16 @@ const CHANGE_BEGINS: &str =
 /// Logged at the end of such a bypass.
 const CHANGE_ENDS: &str = "the change is active; the rules filter packets to be forwarded again";
 
+/// The parts of the XDP path, one for each worker.
+pub type XdpPathParts = Vec<Box<dyn XdpPath>>;
+
 /// The XDP programs of a model's AF_XDP ports, if it has such ports, or the reason why there are
 /// none.
 pub struct Dispatcher {
     programs: Option<Result<Arc<Mutex<XdpPrograms>>, Refusal>>,
     xdp_path: XdpPathOfPort,
+    /// Which of the XDP path's entries are void, for all who void them.
+    voided: Arc<Voided>,
     plans: Vec<Arc<Mutex<Plan>>>,
 }
 
@@ -52,7 +57,8 @@ impl Dispatcher {
         let xdp_path =
             XdpPathOfPort { wanted: model.xdp_path, ports: Ports::new(model.ports.len()) };
         let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
-        Self { programs, xdp_path, plans: plans.map(|plan| Arc::new(Mutex::new(plan))).collect() }
+        let plans = plans.map(|plan| Arc::new(Mutex::new(plan))).collect();
+        Self { programs, xdp_path, voided: Arc::default(), plans }
     }
 
     /// The program of a port.
@@ -90,6 +96,12 @@ impl Dispatcher {
                 tracing::info!("{}", if bypass { CHANGE_BEGINS } else { CHANGE_ENDS });
             }
         }
+    }
+
+    /// For another thread than the workers: voids the XDP path's entries, by [`Self::void`].
+    #[must_use]
+    pub fn outdated(&self) -> Outdated {
+        Outdated::new(Arc::clone(&self.voided))
     }
 
     /// Invalidates the XDP path's entries that predate the changes in tables.
@@ -174,12 +186,16 @@ impl Dispatcher {
         })
     }
 
-    /// The XDP path, if some port has it, and the watch over the devices that it sends to, until
-    /// dropped.
+    /// The XDP path, if some port has it, a part for each of so many workers, and the watch over the devices that
+    /// it sends to, until dropped. The first part also counts the packets of all.
     ///
     /// # Errors
     /// The XDP program's counters cannot be read, or the kernel cannot be queried.
-    pub fn xdp_path(&self, model: &Model) -> io::Result<Option<(Box<dyn XdpPath>, Watch)>> {
+    pub fn xdp_path(
+        &self,
+        model: &Model,
+        workers: usize,
+    ) -> io::Result<Option<(XdpPathParts, Watch)>> {
         let ports = model.ports.len();
         let Some(programs) = self.programs().filter(|_| self.may_have_xdp_path(model)) else {
             return Ok(None);
@@ -191,15 +207,24 @@ impl Dispatcher {
         if let Some(refusals) = lock(programs).refusals() {
             self.xdp_path.ports.set_refusals(refusals);
         }
-        let most_flows = model.xdp_flows as usize;
-        let xdp_path =
-            XdpFlows::new((state, flows), Arc::clone(&self.xdp_path.ports), most_flows).in_order();
+        let (shared, most_flows) = (&self.xdp_path.ports, model.xdp_flows as usize);
+        let parts =
+            XdpFlows::of_workers(workers, &(state, flows), shared, most_flows, &self.voided);
+        let parts = parts.into_iter().map(XdpFlows::in_order).enumerate().map(
+            |(worker, part)| -> io::Result<Box<dyn XdpPath>> {
+                Ok(match worker {
+                    0 => Box::new(Counted::new(part, counts.clone(), ports)?),
+                    _ => Box::new(part),
+                })
+            },
+        );
+        let parts = parts.collect::<io::Result<_>>()?;
         let watched = (0..ports).map(|port| PortId(port as u16)).collect();
         let programs = Arc::clone(programs);
         // The device of an AF_XDP port, even after a rename.
         let device_of = move |port| lock(&programs).port(port).map(|port| port.ifindex);
         let watch = Watch::start(watched, device_of, Arc::clone(&self.xdp_path.ports))?;
-        Ok(Some((Box::new(Counted::new(xdp_path, counts, ports)?), watch)))
+        Ok(Some((parts, watch)))
     }
 }
 

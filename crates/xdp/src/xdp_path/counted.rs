@@ -15,7 +15,8 @@ use super::{Flows, Reading, XdpFlows, XdpTotals};
 use crate::Refusals;
 use crate::maps::CountMap;
 
-/// An XDP path, and the counts of the packets that its XDP program forwards.
+/// An XDP path, and the counts of the packets that its XDP program forwards. Of several workers, one has these
+/// counts beside its part of the path.
 pub struct Counted<F> {
     flows: XdpFlows<F>,
     counts: CountMap,

@@ -39,7 +39,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tollway_dataplane::burst::{BURST, Burst, Lanes};
-use tollway_dataplane::changes::{Changes, Version};
+use tollway_dataplane::changes::{Basis, Changes, Voided};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{PortId, RecordId};
 use tollway_dataplane::next_hops::Record;
@@ -147,15 +147,16 @@ impl Entered {
     }
 }
 
-/// The worker's side of the XDP path.
+/// A worker's side of the XDP path. Workers that share a path's maps enter their flows by themselves: each has its
+/// own part of the flows, because a flow's packets come to one worker.
 pub struct XdpFlows<F> {
     flows: F,
     ports: Arc<Ports>,
     entered: Arc<Entered>,
     flow_stats: FlowStats,
     tallies: Tallies,
-    /// What all active entries depend on: the tables, and the ports.
-    version: Option<(Version, u64)>,
+    /// What all active entries depend on, as of the last turn.
+    basis: Option<Basis>,
     /// The generation for this turn's entries, to which those of their regions are added.
     generation: u32,
     /// The number of region changes at that time.
@@ -172,21 +173,54 @@ pub struct XdpFlows<F> {
 }
 
 impl<F: Flows> XdpFlows<F> {
-    /// Creates an empty XDP path; earlier entries become inactive. It distinguishes about
+    /// Creates an empty XDP path of one worker; earlier entries become inactive. It distinguishes about
     /// twice `most_flows` flows; further flows enter later or not at all.
     #[must_use]
     pub fn new(flows: F, ports: Arc<Ports>, most_flows: usize) -> Self {
         flows.bump_generation();
+        Self::part(flows, ports, most_flows, Tallies::of_worker(0, 1))
+    }
+
+    /// Creates an empty XDP path of so many workers, a part for each; earlier entries become inactive. Create all
+    /// parts at once: other parts of the same maps would use the same tallies. `voided` is what all who void
+    /// entries share, beside the workers those that change tables ([`Outdated`]).
+    #[must_use]
+    pub fn of_workers(
+        workers: usize,
+        flows: &F,
+        ports: &Arc<Ports>,
+        most_flows: usize,
+        voided: &Arc<Voided>,
+    ) -> Vec<Self>
+    where
+        F: Clone,
+    {
+        flows.bump_generation();
+        let entered = Arc::default();
+        let part = |worker| Self {
+            entered: Arc::clone(&entered),
+            outdated: Outdated::new(Arc::clone(voided)),
+            ..Self::part(
+                flows.clone(),
+                Arc::clone(ports),
+                most_flows.div_ceil(workers),
+                Tallies::of_worker(worker, workers),
+            )
+        };
+        (0..workers).map(part).collect()
+    }
+
+    fn part(flows: F, ports: Arc<Ports>, most_flows: usize, tallies: Tallies) -> Self {
         Self {
             generation: flows.generation(),
             region_changes: flows.region_changes(),
-            outdated: Outdated::new(),
+            outdated: Outdated::new(Arc::default()),
             flows,
             ports,
             entered: Arc::default(),
             flow_stats: FlowStats::new(most_flows),
-            tallies: Tallies::new(),
-            version: None,
+            tallies,
+            basis: None,
             now: Moment::default(),
             now_ns: 0,
             due: Vec::with_capacity(BURST),
@@ -202,7 +236,7 @@ impl<F: Flows> XdpFlows<F> {
         Self { waiting: Some(WaitingRoom::new()), ..self }
     }
 
-    /// The counters, readable from any thread.
+    /// The counters of all workers, readable from any thread.
     #[must_use]
     pub fn entered(&self) -> Arc<Entered> {
         Arc::clone(&self.entered)
@@ -224,13 +258,14 @@ impl<F: Flows> XdpFlows<F> {
         if by_source { sum.wrapping_add(self.flows.region_generation(src)) } else { sum }
     }
 
-    /// Invalidates entries that predate the changes since the last turn.
-    fn follow(&mut self, changes: &Changes, now: (Version, u64)) {
-        let (_, of_ports) = self.version.replace(now).unwrap_or_default();
-        match self.outdated.since_last(changes, now.0) {
-            Void::Regions(regions) if of_ports == now.1 => self.flows.bump_regions(regions),
-            _ => self.flows.bump_generation(),
-        }
+    /// Invalidates entries that predate the changes up to `now`, unless somebody has done so.
+    fn follow(&mut self, changes: &Changes, now: Basis) {
+        let Self { flows, outdated, .. } = self;
+        outdated.follow(changes, now, |void| match void {
+            Void::Regions(regions) => flows.bump_regions(regions),
+            Void::All => flows.bump_generation(),
+        });
+        self.basis = Some(now);
     }
 
     /// Queues a flow to enter after the burst.
@@ -339,28 +374,30 @@ impl<F: Flows> XdpFlows<F> {
 impl<F: Flows> XdpPath for XdpFlows<F> {
     fn begin(&mut self, changes: &Changes, now_ns: u64) {
         (self.now, self.now_ns) = (Moment::at(now_ns), now_ns);
-        let version = (changes.version(), self.ports.changes());
+        let basis = Basis { tables: changes.version(), ports: self.ports.changes() };
         // The order of these three steps makes the XDP path correct:
         //
         // 1. A writer changes a table first, and counts the change afterwards.
         // 2. This function reads the count. If it is new, it then raises the generation: the XDP
         //    path's, or, if only routes have changed, those of the regions that they cover. Entries
-        //    that predate the change are void from then on.
+        //    that predate the change are void from then on. If somebody has done that already, it
+        //    does nothing (`Voided`).
         // 3. It reads the generation, and only then any lookup of this turn happens.
         //
         // So an entry made from old tables carries a generation from before step 2, and is void, no
-        // matter whether its burst was under way meanwhile at this worker or another. An entry made
+        // matter whether its burst was under way meanwhile at this worker or another: a worker that
+        // reads the generation after step 2, whoever took it, also sees the change. An entry made
         // from new tables may be void too; then it enters again.
         //
         // There are too many regions to read all their generations in step 3. So a flow's are read
         // when it enters, which is after the lookup. They still are from before the lookup: a
         // writer counts a change of regions before it raises them, step 3 reads that count, and
-        // nothing enters under another count. This worker itself raises regions only here.
+        // nothing enters under another count. This worker itself raises regions only before that.
         //
         // Another thread that changes a table also does step 2 at once (`Outdated::void`), because
         // a sleeping worker takes no turn for milliseconds.
-        if self.version != Some(version) {
-            self.follow(changes, version);
+        if self.basis != Some(basis) {
+            self.follow(changes, basis);
         }
         self.region_changes = self.flows.region_changes();
         self.generation = self.flows.generation();

@@ -1,65 +1,70 @@
 //! Which entries of the XDP path are void after tables have changed.
 
-use tollway_dataplane::changes::{Changes, Version};
+use std::sync::Arc;
+
+use tollway_dataplane::changes::{Basis, Changes, Version, Voided};
 
 use crate::State;
 use crate::regions::regions;
 
-/// Follows the changes of tables.
-#[derive(Debug, Default)]
+/// Voids entries that changes have made void. Each thread that does so has its own.
+#[derive(Debug)]
 pub struct Outdated {
-    /// The version at the last call.
-    then: Option<Version>,
-    /// Regions of the changes since then.
+    /// What any of them has voided.
+    voided: Arc<Voided>,
+    /// Regions of changes, kept for its memory.
     touched: Vec<u32>,
 }
 
 /// The void entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Void<'a> {
-    Nothing,
     /// Flows from or to these regions.
     Regions(&'a [u32]),
     All,
 }
 
 impl Outdated {
-    /// Creates a follower that knows no version yet.
+    /// Creates one of those that void the entries of one XDP path.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { then: None, touched: Vec::new() }
+    pub const fn new(voided: Arc<Voided>) -> Self {
+        Self { voided, touched: Vec::new() }
     }
 
-    /// What is void because of changes since the last call; `now` was read from `changes`.
-    pub(super) fn since_last(&mut self, changes: &Changes, now: Version) -> Void<'_> {
-        let then = self.then.replace(now);
-        if then == Some(now) {
-            return Void::Nothing;
-        }
-        self.touched.clear();
-        let (touched, mut few) = (&mut self.touched, true);
-        few &= changes.routes_between(then.unwrap_or_default(), now, |one| match regions(one) {
-            Some(regions) => touched.extend(regions),
-            None => few = false,
+    /// Calls `void` with what is void because of changes up to `now`, unless all of that has been voided. The
+    /// version was read from `changes`.
+    pub(super) fn follow(&mut self, changes: &Changes, now: Basis, void: impl FnOnce(Void<'_>)) {
+        let Self { voided, touched } = self;
+        voided.up_to(now, |from, to| {
+            let few = from.ports == to.ports && collect(touched, changes, from.tables, to.tables);
+            void(if few { Void::Regions(touched) } else { Void::All });
         });
-        if !few {
-            return Void::All;
-        }
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        Void::Regions(&self.touched)
     }
 
     /// Invalidates entries that predate any change made before this call. Any thread may call it,
-    /// for the worker may be asleep or have no processor. To the worker, it looks as if another
+    /// for the workers may be asleep or have no processor. To a worker, it looks as if another
     /// worker had noticed the changes first (`XdpFlows::begin`).
     pub fn void(&mut self, changes: &Changes, state: &State) {
-        match self.since_last(changes, changes.version()) {
-            Void::Nothing => {}
+        // Changes of ports are for the workers to notice.
+        let now = Basis { tables: changes.version(), ports: 0 };
+        self.follow(changes, now, |void| match void {
             Void::Regions(regions) => state.bump_regions(regions.iter().copied()),
             Void::All => {
                 state.bump_generation();
             }
-        }
+        });
     }
+}
+
+/// Collects the regions of the changed routes; false if more has changed.
+fn collect(touched: &mut Vec<u32>, changes: &Changes, from: Version, to: Version) -> bool {
+    touched.clear();
+    let mut few = true;
+    few &= changes.routes_between(from, to, |one| match regions(one) {
+        Some(regions) => touched.extend(regions),
+        None => few = false,
+    });
+    touched.sort_unstable();
+    touched.dedup();
+    few
 }

@@ -5,6 +5,7 @@ mod regions;
 mod repeats;
 mod rules;
 mod within;
+mod workers;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -6,6 +6,15 @@
 //! in its packets, with its port's queues empty. After 50 ms, a flow enters even without a pause.
 //! If more packets arrive than user space can send, all flows enter at once, for losing packets is
 //! worse.
+//!
+//! If several workers serve a port's queues, each has flows that wait by itself. A flow's packets are in one queue,
+//! so only the queues of the port that this worker serves matter, and only those are what `idle` and `busy` are
+//! about. Packets are reordered if a card moves a flow to another queue meanwhile (`ethtool -X`); the kernel
+//! reorders them then, too.
+//!
+//! Limit: if the egress port belongs to another worker, a packet also waits in the ring to it
+//! (`tollway_dataplane::hand_over`). It leaves within the pause unless that worker gets no processor; then the
+//! flow's first packets on the XDP path overtake it.
 
 use tollway_dataplane::id::PortId;
 

@@ -72,14 +72,15 @@ impl Machine {
                 Other { worker, devices, receiver, mailbox }
             })
             .collect();
-        let xdp_path = dispatcher.xdp_path(model).map_err(|error| {
+        let xdp_path = dispatcher.xdp_path(model, workers).map_err(|error| {
             CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
         })?;
-        let watch = xdp_path.map(|(xdp_path, watch)| {
-            worker.xdp_path = Some(xdp_path);
-            watch
-        });
-        for worker in others.iter_mut().map(|other| &mut other.worker).chain([&mut worker]) {
+        let (parts, watch) =
+            xdp_path.map_or_else(Default::default, |(parts, watch)| (parts, Some(watch)));
+        let mut parts = parts.into_iter();
+        let all = std::iter::once(&mut worker);
+        for worker in all.chain(others.iter_mut().map(|other| &mut other.worker)) {
+            worker.xdp_path = parts.next();
             worker.crowd = Crowd::of_workers(workers as u32);
             worker.park();
         }
