@@ -67,6 +67,18 @@ impl Tolls {
         self.on
     }
 
+    /// Adds the samples of another worker.
+    pub fn add(&mut self, other: &Self) {
+        // The processors' clocks may cost differently; afterwards all samples include this worker's cost.
+        let more = self.clock_cost - other.clock_cost;
+        for (own, other) in self.stages.iter_mut().zip(&other.stages) {
+            let clocks = other.clocks as f64 + other.bursts as f64 * more;
+            own.clocks += clocks.round() as u64;
+            own.packets += other.packets;
+            own.bursts += other.bursts;
+        }
+    }
+
     /// The samples of a stage.
     #[must_use]
     pub const fn of(&self, stage: Stage) -> Toll {
@@ -135,5 +147,31 @@ impl<'a, const ON: bool> StageTimer<'a, ON> {
             }
             self.last = clock::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tolls(clock_cost: f64, route: Toll) -> Tolls {
+        let mut tolls = Tolls { clock_cost, ..Tolls::new() };
+        tolls.stages[Stage::Route as usize] = route;
+        tolls
+    }
+
+    #[test]
+    fn the_toll_of_several_workers_is_that_of_their_packets() {
+        // 10 clocks a packet at one, 40 at the other, without the cost of the clock.
+        let mut one = tolls(20.0, Toll { clocks: 3000 + 100, packets: 300, bursts: 5 });
+        let other = tolls(25.5, Toll { clocks: 4000 + 51, packets: 100, bursts: 2 });
+        assert_eq!(one.per_packet(Stage::Route), Some(10.0));
+        assert_eq!(other.per_packet(Stage::Route), Some(40.0));
+        one.add(&other);
+        assert_eq!(one.of(Stage::Route), Toll { clocks: 7140, packets: 400, bursts: 7 });
+        assert_eq!(one.per_packet(Stage::Route), Some(7000.0 / 400.0));
+        assert_eq!(one.per_packet(Stage::Admit), None);
+        one.add(&Tolls::new());
+        assert_eq!(one.of(Stage::Route).packets, 400);
     }
 }

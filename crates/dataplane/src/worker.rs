@@ -294,10 +294,19 @@ impl Worker {
         self.view.wake();
     }
 
-    /// Lets the host do what is due; call it some ten times a second. If somebody changes the router at this
-    /// moment, the host does it the next time.
+    /// Makes the worker one of so many that share their ports.
+    #[must_use]
+    pub fn among(mut self, workers: u32) -> Self {
+        self.crowd = Crowd::of_workers(workers);
+        self
+    }
+
+    /// Does what is due ten times a second: [`Worker::tick_ports`], and what the host has to do. If somebody
+    /// changes the router at this moment, the host does it the next time. One worker of a router does this; the
+    /// others call `tick_ports`.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
-        self.count_oversized(ports);
+        self.tick_ports(ports);
+        // Any thread may do so, also beside another, but one is enough.
         self.view.state.routes.next_hops.restore_displaced();
         let router = Arc::clone(&self.router);
         let Some(mut locked) = router.try_lock() else { return };
@@ -308,14 +317,9 @@ impl Worker {
         self.send_outbox(ports);
     }
 
-    /// Counts what the ports report; call it some ten times a second. It is [`Worker::tick`] without the host, which
-    /// one worker looks after.
+    /// Counts the frames that ports could not deliver because they fit no chunk. Each worker does so for its own
+    /// ports, some ten times a second.
     pub fn tick_ports<P: Port>(&mut self, ports: &mut [P]) {
-        self.count_oversized(ports);
-    }
-
-    /// Counts the frames that ports could not deliver because they fit no chunk.
-    fn count_oversized<P: Port>(&mut self, ports: &mut [P]) {
         for (index, port) in ports.iter_mut().enumerate() {
             let Traffic { packets, bytes } = port.oversized();
             let Some(rx) = self.counters.rx.get_mut(index) else { return };

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tollway_dataplane::hand_over::Consumer;
@@ -16,7 +16,6 @@ use crate::ports::Devices;
 use crate::priority::{Priority, Scheduling};
 use crate::valve::Valves;
 use tollway_firewall::log::Journal;
-use tollway_linux::sync::lock;
 use tollway_linux::sys;
 use tollway_xdp::State;
 
@@ -60,7 +59,7 @@ pub(crate) struct Common {
     /// The state in which the XDP programs expect heartbeats.
     pub(crate) pulse: Option<State>,
     pub(crate) on_pause: Option<OnPause>,
-    pub(crate) valves: Option<Arc<Mutex<Valves>>>,
+    pub(crate) valves: Option<Valves>,
     pub(crate) journal: Journal,
     pub(crate) priority: Priority,
     /// The longest pause of a worker since worker 0 last looked, in ns.
@@ -128,9 +127,8 @@ impl Turns {
         // A kernel that does not configure the router may forward differently, or not at all.
         if let Some(valves) = &self.common.valves
             && seat.worker.kernel_has_rules
-            && seat.worker.crowd.has_ports()
         {
-            lock(valves).follow(&mut seat.worker.crowd, now_ns);
+            valves.follow(&mut seat.worker.crowd, now_ns);
         }
         let ticked = now_ns >= self.next_tick_ns;
         if ticked {

@@ -9,9 +9,12 @@
 //!
 //! [`Crowd`]: tollway_dataplane::punts::Crowd
 
+use std::sync::{Arc, Mutex};
+
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::punts::{Crowd, CrowdedPorts, MOST_PORTS};
 
+use tollway_linux::sync::lock;
 use tollway_xdp::State;
 
 /// The time for which a valve is closed at first.
@@ -59,8 +62,13 @@ impl Valve {
     }
 }
 
-/// The valves of all ports.
-pub(super) struct Valves {
+/// The valves of all ports, for all workers; cheap to clone. The workers count `now_ns` from one moment. The lock is
+/// taken only for a crowded port, and by the tick.
+#[derive(Clone)]
+pub(super) struct Valves(Arc<Mutex<Ports>>);
+
+/// The ports' valves.
+struct Ports {
     state: State,
     names: Vec<String>,
     /// By port; IPv4 and IPv6.
@@ -74,42 +82,58 @@ impl Valves {
     pub(super) fn new(state: State, names: Vec<String>) -> Self {
         let valves = vec![[Valve::Open; 2]; names.len().min(MOST_PORTS)];
         (0..valves.len()).for_each(|port| state.set_crowded(PortId(port as u16), (false, false)));
-        Self { state, names, valves }
+        Self(Arc::new(Mutex::new(Ports { state, names, valves })))
     }
 
-    /// Closes the valves of crowded ports; to be called after each turn.
+    /// Closes the valves of ports that are crowded with a worker's packets; to be called after each turn of every
+    /// worker.
     #[inline]
-    pub(super) fn follow(&mut self, crowd: &mut Crowd, now_ns: u64) {
+    pub(super) fn follow(&self, crowd: &mut Crowd, now_ns: u64) {
         if crowd.has_ports() {
             self.close(crowd.take_ports(), now_ns);
         }
     }
 
     #[cold]
-    fn close(&mut self, crowded: CrowdedPorts, now_ns: u64) {
-        self.each(|port, family, valve| {
-            let ports = if family == 0 { crowded.v4 } else { crowded.v6 };
-            if ports >> port & 1 != 0 { valve.crowd(now_ns) } else { valve }
+    fn close(&self, crowded: CrowdedPorts, now_ns: u64) {
+        lock(&self.0).each(|port, family, valve| crowd(valve, crowded, (port, family), now_ns));
+    }
+
+    /// Opens valves that were closed long enough; to be called about ten times a second, by one worker.
+    pub(super) fn tick(&self, now_ns: u64) {
+        lock(&self.0).each(|_, _, valve| valve.pass(now_ns));
+    }
+}
+
+impl Ports {
+    fn each(&mut self, next: impl Fn(usize, usize, Valve) -> Valve) {
+        let Self { state, names, valves } = self;
+        each_change(valves, next, |port, before, after| {
+            state.set_crowded(PortId(port as u16), after.map(Valve::is_closed).into());
+            for family in 0..2 {
+                log_change(&names[port], FAMILIES[family], before[family], after[family]);
+            }
         });
     }
+}
 
-    /// Opens valves that were closed long enough; to be called about ten times a second.
-    pub(super) fn tick(&mut self, now_ns: u64) {
-        self.each(|_, _, valve| valve.pass(now_ns));
-    }
+/// The next state of a valve while these ports are crowded.
+fn crowd(valve: Valve, ports: CrowdedPorts, (port, family): (usize, usize), now_ns: u64) -> Valve {
+    let ports = if family == 0 { ports.v4 } else { ports.v6 };
+    if ports >> port & 1 != 0 { valve.crowd(now_ns) } else { valve }
+}
 
-    fn each(&mut self, next: impl Fn(usize, usize, Valve) -> Valve) {
-        for port in 0..self.valves.len() {
-            let before = self.valves[port];
-            let after = std::array::from_fn(|family| next(port, family, before[family]));
-            if after == before {
-                continue;
-            }
-            self.valves[port] = after;
-            self.state.set_crowded(PortId(port as u16), after.map(Valve::is_closed).into());
-            for family in 0..2 {
-                log_change(&self.names[port], FAMILIES[family], before[family], after[family]);
-            }
+/// Gives each valve its next state, and reports the ports with a changed one.
+fn each_change(
+    valves: &mut [[Valve; 2]],
+    next: impl Fn(usize, usize, Valve) -> Valve,
+    mut changed: impl FnMut(usize, [Valve; 2], [Valve; 2]),
+) {
+    for (port, valves) in valves.iter_mut().enumerate() {
+        let after = std::array::from_fn(|family| next(port, family, valves[family]));
+        let before = std::mem::replace(valves, after);
+        if after != before {
+            changed(port, before, after);
         }
     }
 }
@@ -159,5 +183,24 @@ mod tests {
         valve = valve.pass(now_ns);
         assert_eq!(valve, Valve::Open);
         assert_eq!(valve.crowd(now_ns), Valve::Closed { until_ns: now_ns + S, for_ns: S });
+    }
+
+    #[test]
+    fn a_port_that_is_crowded_for_several_workers_is_closed_once() {
+        let mut valves = vec![[Valve::Open; 2]; 3];
+        let mut close = |ports, now_ns| {
+            let mut changed = Vec::new();
+            let next = |port, family, valve| crowd(valve, ports, (port, family), now_ns);
+            each_change(&mut valves, next, |port, before, after| {
+                changed.push((port, before, after))
+            });
+            changed
+        };
+        let [one, both] = [1 << 1, 1 << 1 | 1 << 2].map(|v6| CrowdedPorts { v4: 0, v6 });
+        let closed = [Valve::Open, Valve::Closed { until_ns: 5 + S, for_ns: S }];
+        assert_eq!(close(one, 5), [(1, [Valve::Open; 2], closed)]);
+        assert_eq!(close(one, 6), []);
+        let closed = [Valve::Open, Valve::Closed { until_ns: 7 + S, for_ns: S }];
+        assert_eq!(close(both, 7), [(2, [Valve::Open; 2], closed)]);
     }
 }

@@ -1,8 +1,8 @@
 //! All workers of a router: worker 0 on the calling thread, the others on threads of their own.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,6 @@ use crate::stop::Stop;
 use crate::turns::{Clock, Common, OnPause, Seat, Turn, Turns};
 use crate::valve::Valves;
 use tollway_firewall::log::Journal;
-use tollway_linux::sync::lock;
 use tollway_xdp::{CountMap, State};
 
 /// The longest that a stop waits for the other workers. One that has no processor for so long is left behind.
@@ -89,7 +88,7 @@ pub fn run(
         .map(|(state, (counts, names))| {
             let guard =
                 Guard::new(state.clone(), counts, names.len(), Arc::clone(&longest_pause_ns));
-            (guard, Arc::new(Mutex::new(Valves::new(state, names))))
+            (guard, Valves::new(state, names))
         })
         .unzip();
     if let Some(state) = &duties.pulse {
@@ -144,7 +143,7 @@ impl Care {
             guard.tick(&mut seat.worker.counters, turn.now_ns);
         }
         if let Some(valves) = &common.valves {
-            lock(valves).tick(turn.now_ns);
+            valves.tick(turn.now_ns);
         }
         self.watchdog.tick(turn.now_ns);
     }

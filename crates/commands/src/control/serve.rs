@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -19,8 +20,8 @@ use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
 use super::set::{self, Change, SetError};
-use super::snapshot::Snapshot;
-use super::{filter, neighs, snapshot};
+use super::snapshot::{FirstPart, Snapshot, WorkerPart};
+use super::{filter, neighs};
 use crate::reload::{Done, Reloader};
 use tollway_controller::handle::Handle;
 use tollway_controller::offload::Live;
@@ -90,6 +91,8 @@ pub struct Backends {
     pub controller: Option<Handle>,
     /// The current offload of traffic.
     pub offload: Option<Live>,
+    /// The mailboxes of the workers from number 1 on.
+    pub others: Vec<WorkerMailbox>,
     /// Stops the router so that a successor can take its ports.
     pub hand_over: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -189,7 +192,7 @@ impl RequestHandler {
         // If the controller is busy for longer, the report shows an earlier state of the routes.
         let controller = self.backends.controller.as_ref();
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
-        let snapshot = self.on_worker(snapshot::take)?;
+        let snapshot = self.snapshot()?;
         let ports = snapshot.port_names();
         let ports = offload::paths(live.counts(), ports);
         let counts = PathCounts { ports, punts: snapshot.punts() };
@@ -232,12 +235,32 @@ impl RequestHandler {
         })
     }
 
+    /// Takes a snapshot of the counters.
+    fn snapshot(&self) -> Result<Snapshot, AnswerError> {
+        let others = self.on_others(WorkerPart::take);
+        let (first, part) = self.on_worker(|names, worker, devices| {
+            let part = WorkerPart::take(worker);
+            (FirstPart::take(names, worker, devices), part)
+        })?;
+        let mut parts = vec![part];
+        for other in others {
+            parts.push(other.recv_timeout(PATIENCE).map_err(|_| AnswerError::Silent)?);
+        }
+        Ok(Snapshot::new(first, parts))
+    }
+
+    /// Posts a job to each worker from number 1 on.
+    fn on_others<T: Send + 'static>(&self, job: fn(&mut Worker) -> T) -> Vec<Receiver<T>> {
+        let others = self.backends.others.iter();
+        others.map(|mailbox| mailbox.send(move |worker, _| job(worker))).collect()
+    }
+
     /// Answers from one snapshot of the counters.
     fn counted<T: Serialize>(
         &self,
         view: impl FnOnce(&Snapshot) -> T,
     ) -> Result<String, AnswerError> {
-        self.on_worker(snapshot::take).map(|snapshot| line(&view(&snapshot)))
+        self.snapshot().map(|snapshot| line(&view(&snapshot)))
     }
 
     fn all(&self) -> Result<String, AnswerError> {
@@ -269,6 +292,9 @@ impl RequestHandler {
     }
 
     fn filter(&self) -> Result<String, AnswerError> {
+        for done in self.on_others(Worker::add_rule_counts) {
+            done.recv_timeout(PATIENCE).map_err(|_| AnswerError::Silent)?;
+        }
         let (names, installed, counts) = self.on_worker(|names, worker, _| {
             let installed = worker.state().filter.clone();
             (names.filter.as_ref().map(Arc::clone), installed, worker.rule_counts())

@@ -1,4 +1,4 @@
-//! A snapshot of all counters, taken between two bursts.
+//! A snapshot of all counters. Each worker takes its part between two of its bursts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,31 @@ use tollway_model::names::Names;
 use tollway_net::Mac;
 use tollway_worker::ports::{Devices, State};
 
-/// The counters and states, copied from the worker.
+/// The counters and states, copied from the workers.
 pub(super) struct Snapshot {
+    first: FirstPart,
+    /// One part for each worker.
+    workers: Vec<WorkerPart>,
+}
+
+/// What the first worker adds for all of them: the ports' states and the XDP path.
+pub(super) struct FirstPart {
     names: Arc<Names>,
-    counters: Counters,
     ports: Vec<Port>,
     xdp: Option<Vec<(&'static str, u64)>>,
+}
+
+/// A worker's part of a snapshot.
+pub(super) struct WorkerPart {
+    counters: Counters,
     tolls: tolls::Tolls,
+}
+
+impl WorkerPart {
+    /// Takes a worker's part. Call this on the worker's thread.
+    pub(super) fn take(worker: &mut Worker) -> Self {
+        Self { counters: worker.counters_in_all(), tolls: worker.tolls.clone() }
+    }
 }
 
 /// The state of a port, as the device reports it.
@@ -32,30 +50,50 @@ struct Port {
     mtu: u16,
 }
 
-/// Takes a snapshot. Call this on the worker's thread.
-pub(super) fn take(names: &Arc<Names>, worker: &mut Worker, devices: &mut Devices) -> Snapshot {
-    let counters = worker.counters_in_all();
-    let tables = worker.state();
-    let ports = devices.iter_mut().zip(&tables.ports).map(|(device, record)| {
-        let link = tables.link(record.link);
-        Port {
-            how: device.how(),
-            state: device.state(),
-            missed: device.missed(),
-            mac: Mac(link.mac_bytes),
-            mtu: link.mtu,
+impl FirstPart {
+    /// Takes the first worker's additional part, after its part as a worker. Call this on the worker's thread.
+    pub(super) fn take(names: &Arc<Names>, worker: &Worker, devices: &mut Devices) -> Self {
+        let tables = worker.state();
+        let ports = devices.iter_mut().zip(&tables.ports).map(|(device, record)| {
+            let link = tables.link(record.link);
+            Port {
+                how: device.how(),
+                state: device.state(),
+                missed: device.missed(),
+                mac: Mac(link.mac_bytes),
+                mtu: link.mtu,
+            }
+        });
+        Self {
+            names: Arc::clone(names),
+            ports: ports.collect(),
+            xdp: worker.xdp_path.as_ref().map(|xdp| xdp.report()),
         }
-    });
-    Snapshot {
-        names: Arc::clone(names),
-        ports: ports.collect(),
-        counters,
-        xdp: worker.xdp_path.as_ref().map(|xdp| xdp.report()),
-        tolls: worker.tolls.clone(),
     }
 }
 
 impl Snapshot {
+    /// Composes the parts of all workers.
+    pub(super) const fn new(first: FirstPart, workers: Vec<WorkerPart>) -> Self {
+        Self { first, workers }
+    }
+
+    /// What became of the packets of all workers.
+    fn counters(&self) -> Counters {
+        let mut parts = self.workers.iter().map(|part| &part.counters);
+        let mut all = parts.next().cloned().unwrap_or_default();
+        parts.for_each(|part| all.add(part));
+        all
+    }
+
+    /// The samples of all workers.
+    fn samples(&self) -> tolls::Tolls {
+        let mut parts = self.workers.iter().map(|part| &part.tolls);
+        let mut all = parts.next().cloned().unwrap_or_default();
+        parts.for_each(|part| all.add(part));
+        all
+    }
+
     /// The ports, and what became of all packets.
     pub(super) fn ports(&self) -> Ports {
         Ports { totals: self.totals(), ports: self.port_states() }
@@ -63,23 +101,24 @@ impl Snapshot {
 
     /// The names of the ports, in the order of their numbers.
     pub(super) fn port_names(&self) -> impl Iterator<Item = &str> {
-        self.names.ports.iter().map(|port| port.name.as_str())
+        self.first.names.ports.iter().map(|port| port.name.as_str())
     }
 
     /// What became of all packets.
     pub(super) fn totals(&self) -> Totals {
-        let Counters { sent, delivered, held, originated, originated_lost, .. } = self.counters;
+        let counters = self.counters();
+        let Counters { sent, delivered, held, originated, originated_lost, .. } = counters;
         Totals {
-            received: self.counters.received_packets(),
+            received: counters.received_packets(),
             sent,
-            dropped: self.counters.dropped_packets(),
-            punted: self.counters.punted_packets(),
+            dropped: counters.dropped_packets(),
+            punted: counters.punted_packets(),
             delivered,
             held,
-            transmitted: self.counters.tx.iter().map(|traffic| traffic.packets).sum(),
+            transmitted: counters.tx.iter().map(|traffic| traffic.packets).sum(),
             originated,
             originated_lost,
-            defect: self.counters.check().err(),
+            defect: counters.check().err(),
         }
     }
 
@@ -88,7 +127,8 @@ impl Snapshot {
             let counters::Traffic { packets, bytes } = list.get(index).copied().unwrap_or_default();
             Traffic { packets, bytes }
         };
-        let ports = self.names.ports.iter().zip(&self.ports).enumerate();
+        let counters = self.counters();
+        let ports = self.first.names.ports.iter().zip(&self.first.ports).enumerate();
         let state = |(index, (named, port)): (usize, (&tollway_model::Port, &Port))| {
             let (state, why) = match &port.state {
                 State::Up => ("up", None),
@@ -105,8 +145,8 @@ impl Snapshot {
                 why,
                 mac: port.mac.to_string(),
                 mtu: port.mtu,
-                rx: traffic(&self.counters.rx, index),
-                tx: traffic(&self.counters.tx, index),
+                rx: traffic(&counters.rx, index),
+                tx: traffic(&counters.tx, index),
                 missed: port.missed,
             }
         };
@@ -116,24 +156,24 @@ impl Snapshot {
     /// Drops by reason; reasons without packets are absent.
     pub(super) fn drops(&self) -> BTreeMap<String, u64> {
         let names = DropReason::ALL.iter().map(|reason| reason.name());
-        counts(names.zip(self.counters.drops))
+        counts(names.zip(self.counters().drops))
     }
 
     /// Punts by reason; reasons without packets are absent.
     pub(super) fn punts(&self) -> BTreeMap<String, u64> {
         let names = PuntReason::ALL.iter().map(|reason| reason.name());
-        counts(names.zip(self.counters.punts))
+        counts(names.zip(self.counters().punts))
     }
 
     /// The XDP path, or why there is none.
     pub(super) fn xdp(&self) -> Xdp {
-        match &self.xdp {
+        match &self.first.xdp {
             Some(report) => {
                 let counts = report.iter().map(|(name, count)| ((*name).to_owned(), *count));
                 Xdp { on: true, why: None, counts: counts.collect() }
             }
             None => {
-                let kinds = self.names.ports.iter();
+                let kinds = self.first.names.ports.iter();
                 let kinds = kinds.map(|port| format!("{} is {}", port.name, port.kind.name()));
                 let kinds = kinds.take(8).collect::<Vec<_>>().join(", ");
                 let why = format!(
@@ -144,11 +184,12 @@ impl Snapshot {
         }
     }
 
-    /// The toll of each stage.
+    /// The toll of each stage, over the packets of all workers.
     pub(super) fn tolls(&self, tsc_mhz: f64) -> Tolls {
+        let all = self.samples();
         let toll = |stage: &Stage| {
-            let tolls::Toll { packets, bursts, .. } = self.tolls.of(*stage);
-            let clocks_per_packet = self.tolls.per_packet(*stage);
+            let tolls::Toll { packets, bursts, .. } = all.of(*stage);
+            let clocks_per_packet = all.per_packet(*stage);
             StageToll {
                 stage: stage.name().to_owned(),
                 clocks_per_packet,
@@ -164,4 +205,37 @@ impl Snapshot {
 fn counts<'a>(all: impl Iterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
     let some = all.filter(|(_, count)| *count > 0);
     some.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(received: u64, held: u64) -> WorkerPart {
+        let mut counters = Counters::new(1);
+        counters.rx[0].add(received, 100 * received);
+        counters.held = held;
+        counters.sent = received.wrapping_sub(held);
+        counters.tx[0].add(counters.sent, 0);
+        WorkerPart { counters, tolls: tolls::Tolls::new() }
+    }
+
+    fn totals_of(workers: Vec<WorkerPart>) -> Totals {
+        let first = FirstPart { names: Arc::default(), ports: Vec::new(), xdp: None };
+        Snapshot::new(first, workers).totals()
+    }
+
+    #[test]
+    fn the_counts_of_workers_add_up_in_sum() {
+        // One worker holds packets, of which the other sends some.
+        let other = part(5, 2_u64.wrapping_neg());
+        assert_eq!(other.counters.sent, 7);
+        let totals = totals_of(vec![part(10, 3), other]);
+        assert_eq!((totals.received, totals.sent, totals.held), (15, 14, 1));
+        assert_eq!(totals.transmitted, 14);
+        assert_eq!(totals.defect, None);
+        let mut lost = part(10, 0);
+        lost.counters.sent -= 1;
+        assert!(totals_of(vec![part(10, 3), lost]).defect.is_some());
+    }
 }

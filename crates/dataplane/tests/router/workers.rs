@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollway_dataplane::burst::{BURST, Burst};
-use tollway_dataplane::counters::Counters;
+use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::hand_over::{Outlet, ring};
 use tollway_dataplane::host::Host;
@@ -14,6 +14,7 @@ use tollway_dataplane::port::{MemoryPort, Port};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::router::Router;
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Rule, Rules};
+use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::worker::{Worker, check_memory};
 
 use crate::testkit::packet::ip;
@@ -190,6 +191,34 @@ fn a_worker_takes_a_state_before_its_next_burst() {
     });
     assert!(router.synchronize(PATIENCE));
     assert!(states.upgrade().is_none(), "a replaced state is freed when no worker has it");
+}
+
+/// Only one worker looks after the host. What the others do at a tick does not need the router, which somebody may
+/// have locked for long.
+#[test]
+fn each_worker_counts_what_its_ports_report() {
+    struct Oversized;
+    impl Port for Oversized {
+        fn receive(&mut self, _umem: &mut Umem, _burst: &mut Burst) {}
+
+        fn transmit(&mut self, _umem: &mut Umem, _frames: &[Descriptor]) -> usize {
+            0
+        }
+
+        fn oversized(&mut self) -> Traffic {
+            Traffic { packets: 1, bytes: 9000 }
+        }
+    }
+    let router = Router::new(tables(), Host::new());
+    let mut sides = sides(&router);
+    let locked = router.lock();
+    for side in &mut sides {
+        side.worker.tick_ports(&mut [Oversized, Oversized]);
+    }
+    drop(locked);
+    let counters = check(&sides);
+    assert_eq!(counters.drops[DropReason::PktTooBig as usize], 4);
+    assert_eq!(counters.rx[1], Traffic { packets: 2, bytes: 18_000 });
 }
 
 /// Changes that nobody synchronizes leave no more than a few states behind.

@@ -12,6 +12,7 @@ use super::Prepared;
 use crate::cli::summary::Summary;
 use crate::cli::{CliError, print};
 use tollway_firewall::log::{Journal, Logger};
+use tollway_linux::sys;
 use tollway_model::compile::{CompileError, Compiled, rule_links};
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{Model, PortKind};
@@ -54,7 +55,7 @@ impl Machine {
             CliError::failed("the memory for frames cannot be allocated", "Lower the MTUs")
         })?;
         let dispatcher = Arc::new(Dispatcher::load(model));
-        let workers = workers.unwrap_or(1);
+        let workers = workers.unwrap_or_else(|| ports::most_workers(model).min(sys::processors()));
         let mut ways = Ways::open(&mailbox, workers - 1)?;
         let mut programs = |_: &Model, port| dispatcher.program(port);
         let opening = Opening { programs: &mut programs, idle, others: &ways.out };
@@ -103,6 +104,11 @@ impl Machine {
     pub(super) fn set_kernel_has_rules(&mut self) {
         let others = self.others.iter_mut().map(|other| &mut other.worker);
         others.chain([&mut self.worker]).for_each(|worker| worker.kernel_has_rules = true);
+    }
+
+    /// The mailboxes of the workers from number 1 on.
+    pub(super) fn others(&self) -> Vec<WorkerMailbox> {
+        self.others.iter().map(|other| other.mailbox.clone()).collect()
     }
 
     /// The parts of the router that a change of the model needs.

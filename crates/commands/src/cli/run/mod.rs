@@ -174,7 +174,8 @@ impl Prepared {
         tracing::info!("control socket {}", socket.path().display());
         let stopper = self.stop.stopper();
         let hand_over = machine.hand_over(stopper);
-        let backends = Backends { hand_over: Some(hand_over), ..backends };
+        let (hand_over, others) = (Some(hand_over), machine.others());
+        let backends = Backends { hand_over, others, ..backends };
         let server =
             Server::start(socket, self.mailbox.clone(), machine.name_table.clone(), backends);
         server.map(Some).map_err(|error| CliError::failed(&error, error.remedy()))
