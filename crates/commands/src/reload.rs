@@ -264,6 +264,9 @@ impl ReloadThread {
     fn logger(&self, model: &Model) -> Result<Logger, ReloadError> {
         let keeps_capture = model.filter_log == self.installer.model().filter_log;
         let file = model.filter_log.as_deref().filter(|_| !keeps_capture);
+        if file.is_some() {
+            self.installer.journal().end_replaced();
+        }
         Logger::of(model.filter.as_deref(), &rule_links(model), file)
             .map_err(|error| ReloadError::Log(Arc::new(error)))
     }

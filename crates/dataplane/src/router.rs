@@ -243,6 +243,12 @@ impl Locked<'_> {
 }
 
 impl Control {
+    /// The number that the next rules get, if they come while the router is locked. The first rules have number 0.
+    #[must_use]
+    pub const fn next_rules(&self) -> u64 {
+        self.generations.rules + 1
+    }
+
     /// The number that a link has now, if it had `link` in tables of an earlier generation. None if it has
     /// gone, or other tables came more than once.
     pub(crate) fn link_now(&self, generations: Generations, link: LinkId) -> Option<LinkId> {

@@ -77,7 +77,7 @@ impl Worker {
         lock(&router.rule_counts).join(view.generations.rules);
         let ports = view.state.ports.len();
         let mut filter = State::new();
-        filter.renew(view.state.filter.as_deref());
+        filter.renew(view.state.filter.as_deref(), view.generations.rules);
         Self {
             router: Arc::clone(router),
             view,
@@ -228,7 +228,7 @@ impl Worker {
                 self.count_xdp_path(true);
                 lock(&self.router.rule_counts).join(next.generations.rules);
                 lock(&self.router.rule_counts).leave(before, &self.filter.counts);
-                self.filter.renew(next.state.filter.as_deref());
+                self.filter.renew(next.state.filter.as_deref(), next.generations.rules);
             }
             // It joins its readers before the old ones leave, and returns the state to nobody: the router
             // frees it.

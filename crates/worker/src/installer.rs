@@ -113,6 +113,12 @@ impl Installer {
         &self.parts.mailbox
     }
 
+    /// The destination of the rules' log.
+    #[must_use]
+    pub const fn journal(&self) -> &Journal {
+        &self.parts.journal
+    }
+
     /// Whether the kernel forwards until the next model is active.
     #[must_use]
     pub const fn is_bypassed(&self) -> bool {
@@ -171,7 +177,7 @@ impl Installer {
         let (journal, name_table) = (self.parts.journal.clone(), self.parts.name_table.clone());
         let names = Names::from(&*named);
         let set = move |worker: &mut Worker, _: &mut _| {
-            journal.change(&mut worker.filter, logger, same_log);
+            journal.change(worker.lock().next_rules(), logger, same_log);
             let old_names = name_table.names();
             let old = worker.set_filter(filter, &carried);
             name_table.set(names);
@@ -261,7 +267,7 @@ impl Installer {
                 }
                 let start = Instant::now();
                 let Compiled { tables, host } = compiled;
-                journal.change(&mut worker.filter, logger, same_log);
+                journal.change(worker.lock().next_rules(), logger, same_log);
                 let old_names = name_table.names();
                 let old = worker.swap(devices, tables, host, &links, &carried);
                 name_table.set(names);

@@ -193,6 +193,37 @@ fn a_worker_takes_a_state_before_its_next_burst() {
     assert!(states.upgrade().is_none(), "a replaced state is freed when no worker has it");
 }
 
+/// A worker that takes other rules keeps what it has logged, under the number of the rules that logged it.
+#[test]
+fn logged_packets_have_the_number_of_their_rules() {
+    let router = Router::new(tables(), Host::new());
+    let mut sides = sides(&router);
+    let mut expected = Vec::new();
+    for _ in 0..3 {
+        let mut filter = Filter::new(0, Vec::new());
+        let ops = vec![Op::Log { log: 0, limit: None }, Op::Accept];
+        let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
+        filter.set(Point::Forward, 4, &rules).unwrap();
+        let mut locked = router.lock();
+        let number = locked.next_rules();
+        locked.set_filter(Some(Arc::new(filter)), &[]);
+        drop(locked);
+        for side in &mut sides {
+            side.round();
+        }
+        // One for each of two IPv4 frames.
+        expected.extend([number; 2]);
+    }
+    router.lock().set_filter(None, &[]);
+    for side in &mut sides {
+        side.round();
+        let log = &mut side.worker.filter.log;
+        let numbers: Vec<_> = std::iter::from_fn(|| log.pop()).map(|one| one.rules).collect();
+        assert_eq!(numbers, expected);
+    }
+    assert_eq!(expected, [1, 1, 2, 2, 3, 3]);
+}
+
 /// Only one worker looks after the host. What the others do at a tick does not need the router, which somebody may
 /// have locked for long.
 #[test]

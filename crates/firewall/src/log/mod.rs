@@ -3,21 +3,21 @@
 //! Kernel equivalent: `nf_log_syslog` (`net/netfilter/nf_log_syslog.c`) for logs without a group. For logs
 //! with a group, a listener of `nfnetlink_log` that writes a capture.
 //!
-//! The fast path stores what it logs in [`State::log`]; [`Logger::drain`] empties that between two bursts,
-//! some ten times a second.
+//! The fast path stores what it logs in the `State::log` of each worker; [`Journal::drain`] empties that between two
+//! bursts, some ten times a second.
 //!
 //! Limits: each log statement writes at most [`LINES_A_SECOND`] lines per second; the kernel has no such
 //! limit. A capture contains the first 256 bytes of each packet. Log levels and flags are ignored.
 
 mod journal;
 mod line;
+mod recent;
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
-use std::time::SystemTime;
 
-use tollway_dataplane::stages::filter::{Limit, LimitUnit, Logged, State};
+use tollway_dataplane::stages::filter::{Limit, LimitUnit, Logged};
 
 pub use journal::Journal;
 
@@ -49,15 +49,20 @@ pub(super) fn logs(rules: &Ruleset) -> impl Iterator<Item = &Log> {
     })
 }
 
-/// Writes what the rules of one ruleset log.
+/// Says what the rules of one ruleset log, and has their capture.
 pub struct Logger {
     logs: Vec<Log>,
     /// Names of links by number.
     links: Vec<String>,
-    capture: Option<CaptureWriter>,
-    /// Losses already reported.
-    lost: u64,
-    limited: u64,
+    capture: Capture,
+}
+
+/// Where packets go that rules log to a group.
+enum Capture {
+    Nowhere,
+    File(CaptureWriter),
+    /// To the capture of the rules that came next.
+    OfNext,
 }
 
 impl Logger {
@@ -67,10 +72,29 @@ impl Logger {
         Self {
             logs: logs(rules).cloned().collect(),
             links: links.iter().map(|link| link.name.clone()).collect(),
-            capture: None,
-            lost: 0,
-            limited: 0,
+            capture: Capture::Nowhere,
         }
+    }
+
+    /// A logger for the rules of a configuration, if it has any; `file` receives what they log to groups.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn of(
+        rules: Option<&Ruleset>,
+        links: &[Link],
+        file: Option<&Path>,
+    ) -> Result<Self, CaptureError> {
+        let mut logger = rules.map_or_else(Self::none, |rules| Self::new(rules, links));
+        if let Some(file) = file {
+            logger.capture_to(file)?;
+        }
+        Ok(logger)
+    }
+
+    /// A logger for no rules.
+    fn none() -> Self {
+        Self::new(&Ruleset::default(), &[])
     }
 
     /// Writes packets that are logged to a group to a capture file; replaces an existing file.
@@ -78,49 +102,21 @@ impl Logger {
     /// # Errors
     /// The file cannot be created.
     pub fn capture_to(&mut self, file: &Path) -> Result<(), CaptureError> {
-        self.capture = Some(CaptureWriter::create(file)?);
+        self.capture = Capture::File(CaptureWriter::create(file)?);
         Ok(())
     }
 
-    /// Takes over the capture of the logger before it, when new rules replace others.
-    pub fn continue_capture(&mut self, before: &mut Self) {
-        self.capture = before.capture.take();
+    /// Leaves the capture to the rules that come next.
+    fn hand_over_capture(&mut self) -> Capture {
+        std::mem::replace(&mut self.capture, Capture::OfNext)
     }
 
-    /// Writes what has been logged so far; lines go to `tracing`, target `filter`.
-    ///
-    /// # Errors
-    /// The capture cannot be written; the logger writes nothing more to it.
-    pub fn drain(&mut self, state: &mut State) -> Result<(), CaptureError> {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    /// Like [`Logger::drain`]; `wall_ns` is the current time in ns since 1970.
-    fn drain_at(&mut self, state: &mut State, wall_ns: u64) -> Result<(), CaptureError> {
-        let mut written = Ok(());
-        while let Some(logged) = state.log.pop() {
-            if let Some(line) = self.line(&logged) {
-                tracing::info!(target: "filter", "{line}");
-            } else if let Some(capture) = &mut self.capture {
-                let ago = state.now_ns.saturating_sub(logged.now_ns);
-                let time_ns = wall_ns.saturating_sub(ago);
-                written = capture.write_head(time_ns, logged.bytes(), logged.len);
-                if written.is_err() {
-                    self.capture = None;
-                }
-            }
+    /// Ends the capture, unless other rules have it.
+    fn finish(self) -> Result<(), CaptureError> {
+        match self.capture {
+            Capture::File(file) => file.finish(),
+            Capture::Nowhere | Capture::OfNext => Ok(()),
         }
-        self.report_lost(state);
-        written
-    }
-
-    /// Flushes the capture.
-    ///
-    /// # Errors
-    /// The capture cannot be written.
-    pub fn finish(self) -> Result<(), CaptureError> {
-        self.capture.map_or(Ok(()), CaptureWriter::finish)
     }
 
     /// The line for a packet; `None` if its log goes to a group.
@@ -129,19 +125,5 @@ impl Logger {
         let name = |number: u16| self.links.get(usize::from(number)).map_or("", String::as_str);
         let output = logged.output.map_or("", |link| name(link.0));
         Some(line::line(logged, &log.prefix, name(logged.input.0), output))
-    }
-
-    fn report_lost(&mut self, state: &State) {
-        let (lost, limited) = (state.log.lost, state.log.limited);
-        if (lost, limited) != (self.lost, self.limited) {
-            let (lost, limited) =
-                (lost.saturating_sub(self.lost), limited.saturating_sub(self.limited));
-            tracing::info!(
-                target: "filter",
-                "{limited} lines not written: more than {LINES_A_SECOND} a second of one rule; \
-                 {lost} packets not logged: too many at once"
-            );
-            (self.lost, self.limited) = (state.log.lost, state.log.limited);
-        }
     }
 }

@@ -6,10 +6,12 @@ use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
+use tollway_dataplane::stages::filter::State;
 use tollway_dataplane::stages::transmit::Egress;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::tolls::Tolls;
 
+use super::recent::Recent;
 use super::*;
 use crate::ir::{Base, Chain, Family, Hook, Place, Policy, Rule};
 use crate::program;
@@ -54,7 +56,7 @@ fn tables(rules: &Ruleset) -> Tables {
 /// A worker's state for the filter of tables.
 fn state(tables: &Tables) -> State {
     let mut state = State::new();
-    state.renew(tables.filter.as_deref());
+    state.renew(tables.filter.as_deref(), 0);
     state
 }
 
@@ -192,8 +194,8 @@ fn lines_are_limited_and_captures_are_not() {
     let file = folder.path().join("filter.pcap");
     let mut logger = Logger::new(&rules, &links());
     logger.capture_to(&file).unwrap();
-    logger.drain(&mut state).unwrap();
-    logger.finish().unwrap();
+    Journal::new(logger).finish(&mut state);
+    assert!(state.log.is_empty());
     let mut reader = CaptureReader::open(&file).unwrap();
     let mut count = 0;
     while let Some(captured) = reader.next_frame().unwrap() {
@@ -206,4 +208,99 @@ fn lines_are_limited_and_captures_are_not() {
         send(&tables, &frames, 2_000_000_000, &mut state);
     }
     assert!(state.log.lost > 0, "more than wait");
+}
+
+/// The captured packets of a file by their source port.
+fn ports_in(file: &std::path::Path) -> Vec<u16> {
+    let mut reader = CaptureReader::open(file).unwrap();
+    let frames = std::iter::from_fn(|| reader.next_frame().unwrap());
+    frames.map(|captured| u16::from_be_bytes([captured.bytes[34], captured.bytes[35]])).collect()
+}
+
+fn from_port(port: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    four().udp(port, 2).write(&mut frame, b"data").unwrap();
+    frame
+}
+
+/// Two workers log by rules that are replaced twice before they drain anything. Each packet goes where its rules
+/// said.
+#[test]
+fn packets_that_wait_when_rules_change_are_logged_by_their_own() {
+    let captured = ruleset(Hook::Forward, Family::Inet, vec![log("", Some(1))]);
+    let printed = ruleset(Hook::Forward, Family::Inet, vec![log("seen", None)]);
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first.pcap", "second.pcap"].map(|name| folder.path().join(name));
+    let logger = |rules, file| Logger::of(Some(rules), &links(), file).unwrap();
+    let journal = Journal::new(logger(&captured, Some(&first)));
+    let mut states = [1, 2].map(|port| {
+        let tables = tables(&captured);
+        let mut state = state(&tables);
+        send(&tables, &[from_port(port)], 1, &mut state);
+        state
+    });
+    // The capture stays, then another one comes. Only the first worker takes the second rules.
+    journal.change(1, logger(&printed, None), true);
+    let others = tables(&printed);
+    states[0].renew(others.filter.as_deref(), 1);
+    send(&others, &[from_port(3)], 2, &mut states[0]);
+    journal.change(2, logger(&captured, Some(&second)), false);
+    let tables = tables(&captured);
+    for (state, port) in states.iter_mut().zip([4, 5]) {
+        state.renew(tables.filter.as_deref(), 2);
+        send(&tables, &[from_port(port)], 3, state);
+    }
+    let [one, other] = &mut states;
+    std::thread::scope(|scope| {
+        let journal = &journal;
+        scope.spawn(move || journal.drain(one));
+        scope.spawn(move || journal.drain(other));
+    });
+    journal.finish(&mut states[0]);
+    assert!(states.iter().all(|state| state.log.is_empty()));
+    for (file, expected) in [(&first, [1, 2]), (&second, [4, 5])] {
+        let mut found = ports_in(file);
+        found.sort_unstable();
+        assert_eq!(found, expected, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_capture_can_be_created_again_at_once() {
+    let rules = ruleset(Hook::Forward, Family::Inet, vec![log("", Some(1))]);
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first.pcap", "second.pcap"].map(|name| folder.path().join(name));
+    let logger = |file| Logger::of(Some(&rules), &links(), Some(file)).unwrap();
+    let tables = tables(&rules);
+    let mut state = state(&tables);
+    let journal = Journal::new(logger(&first));
+    for (number, file) in [(1, &second), (2, &first)] {
+        send(&tables, &[from_port(number as u16)], 1, &mut state);
+        journal.drain(&mut state);
+        journal.end_replaced();
+        journal.change(number, logger(file), false);
+        state.renew(tables.filter.as_deref(), number);
+    }
+    send(&tables, &[from_port(3)], 1, &mut state);
+    journal.finish(&mut state);
+    assert_eq!((ports_in(&first), ports_in(&second)), (vec![3], vec![2]));
+}
+
+/// What a worker logged before its last rules stays in its queue. If it is late by more than loggers are kept, it is lost.
+#[test]
+fn entries_outlive_their_rules_until_their_logger_ends() {
+    let rules = ruleset(Hook::Forward, Family::Inet, vec![log("", Some(1))]);
+    let tables = tables(&rules);
+    let mut state = state(&tables);
+    send(&tables, &[from_port(1), from_port(2)], 1, &mut state);
+    state.renew(None, 1);
+    send(&tables, &[from_port(3)], 1, &mut state);
+    assert_eq!(state.log.lost, 1, "no rule logs, so there is no room");
+    let waiting: Vec<_> = std::iter::from_fn(|| state.log.pop()).collect();
+    assert_eq!(waiting.iter().map(|logged| logged.rules).collect::<Vec<_>>(), [0, 0]);
+    let mut recent = Recent::new(Logger::new(&rules, &links()));
+    recent.begin(1, Logger::none(), true, std::time::Instant::now()).unwrap();
+    assert!(recent.write(&waiting[0], 1).unwrap());
+    recent.end_replaced().unwrap();
+    assert!(!recent.write(&waiting[1], 1).unwrap());
 }

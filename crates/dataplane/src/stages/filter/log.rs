@@ -17,6 +17,8 @@ pub const MOST_LOGGED: usize = 1024;
 /// A packet that a rule logs.
 #[derive(Clone, Debug)]
 pub struct Logged {
+    /// The number of the rules that log it ([`Control::next_rules`](crate::router::Control::next_rules)).
+    pub rules: u64,
     /// The index among the ruleset's logs.
     pub log: u32,
     /// The time in ns.
@@ -53,7 +55,8 @@ impl Logged {
         let (now_ns, mark) = now;
         let (input, output) = parsed.links();
         let (len, l3, kept) = (frame.len() as u32, l3 as u8, kept as u16);
-        Self { log, now_ns, input, output, mark, len, l3, kept, bytes }
+        // The queue sets the number of the rules.
+        Self { rules: 0, log, now_ns, input, output, mark, len, l3, kept, bytes }
     }
 
     /// The start of the frame, as the rule saw it.
@@ -68,6 +71,8 @@ impl Logged {
 pub struct LogQueue {
     queue: VecDeque<Logged>,
     room: usize,
+    /// The number of the rules that log now.
+    rules: u64,
     /// Packets that found no room.
     pub lost: u64,
     /// Packets above a rule's log limit.
@@ -75,18 +80,25 @@ pub struct LogQueue {
 }
 
 impl LogQueue {
-    /// Creates a queue, with room only if some rule logs.
-    pub(super) fn new(is_used: bool) -> Self {
-        let room = if is_used { MOST_LOGGED } else { 0 };
-        Self { queue: VecDeque::with_capacity(room), room, lost: 0, limited: 0 }
+    /// Continues with other rules of this number, with room only if some rule logs. What waits goes on waiting.
+    pub(super) fn renew(&mut self, is_used: bool, rules: u64) {
+        self.rules = rules;
+        self.room = if is_used { MOST_LOGGED } else { 0 };
+        self.queue.reserve(self.room.saturating_sub(self.queue.len()));
     }
 
     pub(super) fn push(&mut self, logged: Logged) {
         if self.queue.len() < self.room {
-            self.queue.push_back(logged);
+            self.queue.push_back(Logged { rules: self.rules, ..logged });
         } else {
             self.lost += 1;
         }
+    }
+
+    /// Says whether there is nothing to report.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && (self.lost, self.limited) == (0, 0)
     }
 
     /// Takes the oldest entry.

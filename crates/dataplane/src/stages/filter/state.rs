@@ -79,11 +79,12 @@ impl State {
         }
     }
 
-    /// Starts over for other rules, or none. Counts begin at 0; log entries that were not taken yet are lost.
-    pub fn renew(&mut self, filter: Option<&Filter>) {
+    /// Starts over for other rules of this number, or none. Counts begin at 0; log entries that were not taken yet
+    /// stay.
+    pub fn renew(&mut self, filter: Option<&Filter>, rules: u64) {
         let none = Filter::default();
         let filter = filter.unwrap_or(&none);
-        self.log = LogQueue::new(filter.logs());
+        self.log.renew(filter.logs(), rules);
         self.counts = vec![Count::default(); filter.counters.len()];
         for (index, flows) in self.scratch.flows.iter_mut().enumerate() {
             *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };

@@ -41,7 +41,7 @@ fn forwarded(tables: &Tables, started: &Barrier) -> usize {
     let packet = Packet::udp("10.0.0.7", "10.1.0.9").to(mac(0)).build();
     let frames = vec![packet; 64];
     let mut bench = PathBench::over(tables, Path::detect(), 2048);
-    bench.filter.renew(tables.filter.as_deref());
+    bench.filter.renew(tables.filter.as_deref(), 0);
     let mut send = |now_ns| {
         bench.filter.now_ns = now_ns;
         let outcomes = bench.burst(0, &frames);

@@ -80,7 +80,7 @@ proptest! {
         tables.filter = is_marked.then(|| Arc::new(marks_by_port()));
         let mut path_bench = path_bench(&tables);
         if let Some(filter) = &tables.filter {
-            path_bench.filter.renew(Some(filter));
+            path_bench.filter.renew(Some(filter), 0);
         }
         for _ in 0..4 {
             let packets: Vec<_> = (0..1 + dice.below(64))

@@ -363,7 +363,7 @@ fn the_way_back_has_the_mark_where_that_is_configured() {
     tables.filter = Some(Arc::new(marks_all()));
     let sent = |tables: &Tables| {
         let mut path_bench = path_bench(tables);
-        path_bench.filter.renew(tables.filter.as_deref());
+        path_bench.filter.renew(tables.filter.as_deref(), 0);
         let packet = Packet::udp("10.0.0.7", "10.1.0.9").to(mac(0)).build();
         OutcomeKind::of(&path_bench.send(0, &packet))
     };

@@ -81,7 +81,7 @@ impl PathBench {
         let vias = hops::hops(rules).into_iter().map(|(via, _)| via);
         let hops = vias.zip(next).collect();
         let mut state = State::new();
-        state.renew(Some(&filter));
+        state.renew(Some(&filter), 0);
         tables.filter = Some(Arc::new(filter));
         Self {
             rules: rules.clone(),
