@@ -20,6 +20,7 @@ pub mod profile;
 mod progress;
 pub mod report;
 pub mod stats;
+pub mod stopped;
 pub mod studies;
 mod svg;
 mod sys;
