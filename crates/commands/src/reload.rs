@@ -20,7 +20,7 @@ use tollway_firewall::log::Logger;
 use tollway_model::compile::{CompileError, compile, rule_links};
 use tollway_model::config::{self, Mistake, Running};
 use tollway_model::{Model, PortIndex};
-use tollway_worker::installer::{InstallError, Installer, Next, PATIENCE, Parts};
+use tollway_worker::installer::{InstallError, Installer, Next, Parts};
 use tollway_worker::neighbours::Follower;
 use tollway_worker::ports::{self, Facts};
 
@@ -229,7 +229,7 @@ impl ReloadThread {
         for (index, facts) in self.facts.iter().enumerate() {
             ports::adopt(&mut model, PortIndex(index), *facts);
         }
-        let sets = self.changed_sets()?;
+        let sets = self.changed_sets();
         let are_sets_stale = sets.is_some() && cause == Cause::File;
         if model == *self.installer.model() && !self.installer.is_bypassed() && !are_sets_stale {
             return Ok(Done::Unchanged);
@@ -248,16 +248,9 @@ impl ReloadThread {
     }
 
     /// The active rules, if sets of them have other elements than in the file.
-    fn changed_sets(&self) -> Result<Option<Arc<Filter>>, ReloadError> {
-        if self.installer.model().filter.is_none() {
-            return Ok(None);
-        }
-        let filter =
-            self.installer.mailbox().call(PATIENCE, |worker, _| worker.state().filter.clone());
-        let is_changed =
-            |filter: &Arc<Filter>| filter.live_sets().iter().any(|set| set.is_changed());
-        let gone = ReloadError::Installer(InstallError::Gone);
-        Ok(filter.ok_or(gone)?.filter(is_changed))
+    fn changed_sets(&self) -> Option<Arc<Filter>> {
+        let filter = self.installer.updater().router().state().filter.clone()?;
+        filter.live_sets().iter().any(|set| set.is_changed()).then_some(filter)
     }
 
     /// The logger for the rules of a model; it gets a new capture if the active one differs.

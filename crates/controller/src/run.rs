@@ -389,12 +389,8 @@ impl Controller {
         if let Some(follower) = self.installer.follower() {
             let _ = follower.catch_up(PATIENCE);
         }
-        // When the worker answers, it has done all earlier jobs.
-        let _ = self.installer.mailbox().call(PATIENCE, |_, _| ());
-        // It may not have finished a turn since.
-        if let Some(fib_sync) = &self.fib_sync {
-            self.installer.void(fib_sync.epochs());
-        }
+        // Routes that change without the lock become active with a worker's next burst.
+        self.installer.updater().synchronize();
         let bypassed = self.mode.why().map(str::to_owned);
         let synced = Synced { changes: self.kernel_state.changes, bypassed };
         for requester in due {

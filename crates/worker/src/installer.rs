@@ -1,7 +1,7 @@
 //! Installs models while packets flow.
 //!
-//! The caller passes rebuilt tables to the installer. The worker only swaps them between two
-//! bursts, and the old tables are dropped on the caller's thread. Counters continue; learned
+//! The caller passes rebuilt tables to the installer. A worker only swaps them between two bursts, because it
+//! also sends packets that the swap releases. The old tables are dropped on the caller's thread. Counters continue; learned
 //! neighbours, and the packets that wait for them, move to the new tables ([`Worker::swap`]). The
 //! kernel's neighbours are in the new tables before these become active. The firewall's rules are
 //! part of the same swap, and unchanged rules keep their counters ([`carried`]).
@@ -16,13 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::worker::Worker;
 
-use crate::WorkerMailbox;
 use crate::neighbours::{Follower, Watch};
 use crate::ports::dispatcher::{Dispatcher, ruled};
+use crate::{Updater, WorkerMailbox};
 use tollway_firewall::carry::carried;
 use tollway_firewall::log::{Journal, Logger};
 use tollway_model::compile::{CompileError, Compiled, rule_hops, rules};
@@ -30,7 +28,6 @@ use tollway_model::names::{NameTable, Names};
 use tollway_model::{LinkKind, Model, PortIndex};
 use tollway_net::VlanProtocol;
 use tollway_xdp::XdpError;
-use tollway_xdp::xdp_path::Outdated;
 
 /// The longest that the worker takes to check its mailbox, whatever it does.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,8 +66,8 @@ pub struct Parts {
     pub dispatcher: Arc<Dispatcher>,
     /// The destination of the rules' log.
     pub journal: Journal,
-    /// The worker's mailbox.
-    pub mailbox: WorkerMailbox,
+    /// Changes the router.
+    pub updater: Updater,
 }
 
 impl Parts {
@@ -89,16 +86,13 @@ pub struct Installer {
     is_bypassed: bool,
     /// The kernel forwards at the caller's request.
     is_wanted: bool,
-    /// The changes of the active tables that are already known.
-    outdated: Outdated,
 }
 
 impl Installer {
     /// Creates the installer of a running router; `follower` follows the kernel's neighbours.
     #[must_use]
-    pub fn new(parts: Parts, follower: Option<Follower>) -> Self {
-        let outdated = parts.dispatcher.outdated();
-        Self { parts, follower, is_bypassed: false, is_wanted: false, outdated }
+    pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
+        Self { parts, follower, is_bypassed: false, is_wanted: false }
     }
 
     /// The active model.
@@ -110,7 +104,13 @@ impl Installer {
     /// The worker's mailbox.
     #[must_use]
     pub const fn mailbox(&self) -> &WorkerMailbox {
-        &self.parts.mailbox
+        self.parts.updater.mailbox()
+    }
+
+    /// Changes the active tables.
+    #[must_use]
+    pub const fn updater(&self) -> &Updater {
+        &self.parts.updater
     }
 
     /// The destination of the rules' log.
@@ -139,11 +139,6 @@ impl Installer {
         }
     }
 
-    /// Invalidates the XDP path's decisions that predate the changes in the tables.
-    pub fn void(&mut self, tables: &Epochs) {
-        self.parts.dispatcher.void(&mut self.outdated, &tables.changes);
-    }
-
     /// Updates the XDP programs for a model that differs from the active one only in what takes the
     /// kernel path ([`Model::own`], [`Link::kernel_path`](tollway_model::Link::kernel_path)).
     ///
@@ -162,32 +157,27 @@ impl Installer {
     /// # Errors
     /// See [`InstallError`].
     pub fn install_rules(&mut self, model: Model, logger: Logger) -> Result<(), InstallError> {
-        let named = Arc::new(model);
-        let model = Arc::clone(&named);
-        let hops = move |worker: &mut Worker, _: &mut _| {
-            let hops = rule_hops(&model, &mut worker.lock().tables);
-            hops.map(|hops| (hops, Arc::clone(&worker.state().epochs)))
-        };
-        let hops = self.parts.mailbox.call(PATIENCE, hops).ok_or(InstallError::Gone)?;
-        let (hops, epochs) = hops.map_err(InstallError::Rules)?;
-        let filter = rules(&named, hops, &epochs).map_err(InstallError::Rules)?;
+        let updater = &self.parts.updater;
+        let (hops, epochs) = updater.change(|locked| {
+            let hops = rule_hops(&model, &mut locked.tables);
+            (hops, Arc::clone(&locked.tables.epochs))
+        });
+        let hops = hops.map_err(InstallError::Rules)?;
+        let filter = rules(&model, hops, &epochs).map_err(InstallError::Rules)?;
         let before = &self.parts.model;
-        let carried = carried(before.filter.as_deref(), named.filter.as_deref());
-        let same_log = before.filter_log == named.filter_log;
-        let (journal, name_table) = (self.parts.journal.clone(), self.parts.name_table.clone());
-        let names = Names::from(&*named);
-        let set = move |worker: &mut Worker, _: &mut _| {
-            journal.change(worker.lock().next_rules(), logger, same_log);
-            let old_names = name_table.names();
-            let old = worker.set_filter(filter, &carried);
+        let carried = carried(before.filter.as_deref(), model.filter.as_deref());
+        let same_log = before.filter_log == model.filter_log;
+        let (journal, name_table) = (&self.parts.journal, &self.parts.name_table);
+        let names = Names::from(&model);
+        let old = updater.change(|locked| {
+            journal.change(locked.next_rules(), logger, same_log);
+            let old = (locked.set_filter(filter, &carried), name_table.names());
             name_table.set(names);
-            (old, old_names, Arc::clone(worker.router()))
-        };
-        let (old, _, router) = self.parts.mailbox.call(PATIENCE, set).ok_or(InstallError::Gone)?;
-        // Free the old rules here, as that may take long.
+            old
+        });
+        // Without the lock, as that may take long.
         drop(old);
-        router.synchronize(PATIENCE);
-        self.parts.model = Arc::unwrap_or_clone(named);
+        self.parts.model = model;
         Ok(())
     }
 
@@ -259,9 +249,9 @@ impl Installer {
         // Set by the first of two: the worker when it begins, or the caller when it stops waiting.
         let claimed = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&claimed);
-        let post = |compiled: Compiled| {
+        let swap = |compiled: Compiled| {
             // Without a worker, no answer comes.
-            let _ = self.parts.mailbox.post(move |worker, devices| {
+            let _ = self.mailbox().post(move |worker, devices| {
                 if begun.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -276,37 +266,27 @@ impl Installer {
                     device.set_mtu(mtu);
                 }
                 // Return the old tables to the caller, to be dropped there: that takes long.
-                let _ = answer.send((pause, old, old_names, Arc::clone(worker.router())));
+                let _ = answer.send((pause, old, old_names));
             });
+            let answered = match reply.recv_timeout(PATIENCE) {
+                // The worker has begun, and is about to answer.
+                Err(RecvTimeoutError::Timeout) if claimed.swap(true, Ordering::AcqRel) => {
+                    reply.recv().ok()
+                }
+                answered => answered.ok(),
+            };
+            // The callers check that the number of ports is the same.
+            debug_assert!(answered.as_ref().is_none_or(|(_, old, _)| old.is_ok()));
+            answered.filter(|(_, old, _)| old.is_ok())
         };
-        let followed = match &self.follower {
-            Some(follower) => {
-                Some((follower, follower.hand_over(self.parts.watch(model), compiled, post)))
-            }
-            None => {
-                post(compiled);
-                None
-            }
+        let swapped = match &self.follower {
+            Some(follower) => follower.hand_over(self.parts.watch(model), compiled, swap),
+            None => swap(compiled),
         };
-        let answered = match reply.recv_timeout(PATIENCE) {
-            // The worker has begun, and is about to answer.
-            Err(RecvTimeoutError::Timeout) if claimed.swap(true, Ordering::AcqRel) => {
-                reply.recv().ok()
-            }
-            answered => answered.ok(),
-        };
-        // The callers check that the number of ports is the same.
-        debug_assert!(answered.as_ref().is_none_or(|(_, old, ..)| old.is_ok()));
-        let done = answered.and_then(|(pause, old, _, router)| {
-            let is_done = old.is_ok();
-            drop(old);
-            router.synchronize(PATIENCE);
-            is_done.then_some(pause)
-        });
-        if let (None, Some((follower, before))) = (done, followed) {
-            follower.go_back(before);
-        }
-        done
+        let (pause, old, _) = swapped?;
+        drop(old);
+        self.updater().synchronize();
+        Some(pause)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The workers: each a loop over its queues of all ports, which sleeps when there is nothing to do.
 //!
 //! [`ports`] are what they receive from and send to. Between two bursts a worker does the jobs that other threads
-//! post to its mailbox: the [`installer`] swaps tables, and [`neighbours`] follows the kernel's neighbours.
+//! post to its mailbox: the [`installer`] swaps tables. Other changes of tables happen on the thread that makes
+//! them ([`Updater`]): [`neighbours`] follows the kernel's neighbours.
 
 // These macros panic on a closed pipe. Only `tollway-commands` prints, by functions that do not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -18,10 +19,12 @@ pub mod priority;
 pub mod service;
 mod stop;
 mod turns;
+mod update;
 mod valve;
 mod workers;
 
 pub use mailbox::{Job, Overdue, WorkerMailbox, WorkerMailboxReceiver, mailbox};
 pub use stop::{Stop, Stopper, stop_flag};
 pub use turns::OnPause;
+pub use update::Updater;
 pub use workers::{Duties, First, Other, run};

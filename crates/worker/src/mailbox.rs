@@ -18,14 +18,14 @@ use crate::ports::Devices;
 /// The longest that the worker runs jobs before the ports have their turn again.
 pub(crate) const WORK: Duration = Duration::from_micros(50);
 
-/// A job that changes tables finishes within this time, or the kernel forwards until it does.
-const SOON: Duration = Duration::from_micros(500);
+/// A change is active within this time, or the kernel forwards until it is.
+pub(super) const SOON: Duration = Duration::from_micros(500);
 
 /// Work for the worker's thread, done between two bursts.
 pub type Job = Box<dyn FnOnce(&mut Worker, &mut Devices) + Send>;
 
-/// The worker's mailbox, in which other threads post jobs: a route, a neighbour, new tables, a
-/// look at the counters.
+/// The worker's mailbox, in which other threads post jobs: new tables, a look at the counters, what the
+/// ports need.
 #[derive(Clone)]
 pub struct WorkerMailbox {
     jobs: Sender<Job>,
@@ -150,6 +150,17 @@ impl WorkerMailbox {
             }
             done => done.ok(),
         }
+    }
+
+    /// The state of the dispatcher; none until the worker runs, and without a dispatcher.
+    pub(super) fn dispatcher_state(&self) -> Option<&State> {
+        self.bypass.state.get()
+    }
+
+    /// Whether somebody holds the bypass.
+    #[cfg(test)]
+    pub(super) fn is_bypassed(&self) -> bool {
+        *lock(&self.bypass.overdue) > 0
     }
 
     /// Makes the kernel forward as long as a caller knows that the active tables differ from the

@@ -6,7 +6,7 @@ use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::tables::{Tables, TablesError};
 
-use super::hops::{HopTable, Shared, WantedHop, used};
+use super::hops::{Shared, WantedHop, used};
 use super::merge::{Content, content, content_of, family, is, is_within, len};
 use super::{ChainUse, FibSync, FibSyncError, To, bare, place, vrf_id};
 use crate::kernel::RouteKind;
@@ -14,13 +14,10 @@ use crate::lookup_chains::BaseTable;
 use crate::rib::{Choice, Dest, Rib, RouteAttrsId, Touched};
 use tollway_model::compile::is_never_forwarded;
 
-/// Active tables, which a job can change between two bursts of their readers.
+/// Active tables, which change while workers read them.
 pub trait ActiveTables {
-    /// Runs a job and waits for it; none if the worker has ended.
-    fn between_bursts<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
-    ) -> Option<T>;
+    /// Locks the tables and changes them. When this returns, the workers read what has changed.
+    fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T;
 }
 
 /// The number of changes made.
@@ -28,18 +25,18 @@ pub trait ActiveTables {
 pub struct SyncCounts {
     /// Routes inserted or removed directly in the FIBs.
     pub direct: u64,
-    /// Routes inserted or removed between two bursts.
-    pub between: u64,
+    /// Routes inserted or removed with the tables locked.
+    pub locked: u64,
     /// Next hops added or changed.
     pub hops: u64,
 }
 
 /// How many destinations are computed at once, before their routes are inserted.
 const BATCH: usize = 8192;
-/// Routes changed between two bursts.
-const ROUTES_PER_JOB: usize = 32;
-/// Next hops changed between two bursts: each costs one more store, and a group 256, which are recomputed.
-const HOPS_PER_JOB: usize = 8;
+/// Routes changed before others can have the lock.
+const ROUTES_PER_LOCK: usize = 32;
+/// Next hops changed before others can have the lock: a group has 256 members, which are recomputed.
+const HOPS_PER_LOCK: usize = 8;
 /// With more next hops than this, the controller looks for unused ones and frees them.
 const MANY_HOPS: usize = 1024;
 
@@ -95,27 +92,12 @@ impl FibSync {
     ) -> Result<HashSet<super::HopKey>, FibSyncError> {
         let mut moved = HashSet::new();
         while !wanted.is_empty() {
-            let rest = wanted.split_off(wanted.len().min(HOPS_PER_JOB));
+            let rest = wanted.split_off(wanted.len().min(HOPS_PER_LOCK));
             counts.hops += wanted.len() as u64;
-            moved.extend(self.with_hops(at, move |hops, tables| hops.make(tables, wanted))?);
+            moved.extend(at.change(|tables| self.hops.make(tables, wanted))?);
             wanted = rest;
         }
         Ok(moved)
-    }
-
-    fn with_hops<T: Send + 'static>(
-        &mut self,
-        at: &impl ActiveTables,
-        job: impl FnOnce(&mut HopTable, &mut Tables) -> Result<T, TablesError> + Send + 'static,
-    ) -> Result<T, FibSyncError> {
-        let mut hops = std::mem::take(&mut self.hops);
-        let done = at.between_bursts(move |tables| {
-            let done = job(&mut hops, tables);
-            (hops, done)
-        });
-        let (hops, done) = done.ok_or(FibSyncError::Gone)?;
-        self.hops = hops;
-        Ok(done?)
     }
 
     /// Computes the new entries of FIBs.
@@ -235,9 +217,11 @@ impl FibSync {
         if shared.is_empty() {
             return Ok(());
         }
-        self.with_hops(at, move |hops, tables| {
+        let hops = &mut self.hops;
+        let make = |tables: &mut Tables| {
             shared.into_iter().try_for_each(|of| hops.make_shared(tables, of).map(|_| ()))
-        })
+        };
+        Ok(at.change(make)?)
     }
 
     fn put(
@@ -246,7 +230,7 @@ impl FibSync {
         at: &impl ActiveTables,
         counts: &mut SyncCounts,
     ) -> Result<(), FibSyncError> {
-        let mut between = Vec::new();
+        let mut locked = Vec::new();
         for op in ops {
             let prefix = bare(op.prefix);
             let glean = op.next.is_some_and(|next| self.hops.is_glean(next));
@@ -255,8 +239,8 @@ impl FibSync {
                 connected.add(prefix);
             }
             if connected.meets(prefix) {
-                counts.between += 1;
-                between.push(op);
+                counts.locked += 1;
+                locked.push(op);
                 continue;
             }
             counts.direct += 1;
@@ -268,11 +252,8 @@ impl FibSync {
             }
             .map_err(TablesError::from)?;
         }
-        for ops in between.chunks(ROUTES_PER_JOB) {
-            let ops = ops.to_vec();
-            let done =
-                at.between_bursts(move |tables| ops.iter().try_for_each(|op| apply(tables, op)));
-            done.ok_or(FibSyncError::Gone)??;
+        for ops in locked.chunks(ROUTES_PER_LOCK) {
+            at.change(|tables| ops.iter().try_for_each(|op| apply(tables, op)))?;
         }
         Ok(())
     }

@@ -5,7 +5,9 @@
 //! ([`Tables::set_group`]). Routes are inserted again only if one of these becomes the other.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use tollway_dataplane::epoch::{Epochs, Spare};
 use tollway_dataplane::id::{LinkId, NextHopId};
 use tollway_dataplane::stages::ecmp::{MOST_MEMBERS, Member};
 use tollway_dataplane::tables::{ObjectTarget, Tables, TablesError};
@@ -164,22 +166,34 @@ pub(super) struct Entry {
 }
 
 /// The next hops in the tables, by key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct HopTable {
     entries: HashMap<HopKey, Entry>,
     shared: HashMap<Shared, NextHopId>,
     gleans: HashSet<NextHopId>,
     /// How many keys remained after the last removal of unused ones.
     kept: usize,
-    /// Numbers that no route uses any more.
-    spare_objects: Vec<NextHopId>,
-    spare_groups: Vec<NextHopId>,
+    /// Numbers that no route uses any more. A worker may still have one from a route in the middle of a burst.
+    spare_objects: Spare<NextHopId>,
+    spare_groups: Spare<NextHopId>,
 }
 
-/// A job for the owner of the tables: a key and its new plan.
+/// A change of the tables: a key and its new plan.
 pub(super) type WantedHop = (HopKey, HopPlan);
 
 impl HopTable {
+    /// Creates an empty table for the readers of `epochs`.
+    pub(super) fn new(epochs: &Arc<Epochs>) -> Self {
+        Self {
+            entries: HashMap::new(),
+            shared: HashMap::new(),
+            gleans: HashSet::new(),
+            kept: 0,
+            spare_objects: Spare::new(epochs),
+            spare_groups: Spare::new(epochs),
+        }
+    }
+
     pub(super) fn id(&self, key: &HopKey) -> Option<NextHopId> {
         self.entries.get(key).map(|entry| entry.id)
     }
@@ -372,7 +386,7 @@ impl HopTable {
         Ok(id)
     }
 
-    /// Forgets unused keys. The next change between two bursts can give their numbers to others.
+    /// Forgets unused keys. Others get their numbers when every worker has passed a burst boundary.
     pub(super) fn keep(&mut self, used: &HashSet<HopKey>) {
         let (objects, groups) = (&mut self.spare_objects, &mut self.spare_groups);
         self.entries.retain(|key, entry| {
@@ -403,4 +417,36 @@ pub(super) fn used(rib: &Rib) -> HashSet<HopKey> {
         used.insert(key);
     });
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(object: NexthopId) -> HopKey {
+        HopKey { hops: Hops::Object(object), mtu: 0, family: Family::V4 }
+    }
+
+    /// A worker in the middle of a burst may have found the number in a route that has gone since.
+    #[test]
+    fn a_number_gets_another_target_when_every_worker_has_passed() {
+        let mut tables = Tables::new();
+        let mut hops = HopTable::new(&tables.epochs);
+        let worker = tables.epochs.join();
+        let plans = [
+            HopPlan::Object(ObjectTarget::Drop(DropReason::Blackhole)),
+            HopPlan::Group(vec![(Source::Shared(KERNEL), 1)]),
+        ];
+        for plan in plans {
+            let mut make = |hops: &mut HopTable, object| {
+                hops.make(&mut tables, vec![(key(object), plan.clone())]).unwrap();
+                hops.id(&key(object)).unwrap()
+            };
+            let first = make(&mut hops, 1);
+            hops.keep(&HashSet::new());
+            assert_ne!(make(&mut hops, 2), first);
+            worker.pass();
+            assert_eq!(make(&mut hops, 3), first);
+        }
+    }
 }

@@ -3,10 +3,10 @@
 //!
 //! [`FibSync::build`] fills tables that have no readers yet. [`FibSync::sync`] then applies what
 //! [`Rib::take_touched`] reports as changed, while packets flow. Most changes go straight into the FIBs,
-//! which readers share, so a hundred thousand routes cost the worker nothing. Only two kinds of changes
-//! happen between two bursts ([`ActiveTables`]): those about neighbours, whose host routes depend on the
-//! routes around them, and new next hops. A given prefix always changes in the same way, so its changes
-//! cannot overtake each other.
+//! which readers share, so a hundred thousand routes cost the worker nothing. Only two kinds of changes need the
+//! lock of the tables ([`ActiveTables`]): those about neighbours, whose host routes depend on the routes around
+//! them, and new next hops. A given prefix always changes in the same way, so its changes cannot overtake each
+//! other.
 //!
 //! A next hop that many routes share changes in one place (`hops.rs`).
 
@@ -50,9 +50,6 @@ pub enum FibSyncError {
     /// The tables could not take a route.
     #[error("the tables cannot take a route ({0:?}); they are rebuilt")]
     Tables(TablesError),
-    /// The worker has ended.
-    #[error("the worker does not answer")]
-    Gone,
 }
 
 impl From<TablesError> for FibSyncError {
@@ -138,7 +135,7 @@ impl FibSync {
             epochs: Arc::clone(&tables.epochs),
             connected: roots.iter().map(|_| Default::default()).collect(),
             roots,
-            hops: HopTable::default(),
+            hops: HopTable::new(&tables.epochs),
             throws: false,
             drops_are_kernels: rib.has_had(DEFAULT),
             lookup_chains,

@@ -25,11 +25,8 @@ use random::{KernelState, LINKS};
 struct Bench(RefCell<Tables>);
 
 impl ActiveTables for Bench {
-    fn between_bursts<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
-    ) -> Option<T> {
-        Some(job(&mut self.0.borrow_mut()))
+    fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T {
+        job(&mut self.0.borrow_mut())
     }
 }
 

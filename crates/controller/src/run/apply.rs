@@ -18,7 +18,7 @@ use tollway_firewall::log::Logger;
 use tollway_model::Model;
 use tollway_model::compile::{CompileError, rule_links};
 use tollway_rules as rules;
-use tollway_worker::WorkerMailbox;
+use tollway_worker::Updater;
 use tollway_worker::installer::{InstallError, Next, PATIENCE};
 use tollway_worker::ports::{Device, Devices, State};
 
@@ -145,12 +145,11 @@ impl Controller {
         for dest in rib.touched() {
             self.locals.look(rib, dest);
         }
-        let followed = fib_sync.sync(rib, &WorkerTables(self.installer.mailbox()));
-        // The worker may sleep, or have no processor.
-        self.installer.void(fib_sync.epochs());
+        let updater = self.installer.updater();
+        let followed = fib_sync.sync(rib, updater);
+        updater.void(fib_sync.epochs());
         match followed {
             Ok(_) => Ok(()),
-            Err(FibSyncError::Gone) => Err(InstallError::Gone.into()),
             Err(FibSyncError::All | FibSyncError::LookupChains | FibSyncError::Tables(_)) => {
                 self.kernel_state.doubt();
                 let Some((plan, offload)) = self.kernel_state.plan() else { return Ok(()) };
@@ -166,12 +165,12 @@ impl Controller {
         if self.elements.is_empty() || self.mode.has_new_rules() {
             return Ok(());
         }
-        let filter = self.filter()?;
+        let filter = self.filter();
         let changes = std::mem::take(&mut self.elements);
         self.elements_applied = true;
         let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
         if let Some(fib_sync) = &self.fib_sync {
-            self.installer.void(fib_sync.epochs());
+            self.installer.updater().void(fib_sync.epochs());
         }
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
@@ -182,21 +181,17 @@ impl Controller {
     }
 
     /// The active filter.
-    fn filter(&self) -> Result<Option<Arc<Filter>>, InstallError> {
-        let filter = |worker: &mut Worker, _: &mut _| worker.state().filter.clone();
-        self.installer.mailbox().change(PATIENCE, filter).ok_or(InstallError::Gone)
+    fn filter(&self) -> Option<Arc<Filter>> {
+        self.installer.updater().router().state().filter.clone()
     }
 
     /// Copies the elements of the active sets to the rules as read, from which new tables are made.
-    fn take_elements(&mut self) -> Result<(), ApplyError> {
-        if !self.elements_applied {
-            return Ok(());
-        }
-        if let Some(filter) = self.filter()? {
+    fn take_elements(&mut self) {
+        if std::mem::take(&mut self.elements_applied)
+            && let Some(filter) = self.filter()
+        {
             self.kernel_state.take_live_sets(&filter);
         }
-        self.elements_applied = false;
-        Ok(())
     }
 
     /// Rebuilds the tables.
@@ -205,7 +200,7 @@ impl Controller {
         if let Some(priority) = &mut self.priority {
             priority.lower();
         }
-        self.take_elements()?;
+        self.take_elements();
         self.locals.read(&self.kernel_state.rib);
         let model = begin::model(&plan, &self.kernel_state, &self.locals);
         self.fib_sync = None;
@@ -231,18 +226,10 @@ impl Controller {
             fib_sync.set_egress_links(plan.egress_links.clone());
         }
         if plan != self.plan {
-            let plan = Arc::new(plan);
-            let (next, had) = (Arc::clone(&plan), self.plan.clone());
-            let apply = move |worker: &mut Worker, _: &mut _| {
-                next.apply(&mut worker.lock().tables, Some(&had))
-            };
-            let applied =
-                self.installer.mailbox().change(PATIENCE, apply).ok_or(InstallError::Gone)?;
+            let updater = self.installer.updater();
+            let applied = updater.change(|locked| plan.apply(&mut locked.tables, Some(&self.plan)));
             applied.map_err(begin::at_all)?;
-            if let Some(fib_sync) = &self.fib_sync {
-                self.installer.void(fib_sync.epochs());
-            }
-            self.plan = Arc::unwrap_or_clone(plan);
+            self.plan = plan;
         }
         self.installed();
         Ok(())
@@ -305,14 +292,8 @@ fn logger(model: &Model) -> Logger {
     Logger::new(model.filter.as_deref().unwrap_or(&none), &rule_links(model))
 }
 
-/// The worker's tables, which the worker changes between two bursts.
-struct WorkerTables<'a>(&'a WorkerMailbox);
-
-impl ActiveTables for WorkerTables<'_> {
-    fn between_bursts<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Tables) -> T + Send + 'static,
-    ) -> Option<T> {
-        self.0.change(PATIENCE, |worker, _| job(&mut worker.lock().tables))
+impl ActiveTables for Updater {
+    fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T {
+        Self::change(self, |locked| job(&mut locked.tables))
     }
 }

@@ -256,7 +256,7 @@ fn reloader(worker: &WorkerThread, configured: &Model, file: PathBuf) -> Reloade
             name_table: tollway_model::names::NameTable::default(),
             dispatcher: std::sync::Arc::new(Dispatcher::load(configured)),
             journal: Default::default(),
-            mailbox: worker.mailbox.clone(),
+            updater: worker.updater.clone(),
         },
     };
     let follow = |_: &_| Ok(Some(worker.follow(configured, Settings::default())));

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::VrfId;
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
 use tollway_dataplane::port::MemoryPort;
+use tollway_dataplane::router::Router;
 use tollway_dataplane::worker::Worker;
 use tollway_model::Model;
 use tollway_model::compile::compile;
 use tollway_net::Mac;
 use tollway_worker::neighbours::{Follower, OnDevice, Settings, Watch};
 use tollway_worker::ports::Devices;
-use tollway_worker::{self, Duties, First, Stop, WorkerMailbox};
+use tollway_worker::{self, Duties, First, Stop, Updater, WorkerMailbox};
+use tollway_xdp::xdp_path::Outdated;
 
 use crate::namespaces::{PATIENCE, Process, sh};
 
@@ -47,6 +50,7 @@ pub fn parse(config: &str) -> Model {
 /// A worker on a thread of its own.
 pub struct WorkerThread {
     pub mailbox: WorkerMailbox,
+    pub updater: Updater,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,9 +60,10 @@ impl WorkerThread {
         let (mailbox, mut mailbox_receiver) = tollway_worker::mailbox().unwrap();
         let compiled = compile(model).unwrap();
         let count = model.ports.len();
+        let router = Router::new(compiled.tables, compiled.host);
+        let updater = Updater::new(&router, mailbox.clone(), Outdated::new(Arc::default()));
         let thread = std::thread::spawn(move || {
-            let umem = Umem::new(256, 4096).unwrap();
-            let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
+            let mut worker = Worker::new(&router, Umem::new(256, 4096).unwrap());
             let mut devices = Devices::new();
             devices.resize_with(count, || Box::new(MemoryPort::new(64)));
             let first = First {
@@ -70,7 +75,7 @@ impl WorkerThread {
             tollway_worker::run(first, &mut Vec::new(), &stop, Duties::default()).unwrap();
             worker.counters.check().unwrap();
         });
-        Self { mailbox, thread: Some(thread) }
+        Self { mailbox, updater, thread: Some(thread) }
     }
 
     pub fn follow(&self, model: &Model, settings: Settings) -> Follower {
@@ -79,7 +84,7 @@ impl WorkerThread {
 
     pub fn follow_with(&self, model: &Model, settings: Settings, on_device: OnDevice) -> Follower {
         let watch = Watch::of(model, |_| true);
-        Follower::start(watch, self.mailbox.clone(), on_device, settings).unwrap()
+        Follower::start(watch, self.updater.clone(), on_device, settings).unwrap()
     }
 
     /// The Ethernet addresses to which packets for these addresses go, if they go anywhere.

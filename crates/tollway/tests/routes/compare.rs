@@ -175,11 +175,11 @@ pub fn in_place() {
     router.read_until_quiet(false);
     assert_eq!(router.query(&single), by("a2", "10.0.2.6"));
     assert_eq!(router.query(&grouped), both(by("a2", "10.0.2.6"), by("a1", "10.0.1.5")));
-    assert_eq!((router.followed.direct, router.followed.between), (0, 0));
+    assert_eq!((router.followed.direct, router.followed.locked), (0, 0));
     batch("nexthop replace id 9 group 1\n");
     router.read_until_quiet(false);
     assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));
-    assert_eq!((router.followed.direct, router.followed.between), (0, 0));
+    assert_eq!((router.followed.direct, router.followed.locked), (0, 0));
     batch("nexthop replace id 9 group 1/2\nlink set a1 down\n");
     router.read_until_quiet(false);
     assert_eq!(router.query(&grouped), by("a2", "10.0.2.6"));

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::event::{Event, Ifindex, Key};
@@ -12,23 +12,24 @@ use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
-use crate::{Overdue, WorkerMailbox};
+use crate::mailbox::SOON;
+use crate::{Overdue, Updater};
 use tollway_linux::mailbox::MailboxReceiver;
 use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
 use tollway_linux::sys;
 
-/// Datagrams read before the worker is notified.
+/// Datagrams read before the tables change.
 const BATCH: usize = 64;
-/// Changes that the worker makes between two bursts.
-const CHANGES_PER_JOB: usize = 32;
+/// Changes made before a worker that handles packets for the router itself can have the lock.
+const CHANGES_PER_LOCK: usize = 32;
 /// Stale neighbours per second that the kernel gets a request to confirm.
 const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest wait for the worker.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// If the oldest message that the worker has not applied may be older than this, the kernel forwards.
+/// If the oldest message that is not applied may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
+/// How often the thread tries to get the lock of its state before it waits for it.
+const TRY_EVERY: Duration = Duration::from_micros(20);
 /// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -44,16 +45,16 @@ enum Phase {
 pub(super) struct FollowerThread {
     netlink: Netlink,
     state: Arc<Mutex<State>>,
-    mailbox: WorkerMailbox,
+    updater: Updater,
     settings: Settings,
     on_device: OnDevice,
     counts: Arc<Counts>,
     requests: MailboxReceiver<Request>,
-    /// Requesters that wait until the worker has all notifications of the kernel.
+    /// Requesters that wait until the tables have all notifications of the kernel.
     waiting: Vec<Waiter>,
     /// Since when there are unread messages, if there are any.
     unread_since: Option<Instant>,
-    /// The kernel forwards meanwhile: the worker lags far behind, or messages were lost.
+    /// The kernel forwards meanwhile: the tables lag far behind, or messages were lost.
     behind: Option<Overdue>,
     phase: Phase,
     since: Instant,
@@ -66,14 +67,14 @@ pub(super) struct FollowerThread {
     confirm_at: Instant,
     look_at: Instant,
     has_warned_unprivileged: bool,
-    /// The worker could not apply all changes.
-    failed: Arc<AtomicBool>,
+    /// The tables could not take all changes.
+    has_failed: bool,
 }
 
 impl FollowerThread {
     pub(super) fn new(
         state: Arc<Mutex<State>>,
-        (mailbox, on_device): (WorkerMailbox, OnDevice),
+        (updater, on_device): (Updater, OnDevice),
         settings: Settings,
         counts: Arc<Counts>,
         requests: MailboxReceiver<Request>,
@@ -82,7 +83,7 @@ impl FollowerThread {
         Ok(Self {
             netlink: Netlink::open(settings.receive_buffer)?,
             state,
-            mailbox,
+            updater,
             on_device,
             counts,
             requests,
@@ -98,7 +99,7 @@ impl FollowerThread {
             confirm_at: now,
             look_at: now + settings.confirm_every,
             has_warned_unprivileged: false,
-            failed: Arc::default(),
+            has_failed: false,
             settings,
         })
     }
@@ -149,24 +150,31 @@ impl FollowerThread {
         true
     }
 
-    /// Records that the worker has all notifications of the kernel.
+    /// Records that the tables have all notifications of the kernel.
     fn caught_up(&mut self) {
-        self.unread_since = None;
-        if let Some(behind) = self.behind.take() {
-            // The worker has yet to do the earlier jobs.
-            self.mailbox.post(move |_, _| drop(behind));
-        }
+        (self.unread_since, self.behind) = (None, None);
         self.waiting.drain(..).for_each(|waiter| waiter());
     }
 
-    /// Lets the kernel forward until the worker has all notifications.
+    /// Lets the kernel forward until the tables have all notifications.
     fn fall_behind(&mut self) {
-        if self.behind.is_none() {
-            self.behind = Some(self.mailbox.bypass());
-        }
+        self.behind.get_or_insert_with(|| self.updater.mailbox().bypass());
     }
 
-    /// Reads the kernel's notifications and passes changes to the worker; returns whether there may be more.
+    /// Locks the state. Somebody who swaps the tables may have it for long; then the kernel forwards.
+    fn lock<'a>(&mut self, state: &'a Mutex<State>) -> MutexGuard<'a, State> {
+        let start = Instant::now();
+        while start.elapsed() <= SOON {
+            if let Ok(locked) = state.try_lock() {
+                return locked;
+            }
+            std::thread::sleep(TRY_EVERY);
+        }
+        self.fall_behind();
+        lock(state)
+    }
+
+    /// Reads the kernel's notifications and changes the tables; returns whether there may be more.
     fn read(&mut self) -> io::Result<bool> {
         let began = Instant::now();
         let (mut received, mut more) = (Vec::new(), true);
@@ -180,32 +188,25 @@ impl FollowerThread {
             self.fall_behind();
         }
         let state = Arc::clone(&self.state);
-        // With the state locked no other thread leaves changes, so they keep their order.
-        let mut state = lock(&state);
+        // With the state locked, no other thread makes changes or swaps the tables.
+        let mut state = self.lock(&state);
         for message in received {
             self.handle(&mut state, message)?;
         }
-        if self.failed.swap(false, Ordering::Relaxed) {
+        if std::mem::take(&mut self.has_failed) {
             state.repeat();
         }
-        for changes in state.changes.chunks(CHANGES_PER_JOB) {
-            let (changes, failed) = (changes.to_vec(), Arc::clone(&self.failed));
-            let version = state.version;
-            self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-            self.mailbox.post(move |worker, _| {
-                if !state::apply(worker, version, &changes) {
-                    failed.store(true, Ordering::Relaxed);
-                }
-            });
+        let changes = std::mem::take(&mut state.changes);
+        self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        for changes in changes.chunks(CHANGES_PER_LOCK) {
+            let done = self.updater.change_one(|locked| state::apply(locked, changes));
+            self.has_failed |= !done;
         }
-        let has_changed = !std::mem::take(&mut state.changes).is_empty();
         let moved = std::mem::take(&mut state.moved);
         let aged = std::mem::take(&mut state.aged);
         drop(state);
-        if has_changed {
-            // When the worker has done this job, it has done all earlier ones. If that takes long, the kernel
-            // forwards meanwhile.
-            let _ = self.mailbox.change(PATIENCE, |_, _| ());
+        if !changes.is_empty() {
+            self.updater.synchronize();
         }
         let known: HashSet<Key> = self.confirm.iter().copied().collect();
         self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));

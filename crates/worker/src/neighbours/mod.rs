@@ -34,15 +34,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::WorkerMailbox;
 use crate::ports::Facts;
+use crate::{Updater, WorkerMailbox};
 use tollway_linux::mailbox::Mailbox;
 use tollway_linux::sync::lock;
 use tollway_model::PortIndex;
 use tollway_model::compile::Compiled;
 
 use follow::FollowerThread;
-pub use state::BeforeSwitch;
 use state::State;
 pub use watch::Watch;
 
@@ -80,7 +79,7 @@ pub struct Stats {
     pub lists: u64,
     /// How often the receive buffer was full and messages were lost.
     pub lost: u64,
-    /// Changes passed to the worker.
+    /// Changes made in the tables.
     pub changes: u64,
     /// Stale neighbours that the kernel got a request to confirm.
     pub confirmed: u64,
@@ -95,12 +94,12 @@ pub struct Follower {
     mailbox: WorkerMailbox,
 }
 
-/// Called when the worker has all notifications of the kernel.
+/// Called when the tables have all notifications of the kernel.
 type Waiter = Box<dyn FnOnce() + Send>;
 
 /// A request to the thread.
 enum Request {
-    /// Call the waiter when the worker has all notifications of the kernel so far.
+    /// Call the waiter when the tables have all notifications of the kernel so far.
     CatchUp(Waiter),
     /// End the thread.
     Stop,
@@ -115,7 +114,7 @@ pub struct PauseReporter {
 }
 
 impl PauseReporter {
-    /// Lets the kernel forward until the worker has applied all notifications that the kernel has sent so far.
+    /// Lets the kernel forward until the tables have all notifications that the kernel has sent so far.
     /// The worker calls this after a pause, before the XDP programs see a fresh heartbeat.
     pub fn worker_paused(&self, state: &tollway_xdp::State) {
         let pauses = self.count.fetch_add(1, Ordering::SeqCst) + 1;
@@ -138,34 +137,34 @@ impl PauseReporter {
 }
 
 impl Follower {
-    /// Starts to follow the neighbours of some links of the worker's tables.
+    /// Starts to follow the neighbours of some links of the active tables.
     ///
     /// # Errors
     /// The system refuses a netlink socket or a thread.
     pub fn start(
         watch: Watch,
-        mailbox: WorkerMailbox,
+        updater: Updater,
         on_device: OnDevice,
         settings: Settings,
     ) -> io::Result<Self> {
-        let own_mailbox = mailbox.clone();
+        let mailbox = updater.mailbox().clone();
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (requests, received) = Mailbox::pair()?;
         let follow = FollowerThread::new(
             Arc::clone(&state),
-            (mailbox, on_device),
+            (updater, on_device),
             settings,
             Arc::clone(&counts),
             received,
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { state, counts, thread, requests, mailbox: own_mailbox })
+        Ok(Self { state, counts, thread, requests, mailbox })
     }
 
-    /// Waits until the worker's mailbox has all changes that the kernel has notified of so far; false if that
-    /// takes longer than `patience`.
+    /// Waits until the tables have all changes that the kernel has notified of so far; false if that takes longer
+    /// than `patience`.
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
@@ -198,14 +197,16 @@ impl Follower {
         }
     }
 
-    /// Switches to other tables: adds all neighbours to them, and passes them to `post`, which hands them to
-    /// the worker. No change is lost or overtaken meanwhile. The result is for [`Follower::go_back`].
-    pub fn hand_over(
+    /// Switches to other tables: adds all neighbours to them, and passes them to `swap`, which makes them the
+    /// active ones. No change is lost or overtaken meanwhile; if `swap` takes long, the kernel forwards as soon as
+    /// a neighbour changes. If it returns none, the earlier tables are still active: they get what has changed
+    /// meanwhile within a second.
+    pub fn hand_over<T>(
         &self,
         watch: Watch,
         mut compiled: Compiled,
-        post: impl FnOnce(Compiled),
-    ) -> BeforeSwitch {
+        swap: impl FnOnce(Compiled) -> Option<T>,
+    ) -> Option<T> {
         let mut state = lock(&self.state);
         let Compiled { tables, host } = &mut compiled;
         let is_static = |link, address| host.has_static(link, address);
@@ -215,14 +216,11 @@ impl Follower {
                 "the tables have no room for {failed} neighbours; packets to these take the kernel path"
             );
         }
-        post(compiled);
-        before
-    }
-
-    /// Switches back to the earlier tables, if those handed over never become active. The worker receives
-    /// what has changed meanwhile within a second.
-    pub fn go_back(&self, before: BeforeSwitch) {
-        lock(&self.state).go_back(before);
+        let swapped = swap(compiled);
+        if swapped.is_none() {
+            state.go_back(before);
+        }
+        swapped
     }
 }
 

@@ -1,13 +1,11 @@
-//! The kernel's devices and neighbours, and the changes for the worker.
+//! The kernel's devices and neighbours, and the changes for the tables.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
-use tollway_dataplane::changes::Version;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Control;
 use tollway_dataplane::tables::Tables;
-use tollway_dataplane::worker::Worker;
 
 use super::event::{Event, Ifindex, Key, NeighEntry, Netdev};
 use super::watch::{Bound, Watch};
@@ -15,7 +13,7 @@ use crate::ports::Facts;
 use tollway_model::PortIndex;
 use tollway_net::Mac;
 
-/// A change for the worker: a neighbour's address; none removes it.
+/// A change for the tables: a neighbour's address; none removes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) link: LinkId,
@@ -31,22 +29,19 @@ pub(super) struct State {
     netdevs: BTreeMap<Ifindex, Netdev>,
     neighs: HashMap<Key, NeighEntry>,
     facts: HashMap<PortIndex, Facts>,
-    /// Changes for the worker.
+    /// Changes for the tables.
     pub(super) changes: Vec<Change>,
     /// Ports whose devices have other properties than before.
     pub(super) moved: Vec<(PortIndex, Facts)>,
     /// Neighbours that have just become stale.
     pub(super) aged: Vec<Key>,
-    /// The version of the tables that the changes are for; none for the first tables.
-    pub(super) version: Option<Version>,
 }
 
 /// The state before a switch to other tables.
 #[derive(Debug)]
-pub struct BeforeSwitch {
+pub(super) struct BeforeSwitch {
     watch: Watch,
-    version: Option<Version>,
-    /// The content of the tables once the worker has done its jobs.
+    /// The content of the tables.
     contents: Vec<Change>,
 }
 
@@ -145,18 +140,16 @@ impl State {
     ) -> (usize, BeforeSwitch) {
         let contents = self.all().collect();
         let watch = std::mem::replace(&mut self.watch, watch);
-        let version = self.version.replace(tables.version());
-        let before = BeforeSwitch { watch, version, contents };
+        let before = BeforeSwitch { watch, contents };
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let wanted = self.all().filter(|change| !is_static(change.link, change.address));
         let failed = wanted.filter(|change| !change.apply(tables));
         (failed.count(), before)
     }
 
-    /// Switches back to the earlier links, whose tables have stayed active, with changes for the worker since
-    /// then.
+    /// Switches back to the earlier links, whose tables have stayed active, with changes for them since then.
     pub(super) fn go_back(&mut self, before: BeforeSwitch) {
-        (self.watch, self.version) = (before.watch, before.version);
+        self.watch = before.watch;
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let now: HashSet<_> = self.all().map(|change| (change.link, change.address)).collect();
         let gone =
@@ -196,15 +189,10 @@ impl Change {
     }
 }
 
-/// Applies changes to a router's tables if they are meant for these tables, except for neighbours whose
-/// address is configured. False if the caller has to retry.
-pub(super) fn apply(worker: &mut Worker, version: Option<Version>, changes: &[Change]) -> bool {
-    let mut locked = worker.lock();
-    let Control { tables, host, .. } = &mut *locked;
-    let now = tables.version();
-    if version.is_some_and(|version| !version.is_of_same_tables(now)) {
-        return true;
-    }
+/// Applies changes to a router's tables, except for neighbours whose address is configured. False if the caller
+/// has to retry.
+pub(super) fn apply(control: &mut Control, changes: &[Change]) -> bool {
+    let Control { tables, host, .. } = control;
     let mut done = true;
     for change in changes {
         if !host.has_static(change.link, change.address) {
@@ -289,7 +277,7 @@ mod tests {
         state.bound.ports.clear();
         let (failed, before) =
             state.rebind(Watch::of(&model, |_| true), &mut Tables::default(), |_, _| false);
-        assert!(failed == 0 && state.version.is_some());
+        assert_eq!(failed, 0);
         state.apply(Event::Neigh(key(2, 1), None));
         state.apply(Event::Neigh(key(2, 3), known));
         assert_eq!(taken_changes(&mut state), []);
@@ -301,7 +289,6 @@ mod tests {
             [(1, false), (2, true), (3, true)],
             "9 is another device's"
         );
-        assert_eq!(state.version, None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
-use tollway_dataplane::changes::{Changes, Voided};
+use tollway_dataplane::changes::Voided;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 use tollway_dataplane::xdp_path::XdpPath;
 
@@ -98,18 +98,10 @@ impl Dispatcher {
         }
     }
 
-    /// For another thread than the workers: voids the XDP path's entries, by [`Self::void`].
+    /// Voids the XDP path's entries for another thread than the workers.
     #[must_use]
     pub fn outdated(&self) -> Outdated {
         Outdated::new(Arc::clone(&self.voided))
-    }
-
-    /// Invalidates the XDP path's entries that predate the changes in tables.
-    pub fn void(&self, outdated: &mut Outdated, changes: &Changes) {
-        if let Some(programs) = self.programs() {
-            let state = lock(programs).state();
-            outdated.void(changes, &state);
-        }
     }
 
     /// Makes the kernel forward everything, and keeps the XDP programs on their devices for a

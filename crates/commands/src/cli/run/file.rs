@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
 /// the kernel's neighbours on ports where the kernel is the host.
 fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
     let parts = &started.parts;
-    let (mailbox, watch) = (parts.mailbox.clone(), parts.watch(&parts.model));
+    let (updater, watch) = (parts.updater.clone(), parts.watch(&parts.model));
     let mut pause_reporter = None;
     let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
@@ -61,7 +61,7 @@ fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
         }
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
-        let follower = Follower::start(watch, mailbox, on_device, neighbours::Settings::default())?;
+        let follower = Follower::start(watch, updater, on_device, neighbours::Settings::default())?;
         pause_reporter = Some(follower.pause_reporter());
         Ok(Some(follower))
     })?;

@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
-    let follower = Follower::start(watch, prepared.mailbox.clone(), Box::new(|_, _| {}), follow);
+    let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
     let installer = Installer::new(parts, Some(follower.map_err(super::follow_failed)?));
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));

@@ -23,7 +23,7 @@ use tollway_worker::ports::redirect::Watch;
 use tollway_worker::ports::{self, Devices, Opening, State};
 use tollway_worker::service::Watchdog;
 use tollway_worker::{
-    self, Duties, First, OnPause, Other, Stopper, WorkerMailbox, WorkerMailboxReceiver,
+    self, Duties, First, OnPause, Other, Stopper, Updater, WorkerMailbox, WorkerMailboxReceiver,
 };
 
 /// A router with its ports.
@@ -37,7 +37,7 @@ pub(super) struct Machine {
     pub(super) name_table: NameTable,
     pub(super) dispatcher: Arc<Dispatcher>,
     journal: Journal,
-    mailbox: WorkerMailbox,
+    updater: Updater,
     /// Watches the devices to which the XDP path can redirect.
     _watch: Option<Watch>,
 }
@@ -73,6 +73,7 @@ impl Machine {
                 Other { worker, devices, receiver, mailbox }
             })
             .collect();
+        let updater = Updater::new(&router, mailbox, dispatcher.outdated());
         let xdp_path = dispatcher.xdp_path(model, workers).map_err(|error| {
             CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
         })?;
@@ -95,7 +96,7 @@ impl Machine {
             name_table,
             dispatcher,
             journal,
-            mailbox,
+            updater,
             _watch: watch,
         })
     }
@@ -119,7 +120,7 @@ impl Machine {
             name_table: self.name_table.clone(),
             dispatcher: Arc::clone(&self.dispatcher),
             journal: self.journal.clone(),
-            mailbox: self.mailbox.clone(),
+            updater: self.updater.clone(),
         }
     }
 
