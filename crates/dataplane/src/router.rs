@@ -64,7 +64,7 @@ pub(crate) struct Generations {
 struct Published {
     state: Arc<ForwardingState>,
     generations: Generations,
-    /// States that workers may still have. They are freed where time does not matter.
+    /// States that workers may still have. [`Router::synchronize`] frees them, where time does not matter.
     replaced: VecDeque<Arc<ForwardingState>>,
 }
 
@@ -119,8 +119,8 @@ impl Router {
     }
 
     /// Waits until every worker that is awake works by what is published now; false if that takes longer than
-    /// `patience`. Frees what no worker has any more, so call it where time does not matter, and without the
-    /// lock.
+    /// `patience`. Frees the states that no worker has any more, so call it after each change, where time does
+    /// not matter, and without the lock.
     pub fn synchronize(&self, patience: Duration) -> bool {
         let start = Instant::now();
         let epochs: Vec<_> = {
@@ -132,14 +132,14 @@ impl Router {
         };
         let due: Vec<_> = epochs.iter().map(|epochs| (epochs, epochs.advance())).collect();
         let passed = || due.iter().all(|(epochs, epoch)| epochs.passed() >= *epoch);
-        while !passed() {
-            if start.elapsed() > patience {
-                return false;
-            }
+        let mut is_done = passed();
+        while !is_done && start.elapsed() <= patience {
             std::thread::sleep(LOOK_EVERY);
+            is_done = passed();
         }
+        // Also if a worker hangs: it has one state, and all others would stay as long as it does.
         self.sweep();
-        true
+        is_done
     }
 
     /// Frees the states that no worker has any more.
@@ -162,12 +162,6 @@ impl Router {
         let old = std::mem::replace(&mut published.state, Arc::clone(state));
         published.generations = control.generations;
         let epochs = Arc::clone(&old.epochs);
-        // What shares its large tables with the state costs little to free; the rest waits for `synchronize`.
-        let is_light = |old: &ForwardingState| {
-            let rules = |state: &ForwardingState| state.filter.as_ref().map(Arc::as_ptr);
-            Arc::ptr_eq(&old.epochs, &state.epochs) && rules(old) == rules(state)
-        };
-        published.replaced.retain(|old| Arc::strong_count(old) > 1 || !is_light(old));
         published.replaced.push_back(old);
         drop(published);
         self.number.fetch_add(1, Ordering::Release);

@@ -252,19 +252,38 @@ fn each_worker_counts_what_its_ports_report() {
     assert_eq!(counters.rx[1], Traffic { packets: 2, bytes: 18_000 });
 }
 
-/// Changes that nobody synchronizes leave no more than a few states behind.
+/// A worker that hangs keeps its own state alive, and no other.
 #[test]
-fn small_changes_free_what_they_replace() {
+fn a_worker_that_hangs_keeps_one_state() {
     let router = Router::new(tables(), Host::new());
-    let mut worker = Worker::new(&router, Umem::new(16, 2048).unwrap());
-    let mut states = Vec::new();
+    let worker = Worker::new(&router, Umem::new(16, 2048).unwrap());
+    let mut states = vec![Arc::downgrade(&router.state())];
     for number in 0..10 {
         router.lock().tables.set_multipath_seed(number);
         states.push(Arc::downgrade(&router.state()));
-        worker.look();
+        assert!(!router.synchronize(Duration::ZERO), "the worker takes no turn");
     }
-    let kept = states.iter().filter(|state| state.upgrade().is_some()).count();
-    assert!(kept <= 2, "{kept} states");
+    let alive: Vec<_> = states.iter().map(|state| state.strong_count() > 0).collect();
+    assert!(alive[0] && alive[10]);
+    assert_eq!(alive.iter().filter(|alive| **alive).count(), 2, "{alive:?}");
+    worker.park();
+    assert!(router.synchronize(PATIENCE));
+}
+
+/// Routes and neighbours change in place. So what the host learns on a worker's thread publishes no state, which
+/// nobody would free before the next change.
+#[test]
+fn routes_and_neighbours_publish_no_state() {
+    let router = Router::new(tables(), Host::new());
+    let (before, vrf) = (router.state(), LinkVariant::Plain.vrf());
+    let (link, address) = (LinkVariant::Plain.link(1), ip("192.0.2.77"));
+    let mut locked = router.lock();
+    let next = locked.tables.publish_neigh(link, address, [2, 0, 0, 0, 0, 7]).unwrap();
+    locked.tables.insert(vrf, RoutePrefix::host(address), next).unwrap();
+    locked.tables.remove(vrf, RoutePrefix::host(address)).unwrap();
+    locked.tables.withdraw_neigh(link, address);
+    drop(locked);
+    assert!(Arc::ptr_eq(&before, &router.state()));
 }
 
 /// A port of either kind.
