@@ -13,6 +13,8 @@ pub use area::Area;
 use chain::Chains;
 use pool::Pool;
 
+use crate::cpu::prefetch_second_level;
+
 /// The position of a frame's first byte: an offset into the [`Umem`], in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -216,6 +218,13 @@ impl Umem {
         let pointer = unsafe { self.base.add(start) };
         // SAFETY: as in `frame`; self is borrowed exclusively, and no other handle reads these bytes.
         unsafe { core::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
+    }
+
+    /// Prefetches the first cache line of a frame, in which an IPv4 header ends. A port whose card writes frames to
+    /// memory calls it for those of the next burst, when it delivers a full one.
+    #[inline(always)]
+    pub fn prefetch(&self, addr: FrameAddr) {
+        prefetch_second_level(self.base.as_ptr().wrapping_add(addr.0 as usize));
     }
 
     /// `min(addr + offset, size - N)`: the start of N bytes inside the area.

@@ -71,9 +71,11 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
 /// A port of plain memory: a queue of frames to receive and a queue of frames sent.
 ///
-/// It is for tests and benchmarks, which fill one end and empty the other.
+/// It is for tests and benchmarks, which fill one end and empty the other. If `PREFETCH` is true, it prefetches the
+/// headers of the frames behind a full burst, like a port of a card that writes frames to memory. Otherwise it is like
+/// a port to which the kernel has just copied them.
 #[derive(Debug)]
-pub struct MemoryPort {
+pub struct MemoryPort<const PREFETCH: bool = false> {
     rx: Vec<Descriptor>,
     /// Frames of `rx` that were received.
     taken: usize,
@@ -86,6 +88,20 @@ impl MemoryPort {
     /// Creates a port that delivers at most `burst` frames (1 to 64) at once and accepts any number.
     #[must_use]
     pub fn new(burst: usize) -> Self {
+        Self::of(burst)
+    }
+}
+
+impl MemoryPort<true> {
+    /// Like [`MemoryPort::new`], for frames that are in memory and in no cache.
+    #[must_use]
+    pub fn with_prefetch(burst: usize) -> Self {
+        Self::of(burst)
+    }
+}
+
+impl<const PREFETCH: bool> MemoryPort<PREFETCH> {
+    fn of(burst: usize) -> Self {
         Self {
             rx: Vec::new(),
             taken: 0,
@@ -135,13 +151,19 @@ impl MemoryPort {
     }
 }
 
-impl Port for MemoryPort {
-    fn receive(&mut self, _umem: &mut Umem, burst: &mut Burst) {
+impl<const PREFETCH: bool> Port for MemoryPort<PREFETCH> {
+    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
         let waiting = self.rx.get(self.taken..).unwrap_or_default();
         let batch = &waiting[..waiting.len().min(self.burst)];
         for (lane, frame) in batch.iter().enumerate() {
             burst.addr[lane] = frame.addr;
             burst.len[lane] = frame.len as u16;
+        }
+        // The frames behind a smaller burst stand for frames that have not arrived yet.
+        if PREFETCH && batch.len() == BURST {
+            for frame in waiting.iter().skip(BURST).take(BURST) {
+                umem.prefetch(frame.addr);
+            }
         }
         burst.count = batch.len();
         self.taken += batch.len();

@@ -1,18 +1,16 @@
 //! The measuring core of the benches: a router that forwards the same frames from one memory port
 //! to another, pass by pass, and the clocks that a packet takes.
 
+mod ports;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollway_dataplane::burst::Burst;
 use tollway_dataplane::clock;
 use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::frame::{Descriptor, Umem};
-use tollway_dataplane::hand_over::{self, Consumer, Outlet};
+use tollway_dataplane::frame::Descriptor;
 use tollway_dataplane::host::Host;
-use tollway_dataplane::id::PortId;
-use tollway_dataplane::port::{MemoryPort, Port};
 use tollway_dataplane::stages::Stage;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
@@ -21,7 +19,8 @@ use tollway_dataplane::wire::{checksum, word32};
 use tollway_dataplane::worker::Worker;
 
 use crate::frames::{FRAME_LEN, Source};
-use crate::{memory, stats};
+use crate::{memory, stats, sys};
+use ports::Ports;
 
 /// Number of frames in flight at once.
 pub const IN_FLIGHT: usize = 1024;
@@ -36,7 +35,7 @@ const CHUNK: u32 = 4096;
 /// A router between two memory ports, and the frames that it forwards repeatedly.
 pub struct Bench {
     worker: Worker,
-    ports: Vec<MemoryPort>,
+    ports: Ports,
     frames: Vec<Descriptor>,
     source: Source,
     /// The index in the source of the next frame, in passes that only restore and in those that
@@ -47,46 +46,8 @@ pub struct Bench {
     dropped: bool,
     /// Clocks to waste after every forwarding pass.
     delay: u64,
-    relay: Option<Relay>,
-}
-
-/// The way of frames that leave by a ring to the worker that has the egress port. Here both workers are one, so that
-/// the ring's own cost is measured, without the caches of two processors.
-struct Relay {
-    ports: Vec<RelayPort>,
-    consumer: Consumer,
-}
-
-/// A port of the worker that has no queue of the egress port.
-enum RelayPort {
-    Memory(MemoryPort),
-    Outlet(Outlet),
-}
-
-impl Port for RelayPort {
-    #[inline]
-    fn receive(&mut self, umem: &mut Umem, burst: &mut Burst) {
-        match self {
-            Self::Memory(port) => port.receive(umem, burst),
-            Self::Outlet(port) => port.receive(umem, burst),
-        }
-    }
-
-    #[inline]
-    fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> usize {
-        match self {
-            Self::Memory(port) => port.transmit(umem, frames),
-            Self::Outlet(port) => port.transmit(umem, frames),
-        }
-    }
-}
-
-impl Relay {
-    fn new(burst: usize) -> Self {
-        let (producer, consumer) = hand_over::ring(IN_FLIGHT);
-        let egress = RelayPort::Outlet(Outlet::new(PortId(1), producer));
-        Self { ports: vec![RelayPort::Memory(MemoryPort::new(burst)), egress], consumer }
-    }
+    /// Whether the headers are in no cache when a pass begins.
+    cold: bool,
 }
 
 impl Bench {
@@ -113,20 +74,19 @@ impl Bench {
         let umem = &mut worker.umem;
         let frames = std::iter::from_fn(|| umem.alloc());
         let frames = frames.map(|addr| Descriptor { addr, len: FRAME_LEN as u32 }).collect();
-        let port = || MemoryPort::new(burst);
         // The two kinds of passes start half of the frames apart, so that neither finds in the
         // caches what the other has just read.
         let position = [0, source.len() / 2];
         Ok(Self {
             worker,
-            ports: vec![port(), port()],
+            ports: Ports::memory(burst),
             frames,
             source,
             position,
             floor: false,
             dropped: false,
             delay: 0,
-            relay: None,
+            cold: false,
         })
     }
 
@@ -137,7 +97,17 @@ impl Bench {
 
     /// Hands every frame over to the worker that has the egress port.
     pub fn set_relay(&mut self, burst: usize) {
-        self.relay = Some(Relay::new(burst));
+        self.ports = Ports::relay(burst);
+    }
+
+    /// Has ports that prefetch what arrives, like those of a card that writes to memory.
+    pub fn set_prefetch(&mut self, burst: usize) {
+        self.ports = Ports::with_prefetch(burst);
+    }
+
+    /// Removes the frames' headers from all caches before each pass, as if a card had just written them to memory.
+    pub fn set_cold(&mut self) {
+        self.cold = true;
     }
 
     /// Installs rules; `dropped` says that they drop every packet.
@@ -201,12 +171,16 @@ impl Bench {
 
     /// Clocks of one pass.
     fn time(&mut self, forward: bool) -> f64 {
-        let start = clock::now();
+        let mut start = clock::now();
         self.restore(forward);
+        if self.cold {
+            // What restores and flushes is measured in neither kind of pass.
+            start = clock::now();
+        }
         if forward {
             self.work();
         } else {
-            self.ingress().clear();
+            self.ports.take_back();
         }
         let clocks = clock::now() - start;
         if forward && self.dropped {
@@ -233,10 +207,8 @@ impl Bench {
     fn work(&mut self) {
         if self.floor {
             self.touch();
-        } else if self.relay.is_some() {
-            self.relay();
         } else {
-            self.forward();
+            self.ports.forward(&mut self.worker);
         }
         if self.delay > 0 {
             waste(self.delay);
@@ -260,33 +232,17 @@ impl Bench {
                 *position = 0;
             }
         }
-        let frames = std::mem::take(&mut self.frames);
-        self.ingress().inject_all(&frames);
-        self.frames = frames;
-    }
-
-    /// The port that receives.
-    fn ingress(&mut self) -> &mut MemoryPort {
-        match self.relay.as_mut().map(|relay| &mut relay.ports[0]) {
-            Some(RelayPort::Memory(port)) => port,
-            _ => &mut self.ports[0],
+        self.ports.inject(&self.frames);
+        if self.cold {
+            self.flush();
         }
     }
 
-    /// Forwards by way of the ring.
     #[inline(never)]
-    fn relay(&mut self) {
-        let Some(Relay { ports, consumer }) = &mut self.relay else { return };
-        while self.worker.turn(PortId(0), ports, 0) > 0 {
-            self.worker.send_handed_over(consumer, &mut self.ports);
-        }
-        self.ports[1].clear();
-    }
-
-    #[inline(never)]
-    fn forward(&mut self) {
-        while self.worker.turn(PortId(0), &mut self.ports, 0) > 0 {}
-        self.ports[1].clear();
+    fn flush(&self) {
+        sys::flush(
+            self.frames.iter().map(|frame| self.worker.umem.bytes::<FRAME_LEN>(frame.addr, 0)),
+        );
     }
 
     /// Does what no router can omit.
@@ -298,7 +254,7 @@ impl Bench {
             let word = checksum::after_ttl_decrement(word32(header, 22));
             header[22..26].copy_from_slice(&word.to_le_bytes());
         }
-        self.ports[0].clear();
+        self.ports.take_back();
     }
 }
 

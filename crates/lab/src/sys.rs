@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::frames::FRAME_LEN;
+
 /// The command of bpf(2) that runs a program.
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 /// The kernel executes the program's XDP actions on real frames.
@@ -214,6 +216,26 @@ pub(crate) fn monotonic_ns() -> u64 {
     // SAFETY: the time is writable, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Removes the cache lines of these frames from all caches and writes them to memory. Returns when that is done. Does
+/// nothing on processors without such an instruction for programs: there, no row needs it.
+pub(crate) fn flush<'a>(frames: impl Iterator<Item = &'a [u8; FRAME_LEN]>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+        for frame in frames {
+            for line in [&frame[0], &frame[FRAME_LEN - 1]] {
+                // SAFETY: the byte is borrowed, so its line can be accessed; every x86-64 has the instruction, and no
+                // byte changes.
+                unsafe { _mm_clflush(line) };
+            }
+        }
+        // SAFETY: every x86-64 has the instruction.
+        unsafe { _mm_mfence() };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = frames;
 }
 
 /// A non-blocking socket for ICMP over IPv4.

@@ -45,6 +45,12 @@ pub(super) enum Kind {
     Rules(usize),
     /// One route, and every frame leaves by a ring to the worker that has the egress port.
     HandOver,
+    /// One route, and the headers come from memory, with or without prefetch.
+    #[cfg(target_arch = "x86_64")]
+    Cold {
+        /// Whether ports prefetch the headers of the next burst, as zero-copy ports do.
+        prefetch: bool,
+    },
     /// All features, a full table and a thousand rules.
     All,
 }
@@ -153,6 +159,24 @@ const fn bursts(name: &'static str, title: &'static str, burst: usize) -> Scenar
     Scenario { name, title, group: Group::Bursts, over: Some("ip4-one-flow"), burst, ..PLAIN }
 }
 
+#[cfg(target_arch = "x86_64")]
+const fn cold(
+    name: &'static str,
+    title: &'static str,
+    over: &'static str,
+    prefetch: bool,
+) -> Scenario {
+    Scenario {
+        name,
+        title,
+        group: Group::Bursts,
+        over: Some(over),
+        build: Build::AllStages,
+        kind: Kind::Cold { prefetch },
+        ..PLAIN
+    }
+}
+
 const V4: Scene = Scene::PLAIN;
 const V6: Scene = Scene { ipv6: true, ..V4 };
 
@@ -231,6 +255,10 @@ pub const ROWS: &[Scenario] = &[
     rules("ip4-filter-10k", "IPv4, 10,000 rules of mixed shapes", 10_000),
     bursts("ip4-burst-4", "IPv4, bursts of 4", 4),
     bursts("ip4-burst-1", "IPv4, bursts of 1", 1),
+    #[cfg(target_arch = "x86_64")]
+    cold("ip4-cold-no-prefetch", "IPv4, headers in memory instead of caches", "ip4-all-off", false),
+    #[cfg(target_arch = "x86_64")]
+    cold("ip4-cold", "IPv4, headers in memory, prefetched", "ip4-cold-no-prefetch", true),
     Scenario {
         name: "ip4-handover",
         title: "IPv4, every frame by a ring to the worker that sends it",
@@ -259,6 +287,8 @@ impl Scenario {
     pub(crate) fn stage(&self) -> Result<Stage, String> {
         match self.kind {
             Kind::Floor | Kind::HandOver => scene::plain(&Scene::PLAIN),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Cold { .. } => scene::plain(&Scene::PLAIN),
             Kind::Plain(scene) => scene::plain(&scene),
             Kind::Routes(family, size) => {
                 let prefixes = fib::synthetic(family, size);
@@ -288,6 +318,13 @@ impl Scenario {
         }
         if self.kind == Kind::HandOver {
             bench.set_relay(self.burst);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let Kind::Cold { prefetch } = self.kind {
+            bench.set_cold();
+            if prefetch {
+                bench.set_prefetch(self.burst);
+            }
         }
         if let Some(filter) = stage.filter {
             bench.filter(filter, false);
