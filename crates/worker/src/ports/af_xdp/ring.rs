@@ -137,6 +137,17 @@ impl<M: Memory> Consumer<M> {
         Some(item)
     }
 
+    /// The content of the slot so many slots behind the next one, if it is known to be filled. Nothing is taken.
+    #[inline]
+    pub(super) fn peek(&self, behind: u32) -> Option<M::Item> {
+        if behind >= self.producer.wrapping_sub(self.next) {
+            return None;
+        }
+        let slot = slot(&self.memory, self.next.wrapping_add(behind));
+        // SAFETY: as in `pop`: the slot was filled, and this side owns it.
+        Some(unsafe { slot.read() })
+    }
+
     /// The number of slots that are filled and not yet emptied.
     pub(super) fn waiting(&mut self) -> u32 {
         self.producer = self.memory.producer().load(Ordering::Acquire);

@@ -111,7 +111,10 @@ proptest! {
             }
             prop_assert_eq!(producer.room(size), size - oracle.used() as u32);
             prop_assert_eq!(producer.pending() as usize, oracle.used());
-            prop_assert_eq!(consumer.waiting() as usize, oracle.visible.len());
+            let waiting = consumer.waiting();
+            prop_assert_eq!(waiting as usize, oracle.visible.len());
+            let seen = (0..=waiting).map_while(|behind| consumer.peek(behind));
+            prop_assert!(seen.eq(oracle.visible.iter().copied()));
         }
     }
 }

@@ -93,6 +93,8 @@ pub(super) struct Socket {
     /// Whether the kernel may not have taken all of the TX ring.
     unsent: bool,
     partial: Option<Partial>,
+    /// Whether the device itself writes the frames, so that their headers may be in no cache.
+    zero_copy: bool,
     /// The kernel writes to it until the socket is closed.
     _area: Arc<Area>,
 }
@@ -152,6 +154,7 @@ impl Socket {
             in_flight: 0,
             unsent: false,
             partial: None,
+            zero_copy: binding.zero_copy,
             _area: Arc::clone(umem.area()),
         })
     }
@@ -201,12 +204,23 @@ impl Socket {
                 debug_assert!(pushed);
             }
         }
+        if self.zero_copy && burst.count == BURST {
+            self.prefetch_next(umem);
+        }
         if taken > 0 {
             self.rx.release();
             self.owed += taken;
         }
         if self.owed >= REFILL || (taken == 0 && self.owed > 0) {
             self.refill(umem, custody);
+        }
+    }
+
+    /// Prefetches the headers of the next burst while the worker forwards this one.
+    #[inline]
+    fn prefetch_next(&self, umem: &Umem) {
+        for desc in (0..BURST as u32).map_while(|behind| self.rx.peek(behind)) {
+            umem.prefetch(FrameAddr(desc.addr as u32));
         }
     }
 
