@@ -21,6 +21,7 @@ use tollway_dataplane::worker::Worker;
 use crate::frames::{FRAME_LEN, Source};
 use crate::{memory, stats, sys};
 use ports::Ports;
+pub(crate) use ports::forward;
 
 /// Number of frames in flight at once.
 pub const IN_FLIGHT: usize = 1024;

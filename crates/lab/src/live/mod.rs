@@ -18,6 +18,7 @@ mod sink;
 mod tests;
 mod text;
 mod topology;
+mod workers;
 
 use crate::machine::Machine;
 use crate::report::Report;
@@ -28,7 +29,7 @@ pub use text::render;
 use topology::Topology;
 
 /// The measurements besides the rows, by name.
-const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
+const PARTS: [&str; 5] = ["kill", "stop", "upgrade", "latency", workers::NAME];
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -44,6 +45,11 @@ pub struct Options {
 impl Options {
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
+    /// Whether anything is to be measured between interfaces.
+    fn needs_topologies(&self) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only != workers::NAME)
     }
 }
 
@@ -65,14 +71,24 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(&&***name)) {
         return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
     }
+    let mut report = Report::new(Machine::probe(), Vec::new());
+    if options.needs_topologies() {
+        between_interfaces(options, &mut report)?;
+    }
+    if options.wants(workers::NAME) {
+        workers::measure(&mut report)?;
+    }
+    Ok(report)
+}
+
+/// Measures what needs interfaces.
+fn between_interfaces(options: &Options, report: &mut Report<Row>) -> Result<(), String> {
     if !sys::is_root() {
         return Err("network namespaces and BPF programs are only root's to make: run it as root"
             .to_owned());
     }
     let topologies = Topologies { kernel: Topology::new()?, tollway: Topology::new()? };
-    let mut report = Report::new(Machine::probe(), Vec::new());
-    rates::measure(&topologies, options, &mut report)?;
-    loss::measure(&topologies, options, &mut report)?;
-    latency::measure(&topologies, options, &mut report)?;
-    Ok(report)
+    rates::measure(&topologies, options, report)?;
+    loss::measure(&topologies, options, report)?;
+    latency::measure(&topologies, options, report)
 }

@@ -1,6 +1,7 @@
 //! The live bench's report as text.
 
 use super::rates::Row;
+use super::workers;
 use crate::report::Report;
 use crate::text::{align, heading, plain_table, trimmed};
 
@@ -39,7 +40,7 @@ pub fn render(report: &Report<Row>) -> String {
     if let (Some(lost), Some(pings)) = (figure("upgrade_lost_pings"), figure("upgrade_pings")) {
         text += &format!("tollway run --replace: {lost} of {pings} pings lost, one every 2 ms\n");
     }
-    text + &latency(report)
+    text + &latency(report) + &workers::render(&report.figures)
 }
 
 fn rows(report: &Report<Row>) -> String {

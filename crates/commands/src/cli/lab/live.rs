@@ -8,7 +8,7 @@ use super::{CliError, show};
 #[derive(clap::Args)]
 #[command(
     after_help = "Rows: kernel xdp xdp-features xdp-64k xdp-1m af-xdp; af-packet only if named. \
-                  Parts: kill stop upgrade latency."
+                  Parts: kill stop upgrade latency workers."
 )]
 pub(super) struct Args {
     /// Print one JSON object

@@ -1,0 +1,45 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// A lost packet or chunk is an error, and so is a worker that forwards nothing. Threads that share a processor disturb
+/// each other, and those rounds do not count.
+#[test]
+fn two_workers_forward_every_packet() {
+    let processor = sys::processors()[0];
+    let rounds = scaling::rounds([processor; 2], 8).unwrap();
+    assert!(rounds.iter().all(|round| round.one > 0.0 && round.two > 0.0 && round.two_apart > 0.0));
+}
+
+fn figures(values: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+}
+
+#[test]
+fn the_text_has_the_ratio_in_80_columns() {
+    let text = render(&figures(&[
+        (PROCESSORS, 2.0),
+        (SHARED_CORE, 1.0),
+        ("workers_two_ratio", 1.957),
+        ("workers_two_ratio_min", 1.801),
+        ("workers_two_ratio_max", 1.999),
+        ("workers_two_apart_ratio", 1.97),
+        ("workers_two_apart_ratio_min", 1.9),
+        ("workers_two_apart_ratio_max", 2.01),
+        ("workers_one_mpps", 101.23),
+        ("workers_two_mpps", 199.87),
+        ("workers_rounds", 41.0),
+    ]));
+    for part in
+        ["1.96 (1.80 to 2.00), 41 rounds", "nothing, against one: 1.97", "101.2 Mpps", "one core"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+}
+
+#[test]
+fn one_processor_is_named_as_the_reason() {
+    assert!(render(&figures(&[(PROCESSORS, 1.0)])).contains("need two processors"));
+    assert_eq!(render(&BTreeMap::new()), "");
+}
