@@ -12,6 +12,10 @@
 //! 3. The first word gets the new generation.
 //!
 //! A reader that finds the same first word before and after has read consistent data.
+//!
+//! Each worker writes, with a lock for the part of the table that has the bucket. It does not wait for the lock: if
+//! another worker has it, the flow enters with a later packet. So a worker that loses its processor during a change
+//! holds nobody up.
 
 mod key;
 
@@ -19,7 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use tollway_dataplane::wire::{eth, vlan};
 
@@ -31,6 +35,8 @@ pub use key::{Flow4Key, Flow6Key, FlowKey};
 use key::{Key, MOST_KEY};
 use tollway_linux::sync::lock;
 
+/// The parts of a table that have a lock each. Two workers seldom enter flows into the same part at the same time.
+const PARTS: usize = 256;
 /// Slots of a bucket.
 const WAYS: usize = 16;
 /// Words of a slot that hold the flow: the decision and the counters.
@@ -198,19 +204,33 @@ struct Table {
     slots: Shared<AtomicU64>,
     seeds: Seeds,
     mask: usize,
+    /// Who changes a bucket holds the lock of its number, modulo their number.
+    writers: Box<[Mutex<()>]>,
 }
 
 impl Table {
     fn map<K: Key>(map: &OwnedFd, buckets: u32, seeds: Seeds) -> io::Result<Self> {
         let words = buckets as usize * WAYS * K::STRIDE;
-        Ok(Self { slots: Shared::map(map.as_fd(), words)?, seeds, mask: buckets as usize - 1 })
+        let writers = (0..PARTS).map(|_| Mutex::default()).collect();
+        let slots = Shared::map(map.as_fd(), words)?;
+        Ok(Self { slots, seeds, mask: buckets as usize - 1, writers })
+    }
+
+    /// The bucket of a key, and the first slot to try.
+    fn bucket(&self, key: &[u64]) -> (usize, usize) {
+        let hash = self.seeds.hash(key);
+        ((hash >> 32) as usize & self.mask, (hash >> 60) as usize)
+    }
+
+    /// The lock of whoever changes a bucket. A slot with an unfinished change is inactive, so a poisoned lock does no
+    /// harm.
+    fn writer(&self, bucket: usize) -> &Mutex<()> {
+        &self.writers[bucket % PARTS]
     }
 
     /// The slots of a key's bucket, in the order of search.
     fn ways<K: Key>(&self, key: &[u64]) -> impl Iterator<Item = &[AtomicU64]> {
-        let hash = self.seeds.hash(key);
-        let bucket = (hash >> 32) as usize & self.mask;
-        let first = (hash >> 60) as usize;
+        let (bucket, first) = self.bucket(key);
         (0..WAYS).map(move |way| {
             let slot = bucket * WAYS + (first + way) % WAYS;
             &self.slots[slot * K::STRIDE..(slot + 1) * K::STRIDE]
@@ -249,9 +269,15 @@ impl Table {
         best
     }
 
-    /// Enters or replaces a flow; returns false if there is no room.
+    /// Enters or replaces a flow; returns false if there is no room, or another worker changes this part of the table.
     fn insert<K: Key>(&self, key: K, flow: &Flow, state: &State, now_ns: u64) -> bool {
         let (words, tick) = (key.words(), (now_ns >> TICK_SHIFT) as u16);
+        let (bucket, _) = self.bucket(&words[..K::WORDS]);
+        let _writer = match self.writer(bucket).try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let place = self.place::<K>(&words[..K::WORDS], state, tick);
         let Some((key_words, rest)) = place.and_then(|slot| slot.split_at_checked(K::WORDS)) else {
             return false;
@@ -271,10 +297,14 @@ impl Table {
     }
 
     fn get<K: Key>(&self, key: K) -> Option<Flow> {
+        let (bucket, _) = self.bucket(&key.words()[..K::WORDS]);
+        let _writer = lock(self.writer(bucket));
         self.find::<K>(&key.words()[..K::WORDS]).map(|slot| read::<K>(slot).1)
     }
 
     fn remove<K: Key>(&self, key: K) -> bool {
+        let (bucket, _) = self.bucket(&key.words()[..K::WORDS]);
+        let _writer = lock(self.writer(bucket));
         let slot = self.find::<K>(&key.words()[..K::WORDS]);
         if let Some(slot) = slot {
             let (closed, _) = closed(slot[K::WORDS].load(Relaxed));
@@ -284,10 +314,13 @@ impl Table {
     }
 
     fn each<K: Key>(&self, mut each: impl FnMut(&K, &Flow)) {
-        for slot in self.slots.chunks_exact(K::STRIDE) {
-            if generation_of(slot[K::WORDS].load(Relaxed)) != 0 {
-                let (key, flow) = read::<K>(slot);
-                each(&key, &flow);
+        for (bucket, slots) in self.slots.chunks_exact(WAYS * K::STRIDE).enumerate() {
+            let _writer = lock(self.writer(bucket));
+            for slot in slots.chunks_exact(K::STRIDE) {
+                if generation_of(slot[K::WORDS].load(Relaxed)) != 0 {
+                    let (key, flow) = read::<K>(slot);
+                    each(&key, &flow);
+                }
             }
         }
     }
@@ -306,7 +339,7 @@ fn read<K: Key>(slot: &[AtomicU64]) -> (K, Flow) {
 /// The flows of the XDP path; a handle for any thread, cheap to clone.
 #[derive(Clone)]
 pub struct FlowMaps {
-    tables: Arc<Mutex<Tables>>,
+    tables: Arc<Tables>,
     tallies: Arc<OwnedFd>,
     processors: usize,
     /// Decides which flows are active.
@@ -328,7 +361,7 @@ impl FlowMaps {
     ) -> io::Result<Self> {
         let v4 = Table::map::<Flow4Key>(v4, buckets4, seeds)?;
         let v6 = Table::map::<Flow6Key>(v6, buckets6, seeds)?;
-        let tables = Arc::new(Mutex::new(Tables { v4, v6 }));
+        let tables = Arc::new(Tables { v4, v6 });
         let processors = sys::possible_processors()?;
         Ok(Self { tables, tallies: Arc::new(tallies), processors, state })
     }
@@ -343,23 +376,18 @@ impl FlowMaps {
         Ok(parts.iter().fold((0, 0), |sum, part| (sum.0 + part[0], sum.1 + part[1])))
     }
 
-    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
-        // A slot with an unfinished change is inactive, so a poisoned lock does no harm.
-        lock(&self.tables)
-    }
-
     /// Enters or replaces IPv4 flows, `flows[i]` for `keys[i]`; returns for how many there was
-    /// room.
+    /// room, and no other worker in the way.
     pub fn insert4(&self, keys: &[Flow4Key], flows: &[Flow]) -> usize {
-        let (tables, now_ns) = (self.tables(), coarse_ns());
+        let (tables, now_ns) = (&self.tables, coarse_ns());
         let pairs = keys.iter().zip(flows);
         pairs.filter(|(key, flow)| tables.v4.insert(**key, flow, &self.state, now_ns)).count()
     }
 
     /// Enters or replaces IPv6 flows, `flows[i]` for `keys[i]`; returns for how many there was
-    /// room.
+    /// room, and no other worker in the way.
     pub fn insert6(&self, keys: &[Flow6Key], flows: &[Flow]) -> usize {
-        let (tables, now_ns) = (self.tables(), coarse_ns());
+        let (tables, now_ns) = (&self.tables, coarse_ns());
         let pairs = keys.iter().zip(flows);
         pairs.filter(|(key, flow)| tables.v6.insert(**key, flow, &self.state, now_ns)).count()
     }
@@ -367,34 +395,34 @@ impl FlowMaps {
     /// The flow of a key, whether active or not.
     #[must_use]
     pub fn get4(&self, key: &Flow4Key) -> Option<Flow> {
-        self.tables().v4.get(*key)
+        self.tables.v4.get(*key)
     }
 
     /// The flow of a key, whether active or not.
     #[must_use]
     pub fn get6(&self, key: &Flow6Key) -> Option<Flow> {
-        self.tables().v6.get(*key)
+        self.tables.v6.get(*key)
     }
 
     /// Removes a flow; returns false if it did not exist.
     pub fn remove4(&self, key: &Flow4Key) -> bool {
-        self.tables().v4.remove(*key)
+        self.tables.v4.remove(*key)
     }
 
     /// Removes a flow; returns false if it did not exist.
     pub fn remove6(&self, key: &Flow6Key) -> bool {
-        self.tables().v6.remove(*key)
+        self.tables.v6.remove(*key)
     }
 
-    /// Calls `each` for every IPv4 flow, whether active or not. It reads all slots, and no flows
-    /// can be entered meanwhile: for reports only.
+    /// Calls `each` for every IPv4 flow, whether active or not. It reads all slots: for reports
+    /// only.
     pub fn each4(&self, each: impl FnMut(&Flow4Key, &Flow)) {
-        self.tables().v4.each(each);
+        self.tables.v4.each(each);
     }
 
     /// Calls `each` for every IPv6 flow, as [`FlowMaps::each4`].
     pub fn each6(&self, each: impl FnMut(&Flow6Key, &Flow)) {
-        self.tables().v6.each(each);
+        self.tables.v6.each(each);
     }
 
     /// The number of IPv4 and IPv6 flows, whether active or not; costs as much as
