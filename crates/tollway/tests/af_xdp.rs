@@ -14,6 +14,8 @@ mod router;
 mod running;
 #[path = "oracle/socket.rs"]
 mod socket;
+#[path = "af_xdp/workers.rs"]
+mod workers;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,12 +24,13 @@ use namespaces::{Host, is_root, ping, sh, unanswered, until};
 use router::{Counts, Net, config};
 use running::{Router, sleeps};
 
-const BESIDE: [namespaces::Test; 13] = [
+const BESIDE: [namespaces::Test; 14] = [
     ("both_families_and_all_protocols_cross", traffic),
     ("jumbo_frames_cross_in_several_chunks", jumbo),
     ("jumbo_frames_cross_to_another_kind_of_port", jumbo_elsewhere),
     ("jumbo_frames_that_are_dropped_leave_their_memory", jumbo_dropped),
     ("four_queues_are_served", queues),
+    ("workers_and_queues_add_up", workers::shown),
     ("generic_mode_forwards_and_hands_back", generic),
     ("a_lost_interface_is_survived", links),
     ("a_second_router_is_refused_and_so_is_one_without_privilege", refusals),

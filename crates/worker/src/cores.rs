@@ -35,11 +35,15 @@ pub(crate) fn of_workers(workers: usize, devices: &[String]) -> Vec<Option<usize
     choose(workers, allowed, &wanted)
 }
 
-/// Pins the calling thread to a processor, if it has one.
-pub(crate) fn pin(core: Option<usize>) {
-    let Some(core) = core else { return };
-    if let Err(error) = pin_to(&[core]) {
-        tracing::info!("a worker is not pinned to processor {core}: {error}");
+/// Pins the calling thread to a processor, if it has one; returns the processor if that is done.
+pub(crate) fn pin(core: Option<usize>) -> Option<usize> {
+    let core = core?;
+    match pin_to(&[core]) {
+        Ok(()) => Some(core),
+        Err(error) => {
+            tracing::info!("a worker is not pinned to processor {core}: {error}");
+            None
+        }
     }
 }
 

@@ -44,13 +44,14 @@ impl HandOver {
 pub struct RemotePort {
     port: PortId,
     hand_over: HandOver,
+    handed_over: u64,
 }
 
 impl RemotePort {
     /// Creates the port of this number.
     #[must_use]
     pub const fn new(port: PortId, hand_over: HandOver) -> Self {
-        Self { port, hand_over }
+        Self { port, hand_over, handed_over: 0 }
     }
 }
 
@@ -58,8 +59,14 @@ impl Port for RemotePort {
     fn receive(&mut self, _umem: &mut Umem, _burst: &mut Burst) {}
 
     fn transmit(&mut self, _umem: &mut Umem, frames: &[Descriptor]) -> usize {
-        self.hand_over.push(self.port, frames)
+        let pushed = self.hand_over.push(self.port, frames);
+        self.handed_over += pushed as u64;
+        pushed
     }
 }
 
-impl Device for RemotePort {}
+impl Device for RemotePort {
+    fn handed_over(&self) -> u64 {
+        self.handed_over
+    }
+}

@@ -7,6 +7,7 @@
 // These macros panic on a closed pipe. Only `tollway-commands` prints, by functions that do not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod activity;
 mod cores;
 mod guard;
 pub mod hand_over;
@@ -23,6 +24,7 @@ mod update;
 mod valve;
 mod workers;
 
+pub use activity::{Activity, Usage};
 pub use mailbox::{Job, Overdue, WorkerMailbox, WorkerMailboxReceiver, mailbox};
 pub use stop::{Stop, Stopper, stop_flag};
 pub use turns::OnPause;

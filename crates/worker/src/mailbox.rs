@@ -13,6 +13,7 @@ use tollway_linux::mailbox::{WakeReceiver, Waker};
 use tollway_linux::sync::lock;
 use tollway_xdp::State;
 
+use crate::activity::Activity;
 use crate::ports::Devices;
 
 /// The longest that the worker runs jobs before the ports have their turn again.
@@ -35,6 +36,7 @@ pub struct WorkerMailbox {
     waker: Waker,
     sleeper: Arc<Sleeper>,
     bypass: Arc<OverdueBypass>,
+    activity: Arc<Activity>,
 }
 
 /// The worker's side of its [`WorkerMailbox`].
@@ -47,6 +49,7 @@ pub struct WorkerMailboxReceiver {
     is_woken: bool,
     sleeper: Arc<Sleeper>,
     bypass: Arc<OverdueBypass>,
+    activity: Arc<Activity>,
 }
 
 /// Makes the kernel forward while jobs are overdue.
@@ -92,17 +95,28 @@ pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
     let (waker, wakes) = Waker::pair()?;
     let waiting = Arc::new(AtomicBool::new(false));
     let (sleeper, bypass) = (Arc::<Sleeper>::default(), Arc::<OverdueBypass>::default());
+    let activity = Arc::<Activity>::default();
     let mailbox = WorkerMailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         waker,
         sleeper: Arc::clone(&sleeper),
         bypass: Arc::clone(&bypass),
+        activity: Arc::clone(&activity),
     };
-    Ok((mailbox, WorkerMailboxReceiver { jobs, waiting, wakes, is_woken: false, sleeper, bypass }))
+    let is_woken = false;
+    let receiver =
+        WorkerMailboxReceiver { jobs, waiting, wakes, is_woken, sleeper, bypass, activity };
+    Ok((mailbox, receiver))
 }
 
 impl WorkerMailbox {
+    /// How busy the worker is, and where it runs.
+    #[must_use]
+    pub const fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
     /// Wakes the worker without a job.
     pub(crate) fn wake(&self) {
         self.waker.wake();
@@ -185,6 +199,11 @@ impl WorkerMailbox {
 }
 
 impl WorkerMailboxReceiver {
+    /// Where the worker reports how busy it is.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
     /// Sets the state by which the kernel forwards while jobs are overdue.
     pub(crate) fn set_bypass_state(&self, state: &State) {
         let _ = self.bypass.state.set(state.clone());

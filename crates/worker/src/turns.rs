@@ -10,6 +10,7 @@ use tollway_dataplane::hand_over::Consumer;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::worker::Worker;
 
+use crate::activity::LoadMeter;
 use crate::losses::Losses;
 use crate::mailbox::WorkerMailboxReceiver;
 use crate::ports::Devices;
@@ -83,6 +84,7 @@ pub(crate) struct Turns {
     pulse: Option<Pulse>,
     losses: Losses,
     scheduling: Scheduling,
+    load: LoadMeter,
     next_tick_ns: u64,
     spin: Spin,
 }
@@ -98,7 +100,8 @@ pub(crate) struct Turn {
 
 impl Turns {
     /// Begins on the worker's own thread.
-    pub(crate) fn begin(common: &Common, number: usize) -> Self {
+    pub(crate) fn begin(common: &Common, seat: &Seat<'_>) -> Self {
+        let number = seat.number;
         let pulse = common.pulse.clone().map(|state| Pulse {
             state,
             number,
@@ -110,6 +113,7 @@ impl Turns {
             pulse,
             losses: Losses::of_worker(number),
             scheduling: Scheduling::begin(common.priority),
+            load: seat.mailbox.activity().begin(),
             next_tick_ns: 0,
             spin: Spin::default(),
             common: common.clone(),
@@ -140,6 +144,7 @@ impl Turns {
     fn tick(&mut self, seat: &mut Seat<'_>, now_ns: u64) {
         self.losses.tick(seat.worker, now_ns);
         self.scheduling.tick(now_ns);
+        self.load.tick(seat.mailbox.activity());
         match seat.number {
             0 => seat.worker.tick(seat.devices, now_ns),
             _ => seat.worker.tick_ports(seat.devices),
@@ -175,7 +180,9 @@ impl Turns {
         let asleep_ns = clock.now_ns();
         let timeout = self.next_tick_ns.saturating_sub(asleep_ns).min(longest);
         let trouble = wait(seat.devices, stop, seat.mailbox, timeout);
-        self.scheduling.slept(clock.now_ns() - asleep_ns);
+        let slept_ns = clock.now_ns() - asleep_ns;
+        self.scheduling.slept(slept_ns);
+        seat.mailbox.activity().slept(slept_ns);
         seat.mailbox.awake();
         seat.worker.wake();
         if trouble? {

@@ -105,10 +105,10 @@ pub fn run(
     };
     let cores = cores::of_workers(others.len() + 1, &duties.devices);
     let threads = Threads::start(others, &common, &cores)?;
-    cores::pin(cores[0]);
+    seat.mailbox.activity().set_processor(cores::pin(cores[0]));
     let mut care = Care { guard, watchdog: duties.watchdog };
     seat.worker.wake();
-    let mut turns = Turns::begin(&common, 0);
+    let mut turns = Turns::begin(&common, &seat);
     let ran = forward(&mut turns, &mut seat, stop, (&mut care, &common, &threads));
     care.watchdog.service().stopping();
     if let Some(state) = &common.pulse {
@@ -188,7 +188,7 @@ impl Threads {
             let core = cores.get(number).copied().flatten();
             let name = std::thread::Builder::new().name(format!("worker-{number}"));
             let started = name.spawn(move || {
-                cores::pin(core);
+                other.receiver.activity().set_processor(cores::pin(core));
                 serve(other, number, &common, &ends)
             });
             match started {
@@ -253,7 +253,7 @@ fn serve(
     let Other { worker, devices, receiver, .. } = &mut other;
     let mut seat = Seat { number, worker, devices, mailbox: receiver, handed_over: &mut [] };
     seat.worker.wake();
-    let mut turns = Turns::begin(common, number);
+    let mut turns = Turns::begin(common, &seat);
     let mut ran = Ok(());
     while ran.is_ok() && !ends.load(Ordering::Relaxed) {
         let turn = turns.take(&mut seat);

@@ -7,6 +7,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::workers::WorkerState;
+
 /// The version of the messages. It changes when an existing message changes.
 pub const VERSION: u64 = 2;
 
@@ -16,6 +18,8 @@ pub const VERSION: u64 = 2;
 pub enum ShowRequest {
     /// Ports with their state and counts.
     Ports,
+    /// Workers and queues with their counts.
+    Workers,
     /// Links.
     Links,
     /// Routes, in pages.
@@ -54,7 +58,7 @@ pub enum ShowRequest {
     Controller,
     /// Which traffic takes which path, and why.
     Offload,
-    /// Ports, drops, punts, XDP path and tolls, all of one moment.
+    /// Ports, drops, punts, XDP path, workers and tolls, all of one moment.
     All,
 }
 
@@ -384,6 +388,9 @@ pub struct All {
     pub punts: BTreeMap<String, u64>,
     /// The XDP path.
     pub xdp: Xdp,
+    /// The workers; none from a router that does not report them.
+    #[serde(default)]
+    pub workers: Vec<WorkerState>,
     /// Tolls.
     #[serde(flatten)]
     pub tolls: Tolls,

@@ -23,6 +23,7 @@ mod snapshot;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use std::path::{Path, PathBuf};
 
@@ -42,6 +43,7 @@ pub use serve::Backends;
 pub use server::{REQUEST_LIMIT, Server};
 pub use set::{Change, Changed as SetChanged};
 pub use socket::{Socket, SocketError};
+pub use workers::{Queue, WorkerCounts, WorkerState, Workers};
 
 use tollway_linux::sys;
 

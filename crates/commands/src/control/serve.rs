@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -21,6 +21,7 @@ use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;
 use super::set::{self, Change, SetError};
 use super::snapshot::{FirstPart, Snapshot, WorkerPart};
+use super::workers::{WorkerReport, Workers};
 use super::{filter, neighs};
 use crate::reload::{Done, Reloader};
 use tollway_controller::handle::Handle;
@@ -28,10 +29,10 @@ use tollway_controller::offload::Live;
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{self, LinkKind};
 use tollway_net::{Mac, VlanProtocol};
-use tollway_worker::WorkerMailbox;
 use tollway_worker::ports::Devices;
+use tollway_worker::{Activity, WorkerMailbox};
 
-/// How long the worker may take to answer; it answers between two bursts.
+/// How long a worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The most routes of a page.
 const PAGE: usize = 1000;
@@ -53,11 +54,11 @@ enum AnswerError {
     /// The worker has ended.
     #[error("the worker has ended: the router is stopping")]
     Stopping,
-    /// The worker lives, but does not answer.
+    /// The worker of this number lives, but does not answer.
     #[error(
-        "the worker did not answer within {} s: it hangs, or it is busy", PATIENCE.as_secs()
+        "worker {_0} did not answer within {} s: it hangs, or it is busy", PATIENCE.as_secs()
     )]
-    Silent,
+    Silent(usize),
     /// No VRF has the requested name.
     #[error("there is no VRF {name}; there are {}", .known.join(", "))]
     NoVrf {
@@ -77,6 +78,9 @@ struct VrfRoutes {
     reader: Reader,
     vrfs: Vec<VrfId>,
 }
+
+/// What a worker does for an answer, with its devices and its own account of its time.
+type WorkerJob<T> = fn(&mut Worker, &Devices, &Activity) -> T;
 
 /// The function that sends a line of an answer.
 pub(super) type SendLine<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
@@ -120,6 +124,7 @@ impl RequestHandler {
                     Err(error) => send(&refusal(&error.to_string())),
                 };
             }
+            ShowRequest::Workers => self.workers(),
             ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
             ShowRequest::Drops => self.counted(|snapshot| {
                 let Ports { totals, .. } = snapshot.ports();
@@ -231,28 +236,47 @@ impl RequestHandler {
             .call(PATIENCE, move |worker, devices| job(&name_table.names(), worker, devices));
         answer.ok_or_else(|| match start.elapsed() < PATIENCE {
             true => AnswerError::Stopping,
-            false => AnswerError::Silent,
+            false => AnswerError::Silent(0),
         })
     }
 
     /// Takes a snapshot of the counters.
     fn snapshot(&self) -> Result<Snapshot, AnswerError> {
         let others = self.on_others(WorkerPart::take);
-        let (first, part) = self.on_worker(|names, worker, devices| {
-            let part = WorkerPart::take(worker);
+        let activity = Arc::clone(self.mailbox.activity());
+        let (first, part) = self.on_worker(move |names, worker, devices| {
+            let part = WorkerPart::take(worker, devices, &activity);
             (FirstPart::take(names, worker, devices), part)
         })?;
         let mut parts = vec![part];
-        for other in others {
-            parts.push(other.recv_timeout(PATIENCE).map_err(|_| AnswerError::Silent)?);
+        for other in await_all(others, 1) {
+            parts.push(other?);
         }
         Ok(Snapshot::new(first, parts))
     }
 
+    /// What each worker reports about itself; one that does not answer leaves only its own report out.
+    fn workers(&self) -> Result<String, AnswerError> {
+        let mailboxes = || std::iter::once(&self.mailbox).chain(&self.backends.others);
+        let take = |worker: &mut Worker, devices: &Devices, activity: &Activity| {
+            WorkerReport::take(worker, devices, activity)
+        };
+        let replies = mailboxes().map(|mailbox| send(mailbox, take)).collect();
+        let mut parts = Vec::new();
+        for (mailbox, reply) in mailboxes().zip(await_all(replies, 0)) {
+            parts.push(match reply {
+                Ok(report) => Ok(report),
+                Err(AnswerError::Silent(_)) => Err(mailbox.activity().processor()),
+                Err(error) => return Err(error),
+            });
+        }
+        let ports: Vec<_> = self.name_table.names().ports.iter().map(|p| p.name.clone()).collect();
+        Ok(line(&Workers::of(&parts, &ports)))
+    }
+
     /// Posts a job to each worker from number 1 on.
-    fn on_others<T: Send + 'static>(&self, job: fn(&mut Worker) -> T) -> Vec<Receiver<T>> {
-        let others = self.backends.others.iter();
-        others.map(|mailbox| mailbox.send(move |worker, _| job(worker))).collect()
+    fn on_others<T: Send + 'static>(&self, job: WorkerJob<T>) -> Vec<Receiver<T>> {
+        self.backends.others.iter().map(|mailbox| send(mailbox, job)).collect()
     }
 
     /// Answers from one snapshot of the counters.
@@ -272,6 +296,7 @@ impl RequestHandler {
             drops: snapshot.drops(),
             punts: snapshot.punts(),
             xdp: snapshot.xdp(),
+            workers: snapshot.workers(),
             tolls: snapshot.tolls(tsc_mhz),
         })
     }
@@ -292,9 +317,8 @@ impl RequestHandler {
     }
 
     fn filter(&self) -> Result<String, AnswerError> {
-        for done in self.on_others(Worker::add_rule_counts) {
-            done.recv_timeout(PATIENCE).map_err(|_| AnswerError::Silent)?;
-        }
+        let done = self.on_others(|worker, _, _| worker.add_rule_counts());
+        await_all(done, 1).collect::<Result<(), _>>()?;
         let (names, installed, counts) = self.on_worker(|names, worker, _| {
             let installed = worker.state().filter.clone();
             (names.filter.as_ref().map(Arc::clone), installed, worker.rule_counts())
@@ -323,6 +347,28 @@ impl RequestHandler {
         }
         Ok(VrfRoutes { names, reader, vrfs })
     }
+}
+
+/// Posts a job to a worker.
+fn send<T: Send + 'static>(mailbox: &WorkerMailbox, job: WorkerJob<T>) -> Receiver<T> {
+    let activity = Arc::clone(mailbox.activity());
+    mailbox.send(move |worker, devices| job(worker, devices, &activity))
+}
+
+/// Waits for the results of jobs that workers, from a number on, do at the same time; all of them within
+/// [`PATIENCE`].
+fn await_all<T>(
+    replies: Vec<Receiver<T>>,
+    first: usize,
+) -> impl Iterator<Item = Result<T, AnswerError>> {
+    let deadline = Instant::now() + PATIENCE;
+    replies.into_iter().enumerate().map(move |(index, reply)| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        reply.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => AnswerError::Silent(first + index),
+            RecvTimeoutError::Disconnected => AnswerError::Stopping,
+        })
+    })
 }
 
 impl VrfRoutes {

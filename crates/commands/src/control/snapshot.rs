@@ -10,8 +10,10 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 use tollway_dataplane::worker::Worker;
 
 use super::message::{PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
+use super::workers::{WorkerReport, WorkerState};
 use tollway_model::names::Names;
 use tollway_net::Mac;
+use tollway_worker::Activity;
 use tollway_worker::ports::{Devices, State};
 
 /// The counters and states, copied from the workers.
@@ -32,12 +34,14 @@ pub(super) struct FirstPart {
 pub(super) struct WorkerPart {
     counters: Counters,
     tolls: tolls::Tolls,
+    report: WorkerReport,
 }
 
 impl WorkerPart {
     /// Takes a worker's part. Call this on the worker's thread.
-    pub(super) fn take(worker: &mut Worker) -> Self {
-        Self { counters: worker.counters_in_all(), tolls: worker.tolls.clone() }
+    pub(super) fn take(worker: &mut Worker, devices: &Devices, activity: &Activity) -> Self {
+        let report = WorkerReport::take(worker, devices, activity);
+        Self { counters: worker.counters_in_all(), tolls: worker.tolls.clone(), report }
     }
 }
 
@@ -184,6 +188,12 @@ impl Snapshot {
         }
     }
 
+    /// The workers.
+    pub(super) fn workers(&self) -> Vec<WorkerState> {
+        let parts = self.workers.iter().enumerate();
+        parts.map(|(number, part)| part.report.state(number)).collect()
+    }
+
     /// The toll of each stage, over the packets of all workers.
     pub(super) fn tolls(&self, tsc_mhz: f64) -> Tolls {
         let all = self.samples();
@@ -217,7 +227,7 @@ mod tests {
         counters.held = held;
         counters.sent = received.wrapping_sub(held);
         counters.tx[0].add(counters.sent, 0);
-        WorkerPart { counters, tolls: tolls::Tolls::new() }
+        WorkerPart { counters, tolls: tolls::Tolls::new(), report: WorkerReport::default() }
     }
 
     fn totals_of(workers: Vec<WorkerPart>) -> Totals {

@@ -23,7 +23,7 @@ use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
     Backends, Client, ClientError, NextHop, Ports, Request, RouteLookup, RoutesPage, Server,
-    ShowRequest, Socket, SocketError,
+    ShowRequest, Socket, SocketError, Workers,
 };
 use tollway_model::Model;
 use tollway_model::compile::compile;
@@ -159,6 +159,7 @@ fn every_request_is_answered() {
     let mut client = testbed.client();
     for (show, key) in [
         (ShowRequest::Ports, "ports"),
+        (ShowRequest::Workers, "workers"),
         (ShowRequest::Links, "links"),
         (ShowRequest::Routes { vrf: None, within: None, all: false }, "routes"),
         (ShowRequest::Neighbours, "neighbours"),
@@ -250,14 +251,22 @@ fn a_worker_that_hangs_or_has_ended_is_reported_as_such() {
     let start = Instant::now();
     let error = client.show::<Value>(&ShowRequest::Ports).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(3));
-    let hangs = "the worker did not answer within 1 s: it hangs, or it is busy";
-    assert!(matches!(&error, ClientError::Refused(sentence) if sentence == hangs), "{error}");
+    let hangs = "worker 0 did not answer within 1 s: it hangs, or it is busy";
+    assert!(error.to_string().starts_with(hangs), "{error}");
+    let Workers { workers, queues } = client.show(&ShowRequest::Workers).unwrap();
+    assert_eq!((workers.len(), queues.len()), (1, 0));
+    assert_eq!(workers[0].counts, None, "it is shown as not answering");
     testbed.hangs.store(false, Ordering::Relaxed);
+    let Workers { workers, .. } = client.show(&ShowRequest::Workers).unwrap();
+    assert!(workers[0].counts.is_some(), "it answers again");
     assert!(client.show::<Value>(&ShowRequest::Ports).is_ok(), "it has caught up");
     testbed.ends.store(true, Ordering::Relaxed);
     testbed.worker.take().unwrap().join().unwrap();
+    for show in [ShowRequest::Drops, ShowRequest::Workers] {
+        let error = client.show::<Value>(&show).unwrap_err();
+        assert!(error.to_string().contains("the worker has ended"), "{error}");
+    }
     let error = client.show::<Value>(&ShowRequest::Drops).unwrap_err();
-    assert!(error.to_string().contains("the worker has ended"), "{error}");
     assert!(!error.remedy().is_empty());
 }
 
@@ -439,4 +448,30 @@ fn the_last_offload_is_reported_with_counts() {
     assert_eq!((shown.routes.ipv4, shown.general.ipv4[0].reason.as_str()), (3, "path_mtu"));
     let counts = shown.counts.unwrap();
     assert!(counts.ports.is_empty() && counts.punts.is_empty(), "{counts:?}");
+}
+
+#[test]
+fn a_worker_that_hangs_is_listed_beside_the_others() {
+    let testbed = Testbed::new();
+    let (silent, _receiver) = mailbox().unwrap();
+    let backends = Backends { others: vec![silent], ..Backends::default() };
+    let handler = RequestHandler::new(testbed.mailbox.clone(), NameTable::default(), backends);
+    let show = |request: ShowRequest| {
+        let mut answer = String::new();
+        let mut send = |line: &str| {
+            answer += line;
+            Ok(())
+        };
+        handler.answer(&request, &mut send).unwrap();
+        answer
+    };
+    let start = Instant::now();
+    let Workers { workers, .. } = serde_json::from_str(&show(ShowRequest::Workers)).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(3));
+    let answers: Vec<_> = workers.iter().map(|one| (one.worker, one.counts.is_some())).collect();
+    assert_eq!(answers, [(0, true), (1, false)]);
+    for request in [ShowRequest::Ports, ShowRequest::Filter, ShowRequest::All] {
+        let refused = show(request);
+        assert!(refused.contains("worker 1 did not answer within 1 s"), "{refused}");
+    }
 }

@@ -17,12 +17,17 @@ const CONFIG_FILE: &str = "router.toml";
 /// Returns the command for `tollway run` with a configuration, in a directory. `program` may start
 /// Tollway with another program, such as `prlimit`.
 pub fn command(program: &str, dir: &TempDir, config: &str) -> Command {
+    command_of(workers(), program, dir, config)
+}
+
+/// Returns the same command for a router with so many workers.
+fn command_of(workers: u32, program: &str, dir: &TempDir, config: &str) -> Command {
     std::fs::write(dir.path().join(CONFIG_FILE), config).unwrap();
     let program = program.replace("tollway", env!("CARGO_BIN_EXE_tollway"));
     let mut words = program.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     command.args(words).args(["run", "--config", CONFIG_FILE, "--socket", "control.sock"]);
-    command.args(["--workers", &workers().to_string()]);
+    command.args(["--workers", &workers.to_string()]);
     command.current_dir(dir.path()).stdin(Stdio::null());
     command
 }
@@ -37,6 +42,13 @@ impl Router {
     /// Starts a router with a configuration, in a directory of its own.
     pub fn start(config: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    /// Starts a router with so many workers, in a directory of its own.
+    pub fn start_of(workers: u32, config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let command = command_of(workers, "tollway", &dir, config);
+        Self::spawn(dir, command)
     }
 
     /// Starts a router in a directory.
@@ -59,6 +71,10 @@ impl Router {
     fn start_with(dir: TempDir, config: &str, options: &[&str]) -> Self {
         let mut command = command("tollway", &dir, config);
         command.args(options);
+        Self::spawn(dir, command)
+    }
+
+    fn spawn(dir: TempDir, mut command: Command) -> Self {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
         let mut router = Self { process: Process(child), dir };

@@ -45,6 +45,17 @@ pub enum State {
     Detached(String),
 }
 
+/// What a receive queue of a port has received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// The queue's number.
+    pub queue: u32,
+    /// Frames that the worker has read, those that fit no chunk included.
+    pub received: u64,
+    /// Frames that the kernel dropped before they could be read.
+    pub missed: u64,
+}
+
 /// A port as a worker sees it.
 pub trait Device: Port + Send {
     /// The descriptor to poll for frames; `None` for a port that never waits, or is down.
@@ -106,6 +117,16 @@ pub trait Device: Port + Send {
 
     /// The number of frames that the kernel dropped before the port could read them.
     fn missed(&mut self) -> u64 {
+        0
+    }
+
+    /// The receive queues that the worker serves, or has served, with their counts; none if the port has no queues.
+    fn queues(&self) -> Vec<QueueCounts> {
+        Vec::new()
+    }
+
+    /// The number of frames that the worker has handed over to another worker, which has the port's queues.
+    fn handed_over(&self) -> u64 {
         0
     }
 

@@ -3,6 +3,7 @@
 mod filter;
 mod routes;
 mod tables;
+mod workers;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,8 @@ pub(super) struct Args {
 enum What {
     /// Show ports: how they are driven, their state, packets in and out
     Ports,
+    /// Show workers and queues: load, bursts, packets, drops
+    Workers,
     /// Show links with their addresses, VLANs and VRFs
     Links,
     /// Show routes, or the route to an address
@@ -58,6 +61,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut client = ShowClient { control: &mut control, json: args.json };
     match &args.what {
         What::Ports => client.show(&ShowRequest::Ports, |all| tables::ports(all, None)),
+        What::Workers => client.show(&ShowRequest::Workers, |all| workers::workers(all, None)),
         What::Links => client.show(&ShowRequest::Links, |all| tables::links(all, None)),
         What::Routes(args) => routes::run(&mut client, args),
         What::Neighbours => client.show(&ShowRequest::Neighbours, tables::neighbours),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{All, PortState, StageToll, Totals, Traffic};
+use crate::control::{All, PortState, StageToll, Totals, Traffic, WorkerCounts, WorkerState};
 
 /// Rates per second.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +10,7 @@ pub(super) struct Rates {
     /// Received, sent on, dropped, punted, delivered.
     pub(super) totals: [(&'static str, f64); 5],
     pub(super) ports: Vec<PortRates>,
+    pub(super) workers: Vec<WorkerRates>,
     pub(super) drops: Vec<Reason>,
     pub(super) punts: Vec<Reason>,
     pub(super) tolls: Vec<Toll>,
@@ -25,6 +26,19 @@ pub(super) struct PortRates {
     pub(super) rx: Flow,
     pub(super) tx: Flow,
     pub(super) missed: f64,
+}
+
+/// A worker's load and rates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WorkerRates {
+    pub(super) worker: usize,
+    pub(super) processor: Option<usize>,
+    pub(super) load_percent: Option<f64>,
+    pub(super) received: f64,
+    pub(super) sent: f64,
+    pub(super) dropped: f64,
+    pub(super) punted: f64,
+    pub(super) packets_per_burst: Option<f64>,
 }
 
 /// Packets and bits per second.
@@ -94,6 +108,7 @@ impl Rates {
                 total("delivered", |totals| totals.delivered),
             ],
             ports: new.ports.ports.iter().map(port).collect(),
+            workers: new.workers.iter().map(|worker| worker_between(old, worker, rate)).collect(),
             drops: reasons(&old.drops, &new.drops),
             punts: reasons(&old.punts, &new.punts),
             tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
@@ -110,4 +125,24 @@ fn toll_between(old: &All, new: &StageToll) -> Toll {
     let sampled = new.packets.saturating_sub(packets);
     let now = (sampled > 0).then(|| ((sum(new) - before) / sampled as f64).max(0.0));
     Toll { stage: new.stage.clone(), now, ever: new.ns_per_packet }
+}
+
+/// A worker's load and rates in this interval; `rate` is that of a count.
+fn worker_between(old: &All, new: &WorkerState, rate: impl Fn(u64, u64) -> f64) -> WorkerRates {
+    let of = |worker: Option<&WorkerState>| worker.and_then(|one| one.counts.clone());
+    let before = of(old.workers.iter().find(|old| old.worker == new.worker));
+    let (was, is) = (before.unwrap_or_default(), of(Some(new)).unwrap_or_default());
+    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    let grown = |of: fn(&WorkerCounts) -> u64| of(&is).saturating_sub(of(&was));
+    let (busy_ns, asleep_ns) = (grown(|all| all.busy_ns), grown(|all| all.asleep_ns));
+    WorkerRates {
+        worker: new.worker,
+        processor: new.processor,
+        load_percent: share(busy_ns, busy_ns + asleep_ns).map(|load| load * 100.0),
+        received: rate(was.received, is.received),
+        sent: rate(was.sent, is.sent),
+        dropped: rate(was.dropped, is.dropped),
+        punted: rate(was.punted, is.punted),
+        packets_per_burst: share(grown(|all| all.received), grown(|all| all.bursts)),
+    }
 }

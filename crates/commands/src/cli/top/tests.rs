@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::rates::{Flow, Rates};
 use super::view::si;
 use super::{Screen, text};
-use crate::control::{All, PortState, Ports, StageToll, Tolls, Totals, Traffic, Xdp};
+use crate::control::{
+    All, PortState, Ports, StageToll, Tolls, Totals, Traffic, WorkerCounts, WorkerState, Xdp,
+};
 
 fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
     list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
@@ -55,6 +57,7 @@ fn answer(seconds: u64, ports: usize) -> All {
         drops: counts(&[("ip_csum", seconds * 10), ("otherhost", 12_345)]),
         punts: counts(&[("ttl_expired", seconds * 2000)]),
         xdp: Xdp { on: false, why: None, counts: BTreeMap::new() },
+        workers: Vec::new(),
         tolls: Tolls {
             tsc_mhz: 2600.0,
             tolls: vec![stage("admit", Some(seconds as f64)), stage("ecmp", None)],
@@ -124,6 +127,48 @@ fn a_large_screen_has_room_for_many_ports_and_a_small_one_does_not_break() {
     }
 }
 
+/// The answer of a router with so many workers after some seconds; the first has slept a quarter of the time.
+fn answer_of(seconds: u64, workers: usize) -> All {
+    let worker = |worker| {
+        let counts = WorkerCounts {
+            busy_ns: seconds * if worker == 0 { 750_000_000 } else { 1_000_000_000 },
+            asleep_ns: seconds * if worker == 0 { 250_000_000 } else { 0 },
+            received: seconds * 1_234_000,
+            sent: seconds * 1_200_000,
+            dropped: seconds * 34_000,
+            bursts: seconds * 123_400,
+            ..WorkerCounts::default()
+        };
+        WorkerState { worker, processor: (worker == 0).then_some(5), counts: Some(counts) }
+    };
+    All { workers: (0..workers).map(worker).collect(), ..answer(seconds, 2) }
+}
+
+#[test]
+fn each_of_several_workers_has_a_line() {
+    let screen_of = |workers| {
+        let rates = Rates::between(&answer_of(2, workers), &answer_of(4, workers));
+        Screen { rates: Some(rates), ..screen(1) }
+    };
+    let cells = |text: &str, number: &str| {
+        let below = text.lines().skip_while(|line| !line.starts_with("worker")).skip(1);
+        let mut rows = below.map(|line| line.split_whitespace().map(str::to_owned));
+        rows.find_map(|mut cells| (cells.next()? == number).then(|| cells.collect::<Vec<_>>()))
+    };
+    for size in [(80, 24), (200, 60)] {
+        let text = text(&screen_of(2), size);
+        let first = ["5", "75.0%", "1.23M", "1.20M", "34.0k", "0", "10.0"];
+        let second = ["-", "100.0%", "1.23M", "1.20M", "34.0k", "0", "10.0"];
+        assert_eq!(cells(&text, "0").unwrap(), first, "{text}");
+        assert_eq!(cells(&text, "1").unwrap(), second, "{text}");
+        assert!(text.contains("ip_csum") && text.contains("admit"), "{text}");
+    }
+    assert!(!text(&screen_of(1), (80, 24)).contains("worker"), "a single one has no line");
+    for size in [(1, 1), (10, 3), (30, 9), (80, 24), (1000, 1)] {
+        let _ = text(&screen_of(64), size);
+    }
+}
+
 #[test]
 fn no_number_is_cut() {
     let of = |count: u64| {
@@ -150,7 +195,7 @@ fn no_number_is_cut() {
 
 #[test]
 fn trouble_is_shown_in_place_of_rates() {
-    let trouble = "the worker did not answer within 1 s: it hangs".to_owned();
+    let trouble = "worker 1 did not answer within 1 s: it hangs".to_owned();
     let text = text(&Screen { trouble: Some(trouble.clone()), ..screen(1) }, (80, 24));
     assert!(text.contains(&trouble), "{text}");
     assert!(!text.contains("received"), "{text}");

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row, Table};
 
-use super::rates::{PortRates, Rates, Reason};
+use super::rates::{PortRates, Rates, Reason, WorkerRates};
 use crate::cli::text::thousands;
 
 /// The contents of the screen.
@@ -31,16 +31,33 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let count = screen.rates.as_ref().map_or(0, |rates| rates.ports.len()) as u16;
     // Half of the height is for the other tables, if they need it.
     let most = (area.height / 2).max(area.height.saturating_sub(16));
-    let ports = (count + 1).min(most);
-    let rows = [Constraint::Length(3), Constraint::Length(ports + 1), Constraint::Min(0)];
-    let [top, middle, bottom] = Layout::vertical(rows).areas(area);
+    let workers = worker_rows(screen).min(most / 2);
+    let ports = (count + 1).min(most - workers);
+    let rows = [
+        Constraint::Length(3),
+        Constraint::Length(ports + 1),
+        Constraint::Length(workers),
+        Constraint::Min(0),
+    ];
+    let [top, middle, below, bottom] = Layout::vertical(rows).areas(area);
     frame.render_widget(title(screen), top);
     let Some(rates) = &screen.rates else { return };
     frame.render_widget(port_table(&rates.ports, middle.width), middle);
+    if workers > 0 {
+        // The last row is the gap to the tables below.
+        let rows = Rect { height: workers - 1, ..below };
+        frame.render_widget(worker_table(&rates.workers, rows.width), rows);
+    }
     let (drops, punts, tolls) = places(bottom, rates);
     frame.render_widget(reason_table("dropped", &rates.drops, drops.width), drops);
     frame.render_widget(reason_table("punted", &rates.punts, punts.width), punts);
     draw_tolls(frame, tolls, rates);
+}
+
+/// The height of the table of workers with a gap below it; a single worker has none.
+fn worker_rows(screen: &Screen) -> u16 {
+    let count = screen.rates.as_ref().map_or(0, |rates| rates.workers.len()) as u16;
+    if count > 1 { count + 2 } else { 0 }
 }
 
 /// Widths of the tables of reasons and tolls, and of the gap between them.
@@ -112,6 +129,40 @@ fn port_table(ports: &[PortRates], width: u16) -> Table<'static> {
     let mut widths = vec![Constraint::Length(name), Constraint::Length(STATE)];
     widths.extend((0..rates).map(|_| Constraint::Length(rate)));
     Table::new(ports.iter().map(row), widths).header(header.style(BOLD)).column_spacing(1)
+}
+
+/// The table of workers. In a narrow area it drops the last columns, rather than to cut numbers.
+fn worker_table(workers: &[WorkerRates], width: u16) -> Table<'static> {
+    let heads = [
+        ("worker", 6),
+        ("processor", 9),
+        ("load", 6),
+        ("rx pkt/s", RATE),
+        ("sent/s", RATE),
+        ("dropped/s", RATE),
+        ("punted/s", RATE),
+        ("pkt/burst", RATE),
+    ];
+    let ends = heads.iter().scan(0, |end, (_, width)| {
+        *end += width + 1;
+        Some(*end - 1)
+    });
+    let shown = ends.take_while(|end| *end <= width).count();
+    let header = right(heads.iter().take(shown).map(|(head, _)| *head), 1);
+    let number = |number: Option<f64>, unit| {
+        number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}{unit}"))
+    };
+    let row = |worker: &WorkerRates| {
+        let processor = worker.processor.map_or_else(|| "-".to_owned(), |core| core.to_string());
+        let WorkerRates { received, sent, dropped, punted, .. } = *worker;
+        let words = [worker.worker.to_string(), processor, number(worker.load_percent, "%")];
+        let rates = [received, sent, dropped, punted].map(si);
+        let fill = number(worker.packets_per_burst, "");
+        right(words.into_iter().chain(rates).chain([fill]).take(shown), 1)
+    };
+    let widths = heads.iter().take(shown).map(|(_, width)| Constraint::Length(*width));
+    let table = Table::new(workers.iter().map(row), widths);
+    table.header(header.style(BOLD)).column_spacing(1)
 }
 
 /// The widest columns of a reason's rate and of its count.

@@ -55,7 +55,7 @@ pub use steps::{Program, Punter, Refusal, Target};
 pub use umem::SharedUmem;
 
 use super::interface::{self, Facts};
-use super::{Device, State};
+use super::{Device, QueueCounts, State};
 use tollway_linux::sys::why;
 use tollway_model::AfXdpMode;
 use tollway_net::Mac;
@@ -465,6 +465,10 @@ impl Device for AfXdp {
 
     fn missed(&mut self) -> u64 {
         self.own.missed() + self.parts.missed()
+    }
+
+    fn queues(&self) -> Vec<QueueCounts> {
+        self.own.counts()
     }
 
     fn finish(&mut self) -> Result<(), tollway_capture::CaptureError> {

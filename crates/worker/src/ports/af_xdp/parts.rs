@@ -20,7 +20,7 @@ use super::steps::Punter;
 use super::umem::SharedUmem;
 use crate::WorkerMailbox;
 use crate::hand_over::HandOver;
-use crate::ports::Device;
+use crate::ports::{Device, QueueCounts};
 
 /// The mailboxes of the workers from number 1 on.
 pub type Peers = Arc<[WorkerMailbox]>;
@@ -137,6 +137,8 @@ pub struct QueuePort {
     punter: Option<Punter>,
     /// The way out without a queue: worker 0 has one of every device.
     hand_over: HandOver,
+    /// Frames handed over to worker 0.
+    handed_over: u64,
     maintained_ns: u64,
 }
 
@@ -149,7 +151,8 @@ impl QueuePort {
     ) -> Self {
         let queues = Queues::new(umem.area());
         let parts = parts.clone();
-        Self { parts, worker, queues, punter: None, hand_over, maintained_ns: 0 }
+        let (punter, handed_over) = (None, 0);
+        Self { parts, worker, queues, punter, hand_over, handed_over, maintained_ns: 0 }
     }
 
     fn part(&self) -> Option<&Part> {
@@ -168,8 +171,12 @@ impl Port for QueuePort {
         if !self.parts.shared.is_up.load(Ordering::Relaxed) {
             return 0;
         }
-        let sent = self.queues.transmit(umem, frames);
-        sent.unwrap_or_else(|| self.hand_over.push(self.parts.port, frames))
+        if let Some(sent) = self.queues.transmit(umem, frames) {
+            return sent;
+        }
+        let pushed = self.hand_over.push(self.parts.port, frames);
+        self.handed_over += pushed as u64;
+        pushed
     }
 
     fn oversized(&mut self) -> Traffic {
@@ -212,6 +219,14 @@ impl Device for QueuePort {
 
     fn missed(&mut self) -> u64 {
         self.queues.missed()
+    }
+
+    fn queues(&self) -> Vec<QueueCounts> {
+        self.queues.counts()
+    }
+
+    fn handed_over(&self) -> u64 {
+        self.handed_over
     }
 
     fn take_queues(&mut self, Parcel(content): Parcel) {

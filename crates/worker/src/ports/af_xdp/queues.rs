@@ -9,6 +9,7 @@ use tollway_dataplane::frame::{Area, Descriptor, FrameAddr, Umem};
 use super::RETRY_NS;
 use super::custody::Custody;
 use super::socket::Socket;
+use crate::ports::QueueCounts;
 
 /// A worker's queues of a device. Only this worker touches them, so that it takes no lock.
 pub(super) struct Queues {
@@ -23,8 +24,8 @@ pub(super) struct Queues {
     /// Chunks of closed sockets, with the time before which a device may still write to them.
     quarantine: Vec<(u64, Vec<FrameAddr>)>,
     oversized: Traffic,
-    /// Frames that closed sockets missed.
-    missed: u64,
+    /// By queue, what closed sockets have received.
+    closed: Vec<QueueCounts>,
 }
 
 impl Queues {
@@ -38,7 +39,7 @@ impl Queues {
             orphans: Vec::new(),
             quarantine: Vec::new(),
             oversized: Traffic::default(),
-            missed: 0,
+            closed: Vec::new(),
         }
     }
 
@@ -63,7 +64,9 @@ impl Queues {
         }
         let mut chunks = Vec::new();
         for socket in &mut self.sockets {
-            self.missed += socket.missed() + socket.unread();
+            let mut counts = socket.counts();
+            counts.missed += socket.unread();
+            add(&mut self.closed, counts);
             chunks.extend(socket.take_partial());
         }
         // Before this returns, the kernel waits for pending copies.
@@ -153,7 +156,15 @@ impl Queues {
 
     /// The number of frames that the kernel dropped before they could be read.
     pub(super) fn missed(&self) -> u64 {
-        self.missed + self.sockets.iter().map(Socket::missed).sum::<u64>()
+        let closed = self.closed.iter().map(|counts| counts.missed).sum::<u64>();
+        closed + self.sockets.iter().map(Socket::missed).sum::<u64>()
+    }
+
+    /// What each queue has received, also through sockets that are closed now.
+    pub(super) fn counts(&self) -> Vec<QueueCounts> {
+        let mut all = self.closed.clone();
+        self.sockets.iter().for_each(|socket| add(&mut all, socket.counts()));
+        all
     }
 
     /// The number of chunks that the queues have, or the kernel by them.
@@ -162,5 +173,31 @@ impl Queues {
         let closed = self.quarantine.iter().flat_map(|(_, chunks)| chunks).chain(&self.orphans);
         let frames = partial.chain(closed.copied()).map(|addr| umem.chunks_of(addr));
         self.custody.count() + frames.sum::<usize>()
+    }
+}
+
+/// Adds the counts of a socket to those of its queue.
+fn add(all: &mut Vec<QueueCounts>, counts: QueueCounts) {
+    match all.iter_mut().find(|known| known.queue == counts.queue) {
+        Some(known) => {
+            known.received += counts.received;
+            known.missed += counts.missed;
+        }
+        None => all.push(counts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_goes_on_counting_with_another_socket() {
+        let counts = |queue, received, missed| QueueCounts { queue, received, missed };
+        let mut all = Vec::new();
+        [counts(1, 10, 1), counts(3, 5, 0), counts(1, 2, 2)]
+            .into_iter()
+            .for_each(|socket| add(&mut all, socket));
+        assert_eq!(all, [counts(1, 12, 3), counts(3, 5, 0)]);
     }
 }

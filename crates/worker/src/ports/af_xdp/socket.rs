@@ -14,6 +14,7 @@ use super::custody::Custody;
 use super::ring::{Consumer, Producer};
 use super::sys::{self, Kind, Mapped};
 use super::umem::{Binding, SharedUmem};
+use crate::ports::QueueCounts;
 
 /// Slots of the TX and completion rings.
 pub(super) const RING: u32 = 2048;
@@ -81,6 +82,7 @@ pub(super) struct QueueShare<'a> {
 
 /// A socket that is bound to a queue.
 pub(super) struct Socket {
+    queue: u32,
     fd: Arc<OwnedFd>,
     rx: Consumer<Mapped<xdp_desc>>,
     tx: Producer<Mapped<xdp_desc>>,
@@ -95,6 +97,8 @@ pub(super) struct Socket {
     partial: Option<Partial>,
     /// Whether the device itself writes the frames, so that their headers may be in no cache.
     zero_copy: bool,
+    /// Frames received, those that were too large included.
+    received: u64,
     /// The kernel writes to it until the socket is closed.
     _area: Arc<Area>,
 }
@@ -145,6 +149,7 @@ impl Socket {
         let fd = Arc::new(fd);
         umem.add(binding, &fd);
         Ok(Self {
+            queue,
             fd,
             rx: Consumer::new(rx),
             tx: Producer::new(tx),
@@ -155,6 +160,7 @@ impl Socket {
             unsent: false,
             partial: None,
             zero_copy: binding.zero_copy,
+            received: 0,
             _area: Arc::clone(umem.area()),
         })
     }
@@ -179,6 +185,11 @@ impl Socket {
         sys::statistics(self.fd()).map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
     }
 
+    /// What the queue has received through the socket.
+    pub(super) fn counts(&self) -> QueueCounts {
+        QueueCounts { queue: self.queue, received: self.received, missed: self.missed() }
+    }
+
     /// Adds received frames to the burst.
     #[inline]
     pub(super) fn receive(
@@ -188,7 +199,7 @@ impl Socket {
         burst: &mut Burst,
         oversized: &mut Traffic,
     ) {
-        let mut taken = 0;
+        let (mut taken, before) = (0, burst.count);
         while burst.count < BURST
             && let Some(desc) = self.rx.pop()
         {
@@ -210,6 +221,7 @@ impl Socket {
         if taken > 0 {
             self.rx.release();
             self.owed += taken;
+            self.received += (burst.count - before) as u64;
         }
         if self.owed >= REFILL || (taken == 0 && self.owed > 0) {
             self.refill(umem, custody);
@@ -246,6 +258,7 @@ impl Socket {
             self.partial = Some(frame);
         } else if frame.too_large {
             oversized.add(1, u64::from(frame.len));
+            self.received += 1;
         } else if !burst.push(frame.head, frame.len as u16) {
             umem.free(frame.head);
         }
