@@ -22,6 +22,7 @@ mod stop;
 mod turns;
 mod update;
 mod valve;
+mod wake;
 mod workers;
 
 pub use activity::{Activity, Usage};

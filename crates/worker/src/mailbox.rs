@@ -7,14 +7,16 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use tollway_dataplane::hand_over::Sleeper;
+use tollway_dataplane::hand_over::{Consumer, Sleeper};
 use tollway_dataplane::worker::Worker;
 use tollway_linux::mailbox::{WakeReceiver, Waker};
 use tollway_linux::sync::lock;
 use tollway_xdp::State;
 
 use crate::activity::Activity;
-use crate::ports::Devices;
+use crate::hand_over::HandOver;
+use crate::ports::{Devices, Peer, PortJob};
+use crate::wake::WorkerWaker;
 
 /// The longest that the worker runs jobs before the ports have their turn again.
 pub(crate) const WORK: Duration = Duration::from_micros(50);
@@ -33,8 +35,7 @@ pub struct WorkerMailbox {
     /// Whether there are jobs; the worker checks this once per turn, which costs less than the
     /// channel does.
     waiting: Arc<AtomicBool>,
-    waker: Waker,
-    sleeper: Arc<Sleeper>,
+    waker: WorkerWaker,
     bypass: Arc<OverdueBypass>,
     activity: Arc<Activity>,
 }
@@ -93,14 +94,15 @@ impl Drop for Overdue {
 pub fn mailbox() -> io::Result<(WorkerMailbox, WorkerMailboxReceiver)> {
     let (sender, jobs) = mpsc::channel();
     let (waker, wakes) = Waker::pair()?;
+    let waker = WorkerWaker::new(waker);
+    let sleeper = Arc::clone(waker.sleeper());
     let waiting = Arc::new(AtomicBool::new(false));
-    let (sleeper, bypass) = (Arc::<Sleeper>::default(), Arc::<OverdueBypass>::default());
+    let bypass = Arc::<OverdueBypass>::default();
     let activity = Arc::<Activity>::default();
     let mailbox = WorkerMailbox {
         jobs: sender,
         waiting: Arc::clone(&waiting),
         waker,
-        sleeper: Arc::clone(&sleeper),
         bypass: Arc::clone(&bypass),
         activity: Arc::clone(&activity),
     };
@@ -122,11 +124,10 @@ impl WorkerMailbox {
         self.waker.wake();
     }
 
-    /// Wakes the worker if it sleeps, for frames that were handed over to it just before.
-    pub(crate) fn wake_sleeper(&self) {
-        if self.sleeper.must_be_woken() {
-            self.waker.wake();
-        }
+    /// Creates a ring by which another worker hands frames over to this one.
+    #[must_use]
+    pub fn ring(&self) -> (HandOver, Consumer) {
+        HandOver::to(&self.waker)
     }
 
     /// Posts a job; returns false if the worker has ended. The worker runs the job within one
@@ -195,6 +196,12 @@ impl WorkerMailbox {
             let _ = answer.send(job(worker, devices));
         });
         reply
+    }
+}
+
+impl Peer for WorkerMailbox {
+    fn post(&self, job: PortJob) -> bool {
+        Self::post(self, move |_, devices| job(devices))
     }
 }
 

@@ -338,16 +338,18 @@ mod tests {
     #[test]
     fn who_hands_frames_over_wakes_a_sleeper_once() {
         let (mailbox, mut receiver) = mailbox().unwrap();
+        let (hand_over, _consumer) = mailbox.ring();
+        let push = || assert_eq!(hand_over.push(PortId(0), &[Default::default()]), 1);
         let is_woken = |receiver: &mut WorkerMailboxReceiver| {
             wait(&Devices::new(), None, receiver, 1).unwrap();
             receiver.take_wakes()
         };
-        mailbox.wake_sleeper();
+        push();
         assert!(!is_woken(&mut receiver), "it was awake");
         receiver.fall_asleep();
-        mailbox.wake_sleeper();
+        push();
         assert!(is_woken(&mut receiver));
-        mailbox.wake_sleeper();
+        push();
         assert!(!is_woken(&mut receiver), "it is on its way");
     }
 

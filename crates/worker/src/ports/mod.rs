@@ -9,22 +9,24 @@ mod error;
 mod interface;
 mod memory;
 pub mod redirect;
+mod remote;
 pub mod tap;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::{MemoryPort, Port};
 
-use crate::WorkerMailbox;
-use crate::hand_over::{HandOver, RemotePort};
+use crate::hand_over::HandOver;
 use af_packet::AfPacket;
 use af_xdp::{AfXdp, Failure, OwnedProgram, Parcel, Peers, Refusal, Setup, SharedUmem};
 use capture::CapturePort;
 pub use error::PortError;
 pub use memory::{LARGEST_HEADER, MOST_MTU, chunk_bytes, most_workers, share, umem};
+use remote::RemotePort;
 use tap::Tap;
 use tollway_capture::CaptureError;
 use tollway_model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
@@ -156,6 +158,15 @@ impl Device for MemoryPort {}
 /// Ports of any kind; the index is the port's number.
 pub type Devices = Vec<Box<dyn Device>>;
 
+/// A job for the thread of a worker, at its ports.
+pub type PortJob = Box<dyn FnOnce(&mut Devices) + Send>;
+
+/// Another worker, to which a port gives some of its queues.
+pub trait Peer: Send + Sync {
+    /// Has the worker do a job between two bursts; returns false if it has ended.
+    fn post(&self, job: PortJob) -> bool;
+}
+
 /// The properties of a device that its links adopt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -182,8 +193,8 @@ pub struct Opening<'a> {
     pub programs: &'a mut Programs<'a>,
     /// By port: why it starts detached, if it does.
     pub idle: &'a [Option<String>],
-    /// The workers from number 1 on: their mailboxes, and their rings to worker 0.
-    pub others: &'a [(WorkerMailbox, HandOver)],
+    /// The workers from number 1 on, and their rings to worker 0.
+    pub others: &'a [(Arc<dyn Peer>, HandOver)],
 }
 
 /// Opens every port of a model, for frames in `umem`; returns the ports of worker 0, and those of the others.
@@ -200,7 +211,7 @@ pub fn open(
 ) -> Result<(Devices, Vec<Devices>), PortError> {
     let Opening { programs, idle, others } = opening;
     let shared = SharedUmem::new(umem);
-    let peers: Peers = others.iter().map(|(mailbox, _)| mailbox.clone()).collect();
+    let peers: Peers = others.iter().map(|(peer, _)| Arc::clone(peer)).collect();
     let mut devices = Devices::new();
     let mut of_others: Vec<Devices> = others.iter().map(|_| Devices::new()).collect();
     for index in 0..model.ports.len() {

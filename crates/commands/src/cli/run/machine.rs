@@ -20,7 +20,7 @@ use tollway_worker::hand_over::HandOver;
 use tollway_worker::installer::Parts;
 use tollway_worker::ports::dispatcher::Dispatcher;
 use tollway_worker::ports::redirect::Watch;
-use tollway_worker::ports::{self, Devices, Opening, State};
+use tollway_worker::ports::{self, Devices, Opening, Peer, State};
 use tollway_worker::service::Watchdog;
 use tollway_worker::{
     self, Duties, First, OnPause, Other, Stopper, Updater, WorkerMailbox, WorkerMailboxReceiver,
@@ -66,9 +66,10 @@ impl Machine {
         let umems = ports::share(&umem, workers - 1);
         let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
         let router = Arc::clone(worker.router());
-        let parts = umems.into_iter().zip(of_others).zip(ways.receivers.drain(..)).zip(&ways.out);
+        let parts =
+            umems.into_iter().zip(of_others).zip(ways.receivers.drain(..)).zip(&ways.mailboxes);
         let mut others: Vec<_> = parts
-            .map(|(((umem, devices), receiver), (mailbox, _))| {
+            .map(|(((umem, devices), receiver), mailbox)| {
                 let (worker, mailbox) = (Worker::new(&router, umem), mailbox.clone());
                 Other { worker, devices, receiver, mailbox }
             })
@@ -218,22 +219,25 @@ impl Machine {
 
 /// The ways between worker 0 and the others.
 struct Ways {
-    /// To each of the others: its mailbox, and its ring to worker 0.
-    out: Vec<(WorkerMailbox, HandOver)>,
+    /// To each of the others, and its ring to worker 0.
+    out: Vec<(Arc<dyn Peer>, HandOver)>,
+    mailboxes: Vec<WorkerMailbox>,
     receivers: Vec<WorkerMailboxReceiver>,
     back: Vec<Consumer>,
 }
 
 impl Ways {
     fn open(first: &WorkerMailbox, others: usize) -> Result<Self, CliError> {
-        let mut this = Self { out: Vec::new(), receivers: Vec::new(), back: Vec::new() };
+        let (out, mailboxes, receivers, back) = Default::default();
+        let mut this = Self { out, mailboxes, receivers, back };
         for _ in 0..others {
             let (mailbox, receiver) = tollway_worker::mailbox().map_err(|error| {
                 let what = format!("a worker's mailbox cannot be opened: {error}");
                 CliError::failed(what, "Close other programs")
             })?;
-            let (hand_over, consumer) = HandOver::to(first);
-            this.out.push((mailbox, hand_over));
+            let (hand_over, consumer) = first.ring();
+            this.out.push((Arc::new(mailbox.clone()), hand_over));
+            this.mailboxes.push(mailbox);
             this.receivers.push(receiver);
             this.back.push(consumer);
         }

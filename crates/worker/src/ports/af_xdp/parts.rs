@@ -18,12 +18,11 @@ use super::queues::Queues;
 use super::socket::Socket;
 use super::steps::Punter;
 use super::umem::SharedUmem;
-use crate::WorkerMailbox;
 use crate::hand_over::HandOver;
-use crate::ports::{Device, QueueCounts};
+use crate::ports::{Device, Peer, QueueCounts};
 
-/// The mailboxes of the workers from number 1 on.
-pub type Peers = Arc<[WorkerMailbox]>;
+/// The workers from number 1 on.
+pub type Peers = Arc<[Arc<dyn Peer>]>;
 
 /// What a port and the workers that serve some of its queues tell each other.
 #[derive(Clone)]
@@ -41,7 +40,7 @@ struct Shared {
 
 /// What a worker tells the port.
 struct Part {
-    mailbox: WorkerMailbox,
+    peer: Arc<dyn Peer>,
     /// The worker has sockets, or they are on their way. The port sets it, the worker clears it.
     is_open: AtomicBool,
     /// A socket does not work any more.
@@ -60,8 +59,8 @@ enum Content {
 
 impl Parts {
     pub(super) fn new(port: PortId, peers: &Peers) -> Self {
-        let part = |mailbox: &WorkerMailbox| Part {
-            mailbox: mailbox.clone(),
+        let part = |peer: &Arc<dyn Peer>| Part {
+            peer: Arc::clone(peer),
             is_open: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             missed: AtomicU64::new(0),
@@ -102,11 +101,11 @@ impl Parts {
 
     fn post(&self, part: &Part, content: Content) {
         let port = usize::from(self.port.0);
-        let is_posted = part.mailbox.post(move |_, devices| {
+        let is_posted = part.peer.post(Box::new(move |devices| {
             if let Some(device) = devices.get_mut(port) {
                 device.take_queues(Parcel(content));
             }
-        });
+        }));
         if !is_posted {
             // The worker has ended, and its sockets with it.
             part.is_open.store(false, Ordering::Relaxed);
