@@ -4,6 +4,7 @@
 #
 #   first             programs that only compute, beside the tests in namespaces that mostly wait
 #   then              the oracle, alone: on a busy machine, the kernel's answers come later than it waits for them
+#   then              programs with routers on AF_XDP once more, with two workers each (TOLLWAY_WORKERS)
 #   then              virtual machines (minutes, and one processor each), beside the tests in namespaces that measure
 #                     times, rates or losses, one after the other
 #   at the end        tests in the documentation, and what has failed
@@ -15,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # Only `foreground` selects tests by kind: with the caller's own selection, the other runs would leave tests out.
-unset TOLLWAY_TESTS
+unset TOLLWAY_TESTS TOLLWAY_WORKERS
 MOST=3
 # The end of the names of tests in virtual machines.
 MACHINE=_in_a_virtual_machine
@@ -49,20 +50,20 @@ run() {
     return
   fi
   {
-    echo "== ${directory##*/} ${executable##*/} ${TOLLWAY_TESTS:-} $*, $((SECONDS - begin)) s"
+    echo "== ${directory##*/} ${executable##*/} ${TOLLWAY_TESTS:-} $*${TOLLWAY_WORKERS:+ with $TOLLWAY_WORKERS workers}, $((SECONDS - begin)) s"
     grep -v '^$' "$log"
   } >"$log.shown"
   cat "$log.shown"
   [ $status = 0 ] && return
   # libtest ends with status 101, the programs with a main function of their own with the number of failed tests.
-  awk -v program="$program" -v status=$status '
+  awk -v program="$program" -v workers="${TOLLWAY_WORKERS:-1}" -v status=$status '
     /^test [A-Za-z0-9_:]+ \.\.\. FAILED$/ { name[++count] = $2 }
     # The output of a program that ran in a virtual machine ends with its own result: the last one counts.
     /^test result: / { failed = $3 == "FAILED." ? $6 : 0; expected = $7 == "failed;" ? 101 : failed }
     END {
       # A program that died after it had printed its result ended with another status.
-      if (!failed || failed > count || status != expected) { print program "\t-"; exit }
-      for (i = count - failed + 1; i <= count; i++) print program "\t" name[i]
+      if (!failed || failed > count || status != expected) { print program "\t" workers "\t-"; exit }
+      for (i = count - failed + 1; i <= count; i++) print program "\t" workers "\t" name[i]
     }' "$log" >>"$work/failed"
 }
 
@@ -95,6 +96,11 @@ foreground() {
   while IFS= read -r program; do TOLLWAY_TESTS=$1 run "$program" --skip "$MACHINE"; done
 }
 
+# Runs the tests of one kind in the programs below, with routers of two workers.
+with_two_workers() {
+  TOLLWAY_WORKERS=2 foreground "$1" <"$work/two-workers"
+}
+
 # Compiles first, then lists the programs: name, directory and executable, between tabs.
 cargo test --workspace --locked --no-run --message-format=json-render-diagnostics >"$work/built" || exit 1
 sed -nE 's/.*"manifest_path":"([^"]*)\/Cargo.toml".*"name":"([^"]*)","src_path".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*/\2\t\1\t\3/p' \
@@ -106,20 +112,24 @@ awk '/^name = /{ name = $3 } /^harness = false/{ gsub(/"/, "", name); print name
 awk -F'\t' -v kind="$work/namespaces" -v rest="$work/computing" '
   NR == FNR { own[$1]; next } { print > (($1 in own) && $2 ~ /\/tollway$/ ? kind : rest) }' \
   "$work/names" "$work/programs"
+grep -E $'^(af_xdp|router)\t' "$work/namespaces" >"$work/two-workers"
 touch "$work/"{namespaces,computing,ended,left-out,failed}
 [ -s "$work/names" ] || die "crates/tollway/Cargo.toml names no test with a main function of its own"
 [ "$(lines namespaces)" = "$(lines names)" ] ||
   die "$(lines namespaces) of the $(lines names) tests with a main function of their own were built"
 [ $(($(lines computing) + $(lines namespaces))) = "$(lines programs)" ] ||
   die "$(lines computing) and $(lines namespaces) test programs do not add up to $(lines programs)"
+[ "$(lines two-workers)" = 2 ] || die "the programs to run with two workers are not af_xdp and router"
 export work MACHINE
 
 beside computing
 grep -v ^oracle "$work/namespaces" | foreground beside
 wait_beside
 grep ^oracle "$work/namespaces" | foreground beside
+with_two_workers beside
 beside machines
 foreground alone <"$work/namespaces"
+with_two_workers alone
 wait_beside
 cargo test --workspace --locked --doc
 documentation=$?
@@ -129,22 +139,23 @@ if [ -s "$work/left-out" ]; then
   sed 's/^/  /' "$work/left-out" >&2
 fi
 failed=$(cat "$work/failed")
-# Each program that only computes runs once, and each other one once for each of three kinds of tests.
-runs=$(($(lines computing) + 3 * $(lines namespaces)))
+# Each program that only computes runs once, and each other one once for each of three kinds of tests. Some run twice
+# more, with two workers.
+runs=$(($(lines computing) + 3 * $(lines namespaces) + 2 * $(lines two-workers)))
 if [ $documentation != 0 ] || [ "$(lines ended)" != $runs ] ||
   grep -q $'\t-$' <<<"$failed" || [ "$(lines failed)" -gt $MOST ]; then
   echo "Failed:" >&2
-  cut -f 1,4 "$work/failed" >&2
+  cut -f 1,4,5 "$work/failed" >&2
   [ $documentation = 0 ] || echo "tests in the documentation" >&2
   [ "$(lines ended)" = $runs ] || die "only $(lines ended) of $runs runs of test programs ended"
   exit 1
 fi
 [ -n "$failed" ] || exit 0
-while IFS=$'\t' read -r _ directory executable name; do
-  (cd "$directory" && "$executable" --exact "$name") </dev/null 2>&1 | tee "$work/again" || exit 1
+while IFS=$'\t' read -r _ directory executable workers name; do
+  (cd "$directory" && TOLLWAY_WORKERS=$workers "$executable" --exact "$name") </dev/null 2>&1 | tee "$work/again" || exit 1
   # A test of another name proves nothing.
   grep -Fqx "test $name ... ok" "$work/again" || exit 1
 done <<<"$failed"
 
 echo "Passed alone, but failed beside others; look at why:" >&2
-cut -f 1,4 <<<"$failed" | sed 's/^/  /' >&2
+cut -f 1,4,5 <<<"$failed" | sed 's/^/  /' >&2
