@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::router_namespace::{Idle, RouterNamespace};
-use crate::namespaces::{PATIENCE, Process};
+use crate::namespaces::{PATIENCE, Process, workers};
 use crate::net::DEVICES;
 
 /// Tollway's total counts.
@@ -47,6 +47,7 @@ impl KernelRouter {
         let dir = tempfile::tempdir().unwrap();
         let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
         command.arg("run").args(&DEVICES[..ports]).args(["--socket", "control.sock"]);
+        command.args(["--workers", &workers().to_string()]);
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.current_dir(dir.path()).stdout(Stdio::null()).stderr(file("stderr"));
         let mut process = Process(command.spawn().unwrap());

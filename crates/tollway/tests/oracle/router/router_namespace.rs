@@ -14,7 +14,7 @@ use super::net::{Reply, reply};
 use super::sysctl;
 use super::traffic::{Packet, WAVES, did_not_fit};
 use crate::kernel::{Sent, namespace, run};
-use crate::namespaces::{PATIENCE, Process, sh};
+use crate::namespaces::{PATIENCE, Process, queues, sh};
 use crate::net::{self, DEVICES};
 use crate::socket::Wire;
 
@@ -72,7 +72,10 @@ impl RouterNamespace {
         let mut script = String::from("set -e\nip link set lo up\n");
         script += &sysctl::fixed();
         for device in DEVICES.iter().chain([&MARKER]) {
-            script += &format!("ip link add {device} type veth peer name {name}-{device}\n");
+            let queues = queues(1);
+            script += &format!(
+                "ip link add {device} {queues} type veth peer name {name}-{device} {queues}\n"
+            );
             script += &format!("ip link set {name}-{device} netns {}\n", std::process::id());
             // Otherwise the kernel leaves checksums of its own messages to a network card that does
             // not exist.
