@@ -22,7 +22,7 @@ use tollway_dataplane::port::{MemoryPort, Port};
 
 use crate::hand_over::HandOver;
 use af_packet::AfPacket;
-use af_xdp::{AfXdp, Failure, OwnedProgram, Parcel, Peers, Refusal, Setup, SharedUmem};
+use af_xdp::{AfXdp, Failure, OwnedProgram, Peers, QueueChange, Refusal, Setup, SharedUmem};
 use capture::CapturePort;
 pub use error::PortError;
 pub use memory::{LARGEST_HEADER, MOST_MTU, chunk_bytes, most_workers, share, umem};
@@ -140,8 +140,8 @@ pub trait Device: Port + Send {
     }
 
     /// Takes the sockets of the queues that the worker serves, or closes them.
-    fn take_queues(&mut self, parcel: Parcel) {
-        let _ = parcel;
+    fn take_queues(&mut self, change: QueueChange) {
+        let _ = change;
     }
 
     /// Ends the port's work; everything is written to its file when this returns.

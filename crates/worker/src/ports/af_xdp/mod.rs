@@ -50,7 +50,7 @@ use tollway_dataplane::port::Port;
 
 pub use failure::{Failure, list, refused};
 pub use loaded_port::{LoadedPort, Plan, XdpPathOfPort};
-pub use parts::{Parcel, Peers, QueuePort};
+pub use parts::{Peers, QueueChange, QueuePort};
 pub use steps::{Program, Punter, Refusal, Target};
 pub use umem::SharedUmem;
 

@@ -50,7 +50,7 @@ struct Part {
 }
 
 /// Sockets on their way to their worker, or the order to close them.
-pub struct Parcel(Content);
+pub struct QueueChange(Content);
 
 enum Content {
     Open { sockets: Vec<Socket>, chunks: Vec<FrameAddr>, zero_copy: bool, punter: Option<Punter> },
@@ -103,7 +103,7 @@ impl Parts {
         let port = usize::from(self.port.0);
         let is_posted = part.peer.post(Box::new(move |devices| {
             if let Some(device) = devices.get_mut(port) {
-                device.take_queues(Parcel(content));
+                device.take_queues(QueueChange(content));
             }
         }));
         if !is_posted {
@@ -228,7 +228,7 @@ impl Device for QueuePort {
         self.handed_over
     }
 
-    fn take_queues(&mut self, Parcel(content): Parcel) {
+    fn take_queues(&mut self, QueueChange(content): QueueChange) {
         match content {
             Content::Open { sockets, chunks, zero_copy, punter } => {
                 self.queues.open(sockets, &chunks, zero_copy);
