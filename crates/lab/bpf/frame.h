@@ -25,7 +25,7 @@ struct payload {
 	__u32 magic;
 	__u32 seq;
 	__u32 sent_ns; /* the low half of the clock; 0 from a generator that goes as fast as it can */
-	__u32 zero;
+	__u32 stream; /* 0 or 1 */
 };
 
 /* What follows the Ethernet header and its tag. */

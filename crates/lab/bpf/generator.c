@@ -13,6 +13,8 @@ volatile const __u32 FLOW_MASK = 0;
 volatile const __u16 VID = 0;
 volatile const __u16 SOURCE[3] = {};
 volatile const __u16 DESTINATION[3] = {};
+/* Which of two streams this is, 0 or 1. They have no flow in common. */
+volatile const __u32 STREAM = 0;
 
 struct progress {
 	__u64 sent;
@@ -33,7 +35,7 @@ static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64
 	__u32 flow = seq & FLOW_MASK;
 	/* 198.18.0.0/15 is the network for benchmarks (RFC 2544). */
 	__u32 source = 0xc6120000 + (flow & 0xff);
-	__u32 destination = 0xc6130000 + (flow >> 8 & 0xff);
+	__u32 destination = 0xc6130000 + (STREAM << 8) + (flow >> 8 & 0xff);
 	__u32 sum = 0x4500 + LENGTH + 0x4000 + (TTL << 8 | IPPROTO_UDP);
 
 	sum += (source >> 16) + (source & 0xffff) + (destination >> 16) + (destination & 0xffff);
@@ -55,7 +57,7 @@ static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64
 	packet->payload.magic = MAGIC;
 	packet->payload.seq = seq;
 	packet->payload.sent_ns = now;
-	packet->payload.zero = 0;
+	packet->payload.stream = STREAM;
 }
 
 SEC("xdp")

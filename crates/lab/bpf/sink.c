@@ -25,6 +25,7 @@ struct counts {
 	__u64 reordered;
 	__u64 gap_ns;   /* the longest time without a frame */
 	__u64 delay_ns; /* the longest way */
+	__u64 second;   /* frames of the second stream */
 };
 
 struct {
@@ -34,7 +35,7 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-/* One bit for each sequence number. */
+/* One bit for each sequence number; the second stream has the upper half. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -56,7 +57,8 @@ struct {
 
 static __always_inline void follow(struct counts *count, const struct payload *payload)
 {
-	__u64 now = bpf_ktime_get_ns(), seq = payload->seq, before, bit = 1ULL << (seq & 63);
+	__u64 seq = payload->seq + (payload->stream ? ROOM / 2 : 0);
+	__u64 now = bpf_ktime_get_ns(), before, bit = 1ULL << (seq & 63);
 	__u32 zero = 0, index = seq >> 6, delay = (__u32)now - payload->sent_ns;
 	struct latest *last = bpf_map_lookup_elem(&latest, &zero);
 	__u64 *word = bpf_map_lookup_elem(&seen, &index);
@@ -112,6 +114,8 @@ static __always_inline int is_ours(void *data, void *end)
 		return 1;
 	count->frames++;
 	count->bytes += end - (void *)eth;
+	if (packet->payload.stream)
+		count->second++;
 	for (i = 0; i < 3; i++)
 		wrong_mac |= ((__u16 *)eth->h_dest)[i] ^ DESTINATION[i];
 	if (wrong_mac)

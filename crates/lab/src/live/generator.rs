@@ -29,6 +29,15 @@ pub(super) struct Stream {
     pub(super) rate: Option<u32>,
 }
 
+/// Where a generator runs, and which of two streams it sends.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// The only one, on the generator's processor, before all other threads.
+    Alone,
+    /// One of two, numbered 0 and 1, on this processor, where it is an ordinary thread.
+    OneOfTwo { stream: u32, processor: usize },
+}
+
 /// A running generator on a host. Dropping this stops it.
 pub(super) struct Generator {
     progress: Array<MapData, [u64; 3]>,
@@ -44,15 +53,35 @@ pub(super) struct Sent {
     pub(super) rate: f64,
 }
 
+impl Place {
+    fn stream(self) -> u32 {
+        match self {
+            Self::Alone => 0,
+            Self::OneOfTwo { stream, .. } => stream,
+        }
+    }
+
+    /// Moves the calling thread to the place.
+    fn take(self) -> std::io::Result<()> {
+        match self {
+            Self::Alone => program::run_on_generator_processor(),
+            Self::OneOfTwo { processor, .. } => sys::pin(&[processor]),
+        }
+    }
+}
+
 impl Generator {
     /// Starts sending from the host's a0.
     pub(super) fn start(host: &Host, stream: Stream) -> Result<Self, String> {
-        let (ebpf, progress) = host.run(move || load(stream))??;
+        Self::start_at(host, stream, Place::Alone)
+    }
+
+    /// Starts sending from the host's a0, at a place.
+    pub(super) fn start_at(host: &Host, stream: Stream, place: Place) -> Result<Self, String> {
+        let (ebpf, progress) = host.run(move || load(stream, place))??;
         let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
         // The host starts the thread, so that it is in the host's namespaces.
-        let start = move || {
-            Runner::start(ebpf, "generator", frame, BATCH, program::run_on_generator_processor)
-        };
+        let start = move || Runner::start(ebpf, "generator", frame, BATCH, move || place.take());
         Ok(Self { progress, runner: host.run(start)?? })
     }
 
@@ -72,10 +101,11 @@ impl Generator {
 }
 
 /// Loads the program for a stream, on the host.
-fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
+fn load(stream: Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let ifindex = sys::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
     let (mask, vid) = (stream.flows.next_power_of_two() - 1, stream.vid.unwrap_or(0));
+    let number = place.stream();
     let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
     let mut loader = EbpfLoader::new();
     loader
@@ -83,6 +113,7 @@ fn load(stream: Stream) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
         .override_global("NS_PER_1024", &ns_per_1024, true)
         .override_global("FLOW_MASK", &mask, true)
         .override_global("VID", &vid, true)
+        .override_global("STREAM", &number, true)
         .override_global("SOURCE", &A0, true)
         .override_global("DESTINATION", &R0, true);
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;

@@ -29,7 +29,7 @@ pub use text::render;
 use topology::Topology;
 
 /// The measurements besides the rows, by name.
-const PARTS: [&str; 5] = ["kill", "stop", "upgrade", "latency", workers::NAME];
+const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -47,9 +47,10 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// Whether anything is to be measured between interfaces.
+    /// Whether a row or another part than the workers is to be measured.
     fn needs_topologies(&self) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only != workers::NAME)
+        self.only.is_empty()
+            || self.only.iter().any(|only| !workers::NAMES.contains(&only.as_str()))
     }
 }
 
@@ -67,7 +68,8 @@ struct Topologies {
 /// A message, if a name is unknown, the machine does not allow it, or something fails.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
     let rows = CASES.iter().map(|case| case.name);
-    let names: Vec<_> = std::iter::once(KERNEL).chain(rows).chain(PARTS).collect();
+    let names = std::iter::once(KERNEL).chain(rows).chain(PARTS).chain(workers::NAMES);
+    let names: Vec<_> = names.collect();
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(&&***name)) {
         return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
     }
@@ -75,8 +77,8 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
     if options.needs_topologies() {
         between_interfaces(options, &mut report)?;
     }
-    if options.wants(workers::NAME) {
-        workers::measure(&mut report)?;
+    if workers::NAMES.iter().any(|name| options.wants(name)) {
+        workers::measure(options, &mut report)?;
     }
     Ok(report)
 }

@@ -32,13 +32,28 @@ pub(super) struct Plan {
 /// The time from each request to its answer.
 pub(super) type Answers = Vec<Option<Duration>>;
 
-/// Pings B from A; ends by itself.
+/// Pings from A; ends by itself.
 pub(super) struct Pings(JoinHandle<io::Result<Answers>>);
 
 impl Pings {
-    /// Starts the pings.
+    /// Starts pings of B.
     pub(super) fn start(host: &Host, plan: Plan) -> Result<Self, String> {
-        let work = move || ping(plan);
+        Self::start_to(host, plan, RIGHT[0], None)
+    }
+
+    /// Starts pings of an address, by this processor if there is one.
+    pub(super) fn start_to(
+        host: &Host,
+        plan: Plan,
+        to: &'static str,
+        processor: Option<usize>,
+    ) -> Result<Self, String> {
+        let work = move || {
+            if let Some(processor) = processor {
+                sys::pin(&[processor])?;
+            }
+            ping(plan, to)
+        };
         let thread = host.run(move || std::thread::Builder::new().spawn(work))?;
         thread.map(Self).map_err(|error| format!("no thread can be started: {error}"))
     }
@@ -56,13 +71,13 @@ pub(super) fn lost(answers: &Answers) -> usize {
     answers.iter().filter(|answer| answer.is_none()).count()
 }
 
-fn ping(plan: Plan) -> io::Result<Answers> {
+fn ping(plan: Plan, to: &str) -> io::Result<Answers> {
     if plan.exact {
         program::run_on_generator_processor()?;
     }
     // send(2) and recv(2) are the same for every kind of socket.
     let socket = UdpSocket::from(sys::icmp_socket()?);
-    socket.connect((RIGHT[0], 0))?;
+    socket.connect((to, 0))?;
     // One id per thread, so that two concurrent runs do not take each other's answers.
     let id = (sys::thread_id() & 0xffff) as u16;
     let mut answers = vec![None; usize::from(plan.count)];

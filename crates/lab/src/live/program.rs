@@ -93,17 +93,26 @@ impl Tollway {
     /// Starts Tollway on the router and waits until it forwards. With `replace` it takes over from
     /// the running one.
     pub(super) fn start(topology: &Topology, setup: Setup, replace: bool) -> Result<Self, String> {
+        let more: &[&str] = if replace { &["--replace"] } else { &[] };
+        let processors = setup.own_processors.then(program_processors);
+        Self::start_with(topology, setup, more, processors)
+    }
+
+    /// The same with more arguments and on these processors, if there are any.
+    pub(super) fn start_with(
+        topology: &Topology,
+        setup: Setup,
+        more: &[&str],
+        processors: Option<Vec<usize>>,
+    ) -> Result<Self, String> {
         let write = move || {
             std::fs::write(CONFIG, setup.config())?;
             std::fs::write(RULES, rules())
         };
         let failed = |error| format!("cannot write {CONFIG}: {error}");
         topology.r.run(write)?.map_err(failed)?;
-        let mut arguments = vec!["run", "--config", CONFIG];
-        if replace {
-            arguments.push("--replace");
-        }
-        let mut tollway = Self::launch(topology, &arguments, setup.own_processors)?;
+        let arguments = [&["run", "--config", CONFIG], more].concat();
+        let mut tollway = Self::launch_on(topology, &arguments, processors)?;
         let start = tollway.until_forwarding()?;
         for port in ["r0", "r1"].iter().filter(|_| setup.kind == "af_xdp") {
             // If Tollway fell back to another mode, this would not measure the requested one.
@@ -122,13 +131,21 @@ impl Tollway {
         arguments: &[&str],
         own_processors: bool,
     ) -> Result<Self, String> {
+        Self::launch_on(topology, arguments, own_processors.then(program_processors))
+    }
+
+    fn launch_on(
+        topology: &Topology,
+        arguments: &[&str],
+        processors: Option<Vec<usize>>,
+    ) -> Result<Self, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("this program cannot find itself: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        if own_processors {
-            sys::bind(&mut command, program_processors());
+        if let Some(processors) = processors {
+            sys::bind(&mut command, processors);
         }
         // The host's own thread spawns it: Tollway has to end with that thread, and no sooner.
         let child = topology.r.run(move || command.spawn())?;

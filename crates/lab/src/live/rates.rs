@@ -1,6 +1,6 @@
 //! Frames per second that the kernel and Tollway forward, measured in turn.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -227,20 +227,11 @@ impl RouterUnderTest<'_> {
         Generator::start(&self.topology.a, Stream { flows, vid: self.vid, rate: None })
     }
 
-    /// Million frames per second that arrive, over `time`.
-    fn rate(&self, time: Duration) -> Result<f64, String> {
-        let (start, before) = (Instant::now(), self.sink.seen()?);
-        std::thread::sleep(time);
-        let (taken, after) = (start.elapsed(), self.sink.seen()?);
-        after.check()?;
-        Ok((after.frames - before.frames) as f64 / taken.as_secs_f64() / 1e6)
-    }
-
     /// Measures once: million frames per second.
     fn mpps(&self, flows: u32) -> Result<f64, String> {
         let generator = self.send(flows)?;
         std::thread::sleep(WARM_UP);
-        let rate = self.rate(WINDOW)?;
+        let rate = self.sink.mpps(WINDOW)?;
         generator.stop()?;
         Ok(rate)
     }
@@ -250,7 +241,7 @@ impl RouterUnderTest<'_> {
         let generator = self.send(flows)?;
         let mut rates = Vec::new();
         for _ in 0..STEPS {
-            rates.push(self.rate(STEP)?);
+            rates.push(self.sink.mpps(STEP)?);
             let last = Summary::of(rates.get(rates.len().saturating_sub(ALIKE.0)..).unwrap_or(&[]));
             let alike =
                 last.is_some_and(|last| last.repeats == ALIKE.0 && last.max < last.min * ALIKE.1);

@@ -1,6 +1,8 @@
 //! The sink: counts the generator's frames at their destination, and checks how they were
 //! forwarded.
 
+use std::time::{Duration, Instant};
+
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::tc::TcAttachType;
 use aya::programs::xdp::XdpMode;
@@ -41,7 +43,7 @@ pub(super) enum SinkHook {
 /// A sink on a host's b0. Dropping this detaches it.
 pub(super) struct Sink {
     _ebpf: Ebpf,
-    counts: PerCpuArray<MapData, [u64; 10]>,
+    counts: PerCpuArray<MapData, [u64; 11]>,
 }
 
 /// The results of a sink.
@@ -49,6 +51,8 @@ pub(super) struct Sink {
 pub(super) struct SinkStats {
     /// Frames of the generator.
     pub(super) frames: u64,
+    /// Those of the second stream among them.
+    pub(super) second: u64,
     /// Their bytes.
     pub(super) bytes: u64,
     /// Wrongly forwarded frames among them: not addressed to B, not tagged as expected, TTL not
@@ -85,14 +89,24 @@ impl Sink {
         host.run(move || attach(expect))?
     }
 
+    /// Million frames per second that arrive, over `time`.
+    pub(super) fn mpps(&self, time: Duration) -> Result<f64, String> {
+        let (start, before) = (Instant::now(), self.seen()?);
+        std::thread::sleep(time);
+        let (taken, after) = (start.elapsed(), self.seen()?);
+        after.check()?;
+        Ok((after.frames - before.frames) as f64 / taken.as_secs_f64() / 1e6)
+    }
+
     /// The results so far.
     pub(super) fn seen(&self) -> Result<SinkStats, String> {
         let failed = |error| format!("cannot read the sink's counts: {error}");
         let mut seen = SinkStats::default();
         for values in self.counts.get(&0, 0).map_err(failed)?.iter() {
-            let [frames, bytes, mac, tag, ttl, checksum, duplicates, reordered, gap, delay] =
+            let [frames, bytes, mac, tag, ttl, checksum, duplicates, reordered, gap, delay, second] =
                 *values;
             seen.frames += frames;
+            seen.second += second;
             seen.bytes += bytes;
             for (sum, value) in seen.wrong.iter_mut().zip([mac, tag, ttl, checksum]) {
                 *sum += value;

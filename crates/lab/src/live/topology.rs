@@ -45,14 +45,20 @@ impl Topology {
     /// queue, no packet filter or connection tracking, known neighbours. GRO is on, since a veth
     /// without it drops what is redirected into its peer.
     pub(super) fn new() -> Result<Self, String> {
+        Self::with_queues(1)
+    }
+
+    /// The same with a number of queues for each interface. A frame that the generator sends by processor P
+    /// comes to the router's queue P modulo this number.
+    pub(super) fn with_queues(queues: usize) -> Result<Self, String> {
         let hosts = Self { a: Host::new("A")?, r: Host::new("R")?, b: Host::new("B")? };
         let Self { a, r, b } = &hosts;
         for host in [a, r, b] {
             host.sysctl("ipv6/conf/all/disable_ipv6", "1")?;
             host.sysctl("ipv6/conf/default/disable_ipv6", "1")?;
         }
-        wire(a, ("a0", A0, LEFT[0]), r, ("r0", R0, LEFT[1]))?;
-        wire(b, ("b0", B0, RIGHT[0]), r, ("r1", R1, RIGHT[1]))?;
+        wire(a, ("a0", A0, LEFT[0]), r, ("r0", R0, LEFT[1]), queues)?;
+        wire(b, ("b0", B0, RIGHT[0]), r, ("r1", R1, RIGHT[1]), queues)?;
         a.sh(&format!("ip route add default via {}", LEFT[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT[1]))?;
         r.sh(&format!("ip route add {DESTINATIONS} via {}", RIGHT[0]))?;
@@ -84,8 +90,14 @@ impl Topology {
 type End<'a> = (&'a str, Mac, &'a str);
 
 /// Connects two hosts with a veth pair and makes them permanent neighbours.
-fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), String> {
-    let queues = "numrxqueues 1 numtxqueues 1";
+fn wire(
+    host: &Host,
+    near: End<'_>,
+    router: &Host,
+    far: End<'_>,
+    count: usize,
+) -> Result<(), String> {
+    let queues = format!("numrxqueues {count} numtxqueues {count}");
     let namespace = router.namespace();
     host.sh(&format!(
         "ip link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
@@ -105,9 +117,11 @@ fn wire(host: &Host, near: End<'_>, router: &Host, far: End<'_>) -> Result<(), S
         let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
         // Hosts complete their checksums, and the controller must see that from the settings, too.
         host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
-        let rps_cpus = format!("/sys/class/net/{name}/queues/rx-0/rps_cpus");
-        host.run(move || std::fs::write(rps_cpus, "0"))?
-            .map_err(|error| format!("cannot switch off RPS of {name}: {error}"))?;
+        for queue in 0..count {
+            let rps_cpus = format!("/sys/class/net/{name}/queues/rx-{queue}/rps_cpus");
+            host.run(move || std::fs::write(rps_cpus, "0"))?
+                .map_err(|error| format!("cannot switch off RPS of {name}: {error}"))?;
+        }
         let mac = mac_text(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
     }

@@ -8,7 +8,8 @@ use super::{CliError, show};
 #[derive(clap::Args)]
 #[command(
     after_help = "Rows: kernel xdp xdp-features xdp-64k xdp-1m af-xdp; af-packet only if named. \
-                  Parts: kill stop upgrade latency workers."
+                  Parts: kill stop upgrade latency workers; \
+                  of the last one alone: workers-veth workers-hung workers-overload."
 )]
 pub(super) struct Args {
     /// Print one JSON object
@@ -20,7 +21,7 @@ pub(super) struct Args {
     /// Measure both routers N times in turn
     #[arg(long, default_value_t = 9, value_name = "N")]
     pairs: usize,
-    /// Kill and stop Tollway N times
+    /// Kill and stop Tollway or a worker N times
     #[arg(long, default_value_t = 10, value_name = "N")]
     repeat: usize,
 }

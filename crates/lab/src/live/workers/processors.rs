@@ -5,6 +5,17 @@ pub(super) fn pair(available: &[usize]) -> Option<[usize; 2]> {
     choose(available, core)
 }
 
+/// Two processors whose frames come to queues of different workers, by a veth with two queues: one with an even number
+/// and a higher one with an odd number; of two cores, if there are such. The first worker gets the lower one.
+pub(super) fn of_queues(available: &[usize]) -> Option<[usize; 2]> {
+    let pairs = |first: usize| {
+        let seconds = available.iter().filter(move |second| **second > first && *second % 2 == 1);
+        seconds.map(move |second| [first, *second])
+    };
+    let pairs = || available.iter().filter(|first| *first % 2 == 0).flat_map(|first| pairs(*first));
+    pairs().find(|pair| !share_a_core(*pair)).or_else(|| pairs().next())
+}
+
 fn choose(available: &[usize], core: impl Fn(usize) -> Option<String>) -> Option<[usize; 2]> {
     let (first, rest) = available.split_first()?;
     let own = core(*first);
@@ -26,6 +37,13 @@ pub(super) fn share_a_core([one, other]: [usize; 2]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_of_two_queues_has_an_even_processor() {
+        assert_eq!(of_queues(&[1, 4, 6, 7]), Some([4, 7]));
+        assert_eq!(of_queues(&[1, 2]), None, "the first worker would be pinned to 1");
+        assert_eq!(of_queues(&[0, 2]), None, "both come to the first queue");
+    }
 
     #[test]
     fn processors_of_two_cores_come_first() {

@@ -6,34 +6,87 @@ use super::{PROCESSORS, SHARED_CORE};
 
 /// What was measured; empty if nothing was. Lines have at most 80 columns.
 pub(in super::super) fn render(figures: &BTreeMap<String, f64>) -> String {
-    let figure = |name: &str| figures.get(name).copied();
-    let Some(processors) = figure(PROCESSORS) else { return String::new() };
+    let figures = Figures(figures);
+    let Some(processors) = figures.get(PROCESSORS) else { return String::new() };
     if processors < 2.0 {
         return "two workers: not measured, they need two processors and this process may use one\n"
             .to_owned();
     }
-    let ratio = |name: &str| {
-        let [median, min, max] = ["", "_min", "_max"]
-            .map(|suffix| figure(&format!("{name}{suffix}")).unwrap_or(f64::NAN));
-        format!("{median:.2} ({min:.2} to {max:.2})")
-    };
-    let mpps = |name: &str| figure(name).unwrap_or(f64::NAN);
-    let mut text = format!(
-        "two workers of one router, against one: {}, {} rounds\n",
-        ratio("workers_two_ratio"),
-        mpps("workers_rounds"),
-    );
-    text += &format!(
-        "  two routers that share nothing, against one: {}\n",
-        ratio("workers_two_apart_ratio")
-    );
-    text += &format!(
-        "  memory to memory: one worker {:.1} Mpps, two {:.1} Mpps\n",
-        mpps("workers_one_mpps"),
-        mpps("workers_two_mpps"),
-    );
-    if figure(SHARED_CORE) == Some(1.0) {
-        text += "  both processors are threads of one core, which limits the ratio\n";
+    let parts = [figures.scaling(), figures.veth(), figures.hung(), figures.overload()];
+    let text: String = parts.into_iter().flatten().collect();
+    let shared = figures.get(SHARED_CORE) == Some(1.0) && !text.is_empty();
+    text + if shared {
+        "both processors are threads of one core, which limits the ratio\n"
+    } else {
+        ""
     }
-    text
+}
+
+struct Figures<'a>(&'a BTreeMap<String, f64>);
+
+impl Figures<'_> {
+    fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    /// The median of a ratio and how far it spread.
+    fn ratio(&self, name: &str) -> Option<String> {
+        let part = |suffix: &str| self.get(&format!("{name}{suffix}"));
+        Some(format!("{:.2} ({:.2} to {:.2})", part("")?, part("_min")?, part("_max")?))
+    }
+
+    fn scaling(&self) -> Option<String> {
+        Some(format!(
+            "two workers of one router, against one: {}, {} rounds\n  \
+             two routers that share nothing, against one: {}\n  \
+             memory to memory: one worker {:.1} Mpps, two {:.1} Mpps\n",
+            self.ratio("workers_two_ratio")?,
+            self.get("workers_rounds")?,
+            self.ratio("workers_two_apart_ratio")?,
+            self.get("workers_one_mpps")?,
+            self.get("workers_two_mpps")?,
+        ))
+    }
+
+    fn veth(&self) -> Option<String> {
+        Some(format!(
+            "the same between interfaces (veth): {}, {} rounds\n  \
+             each with a generator on its processor: one {:.3} Mpps, two {:.3} Mpps\n",
+            self.ratio("workers_two_veth_ratio")?,
+            self.get("workers_veth_rounds")?,
+            self.get("workers_one_veth_mpps")?,
+            self.get("workers_two_veth_mpps")?,
+        ))
+    }
+
+    fn hung(&self) -> Option<String> {
+        let repeats = self.get("hung_worker_repeats")?;
+        let mut text =
+            format!("a worker of two hangs for 1 s, 20 kpps each, {repeats} times, at most\n");
+        for (worker, name) in [(1, "hung_worker"), (0, "hung_worker0")] {
+            text += &format!(
+                "  worker {worker}: {:.1} ms of its traffic lost, {} frames of the other's\n",
+                self.get(&format!("{name}_lost_ms"))?,
+                self.get(&format!("{name}_others_lost"))?,
+            );
+        }
+        Some(text)
+    }
+
+    fn overload(&self) -> Option<String> {
+        Some(format!(
+            "twice of what one worker can, {:.3} instead of {:.3} Mpps: goodput {:.0}%\n  \
+             ({:.0} to {:.0}%, {} rounds); {} frames lost but not counted; at most {} of\n  \
+             {} pings of the router lost, one every 2 ms\n",
+            self.get("overload_offered_mpps")?,
+            self.get("overload_best_mpps")?,
+            self.get("overload_goodput_percent")?,
+            self.get("overload_goodput_percent_min")?,
+            self.get("overload_goodput_percent_max")?,
+            self.get("overload_rounds")?,
+            self.get("overload_uncounted")?,
+            self.get("overload_pings_lost")?,
+            self.get("overload_pings")?,
+        ))
+    }
 }
