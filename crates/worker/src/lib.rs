@@ -18,6 +18,7 @@ pub mod neighbours;
 pub mod ports;
 pub mod priority;
 pub mod service;
+mod silence;
 mod stop;
 mod turns;
 mod update;

@@ -15,6 +15,7 @@ use crate::mailbox::{WorkerMailbox, WorkerMailboxReceiver};
 use crate::ports::Devices;
 use crate::priority::Priority;
 use crate::service::Watchdog;
+use crate::silence::Silence;
 use crate::stop::Stop;
 use crate::turns::{Clock, Common, OnPause, Seat, Turn, Turns};
 use crate::valve::Valves;
@@ -106,7 +107,8 @@ pub fn run(
     let cores = cores::of_workers(others.len() + 1, &duties.devices);
     let threads = Threads::start(others, &common, &cores)?;
     seat.mailbox.activity().set_processor(cores::pin(cores[0]));
-    let mut care = Care { guard, watchdog: duties.watchdog };
+    let silence = common.pulse.clone().map(|state| Silence::new(state, threads.mailboxes.len()));
+    let mut care = Care { guard, silence, watchdog: duties.watchdog };
     seat.worker.wake();
     let mut turns = Turns::begin(&common, &seat);
     let ran = forward(&mut turns, &mut seat, stop, (&mut care, &common, &threads));
@@ -133,6 +135,7 @@ pub fn run(
 /// What worker 0 does for all workers.
 struct Care {
     guard: Option<Guard>,
+    silence: Option<Silence>,
     watchdog: Watchdog,
 }
 
@@ -141,6 +144,9 @@ impl Care {
     fn tick(&mut self, seat: &mut Seat<'_>, turn: &Turn, common: &Common) {
         if let Some(guard) = &mut self.guard {
             guard.tick(&mut seat.worker.counters, turn.now_ns);
+        }
+        if let Some(silence) = &mut self.silence {
+            silence.tick();
         }
         if let Some(valves) = &common.valves {
             valves.tick(turn.now_ns);

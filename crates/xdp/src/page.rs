@@ -113,6 +113,12 @@ impl Page {
         }
     }
 
+    /// The last heartbeat of a worker; 0 if there was none.
+    pub(super) fn heartbeat_ns(&self, worker: usize) -> u64 {
+        let heartbeat = self.state().heartbeats.get(worker);
+        heartbeat.map_or(0, |heartbeat| heartbeat.ns.load(Ordering::Relaxed))
+    }
+
     pub(super) fn set_workers(&self, workers: u32) {
         self.state().workers.store(workers, Ordering::Release);
     }
