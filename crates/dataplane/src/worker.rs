@@ -32,8 +32,6 @@ pub struct Worker {
     pub umem: Umem,
     /// Counts of what happened to every packet.
     pub counters: Counters,
-    /// Bursts with at least one packet.
-    pub bursts: u64,
     /// The cost of each stage.
     pub tolls: Tolls,
     /// The XDP path that is notified of forwarded packets, if any.
@@ -85,7 +83,6 @@ impl Worker {
             view,
             umem,
             counters: Counters::new(ports),
-            bursts: 0,
             tolls: Tolls::new(),
             xdp_path: None,
             filter,
@@ -138,7 +135,6 @@ impl Worker {
             }
             return 0;
         }
-        self.bursts += 1;
         let bytes = burst.len[..burst.count].iter().map(|len| u64::from(*len)).sum();
         self.counters.received(port, burst.count as u64, bytes);
         self.filter.now_ns = now_ns;

@@ -14,6 +14,7 @@ const NO_PROCESSOR: usize = usize::MAX;
 pub struct Activity {
     start: Instant,
     asleep_ns: AtomicU64,
+    bursts: AtomicU64,
     /// In thousandths.
     load: AtomicU32,
     processor: AtomicUsize,
@@ -26,6 +27,8 @@ pub struct Usage {
     pub busy_ns: u64,
     /// The time that it was asleep, in ns.
     pub asleep_ns: u64,
+    /// Bursts with at least one packet.
+    pub bursts: u64,
     /// The share of the last full second that it was not asleep, in percent; none before the first is over.
     pub load_percent: Option<f64>,
 }
@@ -35,6 +38,7 @@ impl Default for Activity {
         Self {
             start: Instant::now(),
             asleep_ns: AtomicU64::new(0),
+            bursts: AtomicU64::new(0),
             load: AtomicU32::new(NO_LOAD),
             processor: AtomicUsize::new(NO_PROCESSOR),
         }
@@ -59,6 +63,11 @@ impl Activity {
         self.asleep_ns.store(self.asleep_ns.load(Relaxed) + ns, Relaxed);
     }
 
+    /// Counts a burst with at least one packet.
+    pub(crate) fn count_burst(&self) {
+        self.bursts.store(self.bursts.load(Relaxed) + 1, Relaxed);
+    }
+
     /// Notes the processor that the worker is pinned to.
     pub(crate) fn set_processor(&self, processor: Option<usize>) {
         self.processor.store(processor.unwrap_or(NO_PROCESSOR), Relaxed);
@@ -79,6 +88,7 @@ impl Activity {
         Usage {
             busy_ns: self.elapsed_ns().saturating_sub(asleep_ns),
             asleep_ns,
+            bursts: self.bursts.load(Relaxed),
             load_percent: load.map(|load| f64::from(load) / 10.0),
         }
     }

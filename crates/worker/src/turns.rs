@@ -211,7 +211,11 @@ impl Seat<'_> {
     pub(crate) fn receive(&mut self, now_ns: u64) -> usize {
         let mut received = 0;
         for index in 0..self.devices.len() {
-            received += self.worker.turn(PortId(index as u16), self.devices, now_ns);
+            let count = self.worker.turn(PortId(index as u16), self.devices, now_ns);
+            if count > 0 {
+                self.mailbox.activity().count_burst();
+            }
+            received += count;
         }
         for ring in &mut *self.handed_over {
             received += self.worker.send_handed_over(ring, self.devices);

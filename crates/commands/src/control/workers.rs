@@ -80,8 +80,8 @@ pub(super) struct WorkerReport {
 impl WorkerReport {
     /// Takes a worker's part. Call this on the worker's thread.
     pub(super) fn take(worker: &Worker, devices: &Devices, activity: &Activity) -> Self {
-        let Usage { busy_ns, asleep_ns, load_percent } = activity.usage();
-        let (counters, bursts) = (&worker.counters, worker.bursts);
+        let Usage { busy_ns, asleep_ns, bursts, load_percent } = activity.usage();
+        let counters = &worker.counters;
         let received = counters.received_packets();
         let counts = WorkerCounts {
             load_percent,
