@@ -15,6 +15,7 @@ mod exceptions;
 mod generic;
 mod groups;
 mod guide;
+mod hung;
 #[path = "../oracle/icmp.rs"]
 mod icmp;
 mod ipsec;
@@ -82,10 +83,11 @@ const BESIDE: [Test; 37] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 21] = [
+const ALONE: [Test; 22] = [
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
+    ("a_worker_that_hangs_costs_the_others_nothing", hung::worker),
     ("a_change_is_active_within_milliseconds", latency::changes),
     ("forbidden_flows_end_at_once", leaks::idle),
     ("forbidden_flows_end_soon_on_a_busy_machine", leaks::loaded),
