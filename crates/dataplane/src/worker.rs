@@ -294,13 +294,6 @@ impl Worker {
         self.view.wake();
     }
 
-    /// Makes the worker one of so many that share their ports.
-    #[must_use]
-    pub fn among(mut self, workers: u32) -> Self {
-        self.crowd = Crowd::of_workers(workers);
-        self
-    }
-
     /// Does what is due ten times a second: [`Worker::tick_ports`], and what the host has to do. If somebody
     /// changes the router at this moment, the host does it the next time. One worker of a router does this; the
     /// others call `tick_ports`.
@@ -340,20 +333,15 @@ impl Worker {
         });
     }
 
-    /// Sends the frames that another worker has handed over, which has counted them as sent; returns how many it
-    /// found. Call it in each turn of the worker that has the ports' queues.
+    /// Sends up to a burst of the frames that another worker has handed over, which has counted them as sent; returns
+    /// how many it found. Call it in each turn of the worker that has the ports' queues.
     pub fn send_handed_over<P: Port>(&mut self, ring: &mut Consumer, ports: &mut [P]) -> usize {
-        let (mut found, mut items) = (0, [HandedOver::default(); BURST]);
-        loop {
-            let count = ring.pop_all(&mut items);
-            if count == 0 {
-                return found;
-            }
-            found += count;
-            for run in items[..count].chunk_by(|one, next| one.port == next.port) {
-                self.send_run(run, ports);
-            }
+        let mut items = [HandedOver::default(); BURST];
+        let count = ring.pop_all(&mut items);
+        for run in items[..count].chunk_by(|one, next| one.port == next.port) {
+            self.send_run(run, ports);
         }
+        count
     }
 
     /// Sends frames that were handed over for one port.

@@ -29,6 +29,14 @@ impl StoppedThread {
         Err(io::Error::other(format!("process {process} has no thread {name}")))
     }
 
+    /// Stops the first thread of a process.
+    ///
+    /// # Errors
+    /// There is no such process, or this one may not trace it.
+    pub fn main(process: u32) -> io::Result<Self> {
+        Self::stop(process.cast_signed())
+    }
+
     fn stop(thread: libc::pid_t) -> io::Result<Self> {
         let none = null_mut::<libc::c_void>();
         // SAFETY: takes numbers; the addresses are not used by this request.
@@ -78,6 +86,7 @@ mod tests {
         assert_eq!(state(process), "t", "stopped by a tracer");
         drop(stopped);
         while state(process) == "t" {}
+        drop(StoppedThread::main(process).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -25,8 +25,7 @@ pub(crate) fn of_workers(workers: usize, devices: &[String]) -> Vec<Option<usize
     let interrupts = fs::read_to_string("/proc/interrupts").unwrap_or_default();
     let mut wanted = BTreeMap::new();
     for device in devices {
-        let irqs = Path::new("/sys/class/net").join(device).join("device/msi_irqs");
-        for (queue, irq) in queues_of(&interrupts, &numbers_in(&irqs)) {
+        for (queue, irq) in queues_of(&interrupts, &interrupts_of(device)) {
             if let Some(core) = core_of(irq) {
                 wanted.entry(queue % workers).or_insert(core);
             }
@@ -92,6 +91,14 @@ fn queues_of(interrupts: &str, of_device: &[u32]) -> Vec<(usize, u32)> {
         Some((queue, irq))
     };
     interrupts.lines().filter_map(queue).collect()
+}
+
+/// The interrupts of a network device. A virtio device has those of the PCI device that it is on.
+fn interrupts_of(device: &str) -> Vec<u32> {
+    let device = Path::new("/sys/class/net").join(device).join("device");
+    let is_virtio =
+        fs::read_link(device.join("subsystem")).is_ok_and(|bus| bus.ends_with("virtio"));
+    numbers_in(&device.join(if is_virtio { "../msi_irqs" } else { "msi_irqs" }))
 }
 
 /// The processor that an interrupt comes to, if it is one only.

@@ -10,7 +10,7 @@ use crate::wake::WorkerWaker;
 use tollway_linux::sync::lock;
 
 /// The frames that a ring holds: as many as a TX ring.
-const FRAMES: usize = 2048;
+pub(crate) const FRAMES: u32 = 2048;
 
 /// A worker's ring to worker 0; all its ports share it. Only that worker pushes, so the lock is always free.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ impl HandOver {
     /// Creates a ring to a worker.
     #[must_use]
     pub(crate) fn to(owner: &WorkerWaker) -> (Self, Consumer) {
-        let (producer, consumer) = ring(FRAMES);
+        let (producer, consumer) = ring(FRAMES as usize);
         (Self { producer: Arc::new(Mutex::new(producer)), owner: owner.clone() }, consumer)
     }
 

@@ -1,6 +1,6 @@
-//! Logs which workers take no turns: the kernel then forwards what their queues receive.
+//! Logs which workers take no turns: the dispatcher then takes away what their queues receive.
 
-use tollway_xdp::State;
+use tollway_xdp::{Ruled, State};
 
 /// A worker counts as silent when its last heartbeat is this old: five times as old as the dispatcher permits.
 const SILENT_NS: u64 = 100_000_000;
@@ -14,13 +14,16 @@ enum Turns {
 
 impl Turns {
     /// The next state, and the line to log if it is another one.
-    fn next(self, worker: usize, silence_ns: u64) -> (Self, Option<String>) {
+    fn next(self, worker: usize, silence_ns: u64, ruled: Ruled) -> (Self, Option<String>) {
         match (self, silence_ns > SILENT_NS) {
             (Self::Taken, true) => {
-                let line = format!(
-                    "worker {worker} has taken no turn for {} ms; the kernel forwards what its queues receive",
-                    silence_ns / 1_000_000
-                );
+                let meanwhile = match ruled {
+                    Ruled::FailClosed => "what its queues receive is dropped (fail = \"closed\")",
+                    Ruled::Not | Ruled::FailOpen => "the kernel forwards what its queues receive",
+                };
+                let silence_ms = silence_ns / 1_000_000;
+                let line =
+                    format!("worker {worker} has taken no turn for {silence_ms} ms; {meanwhile}");
                 (Self::Missing, Some(line))
             }
             (Self::Missing, false) => {
@@ -46,7 +49,8 @@ impl Silence {
     /// Logs what has changed; to be called some ten times a second.
     pub(crate) fn tick(&mut self) {
         for (number, worker) in (1..).zip(&mut self.workers) {
-            let (next, line) = worker.next(number, self.state.silence_ns(number));
+            let (next, line) =
+                worker.next(number, self.state.silence_ns(number), self.state.ruled());
             *worker = next;
             if let Some(line) = line {
                 tracing::warn!("{line}");
@@ -65,7 +69,7 @@ mod tests {
         let lines: Vec<_> = [1, 99, 150, 250, 3, 4]
             .into_iter()
             .filter_map(|silence_ms| {
-                let (next, line) = turns.next(2, silence_ms * 1_000_000);
+                let (next, line) = turns.next(2, silence_ms * 1_000_000, Ruled::Not);
                 turns = next;
                 line
             })

@@ -217,10 +217,16 @@ impl Seat<'_> {
             }
             received += count;
         }
+        received + self.send_handed_over()
+    }
+
+    /// Sends up to a burst from each ring; returns the number of frames.
+    pub(crate) fn send_handed_over(&mut self) -> usize {
+        let mut sent = 0;
         for ring in &mut *self.handed_over {
-            received += self.worker.send_handed_over(ring, self.devices);
+            sent += self.worker.send_handed_over(ring, self.devices);
         }
-        received
+        sent
     }
 }
 

@@ -164,7 +164,7 @@ impl Updater {
         }
         *workers = Workers::Lag(Some(Instant::now()));
         tracing::warn!(
-            "a worker has taken no turn for {} ms; the kernel forwards what its queues receive until it does",
+            "a worker has taken no turn for {} ms; changes do not wait for it",
             UNSERVED.as_millis()
         );
     }

@@ -120,6 +120,8 @@ pub fn run(
         turns.drain(&mut seat);
     }
     let ended = threads.join(others, || _ = seat.receive(common.clock.now_ns()));
+    // What the last of them have handed over.
+    while seat.send_handed_over() > 0 {}
     if let Some(guard) = &mut care.guard {
         guard.end(&mut seat.worker.counters);
     }
@@ -129,7 +131,8 @@ pub fn run(
     }
     common.journal.finish(&mut seat.worker.filter);
     seat.worker.park();
-    ran.and(ended)
+    // Why a worker has ended says more than that it has.
+    ended.and(ran)
 }
 
 /// What worker 0 does for all workers.
@@ -218,7 +221,8 @@ impl Threads {
 
     /// Tells the workers to end.
     fn end(&self) {
-        self.ends.store(true, Ordering::Relaxed);
+        // After the jobs that were posted before.
+        self.ends.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(WorkerMailbox::wake);
     }
 
@@ -243,8 +247,6 @@ impl Threads {
                 }
             }
         }
-        // What the last of them has handed over.
-        serve();
         result
     }
 }
@@ -261,10 +263,12 @@ fn serve(
     seat.worker.wake();
     let mut turns = Turns::begin(common, &seat);
     let mut ran = Ok(());
-    while ran.is_ok() && !ends.load(Ordering::Relaxed) {
+    while ran.is_ok() && !ends.load(Ordering::Acquire) {
         let turn = turns.take(&mut seat);
         ran = turns.rest(&mut seat, &turn, None);
     }
+    // Sockets may be on their way, with chunks that nobody else has.
+    while seat.mailbox.work(seat.worker, seat.devices) {}
     if common.pulse.is_some() {
         turns.drain(&mut seat);
     }

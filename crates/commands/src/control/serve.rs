@@ -52,7 +52,7 @@ enum AnswerError {
     #[error("{NO_CONTROLLER}")]
     NoController,
     /// The worker has ended.
-    #[error("the worker has ended: the router is stopping")]
+    #[error("the workers have ended: the router is stopping")]
     Stopping,
     /// The worker of this number lives, but does not answer.
     #[error(

@@ -264,7 +264,7 @@ fn a_worker_that_hangs_or_has_ended_is_reported_as_such() {
     testbed.worker.take().unwrap().join().unwrap();
     for show in [ShowRequest::Drops, ShowRequest::Workers] {
         let error = client.show::<Value>(&show).unwrap_err();
-        assert!(error.to_string().contains("the worker has ended"), "{error}");
+        assert!(error.to_string().contains("the workers have ended"), "{error}");
     }
     let error = client.show::<Value>(&ShowRequest::Drops).unwrap_err();
     assert!(!error.remedy().is_empty());

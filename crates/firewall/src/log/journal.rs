@@ -1,7 +1,7 @@
 //! The log of the rules, for all workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Instant, SystemTime};
 
 use tollway_capture::CaptureError;
@@ -37,18 +37,20 @@ impl Journal {
         Self(Arc::new(Shared { recent, has_old }))
     }
 
-    /// Writes what a worker has logged so far. Without entries, this costs next to nothing.
+    /// Writes what a worker has logged so far. Without entries, this costs next to nothing. If somebody else writes
+    /// at this moment, the entries stay until the next call: the file of a capture may be slow.
     pub fn drain(&self, state: &mut State) {
-        if self.has_work(state) {
-            let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            self.drain_at(state, u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX));
+        if self.has_work(state)
+            && let Some(recent) = self.try_lock()
+        {
+            self.drain_at(recent, state, wall_ns());
         }
     }
 
     /// Like [`Journal::drain`], with the packets' own clock: log entries get the time of `state`.
     pub fn drain_at_own_time(&self, state: &mut State) {
         if self.has_work(state) {
-            self.drain_at(state, state.now_ns);
+            self.drain_at(self.lock(), state, state.now_ns);
         }
     }
 
@@ -57,8 +59,7 @@ impl Journal {
     }
 
     /// `wall_ns` is the current time in ns since 1970.
-    fn drain_at(&self, state: &mut State, wall_ns: u64) {
-        let mut recent = self.lock();
+    fn drain_at(&self, mut recent: MutexGuard<'_, Recent>, state: &mut State, wall_ns: u64) {
         while let Some(logged) = state.log.pop() {
             let ago = state.now_ns.saturating_sub(logged.now_ns);
             match recent.write(&logged, wall_ns.saturating_sub(ago)) {
@@ -91,7 +92,7 @@ impl Journal {
 
     /// Writes the rest of a worker, the last one to drain, and ends the captures.
     pub fn finish(&self, state: &mut State) {
-        self.drain(state);
+        self.drain_at(self.lock(), state, wall_ns());
         report_failure(self.lock().finish());
     }
 
@@ -103,6 +104,20 @@ impl Journal {
         // The loggers are consistent at every moment.
         self.0.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Recent>> {
+        match self.0.recent.try_lock() {
+            Ok(recent) => Some(recent),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// The current time in ns since 1970.
+fn wall_ns() -> u64 {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn report_failure(written: Result<(), CaptureError>) {

@@ -123,10 +123,15 @@ impl PauseReporter {
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let waiter = Box::new(move || {
             mailbox.post(move |_, _| {
-                // The worker may have been paused again.
-                if count.load(Ordering::SeqCst) == pauses {
+                // A worker may have been paused again.
+                let is_last = || count.load(Ordering::SeqCst) == pauses;
+                if is_last() {
                     of_job.bump_generation();
                     of_job.set_behind(false);
+                }
+                if !is_last() {
+                    // Another worker does this at the same time, and its own job ends it.
+                    of_job.set_behind(true);
                 }
             });
         });

@@ -5,6 +5,7 @@
 use tollway_dataplane::frame::Umem;
 
 use super::{af_xdp, redirect};
+use crate::hand_over;
 use tollway_linux::sys;
 use tollway_model::{AfXdpMode, Model, PortKind};
 use tollway_xdp::MOST_WORKERS;
@@ -31,9 +32,9 @@ pub fn chunk_bytes(model: &Model) -> u32 {
     sizes.into_iter().find(|size| Umem::room_of(*size) >= frame).unwrap_or(32_768)
 }
 
-/// Allocates memory for the frames of all ports of a model; `None` if that fails.
+/// Allocates memory for the frames of all ports of a model, and of the rings of so many workers; `None` if that fails.
 #[must_use]
-pub fn umem(model: &Model) -> Option<Umem> {
+pub fn umem(model: &Model, workers: usize) -> Option<Umem> {
     let whole = chunk_bytes(model);
     let fits = mtu(model) + LARGEST_HEADER <= Umem::room_of(2048);
     // The kernel accepts chunks of 2 or 4 KB; a larger frame takes several.
@@ -43,7 +44,8 @@ pub fn umem(model: &Model) -> Option<Umem> {
         Some(_) => 4096,
     };
     let held = queues(model).map(af_xdp::chunks_held).sum::<u32>();
-    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held;
+    let handed_over = (workers as u32 - 1) * hand_over::FRAMES;
+    let chunks = (UMEM_BYTES / chunk).max(MIN_CHUNKS) + held + handed_over;
     Umem::for_frames(chunks, chunk, mtu(model) + LARGEST_HEADER, sys::advise_huge_pages)
 }
 

@@ -51,11 +51,11 @@ impl Machine {
         (mailbox, workers): (WorkerMailbox, Option<usize>),
         compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
-        let mut umem = ports::umem(model).ok_or_else(|| {
+        let workers = workers.unwrap_or_else(|| ports::most_workers(model).min(sys::processors()));
+        let mut umem = ports::umem(model, workers).ok_or_else(|| {
             CliError::failed("the memory for frames cannot be allocated", "Lower the MTUs")
         })?;
         let dispatcher = Arc::new(Dispatcher::load(model));
-        let workers = workers.unwrap_or_else(|| ports::most_workers(model).min(sys::processors()));
         let mut ways = Ways::open(&mailbox, workers - 1)?;
         let mut programs = |_: &Model, port| dispatcher.program(port);
         let opening = Opening { programs: &mut programs, idle, others: &ways.out };
@@ -203,7 +203,7 @@ impl Machine {
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();
         let printed = print(summary);
         ran.map_err(|error| {
-            CliError::failed(format!("waiting for frames failed: {error}"), "Start again")
+            CliError::failed(format!("the workers failed: {error}"), "Start again")
         })?;
         adds_up.map_err(|sentence| {
             CliError::failed(

@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_millis(50);
 
 /// The names of the workers' threads, and of the figures if it is that one that hangs.
-const WORKERS: [(usize, &str, &str); 2] =
-    [(1, "worker-1", "hung_worker"), (0, "tollway", "hung_worker0")];
+const WORKERS: [(usize, Option<&str>, &str); 2] =
+    [(1, Some("worker-1"), "hung_worker"), (0, None, "hung_worker0")];
 
 /// What a worker that hung has cost.
 struct Cost {
@@ -72,7 +72,7 @@ fn hang(
     topology: &Topology,
     tollway: &Tollway,
     processors: [usize; 2],
-    (worker, thread): (usize, &str),
+    (worker, thread): (usize, Option<&str>),
 ) -> Result<Cost, String> {
     let expect = Expect { vid: None, follow: true, hook: SinkHook::Tc };
     let sink = Sink::start(&topology.b, expect)?;
@@ -80,7 +80,10 @@ fn hang(
     std::thread::sleep(BEFORE);
     until_served(topology).map_err(|error| format!("before that, {error}"))?;
     let before = missing(&generators, &sink)?;
-    let stopped = StoppedThread::named(tollway.process(), thread);
+    let stopped = match thread {
+        Some(name) => StoppedThread::named(tollway.process(), name),
+        None => StoppedThread::main(tollway.process()),
+    };
     let stopped = stopped.map_err(|error| format!("its thread cannot be stopped: {error}"))?;
     std::thread::sleep(HANG);
     let during = missing(&generators, &sink)?;

@@ -8,28 +8,28 @@ use tollway_linux::sys::why;
 
 impl AfXdp {
     /// Checks whether the interface still exists, is up, and has the same properties.
-    pub(super) fn look(&mut self, now_ns: u64) {
+    pub(super) fn look(&mut self) {
         if matches!(self.state, State::Detached(_)) {
             return self.look_at_rest();
         }
         if self.sockets.are_open() {
             match interface::name(self.control.as_fd(), self.facts.index) {
                 Ok(name) => self.note_name(name),
-                Err(_) => self.close(now_ns),
+                Err(_) => self.close(),
             }
         }
         let is_attached = self.program.program().is_some_and(|program| program.is_attached());
         if self.sockets.are_open() && !is_attached {
-            self.close(now_ns);
+            self.close();
             self.program.detach();
             let what = "its XDP program was detached or replaced";
             self.enter(State::Down(what.to_owned()));
         }
         let name = if self.sockets.are_open() { &self.called } else { &self.device };
         match interface::query(self.control.as_fd(), name) {
-            Ok(facts) => self.compare(facts, now_ns),
+            Ok(facts) => self.compare(facts),
             Err((_, error)) if is_absent(&error) => {
-                self.close(now_ns);
+                self.close();
                 self.program.detach();
                 self.enter(State::Gone("the interface is gone".to_owned()));
             }
@@ -74,9 +74,9 @@ impl AfXdp {
         std::mem::replace(&mut self.queues, queues) != queues
     }
 
-    fn compare(&mut self, facts: Facts, now_ns: u64) {
+    fn compare(&mut self, facts: Facts) {
         if self.note_facts(facts) {
-            self.close(now_ns);
+            self.close();
         }
         if !self.sockets.are_open() {
             self.called.clone_from(&self.device);
@@ -127,9 +127,9 @@ impl AfXdp {
 
     /// Detaches the program from the device, until [`Self::wake`].
     pub(super) fn rest(&mut self, why: &str) {
-        self.close(self.maintained_ns);
+        self.close();
         self.program.detach();
-        self.own.recall(true, self.maintained_ns);
+        self.own.recall(true);
         self.wants_sockets = false;
         NOT_ATTACHED.clone_into(&mut self.how);
         self.enter(State::Detached(why.to_owned()));

@@ -265,7 +265,7 @@ impl AfXdp {
             }
             Err(causes) => {
                 // No socket has the lent chunks.
-                self.own.recall(false, self.maintained_ns);
+                self.own.recall(false);
                 Err(causes)
             }
         }
@@ -313,22 +313,27 @@ impl AfXdp {
     }
 
     /// Closes the sockets; their chunks are freed at the next opportunity.
-    fn close(&mut self, now_ns: u64) {
+    fn close(&mut self) {
+        if !self.sockets.are_open() {
+            return;
+        }
         self.sockets = Sockets::Closed;
         self.punter = None;
-        self.own.close(now_ns);
+        self.own.close();
         self.parts.close();
     }
 
     /// Ends a port that only one worker serves, and frees all its chunks, which takes some milliseconds.
     pub fn retire(mut self, umem: &mut Umem) {
         let zero_copy = self.sockets.binding().is_some_and(|binding| binding.zero_copy);
-        self.close(0);
+        self.close();
         self.program.detach();
-        self.own.recall(true, self.maintained_ns);
+        self.own.recall(true);
         if zero_copy || self.own.has_quarantine() {
             std::thread::sleep(DEVICE_STOPS);
         }
+        // Once for the time from which on they count, and once after it.
+        self.own.release_quarantine(0);
         self.own.release_quarantine(u64::MAX);
         self.own.free_orphans(umem);
     }
@@ -340,7 +345,7 @@ impl AfXdp {
         let target = target(&self.called, &self.facts, (self.queues, self.chunks), self.mac);
         let lent = lend(umem, &mut self.own, target);
         if let Err(error) = self.program.begin(&self.umem, target, self.mode, lent) {
-            self.own.recall(false, self.maintained_ns);
+            self.own.recall(false);
             self.enter(State::Down(format!("cannot start a thread for it: {}", why(&error))));
         }
     }
@@ -422,11 +427,11 @@ impl Device for AfXdp {
         }
         if self.own.has_error() || self.parts.have_failed() {
             // Usually the device has gone; `look` finds out.
-            self.close(now_ns);
+            self.close();
         } else if now_ns < self.next_look_ns {
             return;
         }
-        self.look(now_ns);
+        self.look();
         self.next_look_ns = now_ns + RETRY_NS;
     }
 

@@ -119,7 +119,10 @@ impl Parts {
 
     /// Says whether a worker has a socket that does not work any more.
     pub(super) fn have_failed(&self) -> bool {
-        self.shared.parts.iter().any(|part| part.has_failed.load(Ordering::Relaxed))
+        let has_failed = |part: &Part| {
+            part.is_open.load(Ordering::Relaxed) && part.has_failed.load(Ordering::Relaxed)
+        };
+        self.shared.parts.iter().any(has_failed)
     }
 
     /// The number of frames that the kernel dropped before the workers could read them, as of their last ticks.
@@ -138,7 +141,6 @@ pub struct QueuePort {
     hand_over: HandOver,
     /// Frames handed over to worker 0.
     handed_over: u64,
-    maintained_ns: u64,
 }
 
 impl QueuePort {
@@ -151,7 +153,7 @@ impl QueuePort {
         let queues = Queues::new(umem.area());
         let parts = parts.clone();
         let (punter, handed_over) = (None, 0);
-        Self { parts, worker, queues, punter, hand_over, handed_over, maintained_ns: 0 }
+        Self { parts, worker, queues, punter, hand_over, handed_over }
     }
 
     fn part(&self) -> Option<&Part> {
@@ -205,7 +207,6 @@ impl Device for QueuePort {
     }
 
     fn maintain(&mut self, now_ns: u64) {
-        self.maintained_ns = now_ns;
         self.queues.release_quarantine(now_ns);
         let (missed, has_error) = (self.queues.missed(), self.queues.has_error());
         let Some(part) = self.part() else { return };
@@ -235,12 +236,13 @@ impl Device for QueuePort {
                 self.punter = punter;
             }
             Content::Close => {
-                self.queues.close(self.maintained_ns);
+                self.queues.close();
                 // Its device must be gone before another is created under its name.
                 self.punter = None;
                 let missed = self.queues.missed();
                 if let Some(part) = self.part() {
                     part.missed.store(missed, Ordering::Relaxed);
+                    part.has_failed.store(false, Ordering::Relaxed);
                     part.is_open.store(false, Ordering::Release);
                 }
             }

@@ -21,8 +21,9 @@ pub(super) struct Queues {
     pub(super) custody: Custody,
     /// Chunks to free, which closed sockets had.
     orphans: Vec<FrameAddr>,
-    /// Chunks of closed sockets, with the time before which a device may still write to them.
-    quarantine: Vec<(u64, Vec<FrameAddr>)>,
+    /// Chunks of closed sockets, with the time before which a device may still write to them. The next tick after the
+    /// close sets it.
+    quarantine: Vec<(Option<u64>, Vec<FrameAddr>)>,
     oversized: Traffic,
     /// By queue, what closed sockets have received.
     closed: Vec<QueueCounts>,
@@ -58,7 +59,7 @@ impl Queues {
     }
 
     /// Closes the sockets; their chunks are freed at the next opportunity.
-    pub(super) fn close(&mut self, now_ns: u64) {
+    pub(super) fn close(&mut self) {
         if self.sockets.is_empty() {
             return;
         }
@@ -73,7 +74,7 @@ impl Queues {
         self.sockets.clear();
         chunks.extend(self.custody.take_all().into_iter().map(FrameAddr));
         if self.zero_copy {
-            self.quarantine.push((now_ns + RETRY_NS, chunks));
+            self.quarantine.push((None, chunks));
         } else {
             self.orphans.append(&mut chunks);
         }
@@ -81,11 +82,11 @@ impl Queues {
 
     /// Takes back the chunks that sockets had which never worked. A device may have got to know them, if they
     /// were bound.
-    pub(super) fn recall(&mut self, were_bound: bool, now_ns: u64) {
+    pub(super) fn recall(&mut self, were_bound: bool) {
         let lent: Vec<_> = self.custody.take_all().into_iter().map(FrameAddr).collect();
         match were_bound {
             _ if lent.is_empty() => {}
-            true => self.quarantine.push((now_ns + RETRY_NS, lent)),
+            true => self.quarantine.push((None, lent)),
             false => self.orphans.extend(lent),
         }
     }
@@ -98,11 +99,12 @@ impl Queues {
         }
     }
 
-    /// Lets chunks be freed which no device writes to any more.
+    /// Lets chunks be freed which no device writes to any more; to be called about ten times a second.
     pub(super) fn release_quarantine(&mut self, now_ns: u64) {
         let orphans = &mut self.orphans;
         self.quarantine.retain_mut(|(until_ns, chunks)| {
-            let over = now_ns >= *until_ns;
+            let over = until_ns.is_some_and(|until_ns| now_ns >= until_ns);
+            until_ns.get_or_insert(now_ns.saturating_add(RETRY_NS));
             if over {
                 orphans.append(chunks);
             }
