@@ -3,9 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use tollway_dataplane::frame::Umem;
 use tollway_dataplane::hand_over::Consumer;
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::punts::Crowd;
+use tollway_dataplane::router::Router;
 use tollway_dataplane::worker::{Worker, check_memory};
 
 use super::Prepared;
@@ -66,14 +68,7 @@ impl Machine {
         let umems = ports::share(&umem, workers - 1);
         let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
         let router = Arc::clone(worker.router());
-        let parts =
-            umems.into_iter().zip(of_others).zip(ways.receivers.drain(..)).zip(&ways.mailboxes);
-        let mut others: Vec<_> = parts
-            .map(|(((umem, devices), receiver), mailbox)| {
-                let (worker, mailbox) = (Worker::new(&router, umem), mailbox.clone());
-                Other { worker, devices, receiver, mailbox }
-            })
-            .collect();
+        let mut others = ways.workers(&router, umems.into_iter().zip(of_others));
         let updater = Updater::new(&router, mailbox, dispatcher.outdated());
         let xdp_path = dispatcher.xdp_path(model, workers).map_err(|error| {
             CliError::failed(format!("the XDP path cannot be set up: {error}"), "Set xdp = \"off\"")
@@ -242,6 +237,22 @@ impl Ways {
             this.back.push(consumer);
         }
         Ok(this)
+    }
+
+    /// Creates the workers from number 1 on, each with its memory and its ports.
+    fn workers(
+        &mut self,
+        router: &Arc<Router>,
+        parts: impl Iterator<Item = (Umem, Devices)>,
+    ) -> Vec<Other> {
+        let ways = self.receivers.drain(..).zip(&self.mailboxes);
+        let other = |((umem, devices), (receiver, mailbox)): (_, (_, &WorkerMailbox))| Other {
+            worker: Worker::new(router, umem),
+            devices,
+            receiver,
+            mailbox: mailbox.clone(),
+        };
+        parts.zip(ways).map(other).collect()
     }
 }
 
