@@ -7,6 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use tollway_linux::sys::cores::allowed_cores;
+pub(crate) use tollway_linux::sys::cores::pin_to as pin;
+
 use crate::frames::FRAME_LEN;
 
 /// The command of bpf(2) that runs a program.
@@ -136,28 +139,7 @@ pub(crate) fn mount(kind: Option<&str>, at: &str) -> io::Result<()> {
 
 /// The processors that the process may use.
 pub(crate) fn processors() -> Vec<usize> {
-    // SAFETY: all zeros is valid for a set of bits.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set has the given size and is writable.
-    let done = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-    if done != 0 {
-        return vec![0];
-    }
-    let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-    // SAFETY: the number is within the set.
-    (0..size).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
-}
-
-/// Restricts the calling thread, and what it starts, to these processors.
-pub(crate) fn pin(processors: &[usize]) -> io::Result<()> {
-    // SAFETY: all zeros is valid for a set of bits.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in processors {
-        // SAFETY: a number beyond the set is ignored.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: the set has the given size.
-    checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map(|_| ())
+    allowed_cores().unwrap_or_else(|_| vec![0])
 }
 
 /// Gives the calling thread priority over all threads that are not real-time.

@@ -63,7 +63,7 @@ use tollway_net::Mac;
 use crate::hand_over::HandOver;
 use failure::explain;
 use parts::Parts;
-use queues::Queues;
+use queues::{OpenQueues, Queues};
 use socket_opener::{Lent, Outcome, SocketOpener};
 use steps::Serving;
 use umem::Binding;
@@ -141,8 +141,6 @@ pub struct AfXdp {
     wants_sockets: bool,
     /// The queues that worker 0 serves.
     own: Queues,
-    /// Where `own` hands frames back to the kernel, while there are sockets.
-    punter: Option<Punter>,
     /// Those of the other workers.
     parts: Parts,
     next_look_ns: u64,
@@ -231,7 +229,6 @@ impl AfXdp {
             sockets: Sockets::Closed,
             wants_sockets: false,
             own: Queues::new(umem.area()),
-            punter: None,
             parts: Parts::new(id, peers),
             next_look_ns: 0,
             maintained_ns: 0,
@@ -273,25 +270,24 @@ impl AfXdp {
 
     /// Gives each worker the sockets of its queues.
     fn distribute(&mut self, Serving { bound, binding }: Serving) {
-        self.punter = self.program.program().and_then(|program| program.punter());
-        let mut shares: Vec<(Vec<_>, Vec<_>)> = Vec::new();
-        shares.resize_with(self.parts.workers(), Default::default);
-        let (workers, mut fds) = (shares.len(), Vec::new());
+        let (workers, mut fds) = (self.parts.workers(), Vec::new());
+        let (punter, zero_copy) =
+            (self.program.program().and_then(|program| program.punter()), binding.zero_copy);
+        let share = || OpenQueues { zero_copy, punter: punter.clone(), ..OpenQueues::default() };
+        let mut shares: Vec<_> = (0..workers).map(|_| share()).collect();
         for (queue, (socket, chunks)) in bound.into_iter().enumerate() {
             fds.push(socket.shared_fd());
             for chunk in &chunks {
                 self.own.custody.take(chunk.0);
             }
-            let (sockets, lent) = &mut shares[queue % workers];
-            sockets.push(socket);
-            lent.extend(chunks);
+            shares[queue % workers].sockets.push(socket);
+            shares[queue % workers].chunks.extend(chunks);
         }
-        let zero_copy = binding.zero_copy;
-        for (worker, (sockets, chunks)) in shares.into_iter().enumerate() {
+        for (worker, share) in shares.into_iter().enumerate() {
             match worker {
-                0 => self.own.open(sockets, &chunks, zero_copy),
-                _ if sockets.is_empty() => {}
-                _ => self.parts.open(worker, (sockets, chunks), zero_copy, self.punter.clone()),
+                0 => self.own.open(share),
+                _ if share.sockets.is_empty() => {}
+                _ => self.parts.open(worker, share),
             }
         }
         self.sockets = Sockets::Bound(binding, fds);
@@ -318,7 +314,6 @@ impl AfXdp {
             return;
         }
         self.sockets = Sockets::Closed;
-        self.punter = None;
         self.own.close();
         self.parts.close();
     }
@@ -381,15 +376,11 @@ impl Port for AfXdp {
     }
 
     fn has_kernel(&self) -> bool {
-        matches!(self.state, State::Detached(_)) || self.punter.is_some()
+        matches!(self.state, State::Detached(_)) || self.own.can_punt()
     }
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
-        let done = self.punter.as_ref().is_some_and(|punter| punter.punt(&umem.whole(frame)));
-        if done {
-            umem.free(frame.addr);
-        }
-        done
+        self.own.punt(umem, frame)
     }
 
     fn chunks(&self, umem: &Umem) -> usize {

@@ -10,15 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tollway_dataplane::burst::Burst;
 use tollway_dataplane::counters::Traffic;
-use tollway_dataplane::frame::{Descriptor, FrameAddr, Umem};
+use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::Port;
 
-use super::queues::Queues;
-use super::socket::Socket;
-use super::steps::Punter;
+use super::queues::{OpenQueues, Queues};
 use super::umem::SharedUmem;
 use crate::hand_over::HandOver;
+use crate::ports::remote::RemotePort;
 use crate::ports::{Device, Peer, QueueCounts};
 
 /// The workers from number 1 on.
@@ -53,7 +52,7 @@ struct Part {
 pub struct QueueChange(Content);
 
 enum Content {
-    Open { sockets: Vec<Socket>, chunks: Vec<FrameAddr>, zero_copy: bool, punter: Option<Punter> },
+    Open(OpenQueues),
     Close,
 }
 
@@ -79,18 +78,12 @@ impl Parts {
         self.shared.is_up.store(is_up, Ordering::Relaxed);
     }
 
-    /// Sends a worker (from 1 on) its sockets, and the chunks that the kernel has by them.
-    pub(super) fn open(
-        &self,
-        worker: usize,
-        (sockets, chunks): (Vec<Socket>, Vec<FrameAddr>),
-        zero_copy: bool,
-        punter: Option<Punter>,
-    ) {
+    /// Sends a worker (from 1 on) its sockets.
+    pub(super) fn open(&self, worker: usize, queues: OpenQueues) {
         let Some(part) = self.shared.parts.get(worker - 1) else { return };
         part.is_open.store(true, Ordering::Relaxed);
         part.has_failed.store(false, Ordering::Relaxed);
-        self.post(part, Content::Open { sockets, chunks, zero_copy, punter });
+        self.post(part, Content::Open(queues));
     }
 
     /// Has the workers close their sockets; see [`Self::are_closed`].
@@ -136,11 +129,8 @@ pub struct QueuePort {
     parts: Parts,
     worker: usize,
     queues: Queues,
-    punter: Option<Punter>,
     /// The way out without a queue: worker 0 has one of every device.
-    hand_over: HandOver,
-    /// Frames handed over to worker 0.
-    handed_over: u64,
+    remote: RemotePort,
 }
 
 impl QueuePort {
@@ -150,10 +140,8 @@ impl QueuePort {
         umem: &SharedUmem,
         hand_over: HandOver,
     ) -> Self {
-        let queues = Queues::new(umem.area());
-        let parts = parts.clone();
-        let (punter, handed_over) = (None, 0);
-        Self { parts, worker, queues, punter, hand_over, handed_over }
+        let (queues, remote) = (Queues::new(umem.area()), RemotePort::new(parts.port, hand_over));
+        Self { parts: parts.clone(), worker, queues, remote }
     }
 
     fn part(&self) -> Option<&Part> {
@@ -172,12 +160,8 @@ impl Port for QueuePort {
         if !self.parts.shared.is_up.load(Ordering::Relaxed) {
             return 0;
         }
-        if let Some(sent) = self.queues.transmit(umem, frames) {
-            return sent;
-        }
-        let pushed = self.hand_over.push(self.parts.port, frames);
-        self.handed_over += pushed as u64;
-        pushed
+        let sent = self.queues.transmit(umem, frames);
+        sent.unwrap_or_else(|| self.remote.transmit(umem, frames))
     }
 
     fn oversized(&mut self) -> Traffic {
@@ -185,15 +169,11 @@ impl Port for QueuePort {
     }
 
     fn has_kernel(&self) -> bool {
-        self.punter.is_some()
+        self.queues.can_punt()
     }
 
     fn punt(&mut self, umem: &mut Umem, frame: Descriptor) -> bool {
-        let done = self.punter.as_ref().is_some_and(|punter| punter.punt(&umem.whole(frame)));
-        if done {
-            umem.free(frame.addr);
-        }
-        done
+        self.queues.punt(umem, frame)
     }
 
     fn chunks(&self, umem: &Umem) -> usize {
@@ -226,19 +206,14 @@ impl Device for QueuePort {
     }
 
     fn handed_over(&self) -> u64 {
-        self.handed_over
+        self.remote.handed_over()
     }
 
     fn take_queues(&mut self, QueueChange(content): QueueChange) {
         match content {
-            Content::Open { sockets, chunks, zero_copy, punter } => {
-                self.queues.open(sockets, &chunks, zero_copy);
-                self.punter = punter;
-            }
+            Content::Open(queues) => self.queues.open(queues),
             Content::Close => {
                 self.queues.close();
-                // Its device must be gone before another is created under its name.
-                self.punter = None;
                 let missed = self.queues.missed();
                 if let Some(part) = self.part() {
                     part.missed.store(missed, Ordering::Relaxed);

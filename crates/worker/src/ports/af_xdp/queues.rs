@@ -9,7 +9,18 @@ use tollway_dataplane::frame::{Area, Descriptor, FrameAddr, Umem};
 use super::RETRY_NS;
 use super::custody::Custody;
 use super::socket::Socket;
+use super::steps::Punter;
 use crate::ports::QueueCounts;
+
+/// A worker's sockets, and what belongs to them.
+#[derive(Default)]
+pub(super) struct OpenQueues {
+    pub(super) sockets: Vec<Socket>,
+    /// The chunks that the kernel got when they were bound.
+    pub(super) chunks: Vec<FrameAddr>,
+    pub(super) zero_copy: bool,
+    pub(super) punter: Option<Punter>,
+}
 
 /// A worker's queues of a device. Only this worker touches them, so that it takes no lock.
 pub(super) struct Queues {
@@ -18,6 +29,8 @@ pub(super) struct Queues {
     turn: usize,
     /// Whether the device itself reads and writes the chunks.
     zero_copy: bool,
+    /// Where frames go back to the kernel, while there are sockets.
+    punter: Option<Punter>,
     pub(super) custody: Custody,
     /// Chunks to free, which closed sockets had.
     orphans: Vec<FrameAddr>,
@@ -36,6 +49,7 @@ impl Queues {
             sockets: Vec::new(),
             turn: 0,
             zero_copy: false,
+            punter: None,
             custody: Custody::new(area.bytes(), area.chunk_bytes()),
             orphans: Vec::new(),
             quarantine: Vec::new(),
@@ -45,10 +59,12 @@ impl Queues {
     }
 
     /// Takes sockets, in place of none. The kernel has those chunks that it got when they were bound.
-    pub(super) fn open(&mut self, sockets: Vec<Socket>, chunks: &[FrameAddr], zero_copy: bool) {
+    pub(super) fn open(&mut self, opened: OpenQueues) {
+        let OpenQueues { sockets, chunks, zero_copy, punter } = opened;
         debug_assert!(self.sockets.is_empty(), "the queues were closed before");
         chunks.iter().for_each(|chunk| self.custody.give(chunk.0));
-        (self.sockets, self.turn, self.zero_copy) = (sockets, 0, zero_copy);
+        (self.sockets, self.turn) = (sockets, 0);
+        (self.zero_copy, self.punter) = (zero_copy, punter);
     }
 
     /// Gives the sockets chunks to receive in, as far as they lack some.
@@ -60,6 +76,8 @@ impl Queues {
 
     /// Closes the sockets; their chunks are freed at the next opportunity.
     pub(super) fn close(&mut self) {
+        // Its device must be gone before another is created under its name.
+        self.punter = None;
         if self.sockets.is_empty() {
             return;
         }
@@ -139,6 +157,20 @@ impl Queues {
     pub(super) fn transmit(&mut self, umem: &mut Umem, frames: &[Descriptor]) -> Option<usize> {
         let sender = self.sockets.first_mut()?;
         Some(sender.transmit(umem, &mut self.custody, frames))
+    }
+
+    /// Whether frames can go back to the kernel.
+    pub(super) const fn can_punt(&self) -> bool {
+        self.punter.is_some()
+    }
+
+    /// Hands a received frame to the kernel; returns false if that failed.
+    pub(super) fn punt(&self, umem: &mut Umem, frame: Descriptor) -> bool {
+        let done = self.punter.as_ref().is_some_and(|punter| punter.punt(&umem.whole(frame)));
+        if done {
+            umem.free(frame.addr);
+        }
+        done
     }
 
     /// Calls `visit` for the descriptor of each socket.
