@@ -28,7 +28,7 @@ mod tests;
 /// `xdp/bpf/maps.h`). The clock of both advances by up to 4 ms at once.
 const UNSERVED: Duration = Duration::from_millis(40);
 
-/// How often a thread tries to get the lock before it waits for it.
+/// How often a thread tries to get a lock before it waits for it.
 const TRY_EVERY: Duration = Duration::from_micros(20);
 
 /// The least time between two log lines about workers that lag.
@@ -123,12 +123,8 @@ impl Updater {
 
     /// Locks the router. If somebody else has it for long, the kernel forwards until the change is active.
     fn lock(&self) -> (Locked<'_>, Option<Overdue>) {
-        let start = Instant::now();
-        while start.elapsed() <= SOON {
-            if let Some(locked) = self.router.try_lock() {
-                return (locked, None);
-            }
-            std::thread::sleep(TRY_EVERY);
+        if let Some(locked) = soon(|| self.router.try_lock()) {
+            return (locked, None);
         }
         let bypass = self.mailbox.bypass();
         (self.router.lock(), Some(bypass))
@@ -168,4 +164,16 @@ impl Updater {
             UNSERVED.as_millis()
         );
     }
+}
+
+/// Tries to get a lock for as long as a change may take without the bypass.
+pub(crate) fn soon<T>(mut try_lock: impl FnMut() -> Option<T>) -> Option<T> {
+    let start = Instant::now();
+    while start.elapsed() <= SOON {
+        if let Some(locked) = try_lock() {
+            return Some(locked);
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+    None
 }

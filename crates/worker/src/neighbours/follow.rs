@@ -12,7 +12,7 @@ use super::socket::{Netlink, Received};
 use super::state::{self, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
-use crate::mailbox::SOON;
+use crate::update::soon;
 use crate::{Overdue, Updater};
 use tollway_linux::mailbox::MailboxReceiver;
 use tollway_linux::priority::ThreadPriority;
@@ -28,8 +28,6 @@ const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 /// If the oldest message that is not applied may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
-/// How often the thread tries to get the lock of its state before it waits for it.
-const TRY_EVERY: Duration = Duration::from_micros(20);
 /// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -163,12 +161,8 @@ impl FollowerThread {
 
     /// Locks the state. Somebody who swaps the tables may have it for long; then the kernel forwards.
     fn lock<'a>(&mut self, state: &'a Mutex<State>) -> MutexGuard<'a, State> {
-        let start = Instant::now();
-        while start.elapsed() <= SOON {
-            if let Ok(locked) = state.try_lock() {
-                return locked;
-            }
-            std::thread::sleep(TRY_EVERY);
+        if let Some(locked) = soon(|| state.try_lock().ok()) {
+            return locked;
         }
         self.fall_behind();
         lock(state)
