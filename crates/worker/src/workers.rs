@@ -126,10 +126,8 @@ pub fn run(
         guard.end(&mut seat.worker.counters);
     }
     seat.worker.tick(seat.devices, common.clock.now_ns());
-    for other in &mut *others {
-        common.journal.drain(&mut other.worker.filter);
-    }
-    common.journal.finish(&mut seat.worker.filter);
+    let filters = others.iter_mut().map(|other| &mut other.worker.filter);
+    common.journal.finish(filters.chain([&mut seat.worker.filter]));
     seat.worker.park();
     // Why a worker has ended says more than that it has.
     ended.and(ran)

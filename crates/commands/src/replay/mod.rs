@@ -153,7 +153,7 @@ impl Replay {
             watch();
         }
         self.advance(self.clock_ns.saturating_add(RUN_ON_NS));
-        self.journal.finish(&mut self.worker.filter);
+        self.journal.finish([&mut self.worker.filter]);
         for port in &mut self.ports {
             self.errors.extend(port.finish().err());
         }

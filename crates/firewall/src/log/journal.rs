@@ -90,9 +90,11 @@ impl Journal {
         self.note_old(&recent);
     }
 
-    /// Writes the rest of a worker, the last one to drain, and ends the captures.
-    pub fn finish(&self, state: &mut State) {
-        self.drain_at(self.lock(), state, wall_ns());
+    /// Writes the rest of all workers, which log no more, and ends the captures.
+    pub fn finish<'a>(&self, states: impl IntoIterator<Item = &'a mut State>) {
+        for state in states {
+            self.drain_at(self.lock(), state, wall_ns());
+        }
         report_failure(self.lock().finish());
     }
 

@@ -115,6 +115,8 @@ pub fn closed() {
 pub fn open() {
     let net = net();
     let router = Router::start("fail = \"open\"");
+    // Until the workers run, the kernel forwards.
+    until("the rule to drop packets", || answered(&net.a, "10.0.2.3") == 0);
     works(&net);
     router.signal("STOP");
     assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards meanwhile");
