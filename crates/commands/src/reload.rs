@@ -17,7 +17,7 @@ use tollway_dataplane::stages::filter::Filter;
 use tollway_capture::CaptureError;
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::log::Logger;
-use tollway_model::compile::{CompileError, compile, rule_links};
+use tollway_model::compile::{CompileError, compile_in, rule_links};
 use tollway_model::config::{self, Mistake, Running};
 use tollway_model::{Model, PortIndex};
 use tollway_worker::installer::{InstallError, Installer, Next, Parts};
@@ -237,7 +237,9 @@ impl ReloadThread {
         if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
             Arc::make_mut(rules).take_live_sets(&filter);
         }
-        let compiled = compile(&model).map_err(ReloadError::Compile)?;
+        let dispatcher = Arc::clone(self.installer.dispatcher());
+        let compiled = dispatcher.make_tables(|memory| compile_in(memory, &model));
+        let compiled = compiled.map_err(ReloadError::Compile)?;
         let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();
         let pause = self.installer.install(model, next).map_err(ReloadError::Installer)?;

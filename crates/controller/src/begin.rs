@@ -15,8 +15,9 @@ use super::offload::Offload;
 use super::plan::Plan;
 use super::policies::Policies;
 use super::ports::Port;
+use tollway_dataplane::memory::Memory;
 use tollway_dataplane::tables::TablesError;
-use tollway_model::compile::{CompileError, Compiled, Problem, compile};
+use tollway_model::compile::{CompileError, Compiled, Problem, compile, compile_in};
 use tollway_model::{Model, XdpPathMode};
 use tollway_rules as rules;
 
@@ -131,8 +132,8 @@ impl Startup {
     ///
     /// # Errors
     /// The first object that does not fit.
-    pub fn compile(&mut self, model: &Model) -> Result<Compiled, CompileError> {
-        let (compiled, fib_sync) = build(&self.plan, &mut self.kernel_state, model)?;
+    pub fn compile(&mut self, memory: &Memory, model: &Model) -> Result<Compiled, CompileError> {
+        let (compiled, fib_sync) = build(&self.plan, &mut self.kernel_state, model, memory)?;
         self.fib_sync = Some(fib_sync);
         Ok(compiled)
     }
@@ -181,8 +182,9 @@ pub(super) fn build(
     plan: &Plan,
     kernel_state: &mut KernelState,
     model: &Model,
+    memory: &Memory,
 ) -> Result<(Compiled, FibSync), CompileError> {
-    let mut compiled = compile(model)?;
+    let mut compiled = compile_in(memory, model)?;
     let tables = &mut compiled.tables;
     let (lookup_chains, egress_links) =
         (plan.topology.lookup_chains.clone(), plan.egress_links.clone());

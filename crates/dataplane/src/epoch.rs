@@ -39,7 +39,17 @@ pub struct Epochs {
 /// The epoch that one reader last passed in, in a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Slot(AtomicU64);
+struct Slot(AtomicU64, Kind);
+
+/// What reads the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A worker, which passes with every burst.
+    Worker,
+    /// BPF programs in the kernel. They hold references for microseconds, but it takes up to half a second to be
+    /// sure of that. So only memory waits for them.
+    Programs,
+}
 
 impl Epochs {
     /// Creates the first epoch, without readers.
@@ -51,7 +61,18 @@ impl Epochs {
     /// Adds a reader, which is awake.
     #[must_use]
     pub fn join(self: &Arc<Self>) -> Reader {
-        let slot = Arc::new(Slot(AtomicU64::new(0)));
+        self.join_as(Kind::Worker)
+    }
+
+    /// Adds the BPF programs that read the tables as a reader, which is awake. [`Epochs::passed_by_workers`] does not
+    /// wait for it.
+    #[must_use]
+    pub fn join_programs(self: &Arc<Self>) -> Reader {
+        self.join_as(Kind::Programs)
+    }
+
+    fn join_as(self: &Arc<Self>, kind: Kind) -> Reader {
+        let slot = Arc::new(Slot(AtomicU64::new(0), kind));
         self.slots().push(Arc::clone(&slot));
         let reader = Reader { slot, epochs: Arc::clone(self) };
         reader.wake();
@@ -70,6 +91,15 @@ impl Epochs {
         // the tables as they are now.
         fence(SeqCst);
         self.slots().iter().map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
+    }
+
+    /// As [`Epochs::passed`], without the BPF programs.
+    #[must_use]
+    pub fn passed_by_workers(&self) -> u64 {
+        fence(SeqCst);
+        let slots = self.slots();
+        let workers = slots.iter().filter(|slot| slot.1 == Kind::Worker);
+        workers.map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
@@ -96,6 +126,18 @@ impl Reader {
         let now = self.epochs.now.load(Acquire);
         self.slot.0.store(now, Release);
         now
+    }
+
+    /// The current epoch, if the reader has not passed it.
+    #[must_use]
+    pub fn due(&self) -> Option<u64> {
+        let now = self.epochs.now.load(Acquire);
+        (self.slot.0.load(Acquire) < now).then_some(now)
+    }
+
+    /// As [`Reader::pass`], for an epoch that was current ([`Reader::due`]) before the reader gave up all references.
+    pub fn pass_epoch(&self, epoch: u64) {
+        self.slot.0.store(epoch, Release);
     }
 
     /// Reports that the reader holds no reference and reads no table until it wakes.

@@ -8,17 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::epoch::{Epochs, Retired};
 use crate::id::{LinkId, NextHopId, PortId, RecordId};
-use crate::memory::{Aligned, Apart, zeroed};
+pub use crate::memory::MOST_NEXT_HOPS;
+use crate::memory::{Aligned, Apart, Memory, Part};
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::verdict::{DropReason, PuntReason};
 use next_hop::NO_ROUTE;
 pub use next_hop::{Action, HEADER_ROOM, NextHop};
 
-/// The maximum number of next hops: twenty times that of a full Internet table.
-pub const MOST_NEXT_HOPS: usize = 1 << 20;
-
 /// Spare records that may stand in for changed next hops while readers still use the old ones.
-const SPARE_RECORDS: usize = 1 << 12;
+pub const SPARE_RECORDS: usize = 1 << 12;
 
 /// Next hops by number.
 ///
@@ -31,7 +29,7 @@ const SPARE_RECORDS: usize = 1 << 12;
 /// for these moments, readers need not look up which record is active.
 pub struct NextHops {
     /// The active record by number.
-    current: Box<[AtomicU32]>,
+    current: Aligned<AtomicU32>,
     /// The number of next hops whose active record is not their own.
     displaced: AtomicU32,
     records: Aligned<Record>,
@@ -169,7 +167,13 @@ impl NextHops {
     /// Creates the table with the one entry of number 0: no route.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
-        let most = MOST_NEXT_HOPS as u32;
+        Self::with_memory(epochs, &Memory::default())
+    }
+
+    /// As [`NextHops::new`], with this memory.
+    pub(crate) fn with_memory(epochs: Arc<Epochs>, memory: &Memory) -> Self {
+        let capacity = memory.capacities().next_hops.min(MOST_NEXT_HOPS);
+        let most = capacity as u32;
         let writer = Writer {
             neighs: Vec::new(),
             spare: (most..most + SPARE_RECORDS as u32).rev().collect(),
@@ -177,9 +181,9 @@ impl NextHops {
             displaced: Retired::new(Arc::clone(&epochs)),
         };
         let next_hops = Self {
-            current: zeroed(MOST_NEXT_HOPS),
+            current: Aligned::new(memory, Part::NextHops, capacity),
             displaced: AtomicU32::new(0),
-            records: Aligned::new(MOST_NEXT_HOPS + SPARE_RECORDS),
+            records: Aligned::new(memory, Part::Records, capacity + SPARE_RECORDS),
             epochs,
             writer: Apart(Mutex::new(writer)),
         };
@@ -205,7 +209,7 @@ impl NextHops {
         let mut writer = self.lock();
         let number = writer.neighs.len();
         // No reader has the number yet.
-        let current = self.current.get(number)?;
+        let current = self.current.get().get(number)?;
         self.records.get().get(number)?.fill(next);
         writer.neighs.push(next.neigh);
         current.store(number as u32, Release);
@@ -224,7 +228,7 @@ impl NextHops {
         let Some(record) = writer.spare.pop() else { return false };
         self.records.get()[record as usize].fill(next);
         writer.neighs[number] = next.neigh;
-        let old = self.current[number].swap(record, AcqRel);
+        let old = self.current.get()[number].swap(record, AcqRel);
         if old == id.0 {
             // Before the epoch that `mark` begins: readers that have passed it look up the active
             // record.
@@ -256,9 +260,9 @@ impl NextHops {
         let records = self.records.get();
         displaced.reclaim(|id| {
             let number = id.0 as usize;
-            let record = self.current[number].load(Relaxed);
+            let record = self.current.get()[number].load(Relaxed);
             records[number].fill(&records[record as usize].next_hop(neighs[number]));
-            self.current[number].store(id.0, Release);
+            self.current.get()[number].store(id.0, Release);
             self.displaced.fetch_sub(1, SeqCst);
             retired.push(record);
         });
@@ -280,7 +284,7 @@ impl NextHops {
     pub fn view(&self) -> NextHopsView<'_> {
         NextHopsView {
             is_identity: self.displaced.load(Acquire) == 0,
-            current: &self.current,
+            current: self.current.get(),
             records: self.records.get(),
         }
     }

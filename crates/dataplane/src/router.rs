@@ -81,6 +81,7 @@ impl Router {
     pub fn new(tables: Tables, host: Host) -> Arc<Self> {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
+        tables.write_engine_links();
         let state = Arc::clone(tables.state());
         let generations = Generations::default();
         let rule_counts = RuleCounts::new(state.filter.as_deref());
@@ -131,7 +132,7 @@ impl Router {
             epochs
         };
         let due: Vec<_> = epochs.iter().map(|epochs| (epochs, epochs.advance())).collect();
-        let passed = || due.iter().all(|(epochs, epoch)| epochs.passed() >= *epoch);
+        let passed = || due.iter().all(|(epochs, epoch)| epochs.passed_by_workers() >= *epoch);
         let mut is_done = passed();
         while !is_done && start.elapsed() <= patience {
             std::thread::sleep(LOOK_EVERY);
@@ -159,6 +160,7 @@ impl Router {
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
             return;
         }
+        control.tables.write_engine_links();
         let old = std::mem::replace(&mut published.state, Arc::clone(state));
         published.generations = control.generations;
         let epochs = Arc::clone(&old.epochs);

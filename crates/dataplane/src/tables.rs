@@ -2,6 +2,7 @@
 //! or changed between bursts.
 
 mod adjacency;
+mod engine_links;
 mod error;
 mod kernel_link;
 mod neighs;
@@ -14,9 +15,9 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::fib::Capacity;
 use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::links::{LinkRecord, VrfRecord};
+use crate::memory::Memory;
 use crate::next_hops::{Action, NextHop};
 use crate::prefix::RoutePrefix;
 use crate::stages::classify::{PortRecord, VlanEntry, VlanTable};
@@ -24,6 +25,8 @@ use crate::stages::ecmp::{MOST_MEMBERS, Member};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
+use engine_links::EngineLinks;
+pub use engine_links::{DECIDES4, DECIDES6, MOST_LINKS, SOURCE_LINK4, SOURCE_ROUTE4};
 pub use error::TablesError;
 use neighs::Neighs;
 pub use objects::ObjectTarget;
@@ -45,6 +48,8 @@ pub struct Tables {
     /// The targets of next-hop objects, which change in place.
     objects: HashMap<NextHopId, ObjectTarget>,
     host_routes: HostRoutes,
+    memory: Memory,
+    engine_links: EngineLinks,
 }
 
 impl Deref for Tables {
@@ -80,19 +85,34 @@ impl Tables {
     /// Creates empty tables: no packet has a route.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_capacity(Capacity::default(), Capacity::default())
+        Self::with_memory(&Memory::default())
     }
 
-    /// Creates empty tables with FIBs of the given capacity, IPv4 and IPv6.
+    /// Creates empty tables with this memory.
     #[must_use]
-    pub fn with_capacity(capacity4: Capacity, capacity6: Capacity) -> Self {
-        let state = Arc::new(ForwardingState::new(capacity4, capacity6));
+    pub fn with_memory(memory: &Memory) -> Self {
+        let state = Arc::new(ForwardingState::new(memory));
         Self {
             neighs: Neighs::new(&state.epochs),
             state,
             inert: HashMap::new(),
             objects: HashMap::new(),
             host_routes: HostRoutes::default(),
+            engine_links: EngineLinks::new(memory),
+            memory: memory.clone(),
+        }
+    }
+
+    /// Where the tables have their memory.
+    #[must_use]
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Lets the BPF programs that read the tables decide by the state as it is now.
+    pub fn write_engine_links(&self) {
+        if self.memory.is_lent() {
+            self.engine_links.write(&self.state);
         }
     }
 

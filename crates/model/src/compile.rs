@@ -19,6 +19,7 @@ use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::fib::FibError;
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
+use tollway_dataplane::memory::Memory;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::{Tables, TablesError};
 
@@ -57,6 +58,12 @@ impl CompileError {
     #[must_use]
     pub const fn is_of_rules(&self) -> bool {
         matches!(self.error, Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged)
+    }
+
+    /// Whether the tables have no room for it: with more memory, it may compile.
+    #[must_use]
+    pub const fn is_for_room(&self) -> bool {
+        matches!(self.error, Problem::Tables(TablesError::Full | TablesError::Fib(FibError::Full)))
     }
 
     /// What the user can do about it.
@@ -116,7 +123,15 @@ pub struct Compiled {
 /// # Errors
 /// The first object that does not compile.
 pub fn compile(model: &Model) -> Result<Compiled, CompileError> {
-    let mut tables = Tables::new();
+    compile_in(&Memory::default(), model)
+}
+
+/// As [`compile`], with memory for the tables.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_in(memory: &Memory, model: &Model) -> Result<Compiled, CompileError> {
+    let mut tables = Tables::with_memory(memory);
     let mut host = Host::new();
     for vrf in &model.vrfs {
         tables.add_vrf().map_err(at(|| format!("the VRF {}", vrf.name)))?;

@@ -113,6 +113,12 @@ impl Installer {
         &self.parts.updater
     }
 
+    /// The dispatcher.
+    #[must_use]
+    pub const fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.parts.dispatcher
+    }
+
     /// The destination of the rules' log.
     #[must_use]
     pub const fn journal(&self) -> &Journal {
@@ -191,6 +197,8 @@ impl Installer {
         // not.
         let before = ruled(&self.parts.model);
         self.parts.dispatcher.set_ruled(before.max(ruled(&model)));
+        // The programs decide nothing by these tables before a worker has them.
+        self.parts.dispatcher.use_tables(&next.compiled.tables);
         let done = if self.is_bypassed || !self.only_rules_differ(&mut model) {
             self.dispatch_and_swap(&model, next)
         } else {

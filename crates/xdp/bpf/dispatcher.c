@@ -5,7 +5,7 @@
  * every frame of a queue while no worker answers for it in user space.
  */
 #include "checksum.h"
-#include "xdp_path.h"
+#include "decide.h"
 #include "packet.h"
 #include "punted.h"
 
@@ -84,32 +84,6 @@ static __always_inline int unmark(struct packet *packet)
 	return packet->counts ? pass(packet, PASS_PUNTED) : XDP_PASS;
 }
 
-static __always_inline int is_special4(__be32 address)
-{
-	__u32 first = bpf_ntohl(address) >> 24;
-
-	return first == 0 || first == 127 || first >= 224;
-}
-
-static __always_inline int is_link_local4(__be32 address)
-{
-	return (address & bpf_htonl(0xffff0000)) == bpf_htonl(0xa9fe0000);
-}
-
-static __always_inline int is_link_local6(const struct in6_addr *address)
-{
-	return (address->s6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
-}
-
-/* Multicast, unspecified, loopback. */
-static __always_inline int is_special6(const struct in6_addr *address)
-{
-	const __be32 *words = address->s6_addr32;
-
-	return address->s6_addr[0] == 0xff ||
-	       ((words[0] | words[1] | words[2]) == 0 && bpf_ntohl(words[3]) <= 1);
-}
-
 /*
  * Sends a packet to user space. The kernel gets it if user space would only hand it over; if no
  * worker is there, the packet is dropped.
@@ -170,8 +144,10 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (served && lacks_checksum4(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {
-		int action = xdp_forward4(packet, ip, end, l3, len);
+		int action = TABLES ? decide4(packet, ip, l3, len) : NOT_TAKEN;
 
+		if (action == NOT_TAKEN)
+			action = xdp_forward4(packet, ip, end, l3, len);
 		if (action != NOT_TAKEN)
 			return action;
 	}
@@ -190,13 +166,6 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	return to_whom(packet, served, 1);
 }
 
-/* Says whether a header may precede a fragment header, or is one (`ipv6_ext_hdr`). */
-static __always_inline int is_extension(__u8 header)
-{
-	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
-	       header == IPPROTO_FRAGMENT || header == IPPROTO_AH || header == IPPROTO_DSTOPTS;
-}
-
 static __always_inline int dispatch6(struct packet *packet, void *data, void *end, __u32 l3, int served)
 {
 	struct ipv6hdr *ip = data + l3;
@@ -211,8 +180,10 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	if (served && lacks_checksum6(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH) {
-		int action = xdp_forward6(packet, ip, end, l3, len);
+		int action = TABLES ? decide6(packet, ip, l3, len) : NOT_TAKEN;
 
+		if (action == NOT_TAKEN)
+			action = xdp_forward6(packet, ip, end, l3, len);
 		if (action != NOT_TAKEN)
 			return action;
 	}

@@ -24,6 +24,8 @@
 #define WORKER_BITS 6
 #define LINKS_PER_PORT (2 * 4096)
 #define MOST_TALLIES 4096
+/* Words of a bit for each 16-bit hash. */
+#define LOCALS4_WORDS 1024
 
 /* Two for each word of the longer key. */
 #define FLOW_SEED_COUNT 10
@@ -57,6 +59,8 @@ enum pass_reason {
 	PASS_CROWDED,
 	PASS_MTU,
 	PASS_CHECKSUM,
+	PASS_KERNEL_ROUTE,
+	PASS_NEIGH,
 	PASS_REASONS,
 };
 
@@ -84,6 +88,11 @@ struct state {
 	__u64 crowded6;
 	__u32 workers; /* queue `q` of each port is served by worker `q % workers`; 0 means 1 */
 	__u32 unused;
+	/*
+	 * By port: the longest frame, in bytes, that its device takes from the XDP path; 0 if none. A
+	 * next hop is used if its longest frame fits.
+	 */
+	__u32 exit_limits[MOST_PORTS];
 };
 
 /* In `ruled`: a firewall that the kernel does not know filters every forwarded packet. */
@@ -135,6 +144,7 @@ const volatile __u32 MAC_FIRST = 0; /* the first four bytes, as read from the fr
 const volatile __u32 MAC_LAST = 0; /* the last two */
 const volatile __u32 QUEUES = 0;
 const volatile __u32 XDP_PATH = 0;
+const volatile __u32 TABLES = 0; /* the maps of fib.h are there */
 const volatile __u32 GENERIC = 0;
 const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that does not exist */
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */

@@ -38,6 +38,15 @@ struct {
 	__type(value, __u32);
 } locals4 SEC(".maps");
 
+/* A bit for each hash of an address in `locals4` (src/locals.rs): without the bit, it is not there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LOCALS4_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} locals4_bits SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -7,6 +7,7 @@
 #ifndef TOLLWAY_REFUSED_H
 #define TOLLWAY_REFUSED_H
 
+#include "refusals.h"
 #include "state.h"
 
 /* A full queue accepts a frame sooner than this, even if its reader waits for a processor. */
@@ -19,23 +20,6 @@
  * src/refusals.rs.
  */
 #define UNPROBED (~0ULL)
-
-/* Frames that a port's device refused, as in src/refusals.rs. */
-struct refusals {
-	__u64 packets; /* in total */
-	__u64 since_ns; /* no frame accepted since then; 0: accepts frames; or UNPROVEN */
-	__u64 bulks; /* bulks refused since then */
-	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNPROBED; else error plus 1 */
-};
-
-/* One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, MOST_PORTS + 1);
-	__type(key, __u32);
-	__type(value, struct refusals);
-} refusals SEC(".maps");
 
 /* Ports by their device's ifindex. */
 struct {

@@ -116,17 +116,15 @@ static __always_inline int copy_flow(const struct found *found, __u32 generation
 }
 
 /* Stores a header whose length is a compile-time constant. */
-static __always_inline void store_header(void *data, const struct flow_copy *copy, __u32 len)
+static __always_inline void store_header(void *data, const void *l2, __u32 len)
 {
-	const __u8 *l2 = (const __u8 *)copy->l2;
-
-	*(__u64 *)data = copy->l2[0];
+	*(__u64 *)data = *(const __u64 *)l2;
 	if (len == 14) {
 		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
 		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
 		return;
 	}
-	*(__u64 *)(data + 8) = copy->l2[1];
+	*(__u64 *)(data + 8) = *(const __u64 *)(l2 + 8);
 	if (len == 18) {
 		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
 		return;
@@ -139,8 +137,7 @@ static __always_inline void store_header(void *data, const struct flow_copy *cop
  * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
  * length is a compile-time constant.
  */
-static __always_inline int rewrite(struct packet *packet, const struct flow_copy *copy, __u32 l2,
-				   int v4)
+static __always_inline int rewrite(struct packet *packet, const void *header, __u32 l2, int v4)
 {
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
@@ -151,8 +148,53 @@ static __always_inline int rewrite(struct packet *packet, const struct flow_copy
 		decrease_ttl(data + l2);
 	else
 		((struct ipv6hdr *)(data + l2))->hop_limit--;
-	store_header(data, copy, l2);
+	store_header(data, header, l2);
 	return XDP_REDIRECT;
+}
+
+/* What a packet leaves by, and the lengths that matter for this. */
+struct way {
+	__u32 port;
+	__u32 l2; /* bytes of the new Ethernet header */
+	__u32 l3; /* bytes before the layer-3 header */
+	__u32 l3_len;
+	__u32 len; /* of the frame, as it arrived */
+};
+
+/* Says whether the XDP path can send a packet; the device may refuse it all the same. */
+static __always_inline int can_send(const struct way *way)
+{
+	/* The user path trims the bytes after a packet; a small frame's padding may stay. */
+	if (way->len != way->l3 + way->l3_len && way->len > way->l3 + PADDED)
+		return 0;
+	if (way->l2 != 14 && way->l2 != 18 && way->l2 != 22)
+		return 0;
+	return bpf_redirect_map(&egress, way->port, XDP_PASS) == XDP_REDIRECT;
+}
+
+/*
+ * Makes room for a packet's new header of `way->l2` bytes. If there is no room before the frame, it is
+ * unchanged. It then goes to user space, because the verifier would require new bounds checks for
+ * anything else.
+ */
+static __always_inline int has_room(struct packet *packet, const struct way *way)
+{
+	return way->l2 == way->l3 ||
+	       !bpf_xdp_adjust_head(packet->ctx, (int)way->l3 - (int)way->l2);
+}
+
+/* Counts a packet that leaves at once. */
+static __always_inline void count_sent(struct packet *packet, const struct way *way)
+{
+	__u32 port = way->port;
+	struct port_counts *sent = bpf_map_lookup_elem(&counts, &port);
+
+	packet->counts->xdp_rx_packets++;
+	packet->counts->xdp_rx_bytes += way->len;
+	if (sent) {
+		sent->xdp_tx_packets++;
+		sent->xdp_tx_bytes += way->len - way->l3 + way->l2;
+	}
 }
 
 /*
@@ -171,10 +213,10 @@ static __always_inline void count_flow(const struct packet *packet, struct flow 
 static __always_inline int forward(struct packet *packet, const struct found *found,
 				   __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
 {
-	struct port_counts *sent;
+	struct way way = { .l3 = l3, .l3_len = l3_len, .len = len };
 	struct tally *tally;
 	struct flow_copy copy;
-	__u32 l2, port, tally_index;
+	__u32 tally_index;
 	int action;
 
 	if (!copy_flow(found, generation, &copy))
@@ -186,38 +228,23 @@ static __always_inline int forward(struct packet *packet, const struct found *fo
 		return pass(packet, PASS_KERNEL_FLOW);
 	}
 	tally_index = ((const __u16 *)copy.l2)[11];
-	l2 = 14 + 4 * (tally_index & 3);
+	way.l2 = 14 + 4 * (tally_index & 3);
 	tally_index >>= 2;
-	port = copy.egress_port;
-	/* The user path trims the bytes after a packet; a small frame's padding may stay. */
-	if (len != l3 + l3_len && len > l3 + PADDED)
+	way.port = copy.egress_port;
+	if (!can_send(&way))
 		return NOT_TAKEN;
-	if (l2 != 14 && l2 != 18 && l2 != 22)
-		return NOT_TAKEN;
-	if (bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
-		return NOT_TAKEN;
-	/*
-	 * If there is no room before the frame, it is unchanged. It goes to user space, because the
-	 * verifier would require new bounds checks for anything else.
-	 */
-	if (l2 != l3 && bpf_xdp_adjust_head(packet->ctx, (int)l3 - (int)l2))
+	if (!has_room(packet, &way))
 		return to_user(packet);
-	if (l2 == 14)
-		action = rewrite(packet, &copy, 14, v4);
-	else if (l2 == 18)
-		action = rewrite(packet, &copy, 18, v4);
+	if (way.l2 == 14)
+		action = rewrite(packet, copy.l2, 14, v4);
+	else if (way.l2 == 18)
+		action = rewrite(packet, copy.l2, 18, v4);
 	else
-		action = rewrite(packet, &copy, 22, v4);
+		action = rewrite(packet, copy.l2, 22, v4);
 	if (action != XDP_REDIRECT)
 		return action;
 	count_flow(packet, found->flow, len);
-	packet->counts->xdp_rx_packets++;
-	packet->counts->xdp_rx_bytes += len;
-	sent = bpf_map_lookup_elem(&counts, &port);
-	if (sent) {
-		sent->xdp_tx_packets++;
-		sent->xdp_tx_bytes += len - l3 + l2;
-	}
+	count_sent(packet, &way);
 	if (tally_index) {
 		tally = bpf_map_lookup_elem(&tallies, &tally_index);
 		if (tally) {

@@ -42,6 +42,10 @@ pub enum PassReason {
     MtuExceeded,
     /// Its sender left its checksum to a network card, or seems to have done so.
     Checksum,
+    /// Its route is the kernel's, or it has none.
+    KernelRoute,
+    /// Its neighbour is not known.
+    NeighUnresolved,
 }
 
 impl PassReason {
@@ -66,6 +70,8 @@ impl PassReason {
         Self::Crowded,
         Self::MtuExceeded,
         Self::Checksum,
+        Self::KernelRoute,
+        Self::NeighUnresolved,
     ];
 
     /// The reason's name in reports.
@@ -91,12 +97,14 @@ impl PassReason {
             Self::Crowded => "crowded",
             Self::MtuExceeded => "mtu_exceeded",
             Self::Checksum => "checksum",
+            Self::KernelRoute => "kernel_route",
+            Self::NeighUnresolved => "neigh_unresolved",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 19;
+pub const PASS_REASONS: usize = 21;
 
 /// The XDP program's counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

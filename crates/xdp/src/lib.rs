@@ -36,9 +36,11 @@ mod device;
 mod error;
 mod features;
 pub mod flows;
+mod grace;
 mod home;
 mod links;
 mod load;
+mod locals;
 pub mod maps;
 mod object;
 mod options;
@@ -51,6 +53,7 @@ pub mod refusals;
 pub mod regions;
 mod shared;
 mod sys;
+mod tables;
 pub mod xdp_path;
 
 pub use attach::Attached;
@@ -71,6 +74,7 @@ pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
 pub use programs::{Action, Program, XdpPrograms};
 pub use refusals::Refusals;
+pub use tables::TableMaps;
 
 #[cfg(test)]
 #[path = "../../dataplane/src/testkit/mod.rs"]

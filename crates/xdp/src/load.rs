@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
@@ -11,6 +12,7 @@ use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::object::program;
 use super::pin::Names;
+use super::tables::{self, TableMaps};
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
 /// The compiled programs of a port.
@@ -31,6 +33,10 @@ pub(super) struct Maps {
     /// Records the frames that devices refuse, if the kernel permits.
     pub(super) refused: Option<refusals::Program>,
     tallies: OwnedFd,
+    pub(super) locals4_bits: OwnedFd,
+    refusals: OwnedFd,
+    /// The tables of user space, if the programs can read them.
+    pub(super) tables: Option<Arc<TableMaps>>,
     /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
     seeds: Seeds,
@@ -39,9 +45,20 @@ pub(super) struct Maps {
 }
 
 /// The names of the maps.
-const NAMES: [&str; 11] = [
-    "state", "counts", "xsks", "links", "locals4", "locals6", "flows4", "flows6", "egress",
-    "regions", "tallies",
+const NAMES: [&str; 13] = [
+    "state",
+    "counts",
+    "xsks",
+    "links",
+    "locals4",
+    "locals6",
+    "flows4",
+    "flows6",
+    "egress",
+    "regions",
+    "tallies",
+    "locals4_bits",
+    "refusals",
 ];
 
 /// The constants that the programs get when they are loaded (bpf/maps.h).
@@ -53,6 +70,7 @@ struct Constants {
     mac_last: u32,
     queues: u32,
     xdp_path: u32,
+    tables: u32,
     generic: u32,
     unfinished: u32,
     weakly_ordered: u32,
@@ -71,6 +89,7 @@ impl Constants {
             mac_last: u32::from(u16::from_ne_bytes([e, f])),
             queues: port.queues,
             xdp_path: u32::from(xdp_path),
+            tables: u32::from(maps.tables.is_some()),
             generic: u32::from(mode == Mode::Generic),
             // Generic XDP sees packets of any sender.
             unfinished: u32::from(
@@ -91,6 +110,7 @@ impl Constants {
             ("MAC_LAST", &self.mac_last),
             ("QUEUES", &self.queues),
             ("XDP_PATH", &self.xdp_path),
+            ("TABLES", &self.tables),
             ("GENERIC", &self.generic),
             ("UNFINISHED", &self.unfinished),
             ("WEAKLY_ORDERED", &self.weakly_ordered),
@@ -135,8 +155,8 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(XdpError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, regions, tallies] =
-            [5, 6, 7, 8, 9, 10].map(|index| map(NAMES[index]));
+        let [locals6, flows4, flows6, egress, regions, tallies, locals4_bits, refusals] =
+            [5, 6, 7, 8, 9, 10, 11, 12].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -156,6 +176,9 @@ impl Maps {
             egress: egress?,
             regions: regions?,
             tallies: tallies?,
+            locals4_bits: locals4_bits?,
+            refusals: refusals?,
+            tables: None,
             buckets,
             seeds: Seeds::random(),
             punt_mark: punt_mark(Seeds::random()),
@@ -185,6 +208,8 @@ impl Maps {
             &self.egress,
             &self.regions,
             &self.tallies,
+            &self.locals4_bits,
+            &self.refusals,
         ]
     }
 
@@ -204,7 +229,7 @@ impl Maps {
         let fd = fd.map_err(XdpError::system(&port.device, "keeping the program"))?;
         // A kept object needs no descriptors but those of its constants, for `punt`.
         program.unload().map_err(|error| failed(&error))?;
-        NAMES.iter().for_each(|name| drop(object.take_map(name)));
+        NAMES.into_iter().chain(tables::names()).for_each(|name| drop(object.take_map(name)));
         Ok((fd, object))
     }
 
@@ -235,9 +260,10 @@ impl Maps {
         let names = Names::new()?;
         let constants = Constants::new(port, mode, xdp_path, self);
         let mut loader = EbpfLoader::new();
-        for (name, map) in NAMES.iter().zip(self.all()) {
+        let maps = NAMES.into_iter().zip(self.all().map(AsFd::as_fd));
+        for (name, map) in maps.chain(self.tables.iter().flat_map(|tables| tables.named())) {
             let path = names.path(name);
-            let named = sys::pin(map.as_fd(), &path);
+            let named = sys::pin(map, &path);
             named.map_err(XdpError::system(&port.device, "naming a map"))?;
             loader.map_pin_path(name, path);
         }

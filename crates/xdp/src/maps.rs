@@ -133,6 +133,11 @@ impl State {
         self.0.set_crowded(port, (v4, v6));
     }
 
+    /// Sets the longest frame, in bytes, that a port's device takes from the XDP path; 0 if none.
+    pub fn set_exit_limit(&self, port: PortId, limit: u32) {
+        self.0.set_exit_limit(port, limit);
+    }
+
     /// Whether the bypass is set, for any reason: the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {

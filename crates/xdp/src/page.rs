@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollway_dataplane::id::PortId;
 
 use super::clock;
+use super::port::MOST_PORTS;
 use super::shared::{Atomics, Shared};
 
 /// The coarse monotonic clock of the host, as read by `bpf_ktime_get_coarse_ns`.
@@ -66,6 +67,7 @@ struct XdpState {
     crowded6: AtomicU64,
     workers: AtomicU32,
     unused: AtomicU32,
+    exit_limits: [AtomicU32; MOST_PORTS],
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -151,6 +153,13 @@ impl Page {
             } else {
                 word.fetch_and(!bit, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Sets the longest frame, in bytes, that a port's device takes from the XDP path.
+    pub(super) fn set_exit_limit(&self, port: PortId, limit: u32) {
+        if let Some(word) = self.state().exit_limits.get(usize::from(port.0)) {
+            word.store(limit, Ordering::Release);
         }
     }
 

@@ -2,18 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tollway_dataplane::id::PortId;
+use tollway_dataplane::tables::Tables;
 
 use crate::attach::{Attached, Attachment};
 use crate::device::make_tap;
 use crate::error::XdpError;
 use crate::flows::FlowMaps;
+use crate::grace::Grace;
 use crate::load::Maps;
+use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
 use crate::port::{MOST_QUEUES, XdpPort, link_slot, socket_slot, vlan_note};
+use crate::tables::TableMaps;
 use crate::{Mode, Options, Refusals, pin, sys};
 
 /// The program's verdict on a frame.
@@ -77,6 +81,9 @@ pub struct XdpPrograms {
     options: Options,
     ports: BTreeMap<PortId, LoadedPort>,
     locals: BTreeSet<IpAddr>,
+    locals4_bits: LocalBits,
+    /// Waits for the programs before memory of the tables is used again.
+    grace: Option<Grace>,
     /// Whether the programs stay attached when this is dropped.
     keeps_attached: bool,
 }
@@ -112,6 +119,9 @@ impl XdpPrograms {
             options: *options,
             ports: BTreeMap::new(),
             locals: BTreeSet::new(),
+            locals4_bits: LocalBits::map(&maps.locals4_bits)
+                .map_err(XdpError::system("locals4_bits", "mapping"))?,
+            grace: None,
             keeps_attached: false,
             maps,
         };
@@ -335,6 +345,10 @@ impl XdpPrograms {
             return Ok(());
         }
         let failed = || XdpError::system("the router", "adding its addresses");
+        let v4 = |addresses: &BTreeSet<IpAddr>| -> Vec<_> {
+            addresses.iter().filter_map(|address| only_v4(*address)).collect()
+        };
+        self.locals4_bits.add(v4(&wanted));
         for address in wanted.difference(&self.locals) {
             match address {
                 IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), &1_u32),
@@ -349,9 +363,56 @@ impl XdpPrograms {
             }
             .map_err(failed())?;
         }
+        self.locals4_bits.keep(v4(&wanted));
         self.locals = wanted;
         self.state.bump_generation();
         Ok(())
+    }
+
+    /// Lets the programs of all ports with the XDP path decide by tables, if these lie in maps; otherwise by flows only.
+    /// The tables say when they may be used ([`Tables::write_engine_links`]). If the system refuses, the programs
+    /// decide by flows only.
+    ///
+    /// # Errors
+    /// The system refused: it cannot load the programs, or start the thread that waits for them.
+    pub fn use_tables(&mut self, tables: &Tables) -> Result<(), XdpError> {
+        let maps = tables.memory().lender::<TableMaps>();
+        let old = self.grace.take();
+        if maps.is_some() {
+            let started = Grace::start(&tables.epochs);
+            self.grace = Some(started.map_err(XdpError::system("tables", "waiting for programs"))?);
+        }
+        self.maps.tables = maps;
+        let attached = self.attach_all_again();
+        // From here on, no program reads the old tables.
+        drop(old);
+        if attached.is_err() && self.maps.tables.take().is_some() {
+            self.attach_all_again()?;
+        }
+        attached
+    }
+
+    /// Whether the programs decide by tables.
+    #[must_use]
+    pub const fn has_tables(&self) -> bool {
+        self.maps.tables.is_some()
+    }
+
+    fn attach_all_again(&mut self) -> Result<(), XdpError> {
+        let with_path = |loaded_port: &&LoadedPort| {
+            loaded_port.attachment.as_ref().is_some_and(|attachment| attachment.xdp_path)
+        };
+        let ports: Vec<_> = self
+            .ports
+            .values()
+            .filter(with_path)
+            .map(|loaded_port| loaded_port.port.port)
+            .collect();
+        ports.into_iter().try_for_each(|port| match self.attach_again(port) {
+            // The port itself notices this, and attaches when the device comes back.
+            Err(XdpError::NoDevice { .. }) => Ok(()),
+            attached => attached,
+        })
     }
 
     /// Creates the TAP device that hands frames to the kernel as if an attached port had just
@@ -413,6 +474,13 @@ impl XdpPrograms {
     pub fn keep_attached(&mut self) {
         self.state.set_bypass(true);
         self.keeps_attached = true;
+    }
+}
+
+const fn only_v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => None,
     }
 }
 

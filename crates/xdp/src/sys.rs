@@ -35,6 +35,7 @@ unsafe impl Plain for PortCounts {}
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Command {
+    MapCreate = 0,
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
@@ -58,6 +59,26 @@ struct Element {
     value: u64,
     flags: u64,
 }
+
+/// Arguments of BPF_MAP_CREATE.
+#[derive(Default)]
+#[repr(C)]
+struct NewMap {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+    inner_map: u32,
+    numa_node: u32,
+    name: [u8; 16],
+}
+
+/// `BPF_MAP_TYPE_ARRAY`, and `BPF_MAP_TYPE_ARRAY_OF_MAPS`.
+const ARRAY: u32 = 2;
+const ARRAY_OF_MAPS: u32 = 12;
+/// `BPF_F_MMAPABLE`.
+const MMAPABLE: u32 = 1 << 10;
 
 /// Arguments of commands on a path in the BPF file system.
 #[derive(Default)]
@@ -138,6 +159,47 @@ unsafe fn bpf<T>(command: Command, arguments: &mut T) -> io::Result<RawFd> {
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as i32, pointer, size_of::<T>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
+}
+
+/// Creates a map; names have up to 15 bytes.
+fn create(name: &str, mut map: NewMap) -> io::Result<OwnedFd> {
+    map.key_size = size_of::<u32>() as u32;
+    for (to, from) in map.name[..15].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: the arguments hold no addresses.
+    let fd = unsafe { bpf(Command::MapCreate, &mut map) }?;
+    // SAFETY: a descriptor that was just opened, and nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Creates an array of `count` zeroed elements of `size` bytes, which can be mapped.
+pub(super) fn create_array(name: &str, size: u32, count: u32) -> io::Result<OwnedFd> {
+    let flags = MMAPABLE;
+    create(
+        name,
+        NewMap { kind: ARRAY, value_size: size, max_entries: count, flags, ..NewMap::default() },
+    )
+}
+
+/// Creates an array with one element, a map like `inner`.
+pub(super) fn create_array_of_maps(name: &str, inner: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let inner_map = number(inner);
+    create(
+        name,
+        NewMap {
+            kind: ARRAY_OF_MAPS,
+            value_size: 4,
+            max_entries: 1,
+            inner_map,
+            ..NewMap::default()
+        },
+    )
+}
+
+/// Sets the map in an array of one map. The kernel waits until all programs that run now have ended.
+pub(super) fn set_inner_map(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
+    update(outer, &0_u32, &number(inner))
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::fib::Fib;
+use tollway_dataplane::fib::{Fib, FibError};
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::links::VrfRecord;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
@@ -50,6 +50,14 @@ pub enum FibSyncError {
     /// The tables could not take a route.
     #[error("the tables cannot take a route ({0:?}); they are rebuilt")]
     Tables(TablesError),
+}
+
+impl FibSyncError {
+    /// Whether the tables have no room for a route: with more memory, they may take it.
+    #[must_use]
+    pub const fn is_for_room(self) -> bool {
+        matches!(self, Self::Tables(TablesError::Full | TablesError::Fib(FibError::Full)))
+    }
 }
 
 impl From<TablesError> for FibSyncError {

@@ -10,7 +10,7 @@ use tollway_dataplane::worker::Worker;
 
 use super::{AGAIN, Controller, ModeEvent, PORTS_AGAIN, PORTS_ANSWER, PORTS_EVERY};
 use crate::begin;
-use crate::fib_sync::{ActiveTables, FibSyncError};
+use crate::fib_sync::ActiveTables;
 use crate::offload::Offload;
 use crate::plan::Plan;
 use tollway_firewall::ir::Ruleset;
@@ -150,7 +150,10 @@ impl Controller {
         updater.void(fib_sync.epochs());
         match followed {
             Ok(_) => Ok(()),
-            Err(FibSyncError::All | FibSyncError::LookupChains | FibSyncError::Tables(_)) => {
+            Err(error) => {
+                if error.is_for_room() {
+                    self.installer.dispatcher().grow_tables();
+                }
                 self.kernel_state.doubt();
                 let Some((plan, offload)) = self.kernel_state.plan() else { return Ok(()) };
                 self.publish_offload(offload);
@@ -206,7 +209,10 @@ impl Controller {
         self.fib_sync = None;
         // If the build fails, changes before the next attempt need not be recorded one by one.
         self.kernel_state.rib.touch_all();
-        let (compiled, fib_sync) = begin::build(&plan, &mut self.kernel_state, &model)?;
+        let dispatcher = Arc::clone(self.installer.dispatcher());
+        let kernel_state = &mut self.kernel_state;
+        let (compiled, fib_sync) =
+            dispatcher.make_tables(|memory| begin::build(&plan, kernel_state, &model, memory))?;
         let next = Next { compiled, logger: logger(&model) };
         self.installer.install(model, next)?;
         (self.plan, self.fib_sync) = (plan, Some(fib_sync));

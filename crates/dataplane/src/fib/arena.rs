@@ -2,22 +2,23 @@
 
 use super::node::{Node, SLOTS};
 use super::{Capacity, Entry};
-use crate::memory::{Aligned, zeroed};
+use crate::memory::{Aligned, Memory, Part};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// The memory that readers see.
 pub(super) struct Arenas {
-    pub(super) roots: Box<[AtomicU64]>,
+    pub(super) roots: Aligned<AtomicU64>,
     pub(super) nodes: Aligned<Node>,
-    pub(super) values: Box<[AtomicU32]>,
+    pub(super) values: Aligned<AtomicU32>,
 }
 
 impl Arenas {
-    pub(super) fn new(capacity: Capacity) -> Self {
+    pub(super) fn new(capacity: Capacity, memory: &Memory, parts: [Part; 3]) -> Self {
+        let [roots, nodes, values] = parts;
         Self {
-            roots: zeroed(capacity.roots),
-            nodes: Aligned::new(capacity.nodes),
-            values: zeroed(capacity.values),
+            roots: Aligned::new(memory, roots, capacity.roots),
+            nodes: Aligned::new(memory, nodes, capacity.nodes),
+            values: Aligned::new(memory, values, capacity.values),
         }
     }
 }

@@ -34,7 +34,8 @@ use crate::burst::{BURST, Lanes};
 use crate::cpu::prefetch;
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::memory::{Aligned, Apart};
+pub use crate::memory::Capacity;
+use crate::memory::{Aligned, Apart, Memory, Part};
 use crate::prefix::Prefix;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 
@@ -57,32 +58,14 @@ pub enum FibError {
     NextHopRange,
 }
 
-/// The limits of a [`Fib`]; memory is taken as it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// FIBs.
-    pub roots: usize,
-    /// Nodes, 64 bytes each.
-    pub nodes: usize,
-    /// Values, 4 bytes each.
-    pub values: usize,
-}
-
-impl Default for Capacity {
-    /// 65,536 VRFs, 4 million nodes, 64 million values: some 10 million routes of any mix.
-    fn default() -> Self {
-        Self { roots: 1 << 16, nodes: 1 << 22, values: 1 << 26 }
-    }
-}
-
 /// The FIBs of all VRFs for one family.
 ///
 /// Any number of threads may look up; changes lock out each other.
 pub struct Fib {
     /// The top of each FIB ([`Top`]).
-    roots: Box<[AtomicU64]>,
+    roots: Aligned<AtomicU64>,
     nodes: Aligned<Node>,
-    values: Box<[AtomicU32]>,
+    values: Aligned<AtomicU32>,
     epochs: Arc<Epochs>,
     /// The IP version, if changes are recorded by prefix.
     version: Option<u8>,
@@ -129,17 +112,27 @@ impl Fib {
     /// Creates a table without FIBs; removed items are freed when the readers of `epochs` have passed.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>, capacity: Capacity) -> Self {
-        let Arenas { roots, nodes, values } = Arenas::new(capacity);
-        let writer = Apart(Mutex::new(Writer::new(Arc::clone(&epochs), capacity)));
-        Self { roots, nodes, values, epochs, version: None, writer }
+        Self::make(
+            epochs,
+            capacity,
+            Arenas::new(capacity, &Memory::default(), Part::of_fib(4)),
+            None,
+        )
     }
 
-    /// Records changes by their prefixes, for the given IP version, instead of counting them for all
-    /// addresses.
-    #[must_use]
-    pub fn of_version(mut self, version: u8) -> Self {
-        self.version = Some(version);
-        self
+    /// Creates the table of an IP version, with this memory: it records changes by their prefixes, instead of counting
+    /// them for all addresses.
+    pub(crate) fn of_version(version: u8, epochs: &Arc<Epochs>, memory: &Memory) -> Self {
+        let (capacities, parts) = (memory.capacities(), Part::of_fib(version));
+        let capacity = if version == 4 { capacities.fib4 } else { capacities.fib6 };
+        let arenas = Arenas::new(capacity, memory, parts);
+        Self::make(Arc::clone(epochs), capacity, arenas, Some(version))
+    }
+
+    fn make(epochs: Arc<Epochs>, capacity: Capacity, arenas: Arenas, version: Option<u8>) -> Self {
+        let Arenas { roots, nodes, values } = arenas;
+        let writer = Apart(Mutex::new(Writer::new(Arc::clone(&epochs), capacity)));
+        Self { roots, nodes, values, epochs, version, writer }
     }
 
     fn note(&self, prefix: Prefix) {
@@ -294,7 +287,7 @@ impl Fib {
     /// The view that lookups read.
     #[inline(always)]
     pub(crate) fn view(&self) -> FibView<'_> {
-        FibView { roots: &self.roots, nodes: self.nodes.get(), values: &self.values }
+        FibView { roots: self.roots.get(), nodes: self.nodes.get(), values: self.values.get() }
     }
 
     fn top(&self, root: Root) -> Top {
@@ -311,12 +304,12 @@ impl Fib {
     }
 
     fn set_top(&self, root: Root, top: Top) {
-        self.roots[root.0 as usize].store(top.0, Release);
+        self.roots.get()[root.0 as usize].store(top.0, Release);
     }
 
     /// Writes the entry at a place. Readers see it as a whole, and first what it points to.
     fn set(&self, place: u32, entry: Entry) {
-        self.values[place as usize].store(entry.0, Release);
+        self.values.get()[place as usize].store(entry.0, Release);
     }
 }
 

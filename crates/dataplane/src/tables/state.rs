@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::changes::Version;
 use crate::epoch::Epochs;
-use crate::fib::Capacity;
 use crate::id::{LinkId, NextHopId, VrfId};
 use crate::links::LinkRecord;
+use crate::memory::Memory;
 use crate::next_hops::{HEADER_ROOM, NextHop};
 use crate::stages::classify::PortRecord;
 use crate::stages::filter::Filter;
@@ -38,11 +38,11 @@ pub struct ForwardingState {
 }
 
 impl ForwardingState {
-    /// Creates an empty state with FIBs of the given capacity, IPv4 and IPv6.
-    pub(super) fn new(capacity4: Capacity, capacity6: Capacity) -> Self {
+    /// Creates an empty state with this memory.
+    pub(super) fn new(memory: &Memory) -> Self {
         let epochs = Epochs::new();
         Self {
-            routes: RouteTables::new(&epochs, capacity4, capacity6),
+            routes: RouteTables::new(&epochs, memory),
             ports: Vec::new(),
             filter: None,
             sources: None,

@@ -7,12 +7,16 @@ use std::sync::{Arc, Mutex};
 use ipnet::IpNet;
 use tollway_dataplane::changes::Voided;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
+use tollway_dataplane::memory::Memory;
+use tollway_dataplane::tables::Tables;
 use tollway_dataplane::xdp_path::XdpPath;
 
 use super::Devices;
 use super::af_xdp::{LoadedPort, OwnedProgram, Plan, Refusal, XdpPathOfPort};
 use super::redirect::Watch;
+use super::table_memory::TableMemory;
 use tollway_linux::sync::lock;
+use tollway_model::compile::CompileError;
 use tollway_model::{FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode};
 use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
 use tollway_xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
@@ -34,6 +38,7 @@ pub struct Dispatcher {
     /// Which of the XDP path's entries are void, for all who void them.
     voided: Arc<Voided>,
     plans: Vec<Arc<Mutex<Plan>>>,
+    table_memory: TableMemory,
 }
 
 impl Dispatcher {
@@ -54,11 +59,41 @@ impl Dispatcher {
             made.map(|programs| Arc::new(Mutex::new(programs)))
                 .map_err(|error: XdpError| Refusal::from(&error))
         });
-        let xdp_path =
-            XdpPathOfPort { wanted: model.xdp_path, ports: Ports::new(model.ports.len()) };
+        let state = programs.as_ref().and_then(|programs| programs.as_ref().ok());
+        let state = state.map(|programs| lock(programs).state());
+        let table_memory = TableMemory::of(state.is_some() && model.xdp_path != XdpPathMode::Off);
+        let ports = Ports::with_programs(model.ports.len(), state);
+        let xdp_path = XdpPathOfPort { wanted: model.xdp_path, ports };
         let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
         let plans = plans.map(|plan| Arc::new(Mutex::new(plan))).collect();
-        Self { programs, xdp_path, voided: Arc::default(), plans }
+        Self { programs, xdp_path, voided: Arc::default(), plans, table_memory }
+    }
+
+    /// Makes tables in memory that the XDP programs can read, or else in the process's own. `make` may be called
+    /// again if the tables had no room.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn make_tables<T>(
+        &self,
+        make: impl FnMut(&Memory) -> Result<T, CompileError>,
+    ) -> Result<T, CompileError> {
+        self.table_memory.make(make)
+    }
+
+    /// Gives the tables that are made from now on more room: the last ones were too small.
+    pub fn grow_tables(&self) {
+        self.table_memory.grow();
+    }
+
+    /// Lets the XDP programs decide by tables, as soon as these are those of the workers.
+    pub fn use_tables(&self, tables: &Tables) {
+        let Some(programs) = self.programs() else { return };
+        if let Err(error) = lock(programs).use_tables(tables) {
+            tracing::warn!(
+                "the XDP programs cannot read the tables, so the user path decides about each flow: {error}"
+            );
+        }
     }
 
     /// The program of a port.

@@ -10,6 +10,7 @@ mod interface;
 mod memory;
 pub mod redirect;
 mod remote;
+mod table_memory;
 pub mod tap;
 
 use std::os::fd::BorrowedFd;

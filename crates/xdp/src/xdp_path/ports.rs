@@ -8,15 +8,16 @@ use std::sync::{Arc, OnceLock};
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::next_hops::Record;
 
-use crate::Refusals;
+use crate::{Refusals, State};
 
 /// The state of the ports for the XDP path; their watchers may change it at any time.
-#[derive(Debug)]
 pub struct Ports {
     ports: Vec<PortState>,
     changes: AtomicU64,
     /// What devices refuse of the XDP path's frames, if that can be known.
     refusals: OnceLock<Refusals>,
+    /// Where the XDP programs read which frames the devices take, if there are such programs.
+    state: Option<State>,
 }
 
 #[derive(Debug, Default)]
@@ -53,14 +54,19 @@ impl Exit {
         Some(Self { ifindex, mtu: mtu as u16, takes_pieces: pieces & 1 != 0 })
     }
 
-    /// Whether the device accepts every packet of up to `mtu` bytes after an Ethernet header of
-    /// `l2_len` bytes.
+    /// The longest frame, in bytes, that the device accepts.
     ///
     /// The kernel frees redirected frames that are longer than the device's MTU with an Ethernet
     /// header and one VLAN tag (`xdp_ok_fwd_dev` in `include/linux/filter.h`), without notice.
+    const fn limit(self) -> u32 {
+        let limit = self.mtu as u32 + LONGEST_L2;
+        if self.takes_pieces || limit <= ONE_PIECE { limit } else { ONE_PIECE }
+    }
+
+    /// Whether the device accepts every packet of up to `mtu` bytes after an Ethernet header of
+    /// `l2_len` bytes.
     const fn takes(self, mtu: u16, l2_len: u8) -> bool {
-        let frame = mtu as u32 + l2_len as u32;
-        frame <= self.mtu as u32 + LONGEST_L2 && (self.takes_pieces || frame <= ONE_PIECE)
+        mtu as u32 + l2_len as u32 <= self.limit()
     }
 }
 
@@ -74,8 +80,14 @@ impl Ports {
     /// Creates the state of so many ports, none of which has the XDP path.
     #[must_use]
     pub fn new(ports: usize) -> Arc<Self> {
+        Self::with_programs(ports, None)
+    }
+
+    /// As [`Ports::new`], for programs that read in `state` which frames the devices take.
+    #[must_use]
+    pub fn with_programs(ports: usize, state: Option<State>) -> Arc<Self> {
         let ports = (0..ports).map(|_| PortState::default()).collect();
-        Arc::new(Self { ports, changes: AtomicU64::new(0), refusals: OnceLock::new() })
+        Arc::new(Self { ports, changes: AtomicU64::new(0), refusals: OnceLock::new(), state })
     }
 
     /// Keeps flows out whose device refuses them; to be called once.
@@ -101,6 +113,9 @@ impl Ports {
     /// Sets the device by which flows to a port leave; `None` if XDP cannot send there.
     pub fn set_exit(&self, port: PortId, exit: Option<Exit>) {
         let word = exit.map_or(0, Exit::word);
+        if let Some(state) = &self.state {
+            state.set_exit_limit(port, exit.map_or(0, Exit::limit));
+        }
         if let Some(state) = self.ports.get(usize::from(port.0))
             && state.exit.swap(word, Relaxed) != word
         {

@@ -10,7 +10,7 @@ use crate::cli::{CliError, load, replay};
 use crate::control::Backends;
 use crate::reload::{Reloader, Started};
 use crate::replay::Files;
-use tollway_model::compile::compile;
+use tollway_model::compile::compile_in;
 use tollway_model::{Model, PortKind};
 use tollway_worker::OnPause;
 use tollway_worker::neighbours::{self, Follower, PauseReporter};
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     }
     log.detach();
     let mut prepared = Prepared::new(args, model.control.as_deref())?;
-    let mut machine = Machine::open(&mut model, &[], prepared.workers(args), compile)?;
+    let mut machine = Machine::open(&mut model, &[], prepared.workers(args), compile_in)?;
     let started = Started {
         file: file.to_owned(),
         configured,

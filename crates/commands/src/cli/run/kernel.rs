@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let mut startup = Startup::begin(&args.devices, settings).map_err(begin_failed)?;
     let mut model = startup.model();
     let idle = startup.idle();
-    let compile = |model: &_| startup.compile(model);
+    let compile = |memory: &_, model: &_| startup.compile(memory, model);
     let mut machine = Machine::open(&mut model, &idle, prepared.workers(args), compile)?;
     machine.set_kernel_has_rules();
     let parts = machine.parts(&model);

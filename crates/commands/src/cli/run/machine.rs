@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::hand_over::Consumer;
+use tollway_dataplane::memory::Memory;
 use tollway_dataplane::port::Port as _;
 use tollway_dataplane::punts::Crowd;
 use tollway_dataplane::router::Router;
@@ -51,7 +52,7 @@ impl Machine {
         model: &mut Model,
         idle: &[Option<String>],
         (mailbox, workers): (WorkerMailbox, Option<usize>),
-        compile: impl FnOnce(&Model) -> Result<Compiled, CompileError>,
+        mut compile: impl FnMut(&Memory, &Model) -> Result<Compiled, CompileError>,
     ) -> Result<Self, CliError> {
         let workers = workers.unwrap_or_else(|| ports::most_workers(model).min(sys::processors()));
         let mut umem = ports::umem(model, workers).ok_or_else(|| {
@@ -64,7 +65,10 @@ impl Machine {
         let opened = ports::open(model, &mut umem, opening);
         let (devices, of_others) =
             opened.map_err(|error| CliError::failed(&error, error.remedy()))?;
-        let compiled = compile(model).map_err(|error| CliError::failed(&error, error.remedy()))?;
+        let compiled = dispatcher
+            .make_tables(|memory| compile(memory, model))
+            .map_err(|error| CliError::failed(&error, error.remedy()))?;
+        dispatcher.use_tables(&compiled.tables);
         let umems = ports::share(&umem, workers - 1);
         let mut worker = Worker::alone(compiled.tables, umem, compiled.host);
         let router = Arc::clone(worker.router());

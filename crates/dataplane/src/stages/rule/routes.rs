@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::{Decision, Policies, RouteQuery};
 use crate::epoch::Epochs;
-use crate::fib::{Capacity, Fib, Root};
+use crate::fib::{Fib, Root};
 use crate::id::{NextHopId, VrfId};
 use crate::links::{Links, VrfRecord};
+use crate::memory::Memory;
 use crate::next_hops::NextHops;
 use crate::stages::ecmp::{self, Groups, Multipath};
 use crate::stages::route::Fallbacks;
@@ -49,14 +50,14 @@ impl KernelRoots {
 }
 
 impl RouteTables {
-    /// Creates empty tables with FIBs of the given capacity, IPv4 and IPv6.
-    pub(crate) fn new(epochs: &Arc<Epochs>, capacity4: Capacity, capacity6: Capacity) -> Self {
+    /// Creates empty tables with this memory.
+    pub(crate) fn new(epochs: &Arc<Epochs>, memory: &Memory) -> Self {
         Self {
             links: Links::default(),
             vrfs: Vec::new(),
-            fib4: Arc::new(Fib::new(Arc::clone(epochs), capacity4).of_version(4)),
-            fib6: Arc::new(Fib::new(Arc::clone(epochs), capacity6).of_version(6)),
-            next_hops: Arc::new(NextHops::new(Arc::clone(epochs))),
+            fib4: Arc::new(Fib::of_version(4, epochs, memory)),
+            fib6: Arc::new(Fib::of_version(6, epochs, memory)),
+            next_hops: Arc::new(NextHops::with_memory(Arc::clone(epochs), memory)),
             groups: Arc::new(Groups::new(Arc::clone(epochs))),
             fallbacks: None,
             policies: None,

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Decides about packets by the tables of user space, first packets included: forwards those that need
+ * nothing but a route, and leaves to the kernel what is its own. About all others (NOT_TAKEN) the
+ * flows decide, and then user space.
+ */
+#ifndef TOLLWAY_DECIDE_H
+#define TOLLWAY_DECIDE_H
+
+#include "addresses.h"
+#include "fib.h"
+#include "refusals.h"
+#include "xdp_path.h"
+
+/* Says whether a port's device takes a packet by this next hop. */
+static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
+{
+	__u32 port = hop->port;
+	struct refusals *refused;
+
+	if (port >= MOST_PORTS || hop->mtu + hop->header_len > packet->state->exit_limits[port])
+		return 0;
+	refused = bpf_map_lookup_elem(&refusals, &port);
+	return refused && !refused->cause;
+}
+
+/* Forwards a packet by a next hop, which has a header for it. */
+static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
+				      __u32 l3_len, __u32 len, int v4)
+{
+	struct way way = {
+		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
+	};
+	const void *end_of_header = hop->header + HEADER_ROOM / 8;
+	int action;
+
+	if (l3_len > hop->mtu)
+		return pass(packet, PASS_MTU);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || !takes(packet, hop) || !can_send(&way))
+		return NOT_TAKEN;
+	if (!has_room(packet, &way))
+		return to_user(packet);
+	if (way.l2 == 14)
+		action = rewrite(packet, end_of_header - 14, 14, v4);
+	else if (way.l2 == 18)
+		action = rewrite(packet, end_of_header - 18, 18, v4);
+	else
+		action = rewrite(packet, end_of_header - 22, 22, v4);
+	if (action == XDP_REDIRECT)
+		count_sent(packet, &way);
+	return action;
+}
+
+/* Does with a packet what its next hop says. */
+static __always_inline int follow(struct packet *packet, const struct next_hop *hop, __u32 ttl,
+				  __u32 l3, __u32 l3_len, __u32 len, int v4)
+{
+	if (!hop || hop->action == ACTION_DROP)
+		return NOT_TAKEN;
+	if (hop->action == ACTION_LOCAL)
+		return pass(packet, PASS_LOCAL);
+	if (ttl <= 1)
+		return pass(packet, PASS_TTL);
+	if (hop->action == ACTION_FORWARD)
+		return forward_by(packet, hop, l3, l3_len, len, v4);
+	return pass(packet, hop->action == ACTION_PUNT ? PASS_KERNEL_ROUTE : PASS_NEIGH);
+}
+
+/*
+ * Says whether a packet's source is certainly valid, as the link demands. The kernel, or user space,
+ * says what becomes of the others.
+ */
+static __always_inline int has_route_back(const struct packet *packet, const struct engine_link *link,
+					  __be32 source)
+{
+	const struct next_hop *back;
+
+	if (!(link->flags & ENGINE_SOURCE_ROUTE4))
+		return 1;
+	back = next_hop_of(look_up4(link->root4, source));
+	if (!back || back->action > ACTION_GLEAN)
+		return 0;
+	return !(link->flags & ENGINE_SOURCE_LINK4) || back->link == packet->link;
+}
+
+/* Decides about an IPv4 packet without options and with valid lengths. */
+static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, __u32 l3, __u32 len)
+{
+	__u32 number = packet->link;
+	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+
+	if (!link || !(link->flags & ENGINE_DECIDES4))
+		return NOT_TAKEN;
+	if (is_special4(ip->daddr) || is_suspect4(ip->saddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local4(ip->daddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (packet->kernel_path & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
+		return pass(packet, PASS_OFFLOAD);
+	if (!checksum_is_right(ip))
+		return pass(packet, PASS_MALFORMED);
+	if (!has_route_back(packet, link, ip->saddr))
+		return NOT_TAKEN;
+	return follow(packet, next_hop_of(look_up4(link->root4, ip->daddr)), ip->ttl, l3,
+		      bpf_ntohs(ip->tot_len), len, 1);
+}
+
+/* Decides about an IPv6 packet with valid lengths. */
+static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *ip, __u32 l3, __u32 len)
+{
+	__u32 number = packet->link;
+	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+
+	if (!link || !(link->flags & ENGINE_DECIDES6))
+		return NOT_TAKEN;
+	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	if (packet->kernel_path & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
+		return pass(packet, PASS_OFFLOAD);
+	if (ip->nexthdr == IPPROTO_HOPOPTS)
+		return pass(packet, PASS_OPTIONS);
+	return follow(packet, next_hop_of(look_up6(link->root6, ip->daddr.s6_addr32)), ip->hop_limit,
+		      l3, sizeof(*ip) + bpf_ntohs(ip->payload_len), len, 0);
+}
+
+#endif

@@ -1,0 +1,138 @@
+//! The tables of user space in maps that the XDP programs read: they decide about packets by the very memory that
+//! the workers read.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
+use tollway_dataplane::next_hops::SPARE_RECORDS;
+use tollway_dataplane::tables::MOST_LINKS;
+
+use super::shared::Shared;
+use super::sys;
+
+/// Bytes of a line of values, `struct value_line` of `bpf/fib.h`, and of a node.
+const LINE: usize = 64;
+/// Bytes of the word that says where a FIB's top is.
+const ROOT: usize = 8;
+/// Bytes of a value.
+const VALUE: usize = 4;
+/// Bytes of `struct engine_link`.
+const LINK: usize = 16;
+
+/// Room for a full Internet table: 0.95 million IPv4 and 0.2 million IPv6 routes take a third of this, so that twice
+/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 33 MB.
+const FULL_TABLE: Capacities = Capacities {
+    fib4: Capacity { roots: 1 << 13, nodes: 1 << 17, values: 1 << 21 },
+    fib6: Capacity { roots: 1 << 13, nodes: 1 << 16, values: 1 << 20 },
+    next_hops: 1 << 17,
+};
+
+/// A set of maps for the tables of one forwarding state. It lends each of them once.
+pub struct TableMaps {
+    capacities: Capacities,
+    maps: [(OwnedFd, AtomicBool); Part::ALL.len()],
+}
+
+impl TableMaps {
+    /// Creates the maps, with room for twice the table of the Internet, doubled so often.
+    ///
+    /// # Errors
+    /// The system refused, for want of memory or privileges.
+    pub fn new(doublings: u32) -> io::Result<Self> {
+        let of_fib = |fib: Capacity| Capacity {
+            roots: fib.roots,
+            nodes: fib.nodes << doublings,
+            values: fib.values << doublings,
+        };
+        let Capacities { fib4, fib6, next_hops } = FULL_TABLE;
+        let (fib4, fib6) = (of_fib(fib4), of_fib(fib6));
+        Self::with_capacities(Capacities { fib4, fib6, next_hops: next_hops << doublings })
+    }
+
+    /// Creates maps with room for this.
+    ///
+    /// # Errors
+    /// As [`TableMaps::new`].
+    pub fn with_capacities(capacities: Capacities) -> io::Result<Self> {
+        let mut maps = Vec::with_capacity(Part::ALL.len());
+        for part in Part::ALL {
+            let (size, count) = elements(part, &capacities);
+            let map = sys::create_array(name(part), size as u32, count as u32)?;
+            maps.push((map, AtomicBool::new(false)));
+        }
+        let maps = maps.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(Self { capacities, maps })
+    }
+
+    /// The maps and their names in `bpf/fib.h`.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        names().zip(self.maps.iter().map(|(map, _)| map.as_fd()))
+    }
+}
+
+impl Lender for TableMaps {
+    fn capacities(&self) -> Capacities {
+        self.capacities
+    }
+
+    fn lend(&self, part: Part) -> Option<Box<dyn Words>> {
+        let (map, is_lent) = &self.maps[part as usize];
+        if is_lent.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let (size, count) = elements(part, &self.capacities);
+        let words = Shared::map(map.as_fd(), size * count / size_of::<AtomicU64>());
+        match words {
+            Ok(words) => Some(Box::new(words)),
+            Err(error) => {
+                // The programs then find nothing there, and ask user space.
+                tracing::warn!("the map {} cannot be mapped: {error}", name(part));
+                None
+            }
+        }
+    }
+}
+
+impl Words for Shared<AtomicU64> {
+    fn words(&self) -> &[AtomicU64] {
+        self
+    }
+}
+
+/// The names of all maps of `bpf/fib.h`.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    Part::ALL.into_iter().map(name)
+}
+
+/// The map's name in `bpf/fib.h`.
+const fn name(part: Part) -> &'static str {
+    match part {
+        Part::Roots4 => "roots4",
+        Part::Nodes4 => "nodes4",
+        Part::Values4 => "values4",
+        Part::Roots6 => "roots6",
+        Part::Nodes6 => "nodes6",
+        Part::Values6 => "values6",
+        Part::NextHops => "next_hops",
+        Part::Records => "records",
+        Part::Links => "engine_links",
+    }
+}
+
+/// The size of the map's elements in bytes, and their number.
+const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
+    let Capacities { fib4, fib6, next_hops } = capacities;
+    match part {
+        Part::Roots4 => (ROOT, fib4.roots),
+        Part::Roots6 => (ROOT, fib6.roots),
+        Part::Nodes4 => (LINE, fib4.nodes),
+        Part::Nodes6 => (LINE, fib6.nodes),
+        Part::Values4 => (LINE, (fib4.values * VALUE).div_ceil(LINE)),
+        Part::Values6 => (LINE, (fib6.values * VALUE).div_ceil(LINE)),
+        Part::NextHops => (LINE, (*next_hops * VALUE).div_ceil(LINE)),
+        Part::Records => (LINE, *next_hops + SPARE_RECORDS),
+        Part::Links => (LINK, MOST_LINKS),
+    }
+}
