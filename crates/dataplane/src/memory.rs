@@ -4,7 +4,7 @@
 
 mod lent;
 
-pub use lent::{Capacities, Capacity, Lender, MOST_NEXT_HOPS, Memory, Part, Words};
+pub use lent::{Capacities, Capacity, Lender, MOST_GROUPS, MOST_NEXT_HOPS, Memory, Part, Words};
 #[cfg(loom)]
 pub(crate) use loom_kind::{Aligned, zeroed};
 #[cfg(not(loom))]

@@ -81,7 +81,7 @@ impl Router {
     pub fn new(tables: Tables, host: Host) -> Arc<Self> {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
-        tables.write_engine_links();
+        tables.write_engines();
         let state = Arc::clone(tables.state());
         let generations = Generations::default();
         let rule_counts = RuleCounts::new(state.filter.as_deref());
@@ -160,7 +160,7 @@ impl Router {
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
             return;
         }
-        control.tables.write_engine_links();
+        control.tables.write_engines();
         let old = std::mem::replace(&mut published.state, Arc::clone(state));
         published.generations = control.generations;
         let epochs = Arc::clone(&old.epochs);

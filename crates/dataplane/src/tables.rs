@@ -2,7 +2,7 @@
 //! or changed between bursts.
 
 mod adjacency;
-mod engine_links;
+mod engines;
 mod error;
 mod kernel_link;
 mod neighs;
@@ -25,8 +25,8 @@ use crate::stages::ecmp::{MOST_MEMBERS, Member};
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
-use engine_links::EngineLinks;
-pub use engine_links::{DECIDES4, DECIDES6, MOST_LINKS, SOURCE_LINK4, SOURCE_ROUTE4};
+use engines::Engines;
+pub use engines::{DECIDES4, DECIDES6, MOST_LINKS, SOURCE_LINK4, SOURCE_ROUTE4};
 pub use error::TablesError;
 use neighs::Neighs;
 pub use objects::ObjectTarget;
@@ -49,7 +49,7 @@ pub struct Tables {
     objects: HashMap<NextHopId, ObjectTarget>,
     host_routes: HostRoutes,
     memory: Memory,
-    engine_links: EngineLinks,
+    engines: Engines,
 }
 
 impl Deref for Tables {
@@ -98,7 +98,7 @@ impl Tables {
             inert: HashMap::new(),
             objects: HashMap::new(),
             host_routes: HostRoutes::default(),
-            engine_links: EngineLinks::new(memory),
+            engines: Engines::new(memory),
             memory: memory.clone(),
         }
     }
@@ -110,9 +110,9 @@ impl Tables {
     }
 
     /// Lets the BPF programs that read the tables decide by the state as it is now.
-    pub fn write_engine_links(&self) {
+    pub fn write_engines(&self) {
         if self.memory.is_lent() {
-            self.engine_links.write(&self.state);
+            self.engines.write(&self.state);
         }
     }
 

@@ -8,6 +8,7 @@
 #define TOLLWAY_DECIDE_H
 
 #include "addresses.h"
+#include "ecmp.h"
 #include "fib.h"
 #include "refusals.h"
 #include "xdp_path.h"
@@ -85,9 +86,10 @@ static __always_inline int has_route_back(const struct packet *packet, const str
 }
 
 /* Decides about an IPv4 packet without options and with valid lengths. */
-static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, __u32 l3, __u32 len)
+static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, const void *end,
+				   __u32 l3, __u32 len)
 {
-	__u32 number = packet->link;
+	__u32 number = packet->link, entry;
 	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
 
 	if (!link || !(link->flags & ENGINE_DECIDES4))
@@ -102,14 +104,15 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 		return pass(packet, PASS_MALFORMED);
 	if (!has_route_back(packet, link, ip->saddr))
 		return NOT_TAKEN;
-	return follow(packet, next_hop_of(look_up4(link->root4, ip->daddr)), ip->ttl, l3,
-		      bpf_ntohs(ip->tot_len), len, 1);
+	entry = member_of(look_up4(link->root4, ip->daddr), ip, end, 1);
+	return follow(packet, next_hop_of(entry), ip->ttl, l3, bpf_ntohs(ip->tot_len), len, 1);
 }
 
 /* Decides about an IPv6 packet with valid lengths. */
-static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *ip, __u32 l3, __u32 len)
+static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *ip, const void *end,
+				   __u32 l3, __u32 len)
 {
-	__u32 number = packet->link;
+	__u32 number = packet->link, entry;
 	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
 
 	if (!link || !(link->flags & ENGINE_DECIDES6))
@@ -122,8 +125,9 @@ static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *
 		return pass(packet, PASS_OFFLOAD);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
 		return pass(packet, PASS_OPTIONS);
-	return follow(packet, next_hop_of(look_up6(link->root6, ip->daddr.s6_addr32)), ip->hop_limit,
-		      l3, sizeof(*ip) + bpf_ntohs(ip->payload_len), len, 0);
+	entry = member_of(look_up6(link->root6, ip->daddr.s6_addr32), ip, end, 0);
+	return follow(packet, next_hop_of(entry), ip->hop_limit, l3,
+		      sizeof(*ip) + bpf_ntohs(ip->payload_len), len, 0);
 }
 
 #endif

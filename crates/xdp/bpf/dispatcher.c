@@ -144,7 +144,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (served && lacks_checksum4(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {
-		int action = TABLES ? decide4(packet, ip, l3, len) : NOT_TAKEN;
+		int action = TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN;
 
 		if (action == NOT_TAKEN)
 			action = xdp_forward4(packet, ip, end, l3, len);
@@ -180,7 +180,7 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	if (served && lacks_checksum6(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH) {
-		int action = TABLES ? decide6(packet, ip, l3, len) : NOT_TAKEN;
+		int action = TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN;
 
 		if (action == NOT_TAKEN)
 			action = xdp_forward6(packet, ip, end, l3, len);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The tables of user space that decide a packet's route, read where they lie. User space changes
- * them by single stores while programs read (dataplane/src/fib/, next_hops.rs, tables/engine_links.rs,
+ * them by single stores while programs read (dataplane/src/fib/, next_hops.rs, tables/engines.rs,
  * all byte for byte as here), and uses memory again only after a grace period (src/grace.rs).
  *
  * Each load depends on the one before, so no fences are needed. An index that is out of range finds
@@ -66,7 +66,7 @@ struct next_hop {
 #define ACTION_DROP 4
 #define ACTION_PUNT 5
 
-/* A link (tables/engine_links.rs). */
+/* A link (tables/engines.rs). */
 struct engine_link {
 	__u32 root4;
 	__u32 root6;

@@ -370,7 +370,7 @@ impl XdpPrograms {
     }
 
     /// Lets the programs of all ports with the XDP path decide by tables, if these lie in maps; otherwise by flows only.
-    /// The tables say when they may be used ([`Tables::write_engine_links`]). If the system refuses, the programs
+    /// The tables say when they may be used ([`Tables::write_engines`]). If the system refuses, the programs
     /// decide by flows only.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
+use tollway_dataplane::stages::ecmp::MOST_MEMBERS;
 use tollway_dataplane::tables::MOST_LINKS;
 
 use super::shared::Shared;
@@ -20,13 +21,18 @@ const ROOT: usize = 8;
 const VALUE: usize = 4;
 /// Bytes of `struct engine_link`.
 const LINK: usize = 16;
+/// Bytes of a member of a group.
+const MEMBER: usize = 8;
+/// Bytes of `struct multipath` of `bpf/ecmp.h`.
+const MULTIPATH: usize = 136;
 
 /// Room for a full Internet table: 0.95 million IPv4 and 0.2 million IPv6 routes take a third of this, so that twice
-/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 33 MB.
+/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 36 MB.
 const FULL_TABLE: Capacities = Capacities {
     fib4: Capacity { roots: 1 << 13, nodes: 1 << 17, values: 1 << 21 },
     fib6: Capacity { roots: 1 << 13, nodes: 1 << 16, values: 1 << 20 },
     next_hops: 1 << 17,
+    groups: 1 << 10,
 };
 
 /// A set of maps for the tables of one forwarding state. It lends each of them once.
@@ -46,9 +52,12 @@ impl TableMaps {
             nodes: fib.nodes << doublings,
             values: fib.values << doublings,
         };
-        let Capacities { fib4, fib6, next_hops } = FULL_TABLE;
-        let (fib4, fib6) = (of_fib(fib4), of_fib(fib6));
-        Self::with_capacities(Capacities { fib4, fib6, next_hops: next_hops << doublings })
+        Self::with_capacities(Capacities {
+            fib4: of_fib(FULL_TABLE.fib4),
+            fib6: of_fib(FULL_TABLE.fib6),
+            next_hops: FULL_TABLE.next_hops << doublings,
+            groups: FULL_TABLE.groups << doublings,
+        })
     }
 
     /// Creates maps with room for this.
@@ -117,13 +126,15 @@ const fn name(part: Part) -> &'static str {
         Part::Values6 => "values6",
         Part::NextHops => "next_hops",
         Part::Records => "records",
+        Part::Groups => "groups",
+        Part::Multipath => "multipath",
         Part::Links => "engine_links",
     }
 }
 
 /// The size of the map's elements in bytes, and their number.
 const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
-    let Capacities { fib4, fib6, next_hops } = capacities;
+    let Capacities { fib4, fib6, next_hops, groups } = capacities;
     match part {
         Part::Roots4 => (ROOT, fib4.roots),
         Part::Roots6 => (ROOT, fib6.roots),
@@ -133,6 +144,8 @@ const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
         Part::Values6 => (LINE, (fib6.values * VALUE).div_ceil(LINE)),
         Part::NextHops => (LINE, (*next_hops * VALUE).div_ceil(LINE)),
         Part::Records => (LINE, *next_hops + SPARE_RECORDS),
+        Part::Groups => (LINE, (*groups * MOST_MEMBERS * MEMBER).div_ceil(LINE)),
+        Part::Multipath => (MULTIPATH, 1),
         Part::Links => (LINK, MOST_LINKS),
     }
 }

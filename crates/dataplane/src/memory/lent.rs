@@ -8,6 +8,9 @@ use crate::sync::AtomicU64;
 /// The maximum number of next hops: twenty times that of a full Internet table.
 pub const MOST_NEXT_HOPS: usize = 1 << 20;
 
+/// The maximum number of next-hop groups.
+pub const MOST_GROUPS: usize = 1 << 16;
+
 /// The limits of a [`Fib`](crate::fib::Fib); the process's own memory is taken as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -45,13 +48,17 @@ pub enum Part {
     NextHops,
     /// Records of next hops, 64 bytes each.
     Records,
+    /// Members of next-hop groups, 8 bytes each, as many for each group.
+    Groups,
+    /// How the member for a flow is selected, 17 words.
+    Multipath,
     /// What becomes of packets that arrive on each link, 16 bytes each.
     Links,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -60,6 +67,8 @@ impl Part {
         Self::Values6,
         Self::NextHops,
         Self::Records,
+        Self::Groups,
+        Self::Multipath,
         Self::Links,
     ];
 
@@ -97,11 +106,18 @@ pub struct Capacities {
     pub fib6: Capacity,
     /// Next hops, beside the spare records.
     pub next_hops: usize,
+    /// Next-hop groups.
+    pub groups: usize,
 }
 
 impl Default for Capacities {
     fn default() -> Self {
-        Self { fib4: Capacity::default(), fib6: Capacity::default(), next_hops: MOST_NEXT_HOPS }
+        Self {
+            fib4: Capacity::default(),
+            fib6: Capacity::default(),
+            next_hops: MOST_NEXT_HOPS,
+            groups: MOST_GROUPS,
+        }
     }
 }
 

@@ -16,10 +16,13 @@
 mod tests;
 
 use super::MAX_EXTENSIONS;
-use super::sip::Sip;
+use super::sip::{STATE, Sip};
 use crate::wire::ipv4::{self, Ipv4View};
 use crate::wire::ipv6::{self, Ipv6View};
 use crate::wire::l4;
+
+/// Words of [`Multipath::words`].
+pub(crate) const WORDS_OF_ALL: usize = 1 + 4 * STATE;
 
 /// Words up to the ports; and from the ports on, of each family.
 const BEFORE: usize = 3;
@@ -141,6 +144,16 @@ pub(super) enum By {
 }
 
 impl Multipath {
+    /// The policies and the states of the hash, as BPF programs read them (`struct multipath` in `bpf/ecmp.h`).
+    pub(crate) fn words(&self) -> [u64; WORDS_OF_ALL] {
+        let policy = |hash| u64::from(hash == Hash::L4);
+        let Keyed { start, zero, tcp, udp } = self.keyed;
+        let states = [start, zero, tcp, udp].map(Sip::state);
+        let mut words = [policy(self.v4) | policy(self.v6) << 32; WORDS_OF_ALL];
+        words[1..].copy_from_slice(states.as_flattened());
+        words
+    }
+
     /// Sets the `fib_multipath_hash_seed` of the hash.
     pub(crate) fn set_seed(&mut self, seed: u32) {
         self.keyed = Keyed::new(seed);

@@ -23,7 +23,7 @@ mod table;
 mod tests;
 
 pub use hash::Hash;
-pub(crate) use hash::Multipath;
+pub(crate) use hash::{Multipath, WORDS_OF_ALL as MULTIPATH_WORDS};
 pub(crate) use stage::{member, run};
 pub use table::{Groups, MOST_GROUPS, MOST_HASH, MOST_MEMBERS, Member};
 

@@ -3,14 +3,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::epoch::Epochs;
 use crate::id::NextHopId;
-use crate::memory::zeroed;
+pub use crate::memory::MOST_GROUPS;
+use crate::memory::{Aligned, Memory, Part};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// The maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 256;
-
-/// The maximum number of groups.
-pub const MOST_GROUPS: usize = 1 << 16;
 
 /// The largest hash: hashes have 31 bits.
 pub const MOST_HASH: u32 = (1 << 31) - 1;
@@ -42,7 +40,8 @@ impl Member {
 pub struct Groups {
     /// The members of each group: the bound above the next hop. The last member is repeated up to the
     /// end of the cache line.
-    members: Box<[AtomicU64]>,
+    members: Aligned<AtomicU64>,
+    capacity: usize,
     count: AtomicU32,
     epochs: Arc<Epochs>,
     /// Locked for changes only.
@@ -53,8 +52,14 @@ impl Groups {
     /// Creates a table without groups; its changes are counted among those of `epochs`.
     #[must_use]
     pub fn new(epochs: Arc<Epochs>) -> Self {
-        let members = zeroed(MOST_GROUPS * MOST_MEMBERS);
-        Self { members, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
+        Self::with_memory(epochs, &Memory::default())
+    }
+
+    /// As [`Groups::new`], with this memory.
+    pub(crate) fn with_memory(epochs: Arc<Epochs>, memory: &Memory) -> Self {
+        let capacity = memory.capacities().groups.min(MOST_GROUPS);
+        let members = Aligned::new(memory, Part::Groups, capacity * MOST_MEMBERS);
+        Self { members, capacity, count: AtomicU32::new(0), epochs, writer: Mutex::new(()) }
     }
 
     /// The number of groups.
@@ -148,7 +153,7 @@ impl Groups {
     #[inline(always)]
     fn of(&self, number: u32) -> &[AtomicU64] {
         let first = number as usize * MOST_MEMBERS;
-        self.members.get(first..first + MOST_MEMBERS).unwrap_or_default()
+        self.members.get().get(first..first + MOST_MEMBERS).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -157,7 +162,7 @@ impl Groups {
     }
 
     fn fill(&self, number: u32, members: &[Member]) -> Option<()> {
-        if members.is_empty() || members.len() > MOST_MEMBERS || number as usize >= MOST_GROUPS {
+        if members.is_empty() || members.len() > MOST_MEMBERS || number as usize >= self.capacity {
             return None;
         }
         let total: u64 = members.iter().map(|member| member.weight()).sum();

@@ -58,7 +58,7 @@ impl RouteTables {
             fib4: Arc::new(Fib::of_version(4, epochs, memory)),
             fib6: Arc::new(Fib::of_version(6, epochs, memory)),
             next_hops: Arc::new(NextHops::with_memory(Arc::clone(epochs), memory)),
-            groups: Arc::new(Groups::new(Arc::clone(epochs))),
+            groups: Arc::new(Groups::with_memory(Arc::clone(epochs), memory)),
             fallbacks: None,
             policies: None,
             multipath: Multipath::default(),

@@ -1,12 +1,14 @@
-//! Links as the BPF programs read them: where they look up a packet's route, if they may decide about it.
+//! What the BPF programs read beside FIBs, next hops and groups: where they look up a packet's route, if they may
+//! decide about it, and how they select a group's member.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::ForwardingState;
 use crate::id::LinkId;
 use crate::memory::{Aligned, Memory, Part};
+use crate::stages::ecmp::MULTIPATH_WORDS;
 use crate::stages::source_check::{Check, Rpf, SourceLookup};
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// The number of links that there is room for: one for each [`LinkId`].
 pub const MOST_LINKS: usize = 1 << 16;
@@ -31,21 +33,32 @@ struct EngineLink {
     unused: AtomicU32,
 }
 
-/// Links by [`LinkId`], as the BPF programs read them.
+/// Links by [`LinkId`], and how members are selected, as the BPF programs read them.
 ///
 /// A program decides only about packets for which the path of user space would need nothing but links, FIBs and next
 /// hops. About all others it asks the flows, and then user space.
-pub(super) struct EngineLinks(Aligned<EngineLink>);
+pub(super) struct Engines {
+    links: Aligned<EngineLink>,
+    multipath: Aligned<AtomicU64>,
+}
 
-impl EngineLinks {
-    /// Takes their part of this memory.
+impl Engines {
+    /// Takes their parts of this memory.
     pub(super) fn new(memory: &Memory) -> Self {
-        Self(Aligned::new(memory, Part::Links, MOST_LINKS))
+        Self {
+            links: Aligned::new(memory, Part::Links, MOST_LINKS),
+            multipath: Aligned::new(memory, Part::Multipath, MULTIPATH_WORDS),
+        }
     }
 
-    /// Writes what has changed in the links of a state. The programs may see it before workers take the state.
+    /// Writes what has changed in a state. The programs may see it before workers take the state.
     pub(super) fn write(&self, state: &ForwardingState) {
-        for ((number, link), place) in (0..).zip(state.routes.links.iter()).zip(self.0.get()) {
+        for (place, word) in self.multipath.get().iter().zip(state.routes.multipath.words()) {
+            if place.load(Relaxed) != word {
+                place.store(word, Release);
+            }
+        }
+        for ((number, link), place) in (0..).zip(state.routes.links.iter()).zip(self.links.get()) {
             let flags = flags(state, LinkId(number));
             // Whoever may no longer decide learns that first.
             set(&place.flags, flags & place.flags.load(Relaxed));
@@ -92,8 +105,8 @@ fn source_flags(check: Check) -> Option<u32> {
     }
 }
 
-impl std::fmt::Debug for EngineLinks {
+impl std::fmt::Debug for Engines {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("EngineLinks").finish_non_exhaustive()
+        formatter.debug_struct("Engines").finish_non_exhaustive()
     }
 }
