@@ -117,22 +117,29 @@ impl CliError {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let log = Arc::new(Log::default());
-    let done = start_log(&cli, &log).and_then(|()| match cli.command {
-        Command::Run(args) => run::run(&args, &log),
-        Command::Reload(args) => reload::run(&args),
-        Command::Set(args) => set::run(&args),
-        Command::Sync(args) => sync::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Detach(args) => detach::run(&args),
-        Command::Show(args) => show::run(&args),
-        Command::Top(args) => top::run(&args),
-        Command::Completions(args) => manual::completions(&args),
-        Command::Man(args) => manual::man(&args),
+    let done = start_log(&cli, &log).and_then(|()| {
+        let done = match cli.command {
+            // The only command whose result is part of its status.
+            Command::Check(args) => return check::run(&args),
+            Command::Run(args) => run::run(&args, &log),
+            Command::Reload(args) => reload::run(&args),
+            Command::Set(args) => set::run(&args),
+            Command::Sync(args) => sync::run(&args),
+            Command::Replay(args) => replay::run(&args),
+            Command::Lab(args) => lab::run(&args),
+            Command::Detach(args) => detach::run(&args),
+            Command::Show(args) => show::run(&args),
+            Command::Top(args) => top::run(&args),
+            Command::Completions(args) => manual::completions(&args),
+            Command::Man(args) => manual::man(&args),
+        };
+        done.map(|()| ExitCode::SUCCESS)
     });
     log.finish();
-    let Err(error) = done else { return ExitCode::SUCCESS };
+    let error = match done {
+        Ok(status) => return status,
+        Err(error) => error,
+    };
     complain(format_args!("error: {error}\n"));
     match error {
         CliError::Usage { .. } => ExitCode::from(2),

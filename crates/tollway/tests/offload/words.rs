@@ -28,7 +28,7 @@ pub fn traffic() {
     sh("ip route add default dev out0");
     let json = || -> Value {
         let (code, output, error) = check(&["ra", "rb", "--json"]);
-        assert_eq!((code, error.as_str()), (Some(0), ""));
+        assert_eq!((code, error.as_str()), (Some(3), ""));
         let json: Value = serde_json::from_str(&output).unwrap();
         json["traffic"].clone()
     };
@@ -75,6 +75,8 @@ pub fn command() {
         output.contains("IPv4 is fast both ways on 2 of 2 links, IPv6 on 2 of 2. "),
         "{output}"
     );
+    let last = "\nAll that the kernel forwards between them would be fast.\n";
+    assert!(output.ends_with(last), "{output}");
 
     sysctl("ipv4/conf/rb/forwarding", "0");
     sysctl("ipv4/conf/rb/accept_redirects", "0");
@@ -89,11 +91,18 @@ pub fn command() {
     assert!(output.contains(&format!("  IPv4 in       kernel path: {off}\n")), "{output}");
 
     let (code, json, _) = check(&["ra", "rb", "--json"]);
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(3), "part of it");
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["links"][0]["leaves"]["ipv6"][0]["reason"], "qdisc");
     assert_eq!(json["links"][0]["ipv4_fast"], false);
     assert_eq!(json["links"][1]["arrives"]["ipv4"][0]["why"], off);
+
+    sh("ethtool -K ra-end tx on");
+    sh("ethtool -K rb-end tx on");
+    let (code, output, _) = check(&["ra", "rb"]);
+    assert_eq!(code, Some(4), "{output}");
+    let last = "\nNothing that the kernel forwards between them would be fast (exit status 4).\n";
+    assert!(output.ends_with(last), "{output}");
 
     let (code, output, error) = check(&["ra", "rx"]);
     assert_eq!((code, output.as_str()), (Some(2), ""));

@@ -1,9 +1,11 @@
 //! Network devices: reports what the fast path would carry between them.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use super::super::text::width;
 use super::super::{CliError, offload, print, print_json};
+use super::reach::Reach;
 use crate::control::Offload;
 use tollway_controller::devices;
 use tollway_controller::offload::KernelSnapshot;
@@ -48,7 +50,9 @@ fn known() -> Vec<String> {
 }
 
 /// Reports what the fast path would carry between devices, and why not the rest.
-pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
+///
+/// The exit status says how much: 0 all, 3 part, 4 nothing.
+pub(super) fn check(names: &[String], json: bool) -> Result<ExitCode, CliError> {
     let snapshot = KernelSnapshot::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&snapshot.kernel, names)
@@ -56,10 +60,13 @@ pub(super) fn check(names: &[String], json: bool) -> Result<(), CliError> {
     let evaluated = snapshot.offload(&found, ports::MOST_MTU);
     let traffic = snapshot.traffic(&evaluated).map(Into::into);
     let offload = Offload { traffic, ..Offload::from(&evaluated) };
+    let reach = Reach::of(&offload);
     if json {
-        return print_json(&offload);
+        print_json(&offload)?;
+    } else {
+        print(format_args!("{}{}\n", offload::text(&offload, width()), reach.sentence()))?;
     }
-    print(offload::text(&offload, width()))
+    Ok(reach.status())
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 //! offload.
 
 mod devices;
+mod reach;
 mod rules;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use serde_json::json;
 
@@ -21,7 +23,10 @@ use tollway_rules::files::{self, Language};
 Examples:
   tollway check tollway.toml     what is wrong with a configuration
   tollway check rules.nft        which rules of a file Tollway decides by
-  tollway check eth0 eth1        what `tollway run eth0 eth1` would do faster than the kernel")]
+  tollway check eth0 eth1        what `tollway run eth0 eth1` would do faster than the kernel
+
+Exit status: 1 and 2 after an error, else 0. For devices: 0 if all that the kernel forwards between
+them would be fast, 3 if part of it, 4 if nothing.")]
 pub(super) struct Args {
     /// Check a TOML file, nft/iptables-save/ipfw rules, or devices
     #[arg(required = true, value_name = "FILE|DEVICE")]
@@ -31,9 +36,9 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), CliError> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match devices::file_of(&args.what)? {
-        Some(path) => file(&path, args.json),
+        Some(path) => file(&path, args.json).map(|()| ExitCode::SUCCESS),
         None => devices::check(&args.what, args.json),
     }
 }
