@@ -18,7 +18,7 @@ use super::ports::Port;
 use tollway_dataplane::memory::Memory;
 use tollway_dataplane::tables::TablesError;
 use tollway_model::compile::{CompileError, Compiled, Problem, compile, compile_in};
-use tollway_model::{Model, XdpPathMode};
+use tollway_model::{Engine, Model, XdpPathMode};
 use tollway_rules as rules;
 
 /// The limit for reading the kernel's configuration; a million routes take two seconds.
@@ -33,6 +33,8 @@ pub struct Settings {
     pub netlink: netlink::Settings,
     /// Which ports have the XDP path, and the number of flows that it has room for.
     pub xdp_path: (XdpPathMode, u32),
+    /// What decides about the packets of the ports.
+    pub engine: Engine,
 }
 
 /// Why the controller cannot start.
@@ -82,14 +84,16 @@ impl Startup {
         // Before the first query, so that no change is missed.
         let policies = Policies::open();
         let mut source = Source::open(settings.netlink)?;
-        let mut kernel_state = KernelState::new(settings.xdp_path);
+        let mut kernel_state = KernelState::new(settings.xdp_path, settings.engine);
         if !source.read_all(PATIENCE, &mut |event| kernel_state.receive(event))? {
             return Err(StartupError::Silent);
         }
-        let ports = devices::find(&kernel_state.kernel, devices)?;
+        let ports = devices::find(&kernel_state.kernel, devices, settings.engine)?;
         kernel_state.ports = ports
             .into_iter()
-            .filter_map(|index| Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?)))
+            .filter_map(|index| {
+                Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?, settings.engine))
+            })
             .collect();
         kernel_state.set_rules(first_rules(&rule_events));
         kernel_state.query_again();

@@ -1,6 +1,7 @@
 //! Checks of the devices that a router is started with.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
+use tollway_model::Engine;
 
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
@@ -74,23 +75,27 @@ pub enum DeviceError {
 ///
 /// # Errors
 /// The first device that cannot be a port.
-pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceError> {
+pub fn find(
+    kernel: &Kernel,
+    names: &[String],
+    engine: Engine,
+) -> Result<Vec<Ifindex>, DeviceError> {
     let mut found: Vec<Ifindex> = Vec::new();
     for name in names {
         let Some((index, netdev)) = kernel.named(name) else {
-            let (name, candidates) = (name.clone(), candidates(kernel));
+            let (name, candidates) = (name.clone(), candidates(kernel, engine));
             return Err(DeviceError::Unknown { name, candidates });
         };
         if found.contains(&index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        check(kernel, netdev)?;
+        check(kernel, netdev, engine)?;
         found.push(index);
     }
     Ok(found)
 }
 
-fn check(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
+fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceError> {
     let name = netdev.name.clone();
     let named = |index: Option<Ifindex>| {
         let netdev = index.and_then(|index| kernel.netdevs.get(&index));
@@ -106,7 +111,7 @@ fn check(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
     match kind.as_str() {
         "vlan" => return Err(DeviceError::Vlan { name, below: named(netdev.lower) }),
         "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned(), hint: "" }),
-        "bridge" => {
+        "bridge" if engine.of_device(Some("bridge")) != Engine::Tc => {
             let hint = " once they have been taken from it: the kernel forwards what a bridge has";
             return Err(DeviceError::Master { name, kind, hint });
         }
@@ -135,8 +140,8 @@ pub fn is_own(netdev: &Netdev) -> bool {
 }
 
 /// The devices that can be ports, as the end of a sentence.
-fn candidates(kernel: &Kernel) -> String {
-    let can_be = kernel.netdevs.values().filter(|netdev| check(kernel, netdev).is_ok());
+fn candidates(kernel: &Kernel, engine: Engine) -> String {
+    let can_be = kernel.netdevs.values().filter(|netdev| check(kernel, netdev, engine).is_ok());
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
     match names[..] {
         [] => "is none that could be meant".to_owned(),
@@ -178,7 +183,7 @@ mod tests {
 
     fn result(names: &[&str]) -> String {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        match find(&kernel(), &names) {
+        match find(&kernel(), &names, Engine::Auto) {
             Ok(found) => format!("{found:?}"),
             Err(error) => error.to_string(),
         }
@@ -209,5 +214,6 @@ mod tests {
             assert!(result(&[own]).contains("Tollway's own"), "{own}");
         }
         assert_eq!(result(&["tollgate"]), "[12]");
+        assert_eq!(find(&kernel(), &["br0".to_owned()], Engine::Tc), Ok(vec![5]));
     }
 }

@@ -21,7 +21,7 @@ use super::rib::{Ignoring, Rib};
 use super::seed;
 use super::sysctl::Sysctls;
 use tollway_linux::sys;
-use tollway_model::XdpPathMode;
+use tollway_model::{Engine, XdpPathMode};
 use tollway_rules::Reading;
 
 /// How often sysctls are read, since the kernel does not notify of all of them.
@@ -70,6 +70,7 @@ pub(super) struct KernelState {
     /// Setting the seed of the kernel's hash failed.
     seed_refused: bool,
     xdp_path: (XdpPathMode, u32),
+    engine: Engine,
     sysctl_schedule: PollSchedule,
     quick_poll_schedule: PollSchedule,
     pub(super) exceptions: Exceptions,
@@ -89,7 +90,7 @@ pub(super) struct KernelState {
 }
 
 impl KernelState {
-    pub(super) fn new(xdp_path: (XdpPathMode, u32)) -> Self {
+    pub(super) fn new(xdp_path: (XdpPathMode, u32), engine: Engine) -> Self {
         let now = Instant::now();
         let rules = Rules::Unread("they have not been read yet".to_owned());
         Self {
@@ -109,6 +110,7 @@ impl KernelState {
             groups: PerFamily::default(),
             seed_refused: false,
             xdp_path,
+            engine,
             sysctl_schedule: PollSchedule::new(SYSCTLS_EVERY),
             quick_poll_schedule: PollSchedule::new(QUICK_POLL_EVERY),
             exceptions: Exceptions::open(),
@@ -351,6 +353,7 @@ impl KernelState {
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
         let offload = Offload::of(&Facts {
             ports: &ports,
+            engine: self.engine,
             kernel: &self.kernel,
             sysctls: &self.sysctls,
             probes: &self.probes,

@@ -46,6 +46,8 @@ pub enum PassReason {
     KernelRoute,
     /// Its neighbour is not known.
     NeighUnresolved,
+    /// The tc program does not decide about it.
+    Undecided,
 }
 
 impl PassReason {
@@ -72,6 +74,7 @@ impl PassReason {
         Self::Checksum,
         Self::KernelRoute,
         Self::NeighUnresolved,
+        Self::Undecided,
     ];
 
     /// The reason's name in reports.
@@ -99,12 +102,13 @@ impl PassReason {
             Self::Checksum => "checksum",
             Self::KernelRoute => "kernel_route",
             Self::NeighUnresolved => "neigh_unresolved",
+            Self::Undecided => "undecided",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 21;
+pub const PASS_REASONS: usize = 22;
 
 /// The XDP program's counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -32,7 +32,10 @@ pub enum Action {
 }
 
 /// A port's program, attached to no device.
-pub struct Program(OwnedFd);
+pub struct Program {
+    program: OwnedFd,
+    is_tc: bool,
+}
 
 impl Program {
     /// Returns the program's verdict on a frame now, and the frame as it would leave. The frame
@@ -58,8 +61,31 @@ impl Program {
         self.run(frame, Some((ifindex, queue)))
     }
 
+    /// Does the same for a tc program and a super-frame, of which the kernel would make segments with so many bytes
+    /// of payload.
+    ///
+    /// # Errors
+    /// As [`Program::probe_on`].
+    pub fn probe_super(
+        &self,
+        (ifindex, segment): (u32, u32),
+        frame: &[u8],
+    ) -> io::Result<(Action, Vec<u8>)> {
+        let (code, frame) = sys::run_tc(self.program.as_fd(), frame, (ifindex, segment))?;
+        let action = match code.cast_signed() {
+            // TC_ACT_UNSPEC, TC_ACT_REDIRECT.
+            -1 => Action::Pass,
+            7 => Action::Redirect,
+            _ => Action::Other(code),
+        };
+        Ok((action, frame))
+    }
+
     fn run(&self, frame: &[u8], ingress: Option<(u32, u32)>) -> io::Result<(Action, Vec<u8>)> {
-        let (code, frame) = sys::run(self.0.as_fd(), frame, ingress)?;
+        if self.is_tc {
+            return self.probe_super((ingress.map_or(0, |(ifindex, _)| ifindex), 0), frame);
+        }
+        let (code, frame) = sys::run(self.program.as_fd(), frame, ingress)?;
         let action = match code {
             2 => Action::Pass,
             4 => Action::Redirect,
@@ -180,6 +206,7 @@ impl XdpPrograms {
             sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &link.value())
                 .map_err(failed("adding a link"))?;
         }
+        self.state.set_exit_device(port.port, port.ifindex);
         if let Some(refused) = &self.maps.refused {
             refused.enter(port).map_err(failed("adding it to the devices to watch"))?;
         }
@@ -197,6 +224,7 @@ impl XdpPrograms {
     /// Destroys a port's objects and removes its entries from the maps, as far as they still exist.
     fn forget(&self, loaded_port: LoadedPort) {
         let port = &loaded_port.port;
+        self.state.set_exit_device(port.port, 0);
         for link in &port.links {
             let _ = sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &0_u32);
         }
@@ -276,11 +304,11 @@ impl XdpPrograms {
         (modes, xdp_path): (&[Mode], bool),
     ) -> Result<(Attachment, Attached), XdpError> {
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
-        let mut load = |mode| self.maps.xdp(port, mode, xdp_path);
+        let mut load = |mode| self.maps.program(port, mode, xdp_path);
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
         attachment.xdp_path = xdp_path;
-        attached.note = vlan_note(port);
+        attached.note = vlan_note(port).filter(|_| !attached.mode.is_tc());
         Ok((attachment, attached))
     }
 
@@ -429,7 +457,7 @@ impl XdpPrograms {
         let mode = attachment.as_ref().map_or(Mode::Generic, |attachment| attachment.mode);
         let mut object = match attachment.and_then(|attachment| attachment.object.take()) {
             Some(object) => object,
-            None => self.maps.object(&loaded_port.port, mode, false)?,
+            None => self.maps.port_object(&loaded_port.port, mode)?,
         };
         Maps::punt(&loaded_port.port, &mut object, &tap)?;
         loaded_port.punt = Some(object);
@@ -441,8 +469,8 @@ impl XdpPrograms {
     /// # Errors
     /// There is no such port, or the system refused.
     pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
-        let (program, _) = self.maps.xdp(&self.loaded_port(port)?.port, mode, xdp_path)?;
-        Ok(Program(program))
+        let (program, _) = self.maps.program(&self.loaded_port(port)?.port, mode, xdp_path)?;
+        Ok(Program { program, is_tc: mode.is_tc() })
     }
 
     /// The heartbeats, the bypass and the generation; for the workers' threads too.

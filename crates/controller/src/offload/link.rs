@@ -6,6 +6,7 @@ use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
 use super::{Facts, Link, PerFamily, Reason, general};
 use crate::kernel::{Family, Ifindex, Netdev};
 use crate::sysctl::LinkSysctls;
+use tollway_model::Engine;
 
 /// `IFF_UP`, `IFF_NOARP`, `IFF_LOWER_UP`.
 const UP: u32 = 1;
@@ -19,6 +20,8 @@ const MOST_PARSED: usize = 2;
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
+/// Further kinds that work as ports if they have a tc program, which sees what their members have received.
+const TC_PORTS: [&str; 4] = ["bond", "team", "bridge", "macvlan"];
 /// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// VLANs, tunnels, and the two ends of a veth.
 const HARMLESS: [&str; 16] = [
@@ -119,6 +122,12 @@ fn link(
     }
 }
 
+/// Whether the port below a link has a tc program.
+fn has_tc(facts: &Facts<'_>, stack: &[Layer<'_>]) -> bool {
+    let kind = stack.last().and_then(|port| port.netdev.kind.as_deref());
+    facts.engine.of_device(kind) == Engine::Tc
+}
+
 /// The VRF that a device is in.
 fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
     facts.kernel.vrf_of(netdev).map(|(_, vrf)| vrf.name.as_str())
@@ -127,10 +136,16 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
 /// The reasons about arriving packets that hold for both families.
 fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reason> {
     let mut reasons = Vec::new();
+    let port = stack.last().map(|port| port.ifindex);
     for layer in stack {
         reasons.extend(uppers.get(&layer.ifindex).into_iter().flatten().cloned());
         let name = || layer.netdev.name.clone();
-        let filters = layer.found.map(|found| &found.filters_in);
+        // At a port, the tc program lets those of others see the packets first.
+        let comes_last = has_tc(facts, stack) && port == Some(layer.ifindex);
+        let filters = layer.found.map(|found| match comes_last {
+            true => &found.filters_behind,
+            false => &found.filters_in,
+        });
         add_if(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
     }
     if let Err(why) = &facts.probes.foreign_uppers {
@@ -222,7 +237,7 @@ fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
     let room = stack.last().and_then(|port| facts.rooms.get(&port.ifindex));
     let most = room.copied().unwrap_or(u32::MAX).min(facts.most_mtu);
     for layer in stack {
-        device(facts, layer, most, &mut reasons);
+        device(facts, layer, (has_tc(facts, stack), most), &mut reasons);
     }
     if let (Some(top), Some(port)) = (stack.first(), stack.last()) {
         if top.netdev.mac != port.netdev.mac {
@@ -236,7 +251,12 @@ fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
 }
 
 /// Adds the reasons about one device of a link.
-fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Reason>) {
+fn device(
+    facts: &Facts<'_>,
+    layer: &Layer<'_>,
+    (has_tc, most): (bool, u32),
+    reasons: &mut Vec<Reason>,
+) {
     let Layer { netdev, found, .. } = layer;
     let name = || netdev.name.clone();
     let Some(found) = found else {
@@ -247,7 +267,8 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
         reasons.extend(member(facts, netdev, master));
     }
     let kind = netdev.kind.as_deref();
-    let is_link = netdev.vlan.is_some() || kind.is_none_or(|kind| PORTS.contains(&kind));
+    let is_link = netdev.vlan.is_some()
+        || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && TC_PORTS.contains(&kind));
     if !found.ethernet {
         reasons.push(Reason::NotEthernet(name()));
     } else if let Some(kind) = kind.filter(|_| !is_link) {
@@ -256,6 +277,18 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
     if netdev.flags & NOARP != 0 {
         reasons.push(Reason::NoArp(name()));
     }
+    if found.keeps_tags {
+        reasons.push(Reason::KeepsTags(name()));
+    }
+    // A tc program sees the tag of a frame, the state of its checksum, and frames of any length.
+    if !has_tc {
+        device_of_xdp((netdev, found), most, reasons);
+    }
+}
+
+/// Adds the reasons about a device that an XDP program, or a socket, would have.
+fn device_of_xdp((netdev, found): (&Netdev, &Device), most: u32, reasons: &mut Vec<Reason>) {
+    let name = || netdev.name.clone();
     match &found.own_xdp {
         Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
         Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
@@ -278,9 +311,6 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
             reasons.push(Reason::PeerChecksums { device: name(), peer: None });
         }
         Checksums::ByOwner => reasons.push(Reason::OwnerChecksums(name())),
-    }
-    if found.keeps_tags {
-        reasons.push(Reason::KeepsTags(name()));
     }
     if netdev.mtu > most {
         reasons.push(Reason::LargeMtu { device: name(), mtu: netdev.mtu, most });

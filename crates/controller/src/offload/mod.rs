@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use super::kernel::{Family, Ifindex, Kernel};
 use super::sysctl::Sysctls;
 use tollway_firewall::ir;
+use tollway_model::Engine;
 
 pub use live::Live;
 pub use parts::{Note, Part};
@@ -82,6 +83,8 @@ impl<T> PerFamily<T> {
 pub struct Facts<'a> {
     /// The devices that are Tollway's ports.
     pub ports: &'a [Ifindex],
+    /// What is to decide about the packets of the ports.
+    pub engine: Engine,
     /// Devices, rules and next hops.
     pub kernel: &'a Kernel,
     /// Sysctls of the devices and of their VRFs.

@@ -88,6 +88,7 @@ impl Router {
         let sysctls = Sysctls::read_at(root.path(), names);
         Offload::of(&Facts {
             ports: &[2, 3],
+            engine: self.engine,
             kernel: &self.kernel,
             sysctls: &sysctls,
             probes: &self.probes,

@@ -48,7 +48,7 @@ impl Dispatcher {
         let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
         let programs = wanted.then(|| {
             // Without the XDP path, its maps exist but hold nothing.
-            let flows = if model.xdp_path == XdpPathMode::Off { 1 } else { model.xdp_flows };
+            let flows = if has_xdp_path(model) { model.xdp_flows } else { 1 };
             let options = Options { flows4: flows, flows6: flows, ..Options::default() };
             let made = XdpPrograms::load(&[], &options).and_then(|mut programs| {
                 // This comes before any program is attached: the first packet may arrive before the
@@ -61,7 +61,7 @@ impl Dispatcher {
         });
         let state = programs.as_ref().and_then(|programs| programs.as_ref().ok());
         let state = state.map(|programs| lock(programs).state());
-        let table_memory = TableMemory::of(state.is_some() && model.xdp_path != XdpPathMode::Off);
+        let table_memory = TableMemory::of(state.is_some() && has_xdp_path(model));
         let ports = Ports::with_programs(model.ports.len(), state);
         let xdp_path = XdpPathOfPort { wanted: model.xdp_path, ports };
         let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
@@ -100,14 +100,19 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn program(&self, port: PortIndex) -> Result<Box<dyn OwnedProgram>, Refusal> {
+    pub fn program(
+        &self,
+        model: &Model,
+        port: PortIndex,
+    ) -> Result<Box<dyn OwnedProgram>, Refusal> {
         let programs = match &self.programs {
             Some(Ok(programs)) => programs,
             Some(Err(refusal)) => return Err(refusal.clone()),
             None => return Err(Refusal::default()),
         };
         let plan = self.plans.get(port.0).ok_or_else(Refusal::default)?;
-        Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, self.xdp_path.clone())))
+        let xdp_path = self.xdp_path.wanting(model.xdp_path_of(port));
+        Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, xdp_path)))
     }
 
     /// Sets whether rules filter every forwarded packet, and what happens while they cannot be
@@ -208,7 +213,8 @@ impl Dispatcher {
         let Some(programs) = self.programs() else { return false };
         let programs = lock(programs);
         (0..model.ports.len()).map(|port| PortId(port as u16)).any(|port| {
-            let is_detached = programs.port(port).is_none() && model.xdp_path != XdpPathMode::Off;
+            let wanted = model.xdp_path_of(PortIndex(port.0.into()));
+            let is_detached = programs.port(port).is_none() && wanted != XdpPathMode::Off;
             self.xdp_path.ports.is_entrance(port) || is_detached
         })
     }
@@ -265,6 +271,11 @@ pub fn ruled(model: &Model) -> Ruled {
         FailMode::Closed => Ruled::FailClosed,
         FailMode::Open => Ruled::FailOpen,
     }
+}
+
+/// Whether some port is to have the XDP path.
+fn has_xdp_path(model: &Model) -> bool {
+    (0..model.ports.len()).any(|port| model.xdp_path_of(PortIndex(port)) != XdpPathMode::Off)
 }
 
 /// The plan for a port's program.

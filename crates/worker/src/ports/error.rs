@@ -1,5 +1,6 @@
 //! Why a port could not be opened, or has failed.
 
+use super::af_xdp::Refusal;
 use tollway_capture::CaptureError;
 use tollway_linux::sys::why;
 
@@ -83,6 +84,18 @@ pub enum PortError {
         /// The remedy for the user.
         remedy: String,
     },
+    /// The tc program cannot be attached.
+    #[error("port {port}: {device} cannot have a tc program: {what}")]
+    NoTc {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// What was refused, and why.
+        what: String,
+        /// The remedy for the user.
+        remedy: String,
+    },
     /// A capture file.
     #[error("port {port}: {error}")]
     Capture {
@@ -94,6 +107,12 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// The error if the tc program is refused.
+    pub(super) fn no_tc(port: &str, device: &str, refusal: &Refusal) -> Self {
+        let (what, remedy) = (refusal.what.clone(), refusal.remedy.clone());
+        Self::NoTc { port: port.to_owned(), device: device.to_owned(), what, remedy }
+    }
+
     /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -122,7 +141,7 @@ impl PortError {
                 "End the program that holds it".to_owned()
             }
             Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
-            Self::NoXdp { remedy, .. } => remedy.clone(),
+            Self::NoXdp { remedy, .. } | Self::NoTc { remedy, .. } => remedy.clone(),
             Self::Capture { error, .. } => error.remedy(),
         }
     }

@@ -60,7 +60,7 @@ impl Machine {
         })?;
         let dispatcher = Arc::new(Dispatcher::load(model));
         let mut ways = Ways::open(&mailbox, workers - 1)?;
-        let mut programs = |_: &Model, port| dispatcher.program(port);
+        let mut programs = |model: &Model, port| dispatcher.program(model, port);
         let opening = Opening { programs: &mut programs, idle, others: &ways.out };
         let opened = ports::open(model, &mut umem, opening);
         let (devices, of_others) =

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CliError;
+use super::engine::EngineArg;
 use super::log::Log;
 use crate::control::{Backends, Server, Socket};
 use machine::Machine;
@@ -44,6 +45,13 @@ pub(super) struct Args {
     /// auto: devices without zero-copy; on: all; off: none.
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
     xdp: XdpPathArg,
+    /// Select what decides about packets
+    ///
+    /// xdp: an XDP program, and the user path; tc: a tc program, and the kernel for the rest.
+    ///
+    /// user: the user path alone; auto: what suits each device.
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
+    engine: EngineArg,
     /// Limit the flows of each family in the XDP path
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]
