@@ -176,6 +176,15 @@ impl PortKind {
         }
     }
 
+    /// What decides about the port's packets, if that is selected.
+    #[must_use]
+    pub const fn engine(&self) -> Option<Engine> {
+        match self {
+            Self::AfXdp { engine, .. } => Some(*engine),
+            _ => None,
+        }
+    }
+
     /// The name of the device behind the port.
     #[must_use]
     pub fn device(&self) -> Option<&str> {

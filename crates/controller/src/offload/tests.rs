@@ -13,6 +13,7 @@ const UP: u32 = 1 | 1 << 16;
 
 /// A router with two ports, 2 and 3, and VLAN 10 on the first, with number 4.
 struct Router {
+    engine: Engine,
     kernel: Kernel,
     files: Vec<(String, String)>,
     probes: Probes,
@@ -36,6 +37,7 @@ fn netdev(name: &str, kind: Option<&str>) -> Netdev {
 impl Router {
     fn new() -> Self {
         let mut router = Self {
+            engine: Engine::Auto,
             kernel: Kernel::default(),
             files: [("ipv6/conf/all/forwarding", "1"), ("ipv4/fib_multipath_hash_seed", "9")]
                 .map(|(file, text)| (file.to_owned(), text.to_owned()))

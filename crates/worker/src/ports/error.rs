@@ -1,6 +1,5 @@
 //! Why a port could not be opened, or has failed.
 
-use super::af_xdp::Refusal;
 use tollway_capture::CaptureError;
 use tollway_linux::sys::why;
 
@@ -107,12 +106,6 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// The error if the tc program is refused.
-    pub(super) fn no_tc(port: &str, device: &str, refusal: &Refusal) -> Self {
-        let (what, remedy) = (refusal.what.clone(), refusal.remedy.clone());
-        Self::NoTc { port: port.to_owned(), device: device.to_owned(), what, remedy }
-    }
-
     /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> String {

@@ -233,8 +233,7 @@ pub fn open(
             PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
             PortKind::AfXdp { device, engine: Engine::Tc, .. } => {
                 let program = programs(model, PortIndex(index));
-                let program =
-                    program.map_err(|refusal| PortError::no_tc(&name, device, &refusal))?;
+                let program = program.map_err(|refusal| tc::refused(&name, device, &refusal))?;
                 let idle = idle.get(index).and_then(Option::as_deref);
                 Box::new(Tc::open((&name, device), program, idle)?)
             }

@@ -91,7 +91,7 @@ impl Tc {
                 Program::Here(program) => program.attach_tc(target(device, &facts, facts.mac)),
                 Program::Away(_) | Program::Lost => Err(lost()),
             };
-            this.arrive(attached).map_err(|refusal| PortError::no_tc(port, device, &refusal))?;
+            this.arrive(attached).map_err(|refusal| refused(port, device, &refusal))?;
         }
         if idle.is_some() {
             this.set_idle(idle);
@@ -243,6 +243,12 @@ impl Tc {
 
 /// The mode, in words, of a port without its program.
 const NOT_ATTACHED: &str = "not attached";
+
+/// The error if the tc program is refused.
+pub(super) fn refused(port: &str, device: &str, refusal: &Refusal) -> PortError {
+    let (what, remedy) = (refusal.what.clone(), refusal.remedy.clone());
+    PortError::NoTc { port: port.to_owned(), device: device.to_owned(), what, remedy }
+}
 
 /// The thread with the program has panicked.
 fn lost() -> Refusal {

@@ -53,11 +53,7 @@ fn known() -> Vec<String> {
 /// Reports what the fast path would carry between devices, and why not the rest.
 ///
 /// The exit status says how much: 0 all, 3 part, 4 nothing.
-pub(super) fn check(
-    names: &[String],
-    engine: Engine,
-    json: bool,
-) -> Result<ExitCode, CliError> {
+pub(super) fn check(names: &[String], engine: Engine, json: bool) -> Result<ExitCode, CliError> {
     let snapshot = KernelSnapshot::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&snapshot.kernel, names, engine)

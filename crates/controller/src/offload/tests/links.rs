@@ -264,3 +264,55 @@ fn sysctls_of_a_link() {
         &["into eth1 4: route_localnet"],
     );
 }
+
+/// A tc program sees tags, checksums and long frames as the kernel does, and frames that masters have received.
+#[test]
+fn a_tc_program_has_fewer_reasons() {
+    let tc = |change: &'static dyn Fn(&mut Router)| {
+        move |router: &mut Router| {
+            router.engine = Engine::Tc;
+            change(router);
+        }
+    };
+    let peers: &dyn Fn(&mut Router) = &|router| {
+        router.found(2).tags = Tags::ByPeerElsewhere;
+        router.found(2).checksums = Checksums::ByPeerElsewhere;
+        router.found(3).tags = Tags::Stripped;
+        router.found(3).checksums = Checksums::ByOwner;
+        router.netdev(3).mtu = 65_535;
+        router.found(3).xdp = Some(9);
+    };
+    expect(tc(peers), &[]);
+    for kind in ["bridge", "bond", "macvlan"] {
+        expect(
+            move |router| {
+                router.engine = Engine::Tc;
+                router.netdev(3).kind = Some(kind.to_owned());
+            },
+            &[],
+        );
+    }
+    expect(
+        tc(&|router| router.netdev(3).kind = Some("vxlan".to_owned())),
+        &["into eth1 *: kind", "out of eth1 *: kind"],
+    );
+}
+
+#[test]
+fn filters_of_others_come_before_a_tc_program_or_count() {
+    let found = |router: &mut Router, behind| {
+        router.engine = Engine::Tc;
+        router.found(3).filters_in = Ok(true);
+        router.found(3).filters_behind = Ok(behind);
+    };
+    expect(|router| found(router, false), &[]);
+    expect(|router| found(router, true), &["into eth1 *: filters_in"]);
+    // The program of the port runs before those of its VLANs.
+    expect(
+        |router| {
+            router.engine = Engine::Tc;
+            router.found(4).filters_in = Ok(true);
+        },
+        &["into eth0.10 *: filters_in"],
+    );
+}

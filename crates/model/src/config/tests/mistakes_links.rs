@@ -310,3 +310,17 @@ fn vrfs() {
         ("[ports.x]\nkind = \"memory\"\nvrf = \"blue\"", 3, &["not defined", "[vrfs.blue]"]),
     ]);
 }
+
+#[test]
+fn wrong_engines() {
+    let port = "[ports.wan]\nkind = \"af_xdp\"\n";
+    let engine = format!("{port}engine = \"ebpf\"");
+    let rules = format!("filter = \"rules.nft\"\n{port}engine = \"tc\"");
+    assert_alone(&[(&engine, 3, &["engine", "auto"])]);
+    let found = super::mistakes(&rules);
+    assert!(
+        found.iter().any(|mistake| mistake.to_string().contains("does not know the rules")),
+        "{found:?}"
+    );
+    assert_alone(&[("[ports.wan]\nkind = \"tap\"\nengine = \"tc\"", 3, &["engine", "af_xdp"])]);
+}

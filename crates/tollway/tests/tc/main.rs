@@ -1,0 +1,57 @@
+//! The tc engine: a router whose ports have tc programs, between hosts with default offloads.
+//!
+//! Only root can attach its programs. Other users see which tests were left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+#[path = "../router/running.rs"]
+mod running;
+#[path = "../router/leaks/tcx.rs"]
+mod tcx;
+#[path = "../../../dataplane/src/testkit/mod.rs"]
+mod testkit;
+
+mod changes;
+#[path = "../running/mod.rs"]
+mod file_router;
+mod others;
+mod program;
+mod scene;
+mod streams;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, Tests, is_root};
+
+const BESIDE: [Test; 12] = [
+    ("the_program_forwards_as_the_user_path", program::as_the_user_path),
+    ("segments_must_fit_the_next_hop", program::segments),
+    ("programs_of_others_keep_their_place", others::tcx),
+    ("filters_of_others_see_the_packets_first", others::filters),
+    ("a_filter_takes_the_place_of_tcx", others::clsact),
+    ("streams_arrive_whole", streams::plain),
+    ("streams_between_vlans_arrive_whole", streams::vlans),
+    ("streams_into_a_small_mtu_arrive_whole", streams::small_mtu),
+    ("a_file_selects_the_engine", changes::file),
+    ("a_changed_route_holds_at_once", changes::route),
+    ("devices_go_down_and_come_back", changes::devices),
+    ("a_stop_detaches_the_programs", changes::stop),
+];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 1] = [("the_kernel_forwards_after_a_kill", changes::kill)];
+
+fn main() -> ExitCode {
+    let missing = |_: &str| {
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: mounts and pins disappear with the test.
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
+        ["--serve", address] => scene::serve(address),
+        ["--client", address] => scene::send(address),
+        _ => ExitCode::FAILURE,
+    })
+}
