@@ -49,8 +49,8 @@ fi
 
 say "4. Kernel, AF_XDP, XDP path in one run; then Tollway is killed and stopped under traffic and pings"
 if [ "$(id -u)" -eq 0 ]; then
-  echo "\$ tollway lab live --only af-xdp xdp kill stop --pairs 3 --repeat 1"
-  $tollway lab live --only af-xdp xdp kill stop --pairs 3 --repeat 1
+  echo "\$ tollway lab live --only af-xdp xdp-256 kill stop --pairs 3 --repeat 1"
+  $tollway lab live --only af-xdp xdp-256 kill stop --pairs 3 --repeat 1
 else
   echo "Only root may load programs into the kernel: run 'sudo make demo' for this part; what part 2 has shown,"
   echo "packet sockets, is what every user can have."

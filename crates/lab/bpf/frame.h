@@ -5,11 +5,12 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The discard service; no other traffic uses this port here. */
+/* The discard service; a stream of random flows uses all ports. */
 #define PORT 9
 #define MAGIC 0x70117011
 /* The sender's TTL; a router decrements it by one. */
@@ -31,6 +32,13 @@ struct payload {
 /* What follows the Ethernet header and its tag. */
 struct packet {
 	struct iphdr ip;
+	struct udphdr udp;
+	struct payload payload;
+};
+
+/* The same over IPv6. */
+struct packet6 {
+	struct ipv6hdr ip;
 	struct udphdr udp;
 	struct payload payload;
 };

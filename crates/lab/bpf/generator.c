@@ -7,8 +7,17 @@
 #include "pace.h"
 
 volatile const __u32 OUT_IFINDEX = 0;
+/* How packets get their addresses and ports: in turn those of flows that differ in all of them, in turn
+ * the destinations in a map, or new ones for every packet. */
+#define IN_TURN 0
+#define TO_IPV4 1
+#define TO_IPV6 2
+#define RANDOM 3
+volatile const __u8 ADDRESSES = IN_TURN;
 /* Number of flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
+/* Where the random numbers start, so that no stream repeats the flows of another. */
+volatile const __u64 SEED = 0;
 /* The VLAN that frames are tagged with; 0 for none. */
 volatile const __u16 VID = 0;
 volatile const __u16 SOURCE[3] = {};
@@ -29,14 +38,81 @@ struct {
 	__type(value, struct progress);
 } progress SEC(".maps");
 
-/* Writes every byte each time: a page returns in the state in which the last hop left it. */
-static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64 now)
+/* An address in network byte order; an IPv4 address is in the first word. */
+struct address {
+	__be32 words[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct address);
+} destinations SEC(".maps");
+
+/* What makes a flow of IPv4, in host byte order. */
+struct flow {
+	__u32 source;
+	__u32 destination;
+	__u16 source_port;
+	__u16 destination_port;
+};
+
+/* splitmix64: different numbers for different numbers. */
+static __always_inline __u64 mix(__u64 x)
+{
+	x += 0x9e3779b97f4a7c15ULL;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+	return x ^ x >> 31;
+}
+
+/* 198.18.0.0/15 is the network for benchmarks (RFC 2544). */
+static __always_inline struct flow flow_in_turn(__u64 seq)
 {
 	__u32 flow = seq & FLOW_MASK;
-	/* 198.18.0.0/15 is the network for benchmarks (RFC 2544). */
-	__u32 source = 0xc6120000 + (flow & 0xff);
-	__u32 destination = 0xc6130000 + (STREAM << 8) + (flow >> 8 & 0xff);
+
+	return (struct flow){
+		.source = 0xc6120000 + (flow & 0xff),
+		.destination = 0xc6130000 + (STREAM << 8) + (flow >> 8 & 0xff),
+		.source_port = 1024 + (flow >> 16),
+		.destination_port = PORT,
+	};
+}
+
+/* A flow from 16.0.0.0/4 to 198.19.0.0/16, of any ports: 2^28 by 2^16 by 2^32. */
+static __always_inline struct flow random_flow(__u64 seq)
+{
+	__u64 first = mix(SEED + seq), second = mix(first);
+
+	return (struct flow){
+		.source = 0x10000000 + (first & 0x0fffffff),
+		.destination = 0xc6130000 + (first >> 32 & 0xffff),
+		.source_port = second,
+		.destination_port = second >> 16,
+	};
+}
+
+static __always_inline void write_udp(struct udphdr *udp, struct payload *payload, __u16 ports[2],
+				      __u16 len, __u64 seq, __u64 now)
+{
+	udp->source = bpf_htons(ports[0]);
+	udp->dest = bpf_htons(ports[1]);
+	udp->len = bpf_htons(len);
+	udp->check = 0;
+	payload->magic = MAGIC;
+	payload->seq = seq;
+	payload->sent_ns = now;
+	payload->stream = STREAM;
+}
+
+/* Writes every byte each time: a page returns in the state in which the last hop left it. */
+static __always_inline void write_packet(struct packet *packet, struct flow flow, __u64 seq,
+					 __u64 now)
+{
+	__u32 source = flow.source, destination = flow.destination;
 	__u32 sum = 0x4500 + LENGTH + 0x4000 + (TTL << 8 | IPPROTO_UDP);
+	__u16 ports[2] = {flow.source_port, flow.destination_port};
 
 	sum += (source >> 16) + (source & 0xffff) + (destination >> 16) + (destination & 0xffff);
 	packet->ip.version = 4;
@@ -50,14 +126,57 @@ static __always_inline void write_packet(struct packet *packet, __u64 seq, __u64
 	packet->ip.check = bpf_htons(~fold(sum));
 	packet->ip.saddr = bpf_htonl(source);
 	packet->ip.daddr = bpf_htonl(destination);
-	packet->udp.source = bpf_htons(1024 + (flow >> 16));
-	packet->udp.dest = bpf_htons(PORT);
-	packet->udp.len = bpf_htons(LENGTH - sizeof(packet->ip));
-	packet->udp.check = 0;
-	packet->payload.magic = MAGIC;
-	packet->payload.seq = seq;
-	packet->payload.sent_ns = now;
-	packet->payload.stream = STREAM;
+	write_udp(&packet->udp, &packet->payload, ports, LENGTH - sizeof(packet->ip), seq, now);
+}
+
+/* UDP over IPv6 has a checksum; no router looks at it. */
+static __always_inline void write_packet6(struct packet6 *packet, const struct address *to,
+					  __u64 seq, __u64 now)
+{
+	__u32 *source = packet->ip.saddr.in6_u.u6_addr32, *destination = packet->ip.daddr.in6_u.u6_addr32;
+	__u16 ports[2] = {1024, PORT};
+	__u16 len = sizeof(*packet) - sizeof(packet->ip);
+	int i;
+
+	*(__be32 *)&packet->ip = bpf_htonl(0x60000000);
+	packet->ip.payload_len = bpf_htons(len);
+	packet->ip.nexthdr = IPPROTO_UDP;
+	packet->ip.hop_limit = TTL;
+	/* 2001:2::/48 is the network for benchmarks (RFC 5180). */
+	source[0] = bpf_htonl(0x20010002);
+	source[1] = 0;
+	source[2] = 0;
+	source[3] = bpf_htonl(1);
+	for (i = 0; i < 4; i++)
+		destination[i] = to->words[i];
+	write_udp(&packet->udp, &packet->payload, ports, len, seq, now);
+}
+
+/* Writes what follows the Ethernet header and its tag. Returns whether it fits. */
+static __always_inline int write_ip(void *at, void *end, __u64 seq, __u64 now)
+{
+	__u32 number = seq & FLOW_MASK;
+	struct address *to = 0;
+	struct flow flow;
+
+	if (ADDRESSES == TO_IPV4 || ADDRESSES == TO_IPV6) {
+		to = bpf_map_lookup_elem(&destinations, &number);
+		if (!to)
+			return 0;
+	}
+	if (ADDRESSES == TO_IPV6) {
+		if (at + sizeof(struct packet6) > end || !to)
+			return 0;
+		write_packet6(at, to, seq, now);
+		return 1;
+	}
+	if (at + sizeof(struct packet) > end)
+		return 0;
+	flow = ADDRESSES == RANDOM ? random_flow(seq) : flow_in_turn(seq);
+	if (to)
+		flow = (struct flow){0xc6120000, bpf_ntohl(to->words[0]), 1024, PORT};
+	write_packet(at, flow, seq, now);
+	return 1;
 }
 
 SEC("xdp")
@@ -65,8 +184,8 @@ int generator(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	struct packet *packet = (void *)(eth + 1);
 	struct tag *tag = (void *)(eth + 1);
+	__be16 protocol = bpf_htons(ADDRESSES == TO_IPV6 ? ETH_P_IPV6 : ETH_P_IP);
 	struct progress *at;
 	__u32 zero = 0;
 	__u64 now = 0;
@@ -81,21 +200,20 @@ int generator(struct xdp_md *ctx)
 			return XDP_DROP;
 		at->last_ns = now;
 	}
-	if (VID)
-		packet = (void *)(tag + 1);
-	if ((void *)(tag + 1) > end || (void *)(packet + 1) > end)
+	if ((void *)(tag + 1) > end)
 		return XDP_DROP;
 	for (i = 0; i < 3; i++) {
 		((__u16 *)eth->h_dest)[i] = DESTINATION[i];
 		((__u16 *)eth->h_source)[i] = SOURCE[i];
 	}
-	eth->h_proto = bpf_htons(ETH_P_IP);
+	eth->h_proto = protocol;
 	if (VID) {
 		eth->h_proto = bpf_htons(ETH_P_8021Q);
 		tag->tci = bpf_htons(VID);
-		tag->inner = bpf_htons(ETH_P_IP);
+		tag->inner = protocol;
 	}
-	write_packet(packet, at->sent, now);
+	if (!write_ip(VID ? (void *)(tag + 1) : (void *)tag, end, at->sent, now))
+		return XDP_DROP;
 	at->sent++;
 	return bpf_redirect(OUT_IFINDEX, 0);
 }

@@ -89,46 +89,84 @@ static __always_inline int checksum_is_right(const struct iphdr *ip)
 	return fold(sum) == 0xffff;
 }
 
-/* Counts a frame if the generator sent it, and says whether it did. */
-static __always_inline int is_ours(void *data, void *end)
+/* The tag of a frame, and what follows it. */
+struct frame {
+	void *data;
+	void *ip;
+	void *end;
+	__u16 vid;
+};
+
+/* Counts a frame of the generator. */
+static __always_inline void count(const struct frame *frame, const struct payload *payload, __u8 ttl,
+				  const struct iphdr *ip)
 {
-	struct ethhdr *eth = data;
-	struct packet *packet = (void *)(eth + 1);
-	struct tag *tag = (void *)(eth + 1);
+	struct ethhdr *eth = frame->data;
 	struct counts *count;
 	__u32 zero = 0;
-	__u16 vid = 0;
 	int i, wrong_mac = 0;
 
-	if ((void *)(tag + 1) > end)
-		return 0;
-	if (eth->h_proto == bpf_htons(ETH_P_8021Q)) {
-		vid = bpf_ntohs(tag->tci) & 0xfff;
-		packet = (void *)(tag + 1);
-	}
-	if ((void *)(packet + 1) > end || packet->ip.protocol != IPPROTO_UDP ||
-	    packet->udp.dest != bpf_htons(PORT) || packet->payload.magic != MAGIC)
-		return 0;
 	count = bpf_map_lookup_elem(&counts, &zero);
 	if (!count)
-		return 1;
+		return;
 	count->frames++;
-	count->bytes += end - (void *)eth;
-	if (packet->payload.stream)
+	count->bytes += frame->end - frame->data;
+	if (payload->stream)
 		count->second++;
 	for (i = 0; i < 3; i++)
 		wrong_mac |= ((__u16 *)eth->h_dest)[i] ^ DESTINATION[i];
 	if (wrong_mac)
 		count->wrong_mac++;
-	if (vid != VID)
+	if (frame->vid != VID)
 		count->wrong_tag++;
-	if (packet->ip.ttl != TTL - 1)
+	if (ttl != TTL - 1)
 		count->wrong_ttl++;
-	if (SAMPLED(packet->payload.seq) && !checksum_is_right(&packet->ip))
+	/* IPv6 has no checksum of its header. */
+	if (ip && SAMPLED(payload->seq) && !checksum_is_right(ip))
 		count->wrong_checksum++;
 	if (FOLLOW)
-		follow(count, &packet->payload);
+		follow(count, payload);
+}
+
+static __always_inline int is_ours4(const struct frame *frame)
+{
+	struct packet *packet = frame->ip;
+
+	if ((void *)(packet + 1) > frame->end || packet->ip.protocol != IPPROTO_UDP ||
+	    packet->payload.magic != MAGIC)
+		return 0;
+	count(frame, &packet->payload, packet->ip.ttl, &packet->ip);
 	return 1;
+}
+
+static __always_inline int is_ours6(const struct frame *frame)
+{
+	struct packet6 *packet = frame->ip;
+
+	if ((void *)(packet + 1) > frame->end || packet->ip.nexthdr != IPPROTO_UDP ||
+	    packet->payload.magic != MAGIC)
+		return 0;
+	count(frame, &packet->payload, packet->ip.hop_limit, 0);
+	return 1;
+}
+
+/* Counts a frame if the generator sent it, and says whether it did. */
+static __always_inline int is_ours(void *data, void *end)
+{
+	struct ethhdr *eth = data;
+	struct tag *tag = (void *)(eth + 1);
+	struct frame frame = {data, tag, end, 0};
+	__be16 protocol;
+
+	if ((void *)(tag + 1) > end)
+		return 0;
+	protocol = eth->h_proto;
+	if (protocol == bpf_htons(ETH_P_8021Q)) {
+		frame.vid = bpf_ntohs(tag->tci) & 0xfff;
+		frame.ip = tag + 1;
+		protocol = tag->inner;
+	}
+	return protocol == bpf_htons(ETH_P_IPV6) ? is_ours6(&frame) : is_ours4(&frame);
 }
 
 /* Counts before the host processes the frame. */

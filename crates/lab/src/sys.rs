@@ -14,6 +14,10 @@ use crate::frames::FRAME_LEN;
 
 /// The command of bpf(2) that runs a program.
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
+/// The command of bpf(2) that sets many elements of a map.
+const BPF_MAP_UPDATE_BATCH: libc::c_int = 26;
+/// Datagrams in one call of [`send_many`] or [`receive_many`].
+const DATAGRAMS: usize = 64;
 /// The kernel executes the program's XDP actions on real frames.
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 2;
 
@@ -37,6 +41,20 @@ struct TestRun {
     cpu: u32,
     batch_size: u32,
     padding: u32,
+}
+
+/// The attributes of [`BPF_MAP_UPDATE_BATCH`] in bpf(2).
+#[repr(C)]
+#[derive(Default)]
+struct UpdateBatch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
 }
 
 fn checked(result: impl Into<i64>) -> io::Result<i64> {
@@ -74,6 +92,66 @@ pub(crate) fn run_live_frames(
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         done => done.map(|_| ()),
     }
+}
+
+/// Sets the first elements of a BPF map of the type array whose values have 16 bytes.
+pub(crate) fn fill_array(map: BorrowedFd<'_>, values: &[[u8; 16]]) -> io::Result<()> {
+    let keys: Vec<u32> = (0..).take(values.len()).collect();
+    let attributes = UpdateBatch {
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: u32::try_from(values.len()).unwrap_or(u32::MAX),
+        map_fd: map.as_raw_fd().cast_unsigned(),
+        ..UpdateBatch::default()
+    };
+    let attributes = &raw const attributes;
+    // SAFETY: the kernel reads as many keys of 4 bytes, and values of the map's size, as the attributes state; both
+    // outlive the call. It writes the count of the elements that it has set into the attributes, which nobody reads.
+    let done = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_BATCH, attributes, size_of::<UpdateBatch>())
+    };
+    checked(done).map(|_| ())
+}
+
+/// Sends copies of a datagram by a connected socket. Returns how many the kernel took.
+pub(crate) fn send_many(socket: BorrowedFd<'_>, payload: &[u8]) -> io::Result<usize> {
+    let mut bytes =
+        libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    let mut datagrams = datagrams(&mut bytes);
+    // SAFETY: all headers have the one vector, and the kernel only reads the bytes that it names; headers, vector and
+    // bytes outlive the call.
+    let sent = unsafe {
+        libc::sendmmsg(socket.as_raw_fd(), datagrams.as_mut_ptr(), DATAGRAMS as libc::c_uint, 0)
+    };
+    checked(sent).map(|sent| sent.unsigned_abs() as usize)
+}
+
+/// Receives datagrams and forgets what is in them, waiting for the first. Returns their number.
+pub(crate) fn receive_many(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut buffer = [0_u8; 256];
+    let mut bytes = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut datagrams = datagrams(&mut bytes);
+    // SAFETY: all headers have the one vector, whose bytes are writable, and which the kernel writes one after the
+    // other; headers, vector and bytes outlive the call. There is no time limit to read.
+    let received = unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            datagrams.as_mut_ptr(),
+            DATAGRAMS as libc::c_uint,
+            libc::MSG_WAITFORONE,
+            std::ptr::null_mut(),
+        )
+    };
+    checked(received).map(|received| received.unsigned_abs() as usize)
+}
+
+/// Headers of datagrams that all have the same bytes.
+fn datagrams(bytes: &mut libc::iovec) -> [libc::mmsghdr; DATAGRAMS] {
+    // SAFETY: all zeros is valid for a structure of integers and null pointers.
+    let mut datagram: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    datagram.msg_hdr.msg_iov = bytes;
+    datagram.msg_hdr.msg_iovlen = 1;
+    [datagram; DATAGRAMS]
 }
 
 /// The signal that interrupts a generator's call.

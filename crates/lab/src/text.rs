@@ -95,6 +95,22 @@ pub(crate) fn align(table: &mut Table, columns: std::ops::RangeInclusive<usize>)
     }
 }
 
+/// Words in lines of at most so many characters.
+pub(crate) fn filled(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if !line.is_empty() && line.len() + 1 + word.len() <= width => {
+                *line += " ";
+                *line += word;
+            }
+            Some(line) if line.is_empty() => *line += word,
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
 /// A figure for people: large ones whole with separators, others with two decimals.
 #[must_use]
 pub fn figure(value: f64) -> String {
@@ -116,7 +132,14 @@ pub fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::figure;
+    use super::{figure, filled};
+
+    #[test]
+    fn words_are_filled_into_lines() {
+        assert_eq!(filled("a bb  ccc dd", 4), "a bb\nccc\ndd");
+        assert_eq!(filled("too-long a b", 3), "too-long\na b");
+        assert_eq!(filled("", 3), "");
+    }
 
     #[test]
     fn figures_have_separators_where_they_are_large() {

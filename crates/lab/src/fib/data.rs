@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use tollway_dataplane::prefix::Prefix;
@@ -24,13 +24,16 @@ pub struct Internet {
 }
 
 impl Internet {
-    /// The real table if it is available ([`super::DATA`]), else a generated one.
+    /// The real table if it is available, else a generated one. The real one is in the folder that
+    /// `TOLLWAY_SHARED_DATA` names, by default at [`super::DATA`].
     ///
     /// # Errors
     /// As for [`Internet::load`].
     pub fn at_hand() -> Result<Self, String> {
-        let path = Path::new(super::DATA);
-        if path.exists() { Self::load(path) } else { Ok(Self::generate()) }
+        let shared = std::env::var_os("TOLLWAY_SHARED_DATA").map(PathBuf::from);
+        let shared = shared.map(|shared| shared.join("bgp-prefixes.txt.gz"));
+        let path = shared.unwrap_or_else(|| PathBuf::from(super::DATA));
+        if path.exists() { Self::load(&path) } else { Ok(Self::generate()) }
     }
 
     /// The table at `path`, a gzipped list with one prefix per line.
@@ -153,11 +156,9 @@ fn parse(line: &str) -> Option<(IpAddr, u8)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-    use std::path::PathBuf;
-
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use std::io::Write as _;
 
     use super::*;
 

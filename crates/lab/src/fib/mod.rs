@@ -25,7 +25,7 @@ use crate::report::{Report, Row};
 use crate::stats::Summary;
 use crate::text;
 pub use data::Internet;
-pub(crate) use scene::{Family, frames, tables};
+pub(crate) use scene::{Family, below, frames, tables};
 use tollway_dataplane::prefix::Prefix;
 
 /// Number of measurements of each row.

@@ -58,7 +58,7 @@ impl Family {
 }
 
 /// The bits that a prefix leaves open.
-pub(super) fn below(prefix: Prefix) -> u128 {
+pub(crate) fn below(prefix: Prefix) -> u128 {
     u128::MAX.checked_shr(u32::from(prefix.len())).unwrap_or(0)
 }
 

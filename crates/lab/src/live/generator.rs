@@ -1,6 +1,9 @@
 //! The generator: a BPF program that writes frames, redirects them and keeps their rate.
 
-use aya::maps::{Array, MapData};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 
@@ -17,12 +20,64 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ge
 const BATCH: u32 = 64;
 /// Bytes of a frame, without tag and FCS.
 pub(super) const FRAME_BYTES: usize = 60;
+/// The same over IPv6: headers of 62 bytes, and what the sink recognizes.
+const FRAME6_BYTES: usize = 78;
+
+/// The addresses and ports of the frames.
+#[derive(Clone)]
+pub(super) enum Flows {
+    /// So many flows, used in turn; a power of two.
+    InTurn(u32),
+    /// A flow to each of these destinations, used in turn.
+    To(Arc<Destinations>),
+    /// A new flow for every frame: a random source of 16.0.0.0/4, random ports, and a random destination of
+    /// [`super::topology::DESTINATIONS`].
+    Random,
+}
+
+/// Destinations of frames, as many as a power of two.
+pub(super) struct Destinations {
+    /// Whether they are of IPv6.
+    pub(super) v6: bool,
+    /// Addresses in network byte order; those of IPv4 are the first four bytes.
+    pub(super) addresses: Vec<[u8; 16]>,
+}
+
+impl Flows {
+    /// The generator's names for the kinds.
+    fn kind(&self) -> u8 {
+        match self {
+            Self::InTurn(_) => 0,
+            Self::To(destinations) if !destinations.v6 => 1,
+            Self::To(_) => 2,
+            Self::Random => 3,
+        }
+    }
+
+    /// The number of flows, as a mask of their numbers.
+    fn mask(&self) -> u32 {
+        let count = match self {
+            Self::InTurn(count) => *count,
+            Self::To(destinations) => destinations.addresses.len() as u32,
+            Self::Random => 1,
+        };
+        count.next_power_of_two() - 1
+    }
+
+    fn frame_bytes(&self) -> usize {
+        if matches!(self, Self::To(destinations) if destinations.v6) {
+            FRAME6_BYTES
+        } else {
+            FRAME_BYTES
+        }
+    }
+}
 
 /// What to send.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Stream {
-    /// Number of flows, used in turn; a power of two.
-    pub(super) flows: u32,
+    /// The flows of the frames.
+    pub(super) flows: Flows,
     /// The VLAN tag of the frames.
     pub(super) vid: Option<u16>,
     /// Frames per second; `None` for as fast as possible.
@@ -78,8 +133,8 @@ impl Generator {
 
     /// Starts sending from the host's a0, at a place.
     pub(super) fn start_at(host: &Host, stream: Stream, place: Place) -> Result<Self, String> {
-        let (ebpf, progress) = host.run(move || load(stream, place))??;
-        let frame = vec![0; FRAME_BYTES + if stream.vid.is_some() { 4 } else { 0 }];
+        let frame = vec![0; stream.flows.frame_bytes() + if stream.vid.is_some() { 4 } else { 0 }];
+        let (ebpf, progress) = host.run(move || load(&stream, place))??;
         // The host starts the thread, so that it is in the host's namespaces.
         let start = move || Runner::start(ebpf, "generator", frame, BATCH, move || place.take());
         Ok(Self { progress, runner: host.run(start)?? })
@@ -101,25 +156,42 @@ impl Generator {
 }
 
 /// Loads the program for a stream, on the host.
-fn load(stream: Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
+fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let ifindex = sys::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
-    let (mask, vid) = (stream.flows.next_power_of_two() - 1, stream.vid.unwrap_or(0));
-    let number = place.stream();
+    let (kind, mask, vid) = (stream.flows.kind(), stream.flows.mask(), stream.vid.unwrap_or(0));
+    let (number, seed) = (place.stream(), sys::monotonic_ns() << 24);
     let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
     let mut loader = EbpfLoader::new();
     loader
         .override_global("OUT_IFINDEX", &ifindex, true)
         .override_global("NS_PER_1024", &ns_per_1024, true)
+        .override_global("ADDRESSES", &kind, true)
         .override_global("FLOW_MASK", &mask, true)
+        .override_global("SEED", &seed, true)
         .override_global("VID", &vid, true)
         .override_global("STREAM", &number, true)
         .override_global("SOURCE", &A0, true)
         .override_global("DESTINATION", &R0, true);
+    if matches!(stream.flows, Flows::To(_)) {
+        loader.map_max_entries("destinations", mask + 1);
+    }
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
+    if let Flows::To(destinations) = &stream.flows {
+        fill(&ebpf, &destinations.addresses)?;
+    }
     let program: &mut Xdp = bpf::program_of(&mut ebpf, "generator")?;
     program.load().map_err(|error| failed(&error))?;
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
     let map = Array::try_from(map).map_err(|error| format!("the generator's map: {error}"))?;
     Ok((ebpf, map))
+}
+
+/// Writes the destinations into the generator's map.
+fn fill(ebpf: &Ebpf, addresses: &[[u8; 16]]) -> Result<(), String> {
+    let Some(Map::Array(map)) = ebpf.map("destinations") else {
+        return Err("the generator has no map `destinations`".to_owned());
+    };
+    sys::fill_array(map.fd().as_fd(), addresses)
+        .map_err(|error| format!("the kernel does not take the destinations: {error}"))
 }

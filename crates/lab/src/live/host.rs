@@ -66,6 +66,14 @@ impl Host {
         done.map_err(|error| format!("host {}: cannot set {path}: {error}", self.name))
     }
 
+    /// A counter of the host's kernel: of those in /proc/net/snmp, the one of this group and name.
+    pub(super) fn snmp(&self, group: &'static str, name: &str) -> Result<u64, String> {
+        let path = "/proc/thread-self/net/snmp";
+        let text = self.run(move || std::fs::read_to_string(path))?;
+        let text = text.map_err(|error| format!("cannot read {path}: {error}"))?;
+        snmp(&text, group, name).ok_or_else(|| format!("{path} has no {name} of {group}"))
+    }
+
     /// The path of the host's network namespace, for `ip link`.
     pub(super) fn namespace(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/task/{}/ns/net", std::process::id(), self.thread))
@@ -95,16 +103,40 @@ fn enter_namespaces() -> Result<(), String> {
     Ok(())
 }
 
+/// A value of /proc/net/snmp, where each group has a line of names and one of values.
+fn snmp(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(other, _)| *other == name)?.1.parse().ok()
+}
+
 /// Runs a command in the calling thread's namespaces. Returns its output.
 fn sh(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output().map_err(|error| {
-        format!("cannot start {program} ({error}): install iproute2 and ethtool")
+        format!("cannot start {program} ({error}): install iproute2, ethtool and nftables")
     })?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
         return Err(format!("`{line}` failed: {}", messages.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::snmp;
+
+    #[test]
+    fn counters_are_found_by_group_and_name() {
+        let text = "Ip: Forwarding ForwDatagrams\nIp: 1 17\nUdp: InDatagrams InErrors\nUdp: 5 6\n\
+                    UdpLite: InDatagrams InErrors\nUdpLite: 7 8\n";
+        assert_eq!(snmp(text, "Ip", "ForwDatagrams"), Some(17));
+        assert_eq!(snmp(text, "Udp", "InErrors"), Some(6));
+        assert_eq!(snmp(text, "UdpLite", "InDatagrams"), Some(7));
+        assert_eq!(snmp(text, "Ip", "InErrors"), None);
+        assert_eq!(snmp(text, "Tcp", "InSegs"), None);
+    }
 }

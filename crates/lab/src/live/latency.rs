@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::Options;
 use super::ping::{Answers, Pings, Plan};
 use super::program::{self, Setup, Tollway};
-use super::rates::Row;
+use super::rows::Row;
+use super::setups::Topologies;
 use super::topology::Topology;
-use super::{Options, Topologies};
 use crate::progress;
 use crate::report::Report;
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::generator::{Generator, Stream};
+use super::Options;
+use super::generator::{Flows, Generator, Stream};
 use super::ping::{self, Pings, Plan};
 use super::program::{self, Setup, Tollway};
-use super::rates::Row;
+use super::rows::Row;
+use super::setups::Topologies;
 use super::sink::{Expect, Sink, SinkHook};
 use super::topology::Topology;
-use super::{Options, Topologies};
 use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
@@ -116,7 +117,7 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
     let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp })?;
-    let stream = Stream { flows: 256, vid: None, rate: Some(RATE) };
+    let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(RATE) };
     let generator = Generator::start(&topology.a, stream)?;
     let time = BEFORE.iter().sum::<Duration>() + AFTER;
     let count = u16::try_from(time.as_millis() / PING_INTERVAL.as_millis()).unwrap_or(u16::MAX);

@@ -11,8 +11,9 @@ mod latency;
 mod loss;
 mod ping;
 mod program;
-mod rates;
+mod rows;
 pub mod rr;
+mod setups;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -23,13 +24,17 @@ mod workers;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::sys;
-pub use rates::Row;
-use rates::{CASES, KERNEL};
+use crate::text::filled;
+use rows::KERNEL;
+pub use rows::{Rates, Row};
+use setups::Setups;
 pub use text::render;
-use topology::Topology;
 
 /// The measurements besides the rows, by name.
 const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
+
+/// The width of a help text.
+const HELP_WIDTH: usize = 79;
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -54,12 +59,21 @@ impl Options {
     }
 }
 
-/// The setups that forward packets.
-struct Topologies {
-    /// The kernel forwards.
-    kernel: Topology,
-    /// Tollway forwards.
-    tollway: Topology,
+/// The names of rows and parts in sentences, for a help text.
+#[must_use]
+pub fn row_names() -> String {
+    let (extra, usual): (Vec<_>, Vec<_>) = rows::names().partition(|(_, extra)| *extra);
+    let list = |rows: Vec<(&'static str, bool)>| {
+        rows.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+    };
+    let (usual, extra) = (list(usual), list(extra));
+    let [all, parts @ ..] = workers::NAMES;
+    [
+        format!("Rows: {KERNEL} {usual}; {extra} only if named."),
+        format!("Parts: {} {all}; of the last one alone: {}.", PARTS.join(" "), parts.join(" ")),
+    ]
+    .map(|sentence| filled(&sentence, HELP_WIDTH))
+    .join("\n")
 }
 
 /// Measures the selected rows and parts.
@@ -67,8 +81,10 @@ struct Topologies {
 /// # Errors
 /// A message, if a name is unknown, the machine does not allow it, or something fails.
 pub fn run(options: &Options) -> Result<Report<Row>, String> {
-    let rows = CASES.iter().map(|case| case.name);
-    let names = std::iter::once(KERNEL).chain(rows).chain(PARTS).chain(workers::NAMES);
+    let names = std::iter::once(KERNEL)
+        .chain(rows::names().map(|(name, _)| name))
+        .chain(PARTS)
+        .chain(workers::NAMES);
     let names: Vec<_> = names.collect();
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(&&***name)) {
         return Err(format!("nothing is called {unknown}; there are {}", names.join(", ")));
@@ -89,8 +105,9 @@ fn between_interfaces(options: &Options, report: &mut Report<Row>) -> Result<(),
         return Err("network namespaces and BPF programs are only root's to make: run it as root"
             .to_owned());
     }
-    let topologies = Topologies { kernel: Topology::new()?, tollway: Topology::new()? };
-    rates::measure(&topologies, options, report)?;
-    loss::measure(&topologies, options, report)?;
-    latency::measure(&topologies, options, report)
+    let setups = Setups::default();
+    rows::measure(&setups, options, report)?;
+    let topologies = setups.tuned()?;
+    loss::measure(topologies, options, report)?;
+    latency::measure(topologies, options, report)
 }

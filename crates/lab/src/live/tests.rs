@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::generator::{Generator, Sent, Stream};
+use super::generator::{Flows, Generator, Sent, Stream};
 use super::ping;
 use super::ping::{Pings, Plan};
 use super::sink::{Expect, Sink, SinkHook, SinkStats};
@@ -16,12 +16,17 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// Two hosts and a router, if this user may create them.
 fn topology() -> Option<(Topology, MutexGuard<'static, ()>)> {
+    let turn = turn()?;
+    Some((Topology::new().unwrap(), turn))
+}
+
+/// The turn to use the generator, if this user may make topologies.
+pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
     if !sys::is_root() && std::env::var_os("CI").is_none() {
         eprintln!("left out: only root can make namespaces and load BPF programs");
         return None;
     }
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    Some((Topology::new().unwrap(), turn))
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Sends for a while. Returns what was sent, and the sink.
@@ -34,7 +39,7 @@ fn send_to(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, Sink) 
 
 /// Like [`send_to`], for frames that must arrive within two seconds. Returns what was sent and
 /// received.
-fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
+pub(super) fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     let start = Instant::now();
     while sink.seen().unwrap().frames < sent.frames && start.elapsed() < Duration::from_secs(2) {
@@ -52,7 +57,7 @@ fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, S
 
 /// Sends 200,000 frames per second, which must all arrive correctly. Returns the rate.
 fn paced(topology: &Topology, flows: u32) -> f64 {
-    let stream = Stream { flows, vid: None, rate: Some(200_000) };
+    let stream = Stream { flows: Flows::InTurn(flows), vid: None, rate: Some(200_000) };
     let before = topology.kernel_forwarded().unwrap();
     let expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp };
     let (sent, seen) = send(topology, stream, expect);
@@ -82,9 +87,9 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
 #[test]
 fn wrongly_forwarded_frames_are_seen() {
     let Some((topology, _turn)) = topology() else { return };
-    let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
+    let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(100_000) };
     let (_, seen) =
-        send(&topology, stream, Expect { vid: Some(7), follow: true, hook: SinkHook::Xdp });
+        send(&topology, stream.clone(), Expect { vid: Some(7), follow: true, hook: SinkHook::Xdp });
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
     assert!(seen.check().unwrap_err().contains("a wrong VLAN tag"));
     // The kernel drops frames of a VLAN without a device.
@@ -99,7 +104,7 @@ fn wrongly_forwarded_frames_are_seen() {
 fn lost_frames_are_counted() {
     let Some((topology, _turn)) = topology() else { return };
     topology.kernel_forwards(false).unwrap();
-    let stream = Stream { flows: 256, vid: None, rate: Some(100_000) };
+    let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(100_000) };
     let (sent, seen) =
         send_in_vain(&topology, stream, Expect { vid: None, follow: true, hook: SinkHook::Xdp });
     assert!(sent.frames > 1000);

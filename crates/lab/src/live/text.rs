@@ -1,9 +1,9 @@
 //! The live bench's report as text.
 
-use super::rates::Row;
+use super::rows::{self, Row};
 use super::workers;
 use crate::report::Report;
-use crate::text::{align, heading, plain_table, trimmed};
+use crate::text::heading;
 
 /// The rows, then the single figures in sentences.
 #[must_use]
@@ -17,7 +17,7 @@ pub fn render(report: &Report<Row>) -> String {
             text += &format!("the kernel forwards {median:.3} Mpps ({min:.3} to {max:.3})\n");
         }
     } else {
-        text += &rows(report);
+        text += &rows::render(&report.rows);
         text += "\n";
     }
     for (name, what) in [
@@ -41,24 +41,6 @@ pub fn render(report: &Report<Row>) -> String {
         text += &format!("tollway run --replace: {lost} of {pings} pings lost, one every 2 ms\n");
     }
     text + &latency(report) + &workers::render(&report.figures)
-}
-
-fn rows(report: &Report<Row>) -> String {
-    let mut table = plain_table(&["row", "kernel", "Tollway", "ratio", "min", "max", "what"]);
-    for row in &report.rows {
-        table.add_row([
-            row.name.to_owned(),
-            format!("{:.3}", row.kernel_mpps.median),
-            format!("{:.3}", row.tollway_mpps.median),
-            format!("{:.2}", row.ratio.median),
-            format!("{:.2}", row.ratio.min),
-            format!("{:.2}", row.ratio.max),
-            row.title.to_owned(),
-        ]);
-    }
-    align(&mut table, 1..=5);
-    let pairs = report.rows.first().map_or(0, |row| row.ratio.repeats);
-    format!("Mpps of 64-byte frames, in turn, median of {pairs} pairs:\n{}\n", trimmed(&table))
 }
 
 fn latency(report: &Report<Row>) -> String {

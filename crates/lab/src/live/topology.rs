@@ -48,17 +48,36 @@ impl Topology {
         Self::with_queues(1)
     }
 
+    /// The same with interfaces as the kernel makes them: they merge nothing that they receive, and leave checksums and
+    /// segmentation to each other.
+    pub(super) fn with_default_devices() -> Result<Self, String> {
+        Self::with(1, false)
+    }
+
     /// The same with a number of queues for each interface. A frame that the generator sends by processor P
     /// comes to the router's queue P modulo this number.
     pub(super) fn with_queues(queues: usize) -> Result<Self, String> {
+        Self::with(queues, true)
+    }
+
+    /// Creates the hosts. `tuned` interfaces suit the generator's frames, as [`Topology::new`] says.
+    fn with(queues: usize, tuned: bool) -> Result<Self, String> {
         let hosts = Self { a: Host::new("A")?, r: Host::new("R")?, b: Host::new("B")? };
         let Self { a, r, b } = &hosts;
         for host in [a, r, b] {
             host.sysctl("ipv6/conf/all/disable_ipv6", "1")?;
             host.sysctl("ipv6/conf/default/disable_ipv6", "1")?;
         }
-        wire(a, ("a0", A0, LEFT[0]), r, ("r0", R0, LEFT[1]), queues)?;
-        wire(b, ("b0", B0, RIGHT[0]), r, ("r1", R1, RIGHT[1]), queues)?;
+        for (host, near, far) in [
+            (a, ("a0", A0, LEFT[0]), ("r0", R0, LEFT[1])),
+            (b, ("b0", B0, RIGHT[0]), ("r1", R1, RIGHT[1])),
+        ] {
+            wire(host, near, r, far, queues)?;
+            if tuned {
+                tune(host, near.0, "tx", queues)?;
+                tune(r, far.0, "rx", queues)?;
+            }
+        }
         a.sh(&format!("ip route add default via {}", LEFT[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT[1]))?;
         r.sh(&format!("ip route add {DESTINATIONS} via {}", RIGHT[0]))?;
@@ -73,16 +92,7 @@ impl Topology {
 
     /// Number of packets that R's kernel has forwarded.
     pub(super) fn kernel_forwarded(&self) -> Result<u64, String> {
-        let path = "/proc/thread-self/net/snmp";
-        let text = self.r.run(move || std::fs::read_to_string(path))?;
-        let text = text.map_err(|error| format!("cannot read {path}: {error}"))?;
-        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
-        let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
-        let mut pairs = names.split(' ').zip(values.split(' '));
-        let found = pairs.find(|(name, _)| *name == "ForwDatagrams");
-        found
-            .and_then(|(_, value)| value.parse().ok())
-            .ok_or_else(|| format!("{path} has no ForwDatagrams"))
+        self.r.snmp("Ip", "ForwDatagrams")
     }
 }
 
@@ -107,23 +117,29 @@ fn wire(
         mac_text(far.1),
         namespace.display()
     ))?;
-    for (host, own, peer, checksums) in [(host, near, far, "tx"), (router, far, near, "rx")] {
+    for (host, own, peer) in [(host, near, far), (router, far, near)] {
         let (name, _, address) = own;
         host.sysctl(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;
         host.sh(&format!("ip link set {name} up"))?;
-        // Only an interface that is up notifies its peer of being a redirect target. Frames carry
-        // their VLAN tags in the data, and Tollway's controller must see from the settings that they do.
-        let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
-        // Hosts complete their checksums, and the controller must see that from the settings, too.
-        host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
-        for queue in 0..count {
-            let rps_cpus = format!("/sys/class/net/{name}/queues/rx-{queue}/rps_cpus");
-            host.run(move || std::fs::write(rps_cpus, "0"))?
-                .map_err(|error| format!("cannot switch off RPS of {name}: {error}"))?;
-        }
         let mac = mac_text(peer.1);
         host.sh(&format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", peer.2))?;
+    }
+    Ok(())
+}
+
+/// Makes an interface suit the generator's frames; `checksums` are those that it must not leave to its peer, or
+/// expect from it.
+fn tune(host: &Host, name: &str, checksums: &str, queues: usize) -> Result<(), String> {
+    // Only an interface that is up notifies its peer of being a redirect target. Frames carry
+    // their VLAN tags in the data, and Tollway's controller must see from the settings that they do.
+    let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";
+    // Hosts complete their checksums, and the controller must see that from the settings, too.
+    host.sh(&format!("ethtool -K {name} gro on {tags} {checksums} off"))?;
+    for queue in 0..queues {
+        let rps_cpus = format!("/sys/class/net/{name}/queues/rx-{queue}/rps_cpus");
+        host.run(move || std::fs::write(rps_cpus, "0"))?
+            .map_err(|error| format!("cannot switch off RPS of {name}: {error}"))?;
     }
     Ok(())
 }

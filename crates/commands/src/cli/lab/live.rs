@@ -6,11 +6,7 @@ use super::{CliError, show};
 
 /// Arguments of `tollway lab live`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Rows: kernel xdp xdp-features xdp-64k xdp-1m af-xdp; af-packet only if named. \
-                  Parts: kill stop upgrade latency workers; \
-                  of the last one alone: workers-veth workers-hung workers-overload."
-)]
+#[command(after_help = live::row_names())]
 pub(super) struct Args {
     /// Print one JSON object
     #[arg(long)]

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::generator::{Generator, Stream};
+use super::super::generator::{Flows, Generator, Stream};
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::router::{KernelRouter, Router};
 use super::{Bench, Row};
@@ -81,7 +81,7 @@ impl<'a> XdpTraffic<'a> {
 pub(super) fn measure(bench: &mut Bench<'_>) -> Result<(), String> {
     let traffic = XdpTraffic::new(bench.router)?;
     let auditor = traffic.tollway.thread(AUDITOR)?;
-    let stream = Stream { flows: FLOWS, vid: None, rate: None };
+    let stream = Stream { flows: Flows::InTurn(FLOWS), vid: None, rate: None };
     let generator = Generator::start(&bench.router.topology.a, stream)?;
     std::thread::sleep(WARM_UP);
     let (mut audited, mut quiet, mut parts) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,8 +8,8 @@ mod audit;
 mod begin;
 mod changes;
 mod losses;
-mod router;
-mod table;
+pub(super) mod router;
+pub(super) mod table;
 mod text;
 
 use std::path::PathBuf;

@@ -19,13 +19,13 @@ const BATCH: &str = "/run/lab.batch";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Hosts, and a router whose kernel has routes.
-pub(super) struct Router {
-    pub(super) topology: Topology,
+pub(in crate::live) struct Router {
+    pub(in crate::live) topology: Topology,
 }
 
 impl Router {
     /// Creates a router whose kernel has a whole table. All gateways are on B.
-    pub(super) fn new(table: &Table) -> Result<Self, String> {
+    pub(in crate::live) fn new(table: &Table) -> Result<Self, String> {
         let router = Self { topology: Topology::new()? };
         let r = &router.topology.r;
         for name in ["all", "default", "r0", "r1"] {

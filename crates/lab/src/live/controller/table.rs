@@ -12,14 +12,14 @@ use crate::fib::Internet;
 pub(super) const GATEWAYS: usize = 16;
 
 /// Prefixes of both families, each with one of the gateways.
-pub(super) struct Table(Vec<String>);
+pub(in crate::live) struct Table(Vec<String>);
 
 /// Maps a route's number to its gateway's number.
 type By = fn(usize) -> usize;
 
 impl Table {
     /// `count` prefixes of an Internet table, IPv4 first.
-    pub(super) fn new(internet: &Internet, count: usize) -> Self {
+    pub(in crate::live) fn new(internet: &Internet, count: usize) -> Self {
         let v4 = internet.v4.iter().map(|prefix| text(*prefix, true));
         let v6 = internet.v6.iter().map(|prefix| text(*prefix, false));
         Self(v4.chain(v6).take(count).collect())

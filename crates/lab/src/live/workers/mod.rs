@@ -12,7 +12,7 @@ mod text;
 mod veth;
 
 use super::Options;
-use super::rates::Row;
+use super::rows::Row;
 use crate::report::Report;
 use crate::sys;
 pub(super) use text::render;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::generator::{Generator, Sent, Stream};
+use super::super::generator::{Flows, Generator, Sent, Stream};
 use super::super::host::Host;
 use super::super::ping::{self, Pings, Plan};
 use super::super::program::{self, Tollway};
-use super::super::rates::Row;
+use super::super::rows::Row;
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::super::topology::{LEFT, Topology};
 use super::streams;
@@ -112,7 +112,7 @@ struct Bench {
 
 impl Bench {
     fn send(&self, rate: Option<u32>) -> Result<Generator, String> {
-        Generator::start(&self.topology.a, Stream { flows: 256, vid: None, rate })
+        Generator::start(&self.topology.a, Stream { flows: Flows::InTurn(256), vid: None, rate })
     }
 
     /// The highest rate that the router forwards with next to no loss, frames per second.

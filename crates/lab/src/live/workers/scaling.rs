@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::worker::check_memory;
 
-use super::super::rates::Row;
+use super::super::rows::Row;
 use super::side::{self, Side};
 use crate::machine::Machine;
 use crate::report::Report;

@@ -1,6 +1,6 @@
 //! Streams to the queues of a router between interfaces.
 
-use super::super::generator::{Generator, Place, Stream};
+use super::super::generator::{Flows, Generator, Place, Stream};
 use super::super::program::Setup;
 use super::super::topology::Topology;
 
@@ -20,8 +20,8 @@ pub(super) fn start(
     processors: &[usize],
     rate: Option<u32>,
 ) -> Result<Vec<Generator>, String> {
-    let stream = Stream { flows: 256, vid: None, rate };
+    let stream = Stream { flows: Flows::InTurn(256), vid: None, rate };
     let places = (0..).zip(processors);
     let places = places.map(|(stream, &processor)| Place::OneOfTwo { stream, processor });
-    places.map(|place| Generator::start_at(&topology.a, stream, place)).collect()
+    places.map(|place| Generator::start_at(&topology.a, stream.clone(), place)).collect()
 }

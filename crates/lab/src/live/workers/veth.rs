@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::super::program::{self, Tollway};
-use super::super::rates::Row;
+use super::super::rows::Row;
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::super::topology::Topology;
 use super::streams;
