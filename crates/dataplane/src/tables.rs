@@ -26,7 +26,9 @@ use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
 use engines::Engines;
-pub use engines::{DECIDES4, DECIDES6, MOST_LINKS, SOURCE_LINK4, SOURCE_ROUTE4};
+pub use engines::{
+    DECIDES4, DECIDES6, IN_VRF, MOST_LINKS, SOURCE_LINK4, SOURCE_NOT_TO_VRF4, SOURCE_ROUTE4,
+};
 pub use error::TablesError;
 use neighs::Neighs;
 pub use objects::ObjectTarget;
@@ -112,7 +114,15 @@ impl Tables {
     /// Lets the BPF programs that read the tables decide by the state as it is now.
     pub fn write_engines(&self) {
         if self.memory.is_lent() {
+            self.epochs.wake_programs();
             self.engines.write(&self.state);
+        }
+    }
+
+    /// Lets no BPF program decide by these tables any more: others are active.
+    pub(crate) fn end_engines(&self) {
+        if self.memory.is_lent() {
+            self.engines.end(&self.state);
         }
     }
 
