@@ -74,11 +74,13 @@ impl Family {
         let forwarded = |why: &[Why]| why.is_empty() || !why.iter().all(is_not_forwarded);
         let arrives = || offload.links.iter().map(|link| of(&link.arrives));
         let leaves = || offload.links.iter().map(|link| of(&link.leaves));
+        if !arrives().any(|why| forwarded(why)) {
+            // What does not arrive to be forwarded does not leave either.
+            return Self { fast: false, kernel: false };
+        }
         let is_fast = arrives().any(Vec::is_empty) && leaves().any(Vec::is_empty);
-        let takes_kernel_path =
-            arrives().chain(leaves()).any(|why| forwarded(why) && !why.is_empty());
-        let any = arrives().any(|why| forwarded(why));
-        Self { fast: is_fast && !is_general, kernel: takes_kernel_path || (any && is_general) }
+        let is_excepted = arrives().chain(leaves()).any(|why| forwarded(why) && !why.is_empty());
+        Self { fast: is_fast && !is_general, kernel: is_excepted || is_general }
     }
 }
 
@@ -117,9 +119,12 @@ mod tests {
     fn what_the_kernel_does_not_forward_does_not_count() {
         let fast = Reasons::default;
         let only_v4 = || Reasons { ipv6: why("forwarding_off"), ..fast() };
+        let v6_out = || Reasons { ipv6: why("redirects"), ..fast() };
         for (links, expected) in [
             ([(fast(), fast()), (fast(), fast())], Reach::All),
             ([(only_v4(), fast()), (only_v4(), fast())], Reach::All),
+            ([(only_v4(), v6_out()), (only_v4(), v6_out())], Reach::All),
+            ([(fast(), v6_out()), (fast(), v6_out())], Reach::Part),
             ([(fast(), both("qdisc")), (fast(), fast())], Reach::Part),
             ([(fast(), both("qdisc")), (fast(), both("qdisc"))], Reach::Nothing),
             ([(both("forwarding_off"), fast()), (both("forwarding_off"), fast())], Reach::Nothing),
