@@ -48,13 +48,8 @@ pub fn grace() {
 }
 
 fn small() -> Capacities {
-<<<<<<< ours
-    let fib = Capacity { roots: 16, nodes: 1 << 13, values: 1 << 17 };
-    Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10, groups: 16 }
-=======
     let fib = Capacity { roots: 16, nodes: 1 << 15, values: 1 << 20 };
-    Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10 }
->>>>>>> theirs
+    Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10, groups: 16 }
 }
 
 /// A next hop whose header says which one it is.
