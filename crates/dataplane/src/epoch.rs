@@ -73,7 +73,7 @@ impl Epochs {
     }
 
     /// Adds the BPF programs that read the tables as a reader, which is parked until they may find something there
-    /// ([`Epochs::wake_programs`]). [`Epochs::passed_by_workers`] does not wait for it.
+    /// (`wake_programs`). [`Epochs::passed_by_workers`] does not wait for it.
     #[must_use]
     pub fn join_programs(self: &Arc<Self>) -> Reader {
         self.join_as(Kind::Programs)
