@@ -84,8 +84,8 @@ impl FlowWords {
         }
     }
 
-    /// The flow as the firewall's rules see it, with its egress link.
-    pub(super) fn for_rules(self, output: LinkId) -> FlowKey {
+    /// The flow as the firewall's rules see it, with its egress link, if that is known.
+    pub(super) fn for_rules(self, output: Option<LinkId>) -> FlowKey {
         let (version, source, destination, (sport, dport, protocol, link)) = match self {
             Self::V4(addresses, rest) => {
                 let [source, destination] = halves(addresses.to_le_bytes());

@@ -181,8 +181,9 @@ impl<F: Flows> XdpFlows<F> {
     /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
     fn tally(&mut self, tables: &ForwardingState, flow: FlowWords, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
-        let touched = filter.of_flow(&flow.for_rules(record.link()))?;
-        self.tallies.number(touched, |number| self.flows.tally(number))
+        let report = filter.of_flow(&flow.for_rules(Some(record.link())))?;
+        report.dropped_at.is_none().then_some(())?;
+        self.tallies.number(report.touched, |number| self.flows.tally(number))
     }
 
     /// The generation for a flow's entry.
