@@ -161,15 +161,26 @@ fn build(list: &[Tuple], figures: &mut Figures, bar: &ProgressBar) -> Result<(),
     Ok(())
 }
 
-/// Flows of the rows of `lab tolls`.
-const TOLLS_FLOWS: usize = 4096;
-
-/// Tables, packets and rules: `count` rules of mixed shapes that accept everything, and packets
+/// Tables, packets and rules: `count` rules of mixed shapes that accept everything, and `flows` flows
 /// drawn from them.
-pub(crate) fn synthetic(count: usize) -> Result<(Tables, Source, Arc<Filter>), String> {
-    let (flows, filter) = drawn(count, TOLLS_FLOWS)?;
+pub(crate) fn synthetic(
+    count: usize,
+    flows: usize,
+) -> Result<(Tables, Source, Arc<Filter>), String> {
+    let (flows, filter) = drawn(count, flows)?;
     let (tables, source) = testbed::stage(flows, false)?;
     Ok((tables, source, filter))
+}
+
+/// The same with rules that only count, as `count` of ipfw does, before one that counts and accepts.
+pub(crate) fn counting(
+    count: usize,
+    flows: usize,
+) -> Result<(Tables, Source, Arc<Filter>), String> {
+    let tuples = rules::mixed(count);
+    let flows = testbed::flows(&tuples, Trace::Random, flows);
+    let (tables, source) = testbed::stage(flows, false)?;
+    Ok((tables, source, testbed::counting_filter(&tuples)?))
 }
 
 /// `flows` flows drawn from `count` rules of mixed shapes, and the rules.

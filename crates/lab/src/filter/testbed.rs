@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::Vid;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
-use tollway_dataplane::stages::filter::{Filter, FilterError, Point};
+use tollway_dataplane::stages::filter::{Filter, FilterError, Op, Point};
 use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::wire::eth::ethertype;
 
@@ -66,6 +66,18 @@ pub(super) fn failed(error: FilterError) -> String {
 pub(super) fn filter(tuples: &[Tuple]) -> Result<Arc<Filter>, String> {
     let mut filter = Filter::new(0, Vec::new());
     filter.set(Point::Forward, 4, &rules::accepting(tuples)).map_err(failed)?;
+    Ok(Arc::new(filter))
+}
+
+/// Rules in hook forward that count, the last one accepting, too.
+pub(super) fn counting_filter(tuples: &[Tuple]) -> Result<Arc<Filter>, String> {
+    let mut rules = rules::accepting(tuples);
+    for (number, rule) in (0..).zip(&mut rules.rules) {
+        let is_last = rule.conditions.is_empty();
+        rule.ops = [Op::Count(number)].into_iter().chain(is_last.then_some(Op::Accept)).collect();
+    }
+    let mut filter = Filter::new(rules.rules.len(), Vec::new());
+    filter.set(Point::Forward, 4, &rules).map_err(failed)?;
     Ok(Arc::new(filter))
 }
 

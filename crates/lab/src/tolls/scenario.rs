@@ -43,6 +43,10 @@ pub(super) enum Kind {
     Routes(fib::Family, usize),
     /// A number of rules, and packets drawn from them.
     Rules(usize),
+    /// The same, with more flows than the cache of flows has room for.
+    ManyFlows(usize),
+    /// A number of rules that only count.
+    Counts(usize),
     /// One route, and every frame leaves by a ring to the worker that has the egress port.
     HandOver,
     /// One route, and the headers come from memory, with or without prefetch.
@@ -94,7 +98,10 @@ impl Scenario {
     /// Whether its data exceeds the share of the caches that the other rows leave when they take
     /// turns.
     pub(super) fn is_large(&self) -> bool {
-        matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
+        matches!(
+            self.kind,
+            Kind::Routes(..) | Kind::Rules(_) | Kind::ManyFlows(_) | Kind::Counts(_) | Kind::All
+        )
     }
 }
 
@@ -153,6 +160,10 @@ const fn rules(name: &'static str, title: &'static str, size: usize) -> Scenario
         kind: Kind::Rules(size),
         ..PLAIN
     }
+}
+
+const fn many_flows(name: &'static str, title: &'static str, size: usize) -> Scenario {
+    Scenario { kind: Kind::ManyFlows(size), ..rules(name, title, size) }
 }
 
 const fn bursts(name: &'static str, title: &'static str, burst: usize) -> Scenario {
@@ -253,6 +264,13 @@ pub const ROWS: &[Scenario] = &[
     rules("ip4-filter-100", "IPv4, 100 rules of mixed shapes", 100),
     rules("ip4-filter-1k", "IPv4, 1,000 rules of mixed shapes", 1000),
     rules("ip4-filter-10k", "IPv4, 10,000 rules of mixed shapes", 10_000),
+    many_flows("ip4-filter-1k-64k", "IPv4, 1,000 rules of mixed shapes, 65,536 flows", 1000),
+    many_flows("ip4-filter-10k-64k", "IPv4, 10,000 rules, 65,536 flows", 10_000),
+    many_flows("ip4-filter-30k-64k", "IPv4, 30,000 rules, 65,536 flows", 30_000),
+    Scenario {
+        kind: Kind::Counts(100),
+        ..rules("ip4-count-100", "IPv4, 100 rules that count, 4,096 flows", 100)
+    },
     bursts("ip4-burst-4", "IPv4, bursts of 4", 4),
     bursts("ip4-burst-1", "IPv4, bursts of 1", 1),
     #[cfg(target_arch = "x86_64")]
@@ -296,8 +314,16 @@ impl Scenario {
                 Ok(Stage { tables, source: fib::frames(family, &prefixes), filter: None })
             }
             Kind::Rules(size) => {
-                let (tables, source, rules) = filter::synthetic(size)?;
+                let (tables, source, rules) = filter::synthetic(size, scene::FEW_FLOWS)?;
                 Ok(Stage { tables, source, filter: (size > 0).then_some(rules) })
+            }
+            Kind::ManyFlows(size) => {
+                let (tables, source, rules) = filter::synthetic(size, scene::MANY_FLOWS)?;
+                Ok(Stage { tables, source, filter: Some(rules) })
+            }
+            Kind::Counts(size) => {
+                let (tables, source, rules) = filter::counting(size, scene::FEW_FLOWS)?;
+                Ok(Stage { tables, source, filter: Some(rules) })
             }
             Kind::All => scene::all(),
         }

@@ -16,7 +16,9 @@ use crate::frames::{self, Addresses, Source, Template, Xorshift};
 use crate::{fib, filter};
 
 /// Flows of the rows with many flows.
-const MANY_FLOWS: usize = 65_536;
+pub(super) const MANY_FLOWS: usize = 65_536;
+/// Flows of the rows with rules.
+pub(super) const FEW_FLOWS: usize = 4096;
 
 /// Members of a next-hop group.
 const MEMBERS: u8 = 8;
