@@ -26,7 +26,9 @@ use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
 use engine_links::EngineLinks;
-pub use engine_links::{DECIDES4, DECIDES6, MOST_LINKS, SOURCE_LINK4, SOURCE_ROUTE4};
+pub use engine_links::{
+    DECIDES4, DECIDES6, IN_VRF, MOST_LINKS, SOURCE_LINK4, SOURCE_NOT_TO_VRF4, SOURCE_ROUTE4,
+};
 pub use error::TablesError;
 use neighs::Neighs;
 pub use objects::ObjectTarget;

@@ -84,11 +84,28 @@ static __always_inline int has_route_back(const struct packet *packet, const str
 	return !(link->flags & ENGINE_SOURCE_LINK4) || back->link == packet->link;
 }
 
+/*
+ * Says whether the route back to a packet's source depends on the link that the packet leaves by: user
+ * space then decides.
+ */
+static __always_inline int depends_on_vrf(const struct engine_link *link, const struct next_hop *hop)
+{
+	const struct engine_link *out;
+	__u32 number;
+
+	if (!(link->flags & ENGINE_SOURCE_NOT_TO_VRF4) || !hop)
+		return 0;
+	number = hop->link;
+	out = bpf_map_lookup_elem(&engine_links, &number);
+	return !out || out->flags & ENGINE_IN_VRF;
+}
+
 /* Decides about an IPv4 packet without options and with valid lengths. */
 static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, __u32 l3, __u32 len)
 {
 	__u32 number = packet->link;
 	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+	const struct next_hop *hop;
 
 	if (!link || !(link->flags & ENGINE_DECIDES4))
 		return NOT_TAKEN;
@@ -102,8 +119,10 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 		return pass(packet, PASS_MALFORMED);
 	if (!has_route_back(packet, link, ip->saddr))
 		return NOT_TAKEN;
-	return follow(packet, next_hop_of(look_up4(link->root4, ip->daddr)), ip->ttl, l3,
-		      bpf_ntohs(ip->tot_len), len, 1);
+	hop = next_hop_of(look_up4(link->root4, ip->daddr));
+	if (depends_on_vrf(link, hop))
+		return NOT_TAKEN;
+	return follow(packet, hop, ip->ttl, l3, bpf_ntohs(ip->tot_len), len, 1);
 }
 
 /* Decides about an IPv6 packet with valid lengths. */

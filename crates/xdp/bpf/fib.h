@@ -78,6 +78,8 @@ struct engine_link {
 #define ENGINE_DECIDES6 (1U << 1)
 #define ENGINE_SOURCE_ROUTE4 (1U << 2)
 #define ENGINE_SOURCE_LINK4 (1U << 3)
+#define ENGINE_SOURCE_NOT_TO_VRF4 (1U << 4)
+#define ENGINE_IN_VRF (1U << 5)
 
 /* User space makes the maps, with room for its tables. */
 #define TABLE(name, type_of_value)                                                                 \

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use super::ForwardingState;
 use crate::id::LinkId;
 use crate::memory::{Aligned, Memory, Part};
-use crate::stages::source_check::{Check, Rpf, SourceLookup};
+use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::AtomicU32;
 
 /// The number of links that there is room for: one for each [`LinkId`].
@@ -19,6 +19,10 @@ pub const DECIDES6: u32 = 1 << 1;
 pub const SOURCE_ROUTE4: u32 = 1 << 2;
 /// That route must lead to the link that the packet arrived on ([`Rpf::Strict`]).
 pub const SOURCE_LINK4: u32 = 1 << 3;
+/// IPv4 packets that leave by a link of a VRF ([`IN_VRF`]) are not decided: the route to their source depends on it.
+pub const SOURCE_NOT_TO_VRF4: u32 = 1 << 4;
+/// The link belongs to a VRF device.
+pub const IN_VRF: u32 = 1 << 5;
 
 /// A link, in the order of `struct engine_link` in `bpf/fib.h`.
 #[derive(Debug, Default)]
@@ -63,33 +67,42 @@ fn set(word: &AtomicU32, value: u32) {
     }
 }
 
-/// What the programs may decide about packets that arrive on a link.
+/// A link's flags: what the programs may decide about packets that arrive on it, and what it is for those that leave.
 fn flags(state: &ForwardingState, link: LinkId) -> u32 {
+    let sources = state.sources.as_deref();
+    let in_vrf = sources.is_some_and(|all| all.of(link).lookup.vrf_device.is_some());
+    decides(state, link) | if in_vrf { IN_VRF } else { 0 }
+}
+
+/// What the programs may decide about packets that arrive on a link.
+fn decides(state: &ForwardingState, link: LinkId) -> u32 {
     let routes = &state.routes;
+    let record = &routes.links[link];
     let has_policy = routes.policies.as_ref().is_some_and(|policies| policies.of(link).is_some());
     if state.filter.is_some() || has_policy {
         return 0;
     }
-    let record = &routes.links[link];
     let falls_back = |version, root| {
         routes.fallbacks.as_ref().is_some_and(|all| all.next_root(version, root).is_some())
     };
-    let check = state.sources.as_ref().map_or_else(Check::default, |sources| sources.of(link));
-    let v4 = source_flags(check).filter(|_| !falls_back(4, record.root4));
+    let v4 = source_flags(state, link).filter(|_| !falls_back(4, record.root4));
     v4.map_or(0, |flags| flags | DECIDES4) | if falls_back(6, record.root6) { 0 } else { DECIDES6 }
 }
 
-/// How the programs check the source of an IPv4 packet; none if they cannot. Whatever they find, the kernel gets the
-/// packets of the others.
-fn source_flags(check: Check) -> Option<u32> {
+/// How the programs check the source of an IPv4 packet; none if they cannot. User space says what becomes of the packets
+/// whose source they do not find valid.
+fn source_flags(state: &ForwardingState, link: LinkId) -> Option<u32> {
+    let Some(sources) = &state.sources else { return Some(0) };
+    let check = sources.of(link);
     let plain = SourceLookup { vrf_device: check.lookup.vrf_device, ..SourceLookup::default() };
-    match check.source.rpf {
-        Rpf::Off => Some(0),
-        _ if check.lookup != plain => None,
-        Rpf::Loose => Some(SOURCE_ROUTE4),
-        Rpf::Strict => Some(SOURCE_ROUTE4 | SOURCE_LINK4),
-        Rpf::Kind | Rpf::Unnumbered => None,
-    }
+    let route = match check.source.rpf {
+        Rpf::Off => return Some(0),
+        _ if check.lookup != plain => return None,
+        Rpf::Loose => SOURCE_ROUTE4,
+        Rpf::Strict => SOURCE_ROUTE4 | SOURCE_LINK4,
+        Rpf::Kind | Rpf::Unnumbered => return None,
+    };
+    Some(route | if sources.has_one_route_back(check) { 0 } else { SOURCE_NOT_TO_VRF4 })
 }
 
 impl std::fmt::Debug for EngineLinks {

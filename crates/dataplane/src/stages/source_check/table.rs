@@ -77,7 +77,7 @@ impl Sources {
 
     /// Says whether the route back is the same for every egress link.
     #[inline(always)]
-    pub(super) const fn has_one_route_back(&self, check: Check) -> bool {
+    pub(crate) const fn has_one_route_back(&self, check: Check) -> bool {
         !check.lookup.by_input && (check.lookup.vrf_device.is_some() || !self.has_vrfs)
     }
 
