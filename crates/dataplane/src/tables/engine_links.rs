@@ -79,7 +79,10 @@ fn decides(state: &ForwardingState, link: LinkId) -> u32 {
     let routes = &state.routes;
     let record = &routes.links[link];
     let has_policy = routes.policies.as_ref().is_some_and(|policies| policies.of(link).is_some());
-    if state.filter.is_some() || has_policy {
+    // The programs know only the address of the port.
+    let port = state.ports.get(usize::from(record.port.0));
+    let has_own_mac = port.is_none_or(|port| port.mac != record.mac);
+    if state.filter.is_some() || has_policy || has_own_mac {
         return 0;
     }
     let falls_back = |version, root| {
