@@ -3,6 +3,8 @@
 //! ([`Lender`]).
 
 mod lent;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use lent::{Capacities, Capacity, Lender, MOST_NEXT_HOPS, Memory, Part, Words};
 #[cfg(loom)]

@@ -75,3 +75,30 @@ fn memory_that_a_reader_may_see_is_not_reused() {
         }
     });
 }
+
+/// What workers wait for does not take as long as a grace period, but memory waits for both.
+#[test]
+fn only_memory_waits_for_programs() {
+    let epochs = Epochs::new();
+    let (worker, programs) = (epochs.join(), epochs.join_programs());
+    assert_eq!(programs.due(), None, "it wakes in the present");
+    let first = epochs.advance();
+    assert_eq!(programs.due(), Some(first));
+    assert!(epochs.passed_by_workers() < first);
+    worker.pass();
+    assert!(epochs.passed_by_workers() >= first && epochs.passed() < first);
+    // Another epoch begins while the programs are waited for.
+    let second = epochs.advance();
+    programs.pass_epoch(first);
+    assert!(epochs.passed() >= first && epochs.passed() < second);
+    assert_eq!(programs.due(), Some(second));
+    worker.pass();
+    assert!(epochs.passed() < second);
+    programs.pass_epoch(second);
+    assert!(epochs.passed() >= second);
+    assert_eq!(programs.due(), None);
+    let third = epochs.advance();
+    drop(programs);
+    worker.pass();
+    assert!(epochs.passed() >= third, "nobody reads the tables any more");
+}

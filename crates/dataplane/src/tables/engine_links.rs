@@ -1,5 +1,8 @@
 //! Links as the BPF programs read them: where they look up a packet's route, if they may decide about it.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::ForwardingState;

@@ -6,6 +6,8 @@
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
 pub mod dice;
+#[cfg(not(loom))]
+pub mod lender;
 pub mod linux;
 pub mod mixed;
 pub mod net;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use tollway_dataplane::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use tollway_dataplane::memory::Memory;
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Member;
 use tollway_dataplane::tables::Tables;
@@ -159,7 +160,12 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(tables);
 
 /// Builds the tables for a test that changes them.
 pub fn tables() -> Tables {
-    let mut tables = Tables::new();
+    tables_in(&Memory::default())
+}
+
+/// As [`tables`], with this memory.
+pub fn tables_in(memory: &Memory) -> Tables {
+    let mut tables = Tables::with_memory(memory);
     let vrfs: Vec<_> = (0..3).map(|_| tables.add_vrf().expect("a VRF")).collect();
     for port in 0..PORTS {
         for variant in LinkVariant::ALL {

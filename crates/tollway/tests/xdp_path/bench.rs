@@ -1,6 +1,7 @@
 //! The test network with real devices as its ports, and the XDP program for them.
 
 use std::num::NonZeroU32;
+use std::process::Command;
 
 use tollway_dataplane::id::{PortId, Vid};
 use tollway_net::{KernelPath, Mac, VlanProtocol};
@@ -33,10 +34,18 @@ fn xdp_link(port: u8, variant: LinkVariant) -> XdpLink {
     }
 }
 
+/// Says whether an earlier bench of this test has made a device.
+fn is_there(device: &str) -> bool {
+    let shown = Command::new("ip").args(["link", "show", "dev", device]).output().unwrap();
+    shown.status.success()
+}
+
 /// Returns a port with a device of its own.
-fn xdp_port(port: u8) -> XdpPort {
+pub fn xdp_port(port: u8) -> XdpPort {
     let device = format!("p{port}");
-    sh(&format!("ip link add {device} type veth peer name q{port}"));
+    if !is_there(&device) {
+        sh(&format!("ip link add {device} type veth peer name q{port}"));
+    }
     let ifindex = ifindex(&device);
     let links = LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2);
     XdpPort {
@@ -49,16 +58,32 @@ fn xdp_port(port: u8) -> XdpPort {
     }
 }
 
+/// Returns a port's device as one that takes frames with packets of up to `mtu` bytes.
+pub fn exit(port: &XdpPort, mtu: u16) -> Option<Exit> {
+    NonZeroU32::new(port.ifindex).map(|ifindex| Exit { ifindex, mtu, takes_pieces: true })
+}
+
+/// Runs the program of a port while the heartbeat is fresh. On a busy machine it may become stale, but not
+/// each time.
+pub fn run_with_heartbeat<T>(programs: &XdpPrograms, port: u8, mut run: impl FnMut() -> T) -> T {
+    let counts = || programs.counts().port(PortId(port.into())).unwrap();
+    for _ in 0..10 {
+        let stale = counts().passed(PassReason::Stale);
+        programs.state().beat(0);
+        let done = run();
+        if counts().passed(PassReason::Stale) == stale {
+            return done;
+        }
+    }
+    panic!("this machine is too busy for a heartbeat");
+}
+
 /// Returns an XDP path between these ports.
 pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, FlowMaps)> {
     let handle = Ports::new(ports.len());
     for port in ports {
         handle.set_entrance(port.port, true);
-        let ifindex = NonZeroU32::new(port.ifindex);
-        handle.set_exit(
-            port.port,
-            ifindex.map(|ifindex| Exit { ifindex, mtu: u16::MAX, takes_pieces: true }),
-        );
+        handle.set_exit(port.port, exit(port, u16::MAX));
     }
     XdpFlows::new((programs.state(), programs.flows()), handle, 1 << 16)
 }
@@ -86,7 +111,9 @@ impl Bench {
 
     /// Returns what the XDP path makes of a frame, or `None` if it does not take the frame.
     pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
-        let (action, output) = self.run_with_heartbeat(port, frame);
+        let program = &self.loaded[usize::from(port)];
+        let run = || program.probe(frame).unwrap();
+        let (action, output) = run_with_heartbeat(&self.programs, port, run);
         match action {
             Action::Redirect => Some(output),
             Action::Pass => {
@@ -95,21 +122,6 @@ impl Bench {
             }
             Action::Other(code) => panic!("{code} for {frame:02x?}"),
         }
-    }
-
-    /// Runs the program on a frame while the heartbeat is fresh. On a busy machine it may become
-    /// stale, but not each time.
-    fn run_with_heartbeat(&self, port: u8, frame: &[u8]) -> (Action, Vec<u8>) {
-        let counts = || self.programs.counts().port(PortId(port.into())).unwrap();
-        for _ in 0..10 {
-            let stale = counts().passed(PassReason::Stale);
-            self.programs.state().beat(0);
-            let done = self.loaded[usize::from(port)].probe(frame).unwrap();
-            if counts().passed(PassReason::Stale) == stale {
-                return done;
-            }
-        }
-        panic!("this machine is too busy for a heartbeat");
     }
 
     /// Sends a frame on the user path. Returns the frames that leave, with their ports.

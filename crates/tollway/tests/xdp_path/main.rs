@@ -1,5 +1,5 @@
-//! The whole XDP path: the XDP program repeats the user path's decisions on flows. The kernel runs
-//! it on frames in memory (BPF_PROG_TEST_RUN).
+//! The whole XDP path: the XDP program decides by the tables of user space, and repeats the user path's decisions
+//! on flows. The kernel runs it on frames in memory (BPF_PROG_TEST_RUN).
 //!
 //! Only root can load the program. Other users see which tests were left out.
 
@@ -11,15 +11,21 @@ mod namespaces;
 mod testkit;
 
 mod bench;
+mod compared;
+mod decides;
+mod drawn;
 mod follows;
+mod lookups;
+mod renewed;
 mod repeats;
 mod rules;
+mod seen;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 8] = [
+const BESIDE: [Test; 18] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -28,10 +34,24 @@ const BESIDE: [Test; 8] = [
     ("a_change_is_active_with_the_next_packet", follows::changes),
     ("rules_count_packets_of_the_xdp_path", rules::counted),
     ("a_rule_drops_flows_of_the_xdp_path_at_once", rules::dropped),
+    ("the_first_packet_goes_by_the_tables", decides::first),
+    ("the_kernel_gets_what_is_its_own_by_the_tables", decides::kernels),
+    ("the_tables_decide_as_the_user_path", decides::mixture),
+    ("the_tables_decide_captures_as_the_user_path", decides::captures),
+    ("the_tables_decide_fragments_where_they_are_not_the_kernels", decides::fragments),
+    ("the_tables_decide_what_the_device_takes", decides::exits),
+    ("the_tables_decide_sources_as_the_user_path", decides::sources),
+    ("drawn_tables_decide_as_the_user_path", drawn::tables),
+    ("programs_look_up_as_user_space_does", lookups::small),
+    ("memory_waits_for_the_programs", renewed::grace),
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 1] = [("a_change_is_active_within_ten_milliseconds", follows::soon)];
+const ALONE: [Test; 3] = [
+    ("a_change_is_active_within_ten_milliseconds", follows::soon),
+    ("programs_look_up_in_a_full_table_as_user_space_does", lookups::full),
+    ("each_packet_goes_as_tables_of_that_time_say", renewed::stress),
+];
 
 fn main() -> ExitCode {
     let missing = |_: &str| {

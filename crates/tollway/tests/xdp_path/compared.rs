@@ -1,0 +1,303 @@
+//! The XDP programs, which decide by tables alone, beside the user path over the same tables. No flow ever enters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tollway_dataplane::dispatch::Path;
+use tollway_dataplane::id::{LinkId, PortId};
+use tollway_dataplane::memory::Memory;
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck, SourceLookup};
+use tollway_dataplane::tables::Tables;
+use tollway_dataplane::verdict::{DropReason, PuntReason};
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::xdp_path::Ports;
+use tollway_xdp::{Action, Mode, Options, Program, TableMaps, XdpPort, XdpPrograms};
+
+use crate::bench::{exit, run_with_heartbeat, xdp_port};
+use crate::seen::Seen;
+use crate::testkit::path_bench::{Outcome, PathBench};
+use crate::testkit::wires::{LinkVariant, PORTS, tables_in};
+
+/// Chunks of the user path, in bytes: the longest frame of the tests fits.
+const CHUNK: u32 = 16_384;
+
+/// The longest frame, in bytes, that the kernel takes for a test run and the user path's chunks.
+const LONGEST: usize = 12_000;
+
+/// Tables in maps, and the programs that decide by them.
+pub struct Compared {
+    pub tables: Tables,
+    pub programs: XdpPrograms,
+    pub loaded: Vec<Program>,
+    pub ports: Vec<XdpPort>,
+    /// Says which devices take which frames.
+    pub exits: Arc<Ports>,
+    /// The check of each link's sources, by number.
+    pub checks: BTreeMap<u16, SourceCheck>,
+    /// The links that belong to VRF devices.
+    pub vrf_links: BTreeSet<u16>,
+    /// The router's own addresses, and those that the programs take for own.
+    pub locals: Vec<IpAddr>,
+    pub tally: Tally,
+}
+
+/// What became of the frames.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Frames that the user path forwards, and that the programs can decide about.
+    pub forwarded: u64,
+    /// Frames that the programs forwarded.
+    pub redirected: u64,
+    /// Frames that the programs gave to the kernel, by reason.
+    pub passed: BTreeMap<&'static str, u64>,
+}
+
+/// What a program did with a frame.
+pub struct Run {
+    pub action: Action,
+    /// Why the kernel gets the frame.
+    pub reason: Option<PassReason>,
+    /// The port that it leaves by.
+    pub egress: Option<u16>,
+    pub output: Vec<u8>,
+}
+
+impl Compared {
+    /// The test network.
+    pub fn new() -> Self {
+        Self::over(tables_in)
+    }
+
+    /// Tables of the test network's ports and links, made with the memory of maps.
+    pub fn over(make: impl FnOnce(&Memory) -> Tables) -> Self {
+        let maps = TableMaps::new(0).unwrap();
+        let tables = make(&Memory::lent(Arc::new(maps)));
+        let ports: Vec<_> = (0..PORTS).map(xdp_port).collect();
+        let mut programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
+        programs.state().set_bypass(false);
+        programs.use_tables(&tables).unwrap();
+        assert!(programs.has_tables());
+        let exits = Ports::with_programs(ports.len(), Some(programs.state()));
+        for port in &ports {
+            exits.set_exit(port.port, exit(port, u16::MAX));
+        }
+        let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
+        let loaded = ports.iter().map(program).collect();
+        let (checks, vrf_links, locals, tally) = <_>::default();
+        let made =
+            Self { tables, programs, loaded, ports, exits, checks, vrf_links, locals, tally };
+        made.tables.write_engine_links();
+        made
+    }
+
+    /// Sets the check of a link's sources for both paths.
+    pub fn set_source(&mut self, link: u16, check: SourceCheck) {
+        self.tables.set_source(LinkId(link), check).unwrap();
+        self.checks.insert(link, check);
+    }
+
+    /// Makes a link one of a VRF device, or not.
+    pub fn set_vrf_device(&mut self, link: u16, vrf_device: Option<u32>) {
+        let lookup = SourceLookup { vrf_device, ..SourceLookup::default() };
+        self.tables.set_source_lookup(LinkId(link), lookup).unwrap();
+        match vrf_device {
+            Some(_) => self.vrf_links.insert(link),
+            None => self.vrf_links.remove(&link),
+        };
+    }
+
+    /// Sets the router's own addresses for both paths.
+    pub fn set_locals(&mut self, own: &[IpAddr]) {
+        let only_v4 = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        };
+        self.tables.set_own_addresses(&own.iter().filter_map(only_v4).collect::<Vec<_>>());
+        self.programs.set_locals(own).unwrap();
+        self.locals = own.to_vec();
+    }
+
+    /// Runs a port's program on a frame.
+    pub fn run(&self, port: u8, frame: &[u8]) -> Run {
+        let counts = || {
+            let counts = self.programs.counts();
+            self.ports.iter().map(|port| counts.port(port.port).unwrap()).collect::<Vec<_>>()
+        };
+        let program = &self.loaded[usize::from(port)];
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let (action, output) = run_with_heartbeat(&self.programs, port, || {
+            before = counts();
+            let done = program.probe(frame).unwrap();
+            after = counts();
+            done
+        });
+        let (old, new) = (&before[usize::from(port)], &after[usize::from(port)]);
+        let is_counted = |reason: &PassReason| new.passed(*reason) != old.passed(*reason);
+        let mut ports = before.iter().zip(&after);
+        let egress = ports.position(|(old, new)| old.xdp_tx_packets != new.xdp_tx_packets);
+        Run {
+            action,
+            reason: PassReason::ALL.into_iter().find(is_counted),
+            egress: egress.map(|port| port as u16),
+            output,
+        }
+    }
+
+    /// Sends frames on both paths, and asserts that the programs never decide what the user path does not.
+    pub fn both<'a>(&mut self, frames: impl IntoIterator<Item = (u8, &'a [u8])>) {
+        self.tables.write_engine_links();
+        let mut tally = std::mem::take(&mut self.tally);
+        let mut user_path = PathBench::over(&self.tables, Path::detect(), CHUNK);
+        for (port, frame) in frames {
+            // The kernel runs no program on less than an Ethernet header.
+            if !(14..=LONGEST).contains(&frame.len()) {
+                continue;
+            }
+            let outcome = user_path.send(port, frame);
+            let run = self.run(port, frame);
+            let seen = Seen::of(port, frame);
+            let words = || {
+                format!(
+                    "port {port}: {:?}, {:?}, user path: {outcome:?}, {seen:?}, {frame:02x?}",
+                    run.action, run.reason
+                )
+            };
+            assert!(self.agree(&run, &outcome, &seen, frame), "the paths differ: {}", words());
+            let is_unfinished = run.reason == Some(PassReason::Checksum);
+            if self.must_decide(&outcome, &seen) && !is_unfinished {
+                assert_eq!(run.action, Action::Redirect, "not decided: {}", words());
+                tally.forwarded += 1;
+            }
+            tally.redirected += u64::from(run.action == Action::Redirect);
+            if let Some(reason) = run.reason {
+                *tally.passed.entry(reason.name()).or_default() += 1;
+            }
+        }
+        drop(user_path);
+        self.tally = tally;
+    }
+
+    /// Says whether a program's result follows from that of the user path.
+    fn agree(&self, run: &Run, outcome: &Outcome, seen: &Seen, frame: &[u8]) -> bool {
+        match (run.action, outcome) {
+            (Action::Redirect, Outcome::Sent(port, bytes)) => {
+                let is_padded = run.output.len() == bytes.len() || frame.len() <= seen.l3 + 46;
+                run.egress == Some(*port) && run.output.starts_with(bytes) && is_padded
+            }
+            (Action::Pass, outcome) => {
+                let fits = |reason| self.fits(reason, outcome, seen);
+                run.output == frame && run.egress.is_none() && run.reason.is_some_and(fits)
+            }
+            _ => false,
+        }
+    }
+
+    /// Says whether the user path, too, gives a frame to the kernel that a program passes for this reason, or drops
+    /// it as invalid.
+    fn fits(&self, reason: PassReason, outcome: &Outcome, seen: &Seen) -> bool {
+        let is_sent = matches!(outcome, Outcome::Sent(..));
+        let is_invalid = match outcome {
+            Outcome::Drop(reason) => *reason != DropReason::Blackhole,
+            _ => false,
+        };
+        let is_punted =
+            |reasons: &[PuntReason]| outcome.punted().is_some_and(|punt| reasons.contains(&punt));
+        match reason {
+            // The program asks the user path, which is not there in this test; or the kernel finishes the checksum.
+            PassReason::NoSocket | PassReason::Checksum => true,
+            // The user path looks deeper into tags.
+            PassReason::Ethertype => !is_sent || seen.is_twice_tagged,
+            // The program knows all addresses of the router, whatever the VRF.
+            PassReason::Local => {
+                let is_own = seen.dst().is_some_and(|dst| self.locals.contains(&dst));
+                is_own || is_invalid || matches!(outcome, Outcome::Local(..))
+            }
+            PassReason::KernelRoute => is_punted(&[
+                PuntReason::NoRoute,
+                PuntReason::Unreachable,
+                PuntReason::Prohibit,
+                PuntReason::KernelRoute,
+                PuntReason::KernelLink,
+            ]),
+            PassReason::NeighUnresolved => {
+                is_punted(&[PuntReason::NeighUnresolved, PuntReason::Redirect])
+            }
+            PassReason::MtuExceeded => is_punted(&[PuntReason::MtuExceeded, PuntReason::Redirect]),
+            // The kernel drops what has a blackhole route, whatever its TTL.
+            PassReason::Ttl => seen.ttl <= 1 && !is_sent,
+            PassReason::Malformed => matches!(outcome, Outcome::Drop(_)),
+            PassReason::Options => seen.has_options && !is_sent && is_blackholed(outcome).is_none(),
+            PassReason::Special => self.is_special(seen, is_sent),
+            PassReason::LinkLocal => seen.is_link_local() && (seen.is_ipv4() || !is_sent),
+            PassReason::NotOursMac => !seen.is_ours,
+            PassReason::GroupMac | PassReason::VlanUnknown => !is_sent,
+            PassReason::Offload => seen.is_fragment && self.gives_up_fragments(seen),
+            _ => false,
+        }
+    }
+
+    /// Says whether a packet has an address that only the kernel handles, and is not forwarded unless such packets
+    /// are rare.
+    fn is_special(&self, seen: &Seen, is_sent: bool) -> bool {
+        let is_own = seen.src().is_some_and(|src| src.is_ipv4() && self.locals.contains(&src));
+        is_own || seen.is_rare() || (seen.is_special() && !is_sent)
+    }
+
+    fn gives_up_fragments(&self, seen: &Seen) -> bool {
+        let Some(variant) = seen.variant else { return false };
+        let port = &self.ports[usize::from(seen.port)];
+        let link = port.links.iter().find(|link| link.link == variant.link(seen.port));
+        link.is_some_and(|link| link.kernel_path.fragments4 || link.kernel_path.fragments6)
+    }
+
+    /// Says whether a program must forward a packet that the user path forwards.
+    fn must_decide(&self, outcome: &Outcome, seen: &Seen) -> bool {
+        let (Outcome::Sent(..), Some(variant), Some((src, dst))) =
+            (outcome, seen.variant, seen.ends)
+        else {
+            return false;
+        };
+        // The programs know only the port's Ethernet address.
+        let is_ours = seen.is_ours && variant.mac(seen.port) == LinkVariant::Plain.mac(seen.port);
+        if !is_ours || seen.has_long_tail || seen.has_options || seen.is_link_local() {
+            return false;
+        }
+        let is_suspect = seen.is_rare() || (src.is_ipv4() && self.locals.contains(&src));
+        if is_suspect || (seen.is_fragment && self.gives_up_fragments(seen)) {
+            return false;
+        }
+        let link = variant.link(seen.port);
+        let next = self.tables.lookup(self.tables.link(link).vrf, dst);
+        if next.is_group() || self.tables.next_hop(next).link == link {
+            return false;
+        }
+        match self.checks.get(&link.0).map_or(Rpf::Off, |check| check.rpf) {
+            _ if dst.is_ipv6() => true,
+            Rpf::Off => true,
+            Rpf::Loose | Rpf::Strict => {
+                let leaves_vrf = self.vrf_links.contains(&self.tables.next_hop(next).link.0)
+                    && !self.vrf_links.contains(&link.0);
+                !leaves_vrf && !self.tables.lookup(self.tables.link(link).vrf, src).is_group()
+            }
+            Rpf::Kind | Rpf::Unnumbered => false,
+        }
+    }
+
+    /// The counts of a port's program.
+    pub fn passed(&self, port: u8, reason: PassReason) -> u64 {
+        self.programs.counts().port(PortId(port.into())).unwrap().passed(reason)
+    }
+}
+
+const fn is_blackholed(outcome: &Outcome) -> Option<()> {
+    match outcome {
+        Outcome::Drop(DropReason::Blackhole) => Some(()),
+        _ => None,
+    }
+}
+
+/// A frame that arrives on a link of a port.
+pub fn arriving(variant: LinkVariant, port: u8, dst: IpAddr) -> Vec<u8> {
+    variant.packet(port, dst).size(200).build()
+}

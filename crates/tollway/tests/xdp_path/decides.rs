@@ -1,0 +1,254 @@
+//! Compares the XDP programs, which decide by the tables of user space, with the user path: first packets included.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use tollway_capture::CaptureReader;
+use tollway_dataplane::id::PortId;
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
+use tollway_net::KernelPath;
+use tollway_xdp::counts::PassReason;
+use tollway_xdp::{Action, Mode};
+
+use crate::bench::exit;
+use crate::compared::{Compared, arriving};
+use crate::testkit::dice::Dice;
+use crate::testkit::mixed;
+use crate::testkit::packet::{Packet, ip};
+use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, give_default_routes};
+
+/// Links whose frames the XDP program takes: untagged or one tag, and the port's address.
+pub const IN: [LinkVariant; 4] =
+    [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Service, LinkVariant::Outer];
+
+/// From every link to every link, by another author than the user path.
+pub fn first() {
+    let mut compared = Compared::new();
+    for variant in IN {
+        for (to, out) in (0..PORTS).flat_map(|to| LinkVariant::ALL.map(|out| (to, out))) {
+            for dst in [out.host4(to), out.host6(to)] {
+                let frame = arriving(variant, 0, dst);
+                let run = compared.run(0, &frame);
+                // The kernel may send a redirect.
+                if out.link(to) == variant.link(0) {
+                    assert_eq!(run.reason, Some(PassReason::NoSocket), "{variant:?}");
+                } else {
+                    assert_eq!(run.action, Action::Redirect, "{variant:?} to {out:?} of {to}");
+                    assert_eq!(run.egress, Some(to.into()));
+                    assert_eq!(run.output, out.forwarded(to, &frame));
+                }
+                compared.both([(0, &frame[..])]);
+            }
+        }
+    }
+    let two_tags = arriving(LinkVariant::Qinq, 0, LinkVariant::Plain.host4(1));
+    assert_eq!(compared.run(0, &two_tags).reason, Some(PassReason::NoSocket));
+    assert_eq!(compared.programs.flows().len(), (0, 0));
+}
+
+/// The reason for which the kernel gets each kind of packet that is its own.
+pub fn kernels() {
+    let mut compared = Compared::new();
+    let own = [ip("198.51.100.1"), ip("198.51.100.255"), ip("2001:db8:fe::1")];
+    compared.set_locals(&own);
+    let is_passed = |compared: &mut Compared, packet: Packet, reason: PassReason| {
+        let frame = packet.build();
+        assert_eq!(compared.run(0, &frame).reason, Some(reason), "{packet:?}");
+        compared.both([(0, &frame[..])]);
+    };
+    let plain = |dst| LinkVariant::Plain.packet(0, dst);
+    for is_ipv4 in [true, false] {
+        let host = |special: Special| if is_ipv4 { special.host4() } else { special.host6() };
+        let there = LinkVariant::Vlan;
+        let far = if is_ipv4 { there.host4(1) } else { there.host6(1) };
+        let cases = [
+            (plain(host(Special::Unreachable)), PassReason::KernelRoute),
+            (plain(host(Special::Prohibit)), PassReason::KernelRoute),
+            (plain(host(Special::Nowhere)), PassReason::KernelRoute),
+            (plain(host(Special::Glean)), PassReason::NeighUnresolved),
+            (plain(host(Special::Resolve)), PassReason::NeighUnresolved),
+            (plain(host(Special::Local)), PassReason::Local),
+            (plain(host(Special::Local)).ttl(1), PassReason::Local),
+            (plain(host(Special::Group)), PassReason::NoSocket),
+            (plain(host(Special::Blackhole)), PassReason::NoSocket),
+            (plain(far).ttl(1), PassReason::Ttl),
+            (plain(far).ttl(0), PassReason::Ttl),
+            (plain(host(Special::Glean)).ttl(1), PassReason::Ttl),
+            (plain(far).size(9001), PassReason::MtuExceeded),
+        ];
+        for (packet, reason) in cases {
+            is_passed(&mut compared, packet, reason);
+        }
+    }
+    let far = LinkVariant::Vlan.host4(1);
+    let between = |src: &str, dst: IpAddr| Packet::between(ip(src), dst).to([2, 0, 0, 0, 0, 0]);
+    for src in ["198.51.100.1", "198.51.100.255", "127.0.0.1", "0.0.0.0", "224.0.0.1"] {
+        is_passed(&mut compared, between(src, far), PassReason::Special);
+    }
+    is_passed(&mut compared, plain(ip("169.254.1.1")), PassReason::LinkLocal);
+    is_passed(&mut compared, plain(ip("fe80::7")), PassReason::LinkLocal);
+    let six = LinkVariant::Vlan.host6(1);
+    is_passed(&mut compared, between("fe80::7", six), PassReason::LinkLocal);
+    for src in ["::", "::1", "ff02::1"] {
+        is_passed(&mut compared, between(src, six), PassReason::Special);
+    }
+    is_passed(&mut compared, plain(far).options(&[1; 4]), PassReason::Options);
+    let mut wrong = plain(far).build();
+    wrong[24] ^= 1;
+    assert_eq!(compared.run(0, &wrong).reason, Some(PassReason::Malformed));
+    compared.both([(0, &wrong[..])]);
+    // An address that is no longer the router's.
+    compared.set_locals(&own[1..]);
+    let frame = between("198.51.100.1", far).build();
+    assert_eq!(compared.run(0, &frame).action, Action::Redirect);
+}
+
+pub fn mixture() {
+    let mut compared = Compared::new();
+    let mut dice = Dice(815);
+    let frames: Vec<_> = (0..30_000)
+        .map(|_| {
+            let port = dice.below(PORTS.into()) as u8;
+            (port, mixed::frame(port, dice.roll()))
+        })
+        .collect();
+    compared.both(frames.iter().map(|(port, frame)| (*port, &frame[..])));
+    println!("{:?}", compared.tally);
+    assert!(compared.tally.forwarded > 2500, "{:?}", compared.tally);
+    for reason in ["local", "ttl", "mtu_exceeded", "kernel_route", "neigh_unresolved", "special"] {
+        assert!(compared.tally.passed.contains_key(reason), "{reason}: {:?}", compared.tally);
+    }
+}
+
+/// Fragments, and IPv6 with extension headers, on a link whose fragments are the kernel's, and on others.
+pub fn fragments() {
+    let mut compared = Compared::new();
+    let kernel_path = KernelPath { fragments4: true, fragments6: true, ..KernelPath::default() };
+    let mut port = compared.ports[0].clone();
+    for link in &mut port.links {
+        if link.link == LinkVariant::Vlan.link(0) {
+            link.kernel_path = kernel_path;
+        }
+    }
+    compared.programs.set_port(port.clone()).unwrap();
+    compared.loaded[0] = compared.programs.program(PortId(0), Mode::Native, true).unwrap();
+    compared.ports[0] = port;
+    for variant in [LinkVariant::Plain, LinkVariant::Vlan] {
+        for dst in [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)] {
+            for (offset, more) in [(0, true), (20, true), (40, false)] {
+                let frame = variant.packet(0, dst).fragment(offset, more).build();
+                let run = compared.run(0, &frame);
+                let offload = (variant == LinkVariant::Vlan).then_some(PassReason::Offload);
+                assert_eq!(run.reason, offload, "{variant:?} {dst} {offset}");
+                compared.both([(0, &frame[..])]);
+            }
+        }
+    }
+    let whole = arriving(LinkVariant::Vlan, 0, LinkVariant::Plain.host4(1));
+    assert_eq!(compared.run(0, &whole).action, Action::Redirect);
+}
+
+/// A device takes no frame that is longer than its MTU allows, and none after it has refused some.
+pub fn exits() {
+    let compared = Compared::new();
+    let frame = arriving(LinkVariant::Plain, 0, LinkVariant::Vlan.host4(1));
+    let port = compared.ports[1].clone();
+    // The longest frame of the link has an Ethernet header and a tag; that of the device, too.
+    for (mtu, action) in [(MTU[1], Action::Redirect), (MTU[1] - 1, Action::Pass)] {
+        compared.exits.set_exit(port.port, exit(&port, mtu));
+        assert_eq!(compared.run(0, &frame).action, action, "{mtu}");
+        assert_eq!(compared.passed(0, PassReason::NoSocket), u64::from(action == Action::Pass));
+    }
+    compared.exits.set_exit(port.port, None);
+    assert_eq!(compared.run(0, &frame).reason, Some(PassReason::NoSocket));
+    compared.exits.set_exit(port.port, exit(&port, u16::MAX));
+    assert_eq!(compared.run(0, &frame).action, Action::Redirect);
+    compared.programs.state().set_bypass(true);
+    assert_eq!(compared.run(0, &frame).reason, Some(PassReason::Bypass));
+}
+
+/// Sources that the links check, strictly or loosely, and routes back that only user space understands.
+pub fn sources() {
+    let mut compared = Compared::new();
+    let own = [ip("10.1.0.77"), ip("192.0.2.77")];
+    compared.set_locals(&own);
+    let rpfs = [Rpf::Off, Rpf::Loose, Rpf::Strict, Rpf::Kind, Rpf::Unnumbered];
+    let mut dice = Dice(31);
+    let sources: Vec<IpAddr> = (0..PORTS)
+        .flat_map(|port| LinkVariant::ALL.map(|variant| variant.host4(port)))
+        .chain(Special::ALL.map(Special::host4))
+        .chain(own)
+        .chain(["9.9.9.9", "172.16.5.5", "127.0.0.1", "10.255.1.1"].map(ip))
+        .collect();
+    for rpf in rpfs {
+        for (own, has_vrfs) in [(false, false), (true, false), (true, true)] {
+            for port in 0..PORTS {
+                for variant in LinkVariant::ALL {
+                    let (link, vrf) = (variant.link(port).0, u32::from(variant.vrf().0));
+                    let check = SourceCheck { own, rpf, martians_to_kernel: false };
+                    compared.set_source(link, check);
+                    compared.set_vrf_device(link, (has_vrfs && vrf > 0).then_some(100 + vrf));
+                }
+            }
+            let before = compared.tally.redirected;
+            let frames: Vec<_> = (0..3000)
+                .map(|_| {
+                    let (variant, out) = (dice.pick(&IN), dice.pick(&LinkVariant::ALL));
+                    let to = out.host4(dice.below(PORTS.into()) as u8);
+                    let packet =
+                        Packet::between(dice.pick(&sources), to).ttl(dice.pick(&[1, 2, 64]));
+                    packet.to(variant.mac(0)).tagged(variant.tags()).build()
+                })
+                .collect();
+            compared.both(frames.iter().map(|frame| (0, &frame[..])));
+            let redirected = compared.tally.redirected - before;
+            let decides = !matches!(rpf, Rpf::Kind | Rpf::Unnumbered);
+            assert_eq!(redirected > 0, decides, "{rpf:?}: {redirected}");
+        }
+    }
+}
+
+/// The folder of captures: the shared one if it exists, otherwise the samples.
+fn folder() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let shared = std::env::var_os("TOLLWAY_SHARED_DATA").map(PathBuf::from);
+    let shared = shared.unwrap_or_else(|| root.join("../shared/data")).join("captures");
+    if shared.is_dir() { shared } else { root.join("tests/samples") }
+}
+
+/// A frame of a capture, as it would arrive on a link: for the port, with the link's tags.
+fn arrives(frame: &[u8], port: u8, variant: LinkVariant) -> Vec<u8> {
+    let tags = variant
+        .tags()
+        .iter()
+        .flat_map(|(protocol, control)| [protocol.to_be_bytes(), control.to_be_bytes()].concat());
+    let tags: Vec<u8> = tags.collect();
+    [&variant.mac(port)[..], &frame[6..12], &tags, &frame[12..]].concat()
+}
+
+pub fn captures() {
+    let folder = folder();
+    let mut compared = Compared::new();
+    give_default_routes(&mut compared.tables, LinkVariant::Plain.vrf());
+    let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let (mut files, mut count) = (0, 0_usize);
+    for path in paths {
+        let Ok(mut reader) = CaptureReader::open(&path) else { continue };
+        files += 1;
+        let mut frames = Vec::new();
+        while let Ok(Some(captured)) = reader.next_frame() {
+            let frame = captured.bytes;
+            if frame.len() < 14 {
+                continue;
+            }
+            let variant = IN[count % IN.len()];
+            frames.push((0, frame.clone()));
+            frames.push((1, arrives(&frame, 1, variant)));
+            frames.push((0, arrives(&frame, 0, LinkVariant::Plain)));
+            count += 1;
+        }
+        compared.both(frames.iter().map(|(port, frame)| (*port, &frame[..])));
+    }
+    println!("{count} frames of {files} captures of {}: {:?}", folder.display(), compared.tally);
+    assert!(files >= 10 && compared.tally.forwarded > 500, "{:?}", compared.tally);
+}
