@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollway_dataplane::id::PortId;
 
 use super::clock;
-use super::port::MOST_PORTS;
 use super::shared::{Atomics, Shared};
 
 /// The coarse monotonic clock of the host, as read by `bpf_ktime_get_coarse_ns`.
@@ -32,6 +31,8 @@ fn own_coarse_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The most ports.
+pub const MOST_PORTS: usize = 64;
 /// The most workers that share the queues of the ports.
 pub const MOST_WORKERS: usize = 64;
 

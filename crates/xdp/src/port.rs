@@ -3,6 +3,7 @@
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 
 use super::features::strips_tags;
+pub use super::page::MOST_PORTS;
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 
 /// Flags of bpf/maps.h.
@@ -52,8 +53,6 @@ impl XdpLink {
     }
 }
 
-/// The most ports.
-pub const MOST_PORTS: usize = 64;
 /// The most receive queues of a port.
 pub const MOST_QUEUES: u32 = 128;
 
