@@ -31,9 +31,17 @@ const PARKED: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub struct Epochs {
     now: Apart<AtomicU64>,
-    readers: Apart<Mutex<Vec<Arc<Slot>>>>,
+    readers: Apart<Mutex<Readers>>,
     /// The changes of the tables that these readers read.
     pub changes: Apart<Changes>,
+}
+
+/// The readers of tables.
+#[derive(Debug, Default)]
+struct Readers {
+    slots: Vec<Arc<Slot>>,
+    /// BPF programs may find something in the tables.
+    have_programs: bool,
 }
 
 /// The epoch that one reader last passed in, in a cache line of its own.
@@ -64,19 +72,40 @@ impl Epochs {
         self.join_as(Kind::Worker)
     }
 
-    /// Adds the BPF programs that read the tables as a reader, which is awake. [`Epochs::passed_by_workers`] does not
-    /// wait for it.
+    /// Adds the BPF programs that read the tables as a reader, which is parked until they may find something there
+    /// ([`Epochs::wake_programs`]). [`Epochs::passed_by_workers`] does not wait for it.
     #[must_use]
     pub fn join_programs(self: &Arc<Self>) -> Reader {
         self.join_as(Kind::Programs)
     }
 
+    /// Wakes the BPF programs that have joined or will. Call it before they may find something in the tables.
+    pub(crate) fn wake_programs(&self) {
+        let mut readers = self.readers();
+        if !std::mem::replace(&mut readers.have_programs, true) {
+            let programs = readers.slots.iter().filter(|slot| slot.1 == Kind::Programs);
+            programs.for_each(|slot| self.wake(slot));
+        }
+    }
+
     fn join_as(self: &Arc<Self>, kind: Kind) -> Reader {
-        let slot = Arc::new(Slot(AtomicU64::new(0), kind));
-        self.slots().push(Arc::clone(&slot));
-        let reader = Reader { slot, epochs: Arc::clone(self) };
-        reader.wake();
-        reader
+        let slot = Arc::new(Slot(AtomicU64::new(PARKED), kind));
+        let mut readers = self.readers();
+        if kind == Kind::Worker || readers.have_programs {
+            self.wake(&slot);
+        }
+        readers.slots.push(Arc::clone(&slot));
+        drop(readers);
+        // After this, the writer sees the reader (`wake`).
+        fence(SeqCst);
+        Reader { slot, epochs: Arc::clone(self) }
+    }
+
+    fn wake(&self, slot: &Slot) {
+        slot.0.store(self.now.load(Acquire), Release);
+        // A fence is needed here: a writer that still saw the reader parked reuses everything that was
+        // taken out up to then, however old the epoch loaded above is.
+        fence(SeqCst);
     }
 
     /// Begins the next epoch and returns its number; everything taken out before belongs to it.
@@ -90,19 +119,19 @@ impl Epochs {
         // Pairs with the fence of `wake`: either this load sees the reader awake, or the reader sees
         // the tables as they are now.
         fence(SeqCst);
-        self.slots().iter().map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
+        self.readers().slots.iter().map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
     }
 
     /// As [`Epochs::passed`], without the BPF programs.
     #[must_use]
     pub fn passed_by_workers(&self) -> u64 {
         fence(SeqCst);
-        let slots = self.slots();
-        let workers = slots.iter().filter(|slot| slot.1 == Kind::Worker);
+        let readers = self.readers();
+        let workers = readers.slots.iter().filter(|slot| slot.1 == Kind::Worker);
         workers.map(|slot| slot.0.load(Acquire)).min().unwrap_or(PARKED)
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
+    fn readers(&self) -> MutexGuard<'_, Readers> {
         // The list is complete at every moment, so a panic elsewhere cannot have damaged it.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,15 +176,12 @@ impl Reader {
 
     /// Reports that the reader reads tables again.
     pub fn wake(&self) {
-        self.slot.0.store(self.epochs.now.load(Acquire), Release);
-        // A fence is needed here: a writer that still saw the reader parked reuses everything that was
-        // taken out up to then, however old the epoch loaded above is.
-        fence(SeqCst);
+        self.epochs.wake(&self.slot);
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.epochs.slots().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        self.epochs.readers().slots.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
     }
 }

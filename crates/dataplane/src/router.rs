@@ -209,6 +209,8 @@ impl Locked<'_> {
         tables.routes.next_hops.restore_displaced();
         let control = &mut *self.control;
         std::mem::swap(&mut control.tables, &mut tables);
+        // A program that could not be replaced must not follow what nobody updates.
+        tables.end_engine_links();
         std::mem::swap(&mut control.host, &mut host);
         links.clone_into(&mut control.links);
         control.generations.tables += 1;

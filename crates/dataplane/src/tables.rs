@@ -114,7 +114,15 @@ impl Tables {
     /// Lets the BPF programs that read the tables decide by the state as it is now.
     pub fn write_engine_links(&self) {
         if self.memory.is_lent() {
+            self.epochs.wake_programs();
             self.engine_links.write(&self.state);
+        }
+    }
+
+    /// Lets no BPF program decide by these tables any more: others are active.
+    pub(crate) fn end_engine_links(&self) {
+        if self.memory.is_lent() {
+            self.engine_links.end(&self.state);
         }
     }
 

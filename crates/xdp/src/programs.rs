@@ -377,19 +377,22 @@ impl XdpPrograms {
     /// The system refused: it cannot load the programs, or start the thread that waits for them.
     pub fn use_tables(&mut self, tables: &Tables) -> Result<(), XdpError> {
         let maps = tables.memory().lender::<TableMaps>();
-        let old = self.grace.take();
-        if maps.is_some() {
-            let started = Grace::start(&tables.epochs);
-            self.grace = Some(started.map_err(XdpError::system("tables", "waiting for programs"))?);
-        }
-        self.maps.tables = maps;
+        let started = maps.as_ref().map(|_| Grace::start(&tables.epochs)).transpose();
+        let (grace, started) = match started {
+            Ok(grace) => (grace, Ok(())),
+            Err(error) => (None, Err(XdpError::system("tables", "waiting for programs")(error))),
+        };
+        // Without the thread, no program may read the tables.
+        self.maps.tables = maps.filter(|_| grace.is_some());
+        let old = std::mem::replace(&mut self.grace, grace);
         let attached = self.attach_all_again();
         // From here on, no program reads the old tables.
         drop(old);
         if attached.is_err() && self.maps.tables.take().is_some() {
+            self.grace = None;
             self.attach_all_again()?;
         }
-        attached
+        started.and(attached)
     }
 
     /// Whether the programs decide by tables.

@@ -81,7 +81,14 @@ fn memory_that_a_reader_may_see_is_not_reused() {
 fn only_memory_waits_for_programs() {
     let epochs = Epochs::new();
     let (worker, programs) = (epochs.join(), epochs.join_programs());
+    worker.pass();
+    let before = epochs.advance();
+    worker.pass();
+    assert_eq!(programs.due(), None, "programs find nothing yet");
+    assert!(epochs.passed() >= before);
+    epochs.wake_programs();
     assert_eq!(programs.due(), None, "it wakes in the present");
+    assert!(epochs.passed() >= before);
     let first = epochs.advance();
     assert_eq!(programs.due(), Some(first));
     assert!(epochs.passed_by_workers() < first);
@@ -101,4 +108,9 @@ fn only_memory_waits_for_programs() {
     drop(programs);
     worker.pass();
     assert!(epochs.passed() >= third, "nobody reads the tables any more");
+    // Others find something at once.
+    let (others, fourth) = (epochs.join_programs(), epochs.advance());
+    worker.pass();
+    assert!(epochs.passed() < fourth);
+    assert_eq!(others.due(), Some(fourth));
 }

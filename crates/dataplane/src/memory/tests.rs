@@ -78,7 +78,7 @@ fn change_until_full(tables: &mut Tables, next: NextHopId) -> usize {
     let mut changes = 0;
     loop {
         // A route comes and goes in a node that others need.
-        let prefix = RoutePrefix::V4(Prefix::v4(0x0a00_0000 | changes as u32 % 2 << 8, 24));
+        let prefix = RoutePrefix::V4(Prefix::v4(0x0a00_0000 | (changes as u32 % 2) << 8, 24));
         let vrf = crate::id::VrfId(0);
         let done = match changes % 4 {
             0 | 1 => tables.insert(vrf, prefix, next),
@@ -105,6 +105,7 @@ fn memory_of_routes_waits_for_programs() {
     let next = tables.routes.next_hops.push(&leading(1)).unwrap();
     let epochs = Arc::clone(&tables.epochs);
     let (worker, programs) = (epochs.join(), epochs.join_programs());
+    tables.write_engine_links();
     assert!(change_until_full(&mut tables, next) > 100);
     let mut passed = HashSet::new();
     for round in 0..5 {
@@ -123,6 +124,7 @@ fn records_of_next_hops_wait_for_programs() {
     let tables = Tables::with_memory(&lender.memory());
     let epochs = Arc::clone(&tables.epochs);
     let (worker, programs) = (epochs.join(), epochs.join_programs());
+    tables.write_engine_links();
     let next_hops = &tables.routes.next_hops;
     let id = next_hops.push(&leading(1)).unwrap();
     let number = lender.word(Part::NextHops, id.0 as usize / 2) >> (32 * (id.0 % 2)) & 0xffff_ffff;

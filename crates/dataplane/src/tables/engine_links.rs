@@ -61,6 +61,13 @@ impl EngineLinks {
             set(&place.flags, flags);
         }
     }
+
+    /// Ends the decisions by the links of a state.
+    pub(super) fn end(&self, state: &ForwardingState) {
+        for (_, place) in state.routes.links.iter().zip(self.0.get()) {
+            set(&place.flags, 0);
+        }
+    }
 }
 
 /// Stores a word that has changed: programs on other processors read its cache line for each packet.

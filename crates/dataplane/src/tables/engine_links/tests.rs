@@ -173,6 +173,18 @@ fn a_router_writes_links_when_it_publishes() {
 }
 
 #[test]
+fn nothing_is_decided_by_tables_that_were_replaced() {
+    let ((old, tables), (new, other)) = (network(), network());
+    let router = Router::new(tables, Host::new());
+    assert_eq!((old.link(LINK).flags, new.link(LINK).flags), (BOTH, 0));
+    let replaced = router.lock().replace(other, Host::new(), &[], &[]);
+    assert_eq!((old.link(LINK).flags, new.link(LINK).flags), (0, BOTH));
+    drop(replaced);
+    router.lock().set_filter(Some(Arc::new(Filter::new(0, Vec::new()))), &[]);
+    assert_eq!((old.link(LINK).flags, new.link(LINK).flags), (0, 0));
+}
+
+#[test]
 fn tables_without_a_lender_are_nobody_elses() {
     let tables = tables_in(&Memory::default());
     tables.write_engine_links();
