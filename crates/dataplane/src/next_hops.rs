@@ -15,8 +15,9 @@ use crate::verdict::{DropReason, PuntReason};
 use next_hop::NO_ROUTE;
 pub use next_hop::{Action, HEADER_ROOM, NextHop};
 
-/// Spare records that may stand in for changed next hops while readers still use the old ones.
-pub const SPARE_RECORDS: usize = 1 << 12;
+/// Spare records that may stand in for changed next hops while readers still use the old ones. BPF programs may use
+/// them for half a second.
+pub const SPARE_RECORDS: usize = 1 << 14;
 
 /// Next hops by number.
 ///

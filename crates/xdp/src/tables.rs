@@ -22,7 +22,7 @@ const VALUE: usize = 4;
 const LINK: usize = 16;
 
 /// Room for a full Internet table: 0.95 million IPv4 and 0.2 million IPv6 routes take a third of this, so that twice
-/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 33 MB.
+/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 35 MB.
 const FULL_TABLE: Capacities = Capacities {
     fib4: Capacity { roots: 1 << 13, nodes: 1 << 17, values: 1 << 21 },
     fib6: Capacity { roots: 1 << 13, nodes: 1 << 16, values: 1 << 20 },

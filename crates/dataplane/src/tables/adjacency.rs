@@ -54,10 +54,11 @@ impl Tables {
     }
 
     /// Undoes [`Tables::publish_neigh`]: the neighbour's address is not known any more, and its host
-    /// routes are removed unless they have been replaced.
-    pub fn withdraw_neigh(&mut self, link: LinkId, address: IpAddr) {
+    /// routes are removed unless they have been replaced. False if memory for that waits for readers; a repeated
+    /// call does the rest.
+    pub fn withdraw_neigh(&mut self, link: LinkId, address: IpAddr) -> bool {
         if self.find_neigh(link, address).is_none() {
-            return;
+            return true;
         }
         self.host_routes.known.remove(&(address, link));
         let vrfs = self.host_routes.gleaning.get(&link).map_or(0, Vec::len);
@@ -66,12 +67,12 @@ impl Tables {
             let vrf = self.host_routes.gleaning[&link][index];
             done &= self.sync_host_route(vrf, address, link).is_ok();
         }
-        if done {
-            self.forget_neigh(link, address);
-        } else {
+        if !done {
             // A route cannot be removed now, so its next hop stays and has to be resolved again.
             let _ = self.set_neigh(link, address, None);
+            return false;
         }
+        self.forget_neigh(link, address)
     }
 
     /// Records a route that is about to enter a FIB, if its destinations are on a link themselves.

@@ -268,20 +268,21 @@ impl Tables {
         Ok(())
     }
 
-    /// Forgets a neighbour's address; no route may still use the next hop of [`Tables::learn_neigh`].
-    pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) {
-        let Some(record) = self.neighs.known.get(&(link, address)) else { return };
+    /// Forgets a neighbour's address; no route may still use the next hop of [`Tables::learn_neigh`]. False if memory
+    /// for the change waits for readers: the neighbour then keeps its next hop.
+    pub fn forget_neigh(&mut self, link: LinkId, address: IpAddr) -> bool {
+        let Some(record) = self.neighs.known.get(&(link, address)) else { return true };
         let (next, pinned) = (record.next, record.pinned);
         let inert = NextHop { action: Action::Resolve, mtu: 0, ..self.next_hop(next) };
         let is_changed = self.change(next, &inert).is_ok();
         if !is_changed || self.change_others(link, address, None).is_err() {
-            // The change cannot be published now, so the neighbour keeps its next hop.
-            return;
+            return false;
         }
         if !pinned {
             self.neighs.known.remove(&(link, address));
             self.neighs.spare.push(next);
         }
+        true
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::event::{Event, Ifindex, Key};
 use super::socket::{Netlink, Received};
-use super::state::{self, State};
+use super::state::{self, Failed, State};
 use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
 use crate::update::soon;
@@ -28,6 +28,8 @@ const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 /// If the oldest message that is not applied may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
+/// When changes are tried again that must wait for BPF programs: these take as long.
+const AGAIN: Duration = Duration::from_millis(10);
 /// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -65,8 +67,10 @@ pub(super) struct FollowerThread {
     confirm_at: Instant,
     look_at: Instant,
     has_warned_unprivileged: bool,
-    /// The tables could not take all changes.
-    has_failed: bool,
+    /// The time to try changes again that the tables could not take.
+    again_at: Option<Instant>,
+    /// Packets may go to an address that a neighbour no longer has.
+    is_wrong: bool,
 }
 
 impl FollowerThread {
@@ -97,7 +101,8 @@ impl FollowerThread {
             confirm_at: now,
             look_at: now + settings.confirm_every,
             has_warned_unprivileged: false,
-            has_failed: false,
+            again_at: None,
+            is_wrong: false,
             settings,
         })
     }
@@ -121,7 +126,9 @@ impl FollowerThread {
             sys::readable(self.requests.as_fd().as_raw_fd()),
             sys::readable(self.netlink.fd().as_raw_fd()),
         ];
-        let due = [self.list_at, Some(self.look_at), self.confirm_due()].into_iter().flatten();
+        let due = [self.list_at, self.again_at, Some(self.look_at), self.confirm_due()]
+            .into_iter()
+            .flatten();
         let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
         let timeout = until.min(SECOND).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
@@ -130,7 +137,8 @@ impl FollowerThread {
         }
         let more = self.read()?;
         self.list()?;
-        if !more && self.phase == Phase::Idle && self.list_at.is_none() {
+        let is_behind = more || self.list_at.is_some() || self.is_wrong;
+        if !is_behind && self.phase == Phase::Idle {
             self.caught_up();
         }
         self.confirm()?;
@@ -187,15 +195,14 @@ impl FollowerThread {
         for message in received {
             self.handle(&mut state, message)?;
         }
-        if std::mem::take(&mut self.has_failed) {
-            state.repeat();
-        }
         let changes = std::mem::take(&mut state.changes);
         self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        let changes = state::latest(changes);
+        let mut failed = Failed::default();
         for changes in changes.chunks(CHANGES_PER_LOCK) {
-            let done = self.updater.change_one(|locked| state::apply(locked, changes));
-            self.has_failed |= !done;
+            self.updater.change_one(|locked| state::apply(locked, changes, &mut failed));
         }
+        self.retry(&mut state, failed);
         let moved = std::mem::take(&mut state.moved);
         let aged = std::mem::take(&mut state.aged);
         drop(state);
@@ -208,6 +215,19 @@ impl FollowerThread {
             (self.on_device)(port, facts);
         }
         Ok(more)
+    }
+
+    /// Tries changes again soon: memory for them waits for BPF programs that may read it, or there is none.
+    fn retry(&mut self, state: &mut State, failed: Failed) {
+        (self.again_at, self.is_wrong) = (None, failed.is_wrong);
+        if self.is_wrong {
+            self.fall_behind();
+        }
+        if !failed.changes.is_empty() {
+            self.again_at = Some(Instant::now() + if self.is_wrong { AGAIN } else { SECOND / 10 });
+            // Later changes of these neighbours come behind them.
+            state.changes = failed.changes;
+        }
     }
 
     fn handle(&mut self, state: &mut State, received: Received) -> io::Result<()> {

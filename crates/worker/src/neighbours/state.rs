@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
 use tollway_dataplane::router::Control;
 use tollway_dataplane::tables::Tables;
 
@@ -43,6 +44,8 @@ pub(super) struct BeforeSwitch {
     watch: Watch,
     /// The content of the tables.
     contents: Vec<Change>,
+    /// What the tables could not take yet.
+    changes: Vec<Change>,
 }
 
 impl State {
@@ -124,12 +127,6 @@ impl State {
         })
     }
 
-    /// Adds changes for all neighbours again.
-    pub(super) fn repeat(&mut self) {
-        let all: Vec<_> = self.all().collect();
-        self.changes.extend(all);
-    }
-
     /// Switches to other links, and adds their neighbours to new tables. Returns how many could not be added,
     /// and the earlier state.
     pub(super) fn rebind(
@@ -140,7 +137,8 @@ impl State {
     ) -> (usize, BeforeSwitch) {
         let contents = self.all().collect();
         let watch = std::mem::replace(&mut self.watch, watch);
-        let before = BeforeSwitch { watch, contents };
+        let changes = std::mem::take(&mut self.changes);
+        let before = BeforeSwitch { watch, contents, changes };
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let wanted = self.all().filter(|change| !is_static(change.link, change.address));
         let failed = wanted.filter(|change| !change.apply(tables));
@@ -154,8 +152,10 @@ impl State {
         let now: HashSet<_> = self.all().map(|change| (change.link, change.address)).collect();
         let gone =
             before.contents.into_iter().filter(|old| !now.contains(&(old.link, old.address)));
-        self.changes = gone.map(|change| Change { mac: None, ..change }).collect();
-        self.repeat();
+        let gone = gone.map(|change| Change { mac: None, ..change });
+        self.changes = before.changes.into_iter().chain(gone).collect();
+        let all: Vec<_> = self.all().collect();
+        self.changes.extend(all);
     }
 
     /// The router's stale neighbours.
@@ -181,29 +181,51 @@ impl Change {
         }
         match self.mac {
             Some(mac) => tables.publish_neigh(self.link, self.address, mac).is_ok(),
-            None => {
-                tables.withdraw_neigh(self.link, self.address);
-                true
-            }
+            None => tables.withdraw_neigh(self.link, self.address),
+        }
+    }
+
+    /// Whether tables send packets to another address than this change says.
+    fn is_missed(&self, tables: &Tables) -> bool {
+        let Some(id) = tables.find_neigh(self.link, self.address) else { return false };
+        let next = tables.next_hop(id);
+        let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
+        next.action == Action::Forward && self.mac.is_none_or(|mac| !header.starts_with(&mac))
+    }
+}
+
+/// Changes that tables could not take, to be tried again.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    pub(super) changes: Vec<Change>,
+    /// Whether packets go to an address that a neighbour no longer has.
+    pub(super) is_wrong: bool,
+}
+
+/// Applies changes to a router's tables, except for neighbours whose address is configured.
+pub(super) fn apply(control: &mut Control, changes: &[Change], failed: &mut Failed) {
+    let Control { tables, host, .. } = control;
+    for change in changes {
+        if !host.has_static(change.link, change.address) && !change.apply(tables) {
+            failed.changes.push(*change);
+            failed.is_wrong |= change.is_missed(tables);
         }
     }
 }
 
-/// Applies changes to a router's tables, except for neighbours whose address is configured. False if the caller
-/// has to retry.
-pub(super) fn apply(control: &mut Control, changes: &[Change]) -> bool {
-    let Control { tables, host, .. } = control;
-    let mut done = true;
-    for change in changes {
-        if !host.has_static(change.link, change.address) {
-            done &= change.apply(tables);
-        }
-    }
-    done
+/// The last change of each neighbour, in their order.
+pub(super) fn latest(changes: Vec<Change>) -> Vec<Change> {
+    let key = |change: &Change| (change.link, change.address);
+    let last: HashMap<_, _> = changes.iter().map(key).zip(0..).collect();
+    let numbered = changes.into_iter().zip(0..);
+    numbered.filter(|(change, at)| last[&key(change)] == *at).map(|(change, _)| change).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use tollway_dataplane::host::Host;
+    use tollway_dataplane::router::Router;
+
     use super::*;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -289,6 +311,56 @@ mod tests {
             [(1, false), (2, true), (3, true)],
             "9 is another device's"
         );
+    }
+
+    #[test]
+    fn only_the_last_change_of_a_neighbour_counts() {
+        let change = |last: u8, mac: Option<u8>| Change {
+            link: LinkId(0),
+            address: IpAddr::from([10, 0, 0, last]),
+            mac: mac.map(|mac| [2, 0, 0, 0, 0, mac]),
+        };
+        let [first, moved, gone, other] =
+            [change(1, Some(1)), change(1, Some(2)), change(1, None), change(2, Some(3))];
+        assert_eq!(latest(vec![first, moved, other, gone]), [other, gone]);
+        assert_eq!(latest(vec![gone, other, first]), [other, first]);
+        assert_eq!(latest(Vec::new()), []);
+    }
+
+    /// More changes than tables have room for while BPF programs may read the old ones.
+    #[test]
+    fn changes_wait_until_programs_have_passed() {
+        let mut tables = Tables::default();
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port(MAC, vrf, 1500).unwrap();
+        // A reader that does not pass, as programs that run for long.
+        let reader = tables.epochs.join();
+        let router = Router::new(tables, Host::new());
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let change = |mac: u32| {
+            let [_, a, b, c] = mac.to_be_bytes();
+            Change { link, address, mac: Some([2, 0, 0, a, b, c]) }
+        };
+        let mut failed = Failed::default();
+        let count = (0..).take_while(|mac| {
+            apply(&mut router.lock(), &[change(*mac)], &mut failed);
+            failed.changes.is_empty()
+        });
+        let first = count.count() as u32;
+        assert_eq!(failed.changes, [change(first)]);
+        assert!(failed.is_wrong, "packets go to the address before");
+        let gone = Change { link, address, mac: None };
+        failed = Failed::default();
+        apply(&mut router.lock(), &[gone], &mut failed);
+        assert_eq!((failed.changes, failed.is_wrong), (vec![gone], true), "it is not forgotten");
+        failed = Failed::default();
+        apply(&mut router.lock(), &[change(first - 1)], &mut failed);
+        assert_eq!(failed.changes, [], "the address that it has");
+        reader.pass();
+        apply(&mut router.lock(), &[gone], &mut failed);
+        assert_eq!(failed.changes, []);
+        let id = router.lock().tables.find_neigh(link, address);
+        assert!(id.is_none_or(|id| router.state().next_hop(id).action != Action::Forward));
     }
 
     #[test]
