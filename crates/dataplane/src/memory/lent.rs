@@ -124,7 +124,8 @@ impl Memory {
     }
 
     /// Says whether there is a lender.
-    pub(crate) const fn is_lent(&self) -> bool {
+    #[must_use]
+    pub const fn is_lent(&self) -> bool {
         self.0.is_some()
     }
 

@@ -1,26 +1,32 @@
 //! Memory for tables that the XDP programs read.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollway_dataplane::memory::Memory;
+use tollway_dataplane::memory::{Lender, Memory};
 use tollway_model::compile::CompileError;
 use tollway_xdp::TableMaps;
 
 /// How often the room is doubled at most; larger tables get memory of the process's own.
 const MOST_DOUBLINGS: u32 = 5;
 
+/// Lends memory for tables, with room that is doubled so often.
+type Lend = fn(u32) -> io::Result<Arc<dyn Lender>>;
+
 /// Where the tables of a model get their memory.
 pub(super) struct TableMemory {
-    /// Whether XDP programs can read tables.
-    is_read: bool,
+    /// Lends memory that XDP programs can read, if there are such programs.
+    lend: Option<Lend>,
     /// How often the room was doubled.
     doublings: AtomicU32,
 }
 
 impl TableMemory {
-    pub(super) const fn of(is_read: bool) -> Self {
-        Self { is_read, doublings: AtomicU32::new(0) }
+    /// Memory of maps, if XDP programs can read it.
+    pub(super) fn of(is_read: bool) -> Self {
+        let maps = |doublings| Ok(Arc::new(TableMaps::new(doublings)?) as Arc<dyn Lender>);
+        Self { lend: is_read.then_some(maps), doublings: AtomicU32::new(0) }
     }
 
     /// Makes tables, with more room if they had none.
@@ -31,7 +37,7 @@ impl TableMemory {
         loop {
             let memory = self.memory();
             match make(&memory) {
-                Err(error) if error.is_for_room() && memory.lender::<TableMaps>().is_some() => {
+                Err(error) if error.is_for_room() && memory.is_lent() => {
                     self.grow();
                 }
                 made => return made,
@@ -46,17 +52,114 @@ impl TableMemory {
 
     fn memory(&self) -> Memory {
         let doublings = self.doublings.load(Ordering::Relaxed);
-        if !self.is_read || doublings > MOST_DOUBLINGS {
-            return Memory::default();
-        }
-        match TableMaps::new(doublings) {
-            Ok(maps) => Memory::lent(Arc::new(maps)),
+        let lend = self.lend.filter(|_| doublings <= MOST_DOUBLINGS);
+        let Some(lend) = lend else { return Memory::default() };
+        match lend(doublings) {
+            Ok(lender) => Memory::lent(lender),
             Err(error) => {
                 tracing::warn!(
                     "the tables cannot lie in BPF maps, so the user path decides about each flow: {error}"
                 );
                 Memory::default()
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_dataplane::id::VrfId;
+    use tollway_dataplane::memory::{Capacities, Capacity, Part, Words};
+    use tollway_model::Model;
+    use tollway_model::compile::{Compiled, compile_in};
+    use tollway_model::config;
+
+    use super::*;
+
+    /// Limits tables, and lends nothing: the memory is the process's own.
+    struct Limit(Capacities);
+
+    impl Lender for Limit {
+        fn capacities(&self) -> Capacities {
+            self.0
+        }
+
+        fn lend(&self, _: Part) -> Option<Box<dyn Words>> {
+            None
+        }
+    }
+
+    fn limit(doublings: u32) -> io::Result<Arc<dyn Lender>> {
+        let fib = |nodes: usize| Capacity {
+            roots: 8,
+            nodes: nodes << doublings,
+            values: 8192 << doublings,
+        };
+        let next_hops = 64 << doublings;
+        Ok(Arc::new(Limit(Capacities { fib4: fib(64), fib6: fib(64), next_hops })))
+    }
+
+    fn refused(_: u32) -> io::Result<Arc<dyn Lender>> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn memory(lend: Lend) -> TableMemory {
+        TableMemory { lend: Some(lend), doublings: AtomicU32::new(0) }
+    }
+
+    /// A model with so many routes, each in a node of its own.
+    fn model(routes: usize) -> Model {
+        let mut text = "[ports.p]\nkind = \"memory\"\naddresses = [\"10.0.0.1/24\"]\n".to_owned();
+        for number in 0..routes {
+            let (high, low) = (number / 256, number % 256);
+            text += &format!("[[routes]]\nto = \"20.{high}.{low}.0/30\"\nvia = \"10.0.0.2\"\n");
+        }
+        config::parse(&text, "router.toml").unwrap().model
+    }
+
+    /// Compiles in the memory; returns the result and the number of attempts.
+    fn made(memory: &TableMemory, model: &Model) -> (Result<Compiled, CompileError>, u32) {
+        let mut attempts = 0;
+        let made = memory.make(|memory| {
+            attempts += 1;
+            compile_in(memory, model)
+        });
+        (made, attempts)
+    }
+
+    #[test]
+    fn tables_without_room_get_more() {
+        let memory = memory(limit);
+        let (few, many) = (model(10), model(400));
+        let (compiled, attempts) = made(&memory, &few);
+        assert_eq!(attempts, 1);
+        assert_eq!(compiled.unwrap().tables.memory().lender::<Limit>().unwrap().0.fib4.nodes, 64);
+        let (compiled, attempts) = made(&memory, &many);
+        assert!((3..=5).contains(&attempts), "{attempts}");
+        let tables = compiled.unwrap().tables;
+        assert!(tables.memory().is_lent());
+        let address = "20.1.143.1".parse().unwrap();
+        assert_ne!(tables.lookup(VrfId(0), address), tables.lookup(VrfId(0), [9, 9, 9, 9].into()));
+        // Whatever is made later begins with this room.
+        assert_eq!(made(&memory, &many).1, 1);
+        memory.grow();
+        let larger = made(&memory, &few).0.unwrap().tables.memory().lender::<Limit>().unwrap();
+        assert_eq!(larger.0.fib4.nodes, 64 << attempts);
+    }
+
+    #[test]
+    fn tables_beyond_all_room_are_not_lent() {
+        let (compiled, attempts) = made(&memory(limit), &model(5000));
+        assert_eq!(attempts, MOST_DOUBLINGS + 2);
+        assert!(!compiled.unwrap().tables.memory().is_lent());
+    }
+
+    #[test]
+    fn tables_nobody_else_reads_have_the_processes_memory() {
+        for memory in [TableMemory::of(false), memory(refused)] {
+            let (compiled, attempts) = made(&memory, &model(10));
+            assert_eq!(attempts, 1);
+            assert!(!compiled.unwrap().tables.memory().is_lent());
         }
     }
 }
