@@ -83,7 +83,7 @@ const BESIDE: [Test; 37] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 22] = [
+const ALONE: [Test; 23] = [
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
@@ -106,6 +106,7 @@ const ALONE: [Test; 22] = [
     ("a_burst_of_new_flows_is_not_lost", load::burst),
     ("a_new_flow_stays_in_order", load::order),
     ("many_routes_are_installed", many::routes),
+    ("packets_stay_on_the_xdp_path_while_many_routes_come", many::arriving),
 ];
 
 fn main() -> ExitCode {

@@ -177,11 +177,21 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Crowded, KernelFlow, MtuExceeded, Offload, Punted, Stale,
+                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, MtuExceeded, NeighUnresolved,
+                Offload, Punted, Stale,
             };
             let has_others = matches!(
                 reason,
-                Bypass | Stale | Punted | Offload | KernelFlow | Crowded | MtuExceeded | Checksum
+                Bypass
+                    | Stale
+                    | Punted
+                    | Offload
+                    | KernelFlow
+                    | Crowded
+                    | MtuExceeded
+                    | Checksum
+                    | KernelRoute
+                    | NeighUnresolved
             );
             assert!(
                 seen.contains(&reason) || has_others,
