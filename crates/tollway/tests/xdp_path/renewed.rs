@@ -1,6 +1,6 @@
 //! Tests that memory which programs may read is not used for anything else.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub fn grace() {
 }
 
 fn small() -> Capacities {
-    let fib = Capacity { roots: 16, nodes: 1 << 13, values: 1 << 17 };
+    let fib = Capacity { roots: 16, nodes: 1 << 15, values: 1 << 20 };
     Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10 }
 }
 
@@ -75,6 +75,12 @@ fn block_of(is_ipv4: bool, block: u8) -> Prefix {
         true => Prefix::v4(u32::from_be_bytes([10, block, 0, 0]), 16),
         false => Prefix::v6(0x2001_0db8_0000 << 80 | u128::from(block) << 80, 48),
     }
+}
+
+/// Draws an address in a block. Few bits differ, so that the same nodes are rebuilt again and again.
+fn drawn(dice: &mut Dice, is_ipv4: bool, block: u8) -> u128 {
+    let noise = if is_ipv4 { 0x0301 << 96 } else { 0x0301 << 64 | 1 << 24 | 1 };
+    block_of(is_ipv4, block).bits() | (dice.wide() & noise)
 }
 
 /// What the writer changes.
@@ -110,10 +116,7 @@ impl Writer {
         let block = if dice.one_in(3) { 0 } else { dice.below(BLOCKS.into()) as u8 };
         let (within, most) = (block_of(self.is_ipv4, block), if self.is_ipv4 { 32 } else { 128 });
         let len = within.len() + 1 + dice.below(most - usize::from(within.len())) as u8;
-        // Few bits differ, so that the same nodes are rebuilt again and again.
-        let noise =
-            dice.wide() & 0x0301_0701_0301_0701_0301_0701_0301_0701 & (u128::MAX >> within.len());
-        let bits = within.bits() | noise;
+        let bits = drawn(dice, self.is_ipv4, block);
         let prefix = match self.is_ipv4 {
             true => Prefix::v4((bits >> 96) as u32, len),
             false => Prefix::v6(bits, len),
@@ -132,7 +135,7 @@ fn write(tables: &Tables, writers: &[Writer; 2], stop: &AtomicBool, changes: &At
     let (mut dice, next_hops) = (Dice(99), &tables.routes.next_hops);
     while !stop.load(Ordering::Relaxed) {
         let writer = &writers[dice.below(2)];
-        let is_done = match dice.one_in(8) {
+        let is_done = match dice.one_in(4) {
             true => {
                 let block = if dice.one_in(2) { 0 } else { dice.below(BLOCKS.into()) as u8 };
                 let number = dice.below(NEXT_HOPS.into()) as u8;
@@ -166,11 +169,10 @@ fn check(frame: &[u8], is_ipv4: bool) -> Result<(), String> {
 
 fn probe(programs: &tollway_xdp::XdpPrograms, program: &Program, dice: &mut Dice) {
     let is_ipv4 = dice.one_in(2);
-    let noise = dice.wide() & 0x0301_0701_0301_0701_0301_0701_0301_0701;
-    let bits = block_of(is_ipv4, 0).bits();
+    let bits = drawn(dice, is_ipv4, 0);
     let dst: IpAddr = match is_ipv4 {
-        true => std::net::Ipv4Addr::from_bits(((bits | noise >> 16) >> 96) as u32).into(),
-        false => std::net::Ipv6Addr::from_bits(bits | noise >> 48).into(),
+        true => Ipv4Addr::from_bits((bits >> 96) as u32).into(),
+        false => Ipv6Addr::from_bits(bits).into(),
     };
     let src = ip(if is_ipv4 { "192.0.2.77" } else { "2001:db9::7" });
     let frame = Packet::between(src, dst).to(LinkVariant::Plain.mac(0)).build();
@@ -211,7 +213,7 @@ pub fn stress() {
     });
     let changes = changes.into_inner();
     println!("{changes} changes, {} packets", probes);
-    // Most changes take the memory of a node: all of it was used again several times.
+    // Most changes take the memory of a node: all of it was used again.
     let nodes = 2 * small().fib4.nodes as u64;
     assert!(changes > 3 * nodes && probes > 100_000, "{changes}, {probes}");
 }
