@@ -41,10 +41,10 @@ fn is_there(device: &str) -> bool {
 }
 
 /// Returns a port with a device of its own.
-pub fn xdp_port(port: u8) -> XdpPort {
+pub fn xdp_port(port: u8, kind: &str) -> XdpPort {
     let device = format!("p{port}");
     if !is_there(&device) {
-        sh(&format!("ip link add {device} type veth peer name q{port}"));
+        sh(&format!("ip link add {device} type {kind}"));
     }
     let ifindex = ifindex(&device);
     let links = LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2);
@@ -90,7 +90,7 @@ pub fn flows(programs: &XdpPrograms, ports: &[XdpPort]) -> XdpFlows<(State, Flow
 
 impl Bench {
     pub fn new() -> Self {
-        let ports: Vec<_> = (0..PORTS).map(xdp_port).collect();
+        let ports: Vec<_> = (0..PORTS).map(|port| xdp_port(port, "veth")).collect();
         let programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
         programs.state().set_bypass(false);
         let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
