@@ -54,7 +54,10 @@ impl RouteTally {
     /// Counts a route. Routes of one key have to come one after the other, except unsupported ones.
     pub fn add(&mut self, key: &RouteKey, route: &Route, nexthops: &HashMap<NexthopId, Nexthop>) {
         let stays = matches!(key.dst.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let is_own = key.table == LOCAL && route.protocol == BY_KERNEL;
+        let is_to_many =
+            matches!(route.kind, RouteKind::Broadcast | RouteKind::Anycast | RouteKind::Multicast);
+        // A VRF has its own in its table.
+        let is_own = route.protocol == BY_KERNEL && (key.table == LOCAL || is_to_many);
         if route.kind == RouteKind::Local || stays || is_own {
             return;
         }
@@ -64,8 +67,6 @@ impl RouteTally {
         let family = if key.dst.addr().is_ipv4() { Family::V4 } else { Family::V6 };
         *self.total.of_mut(family) += 1;
         let mut hops = Vec::new();
-        let is_to_many =
-            matches!(route.kind, RouteKind::Broadcast | RouteKind::Anycast | RouteKind::Multicast);
         let mut is_unsupported =
             route.unsupported || is_to_many || matches!(route.kind, RouteKind::Other(_));
         match &route.hops {
@@ -152,6 +153,19 @@ mod tests {
             tally.add(&key, &route, &nexthops);
         }
         tally
+    }
+
+    #[test]
+    fn broadcast_routes_of_the_kernel_do_not_count() {
+        let key = RouteKey { table: 10, dst: "ff00::/8".parse().unwrap(), tos: 0, priority: 256 };
+        let mut tally = RouteTally::default();
+        for (protocol, total) in [(BY_KERNEL, 0), (BY_KERNEL, 0), (4, 1)] {
+            let hops = Hops::One(hop(7));
+            let kind = RouteKind::Multicast;
+            let route = Route { kind, hops, protocol, prefsrc: None, mtu: 0, unsupported: false };
+            tally.add(&key, &route, &HashMap::new());
+            assert_eq!((tally.total.v6, tally.unsupported, tally.in_turn), (total, total, 0));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::scene::{router, sysctl};
 use crate::socket::Wire;
 
 /// Runs `tollway check`. Returns the exit code, stdout and stderr.
-fn check(words: &[&str]) -> (Option<i32>, String, String) {
+pub fn check(words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     let output = command.arg("check").args(words).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
