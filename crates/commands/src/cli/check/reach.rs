@@ -71,7 +71,7 @@ struct Family {
 impl Family {
     fn of(offload: &Offload, of: fn(&Reasons) -> &Vec<Why>) -> Self {
         let is_general = !of(&offload.general).is_empty();
-        let forwarded = |why: &[Why]| why.is_empty() || !why.iter().all(is_not_forwarded);
+        let forwarded = |why: &[Why]| !why.iter().any(is_not_forwarded);
         let arrives = || offload.links.iter().map(|link| of(&link.arrives));
         let leaves = || offload.links.iter().map(|link| of(&link.leaves));
         if !arrives().any(|why| forwarded(why)) {
@@ -119,11 +119,14 @@ mod tests {
     fn what_the_kernel_does_not_forward_does_not_count() {
         let fast = Reasons::default;
         let only_v4 = || Reasons { ipv6: why("forwarding_off"), ..fast() };
+        let off_too =
+            || Reasons { ipv6: [why("forwarding_off"), why("redirects")].concat(), ..fast() };
         let v6_out = || Reasons { ipv6: why("redirects"), ..fast() };
         for (links, expected) in [
             ([(fast(), fast()), (fast(), fast())], Reach::All),
             ([(only_v4(), fast()), (only_v4(), fast())], Reach::All),
             ([(only_v4(), v6_out()), (only_v4(), v6_out())], Reach::All),
+            ([(off_too(), v6_out()), (off_too(), v6_out())], Reach::All),
             ([(fast(), v6_out()), (fast(), v6_out())], Reach::Part),
             ([(fast(), both("qdisc")), (fast(), fast())], Reach::Part),
             ([(fast(), both("qdisc")), (fast(), both("qdisc"))], Reach::Nothing),
