@@ -24,9 +24,8 @@ impl Reach {
             Family::of(offload, |reasons| &reasons.ipv4),
             Family::of(offload, |reasons| &reasons.ipv6),
         ];
-        let is_excepted = !(offload.parts.is_empty()
-            && offload.groups.ipv4.is_empty()
-            && offload.groups.ipv6.is_empty());
+        // Where next-hop groups take the kernel path, the routes that have one are a part.
+        let is_excepted = !offload.parts.is_empty();
         match (
             families.iter().any(|family| family.fast),
             families.iter().any(|family| family.kernel),
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(Reach::of(&Offload { general: both("conntrack"), ..fast() }), Reach::Nothing);
         let v4 = Reasons { ipv4: why("xfrm"), ..Reasons::default() };
         assert_eq!(Reach::of(&Offload { general: v4.clone(), ..fast() }), Reach::Part);
-        assert_eq!(Reach::of(&Offload { groups: v4, ..fast() }), Reach::Part);
+        assert_eq!(Reach::of(&Offload { groups: v4, ..fast() }), Reach::All);
         let part = OffloadedPart { what: "1 route".to_owned(), why: "it is".to_owned() };
         assert_eq!(Reach::of(&Offload { parts: vec![part], ..fast() }), Reach::Part);
         assert_eq!(Reach::of(&Offload::default()), Reach::Nothing, "no link");
