@@ -177,8 +177,8 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, MtuExceeded, NeighUnresolved,
-                Offload, Punted, Stale, Undecided,
+                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, KernelRule, MtuExceeded,
+                NeighUnresolved, Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
@@ -191,6 +191,7 @@ pub fn reasons() {
                     | MtuExceeded
                     | Checksum
                     | KernelRoute
+                    | KernelRule
                     | NeighUnresolved
                     // Of the tc program.
                     | Undecided

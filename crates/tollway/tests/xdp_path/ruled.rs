@@ -192,6 +192,7 @@ pub fn drawn() {
     }
     println!("{:?}", compared.tally);
     let tally = &compared.tally;
+    assert!(tally.passed.contains_key("kernel_rule"), "{tally:?}");
     assert!(tally.redirected > 500 && tally.dropped > 500 && tally.counted > 500, "{tally:?}");
 }
 
