@@ -183,6 +183,9 @@ impl Router {
         let state = control.tables.state();
         let mut published = lock(&self.published);
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
+            if control.tables.have_waiting_rules() {
+                control.tables.write_engines_with(control.generations.rules);
+            }
             return;
         }
         control.tables.write_engines_with(control.generations.rules);

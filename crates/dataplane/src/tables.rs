@@ -127,6 +127,11 @@ impl Tables {
         }
     }
 
+    /// Whether rules wait for room in the memory of the BPF programs.
+    pub(crate) fn have_waiting_rules(&self) -> bool {
+        self.memory.is_lent() && self.engines.rules().is_waiting()
+    }
+
     /// What the BPF programs have counted by the rules that they have now, by counter; nothing if they have none.
     #[must_use]
     pub fn engine_counts(&self) -> Vec<Count> {

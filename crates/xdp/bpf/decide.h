@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Decides about packets by the tables of user space, first packets included: forwards those that need
- * nothing but a route and rules, drops those that these forbid, and leaves to the kernel what is its own. About all others (NOT_TAKEN) the
- * flows decide, and then user space; or the kernel, if the engine is tc.
+ * nothing but a route and rules, drops those that these forbid, and leaves to the kernel what is its
+ * own. About all others (NOT_TAKEN) the flows decide, and then user space; or the kernel, if the engine
+ * is tc.
  */
 #ifndef TOLLWAY_DECIDE_H
 #define TOLLWAY_DECIDE_H
@@ -88,6 +89,16 @@ static __always_inline int behind_route(struct packet *packet, const struct pass
 	return obey(packet, passage, rules_at(passage->rules, POINT_FORWARD, v4));
 }
 
+/* Gives a packet that is sent the mark of its rules, and counts it by them. */
+static __always_inline void leave_rules(struct packet *packet, const struct passage *passage)
+{
+	struct rules_walk *walk = walk_of_processor();
+
+	if (walk)
+		set_mark(packet->ctx, walk->mark);
+	count_rules(passage->rules, passage->l3_len, passage->len - passage->l3);
+}
+
 /* Passes a packet to the kernel; user space decides instead, if only it knows the rules. */
 static __always_inline int pass_unless_ruled(struct packet *packet, enum pass_reason reason)
 {
@@ -112,7 +123,7 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 	}
 	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, v4);
 	if (passage->rules && action == SENT)
-		count_rules(passage->rules, passage->l3_len, passage->len - passage->l3);
+		leave_rules(packet, passage);
 	return action;
 }
 

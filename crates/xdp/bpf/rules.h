@@ -448,7 +448,7 @@ static __always_inline int read_transport(struct rules_walk *walk, const void *t
 
 static __always_inline void begin_walk(struct rules_walk *walk, const struct packet *packet)
 {
-	walk->mark = 0;
+	walk->mark = mark_of(packet->ctx);
 	walk->touched_count = 0;
 	walk->value[FIELD_INPUT] = packet->link;
 	walk->absent = 1U << FIELD_OUTPUT;

@@ -87,6 +87,7 @@ impl Engines {
             set(&place.root6, link.root6);
             set_long(&place.decision, decision);
         }
+        self.rules.retire();
     }
 
     /// The rules that the programs have.

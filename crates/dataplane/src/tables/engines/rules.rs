@@ -43,13 +43,27 @@ struct EngineMemory {
 #[derive(Debug)]
 struct Placed {
     images: Vec<Image>,
-    /// The numbers of images that are replaced.
+    /// The numbers of images that are replaced, but that links still lead to.
+    replaced: Vec<u64>,
+    /// The numbers of images that no link leads to.
     retired: Retired<u64>,
-    /// The rules that the programs have now, with the number of their image, if there is one.
-    current: Option<(Arc<Filter>, Option<u64>)>,
+    current: Current,
     next: u64,
     /// Images that are gone, whose counts are not reported yet.
     gone: Vec<(u64, Vec<Count>)>,
+}
+
+/// The active rules, and whether the programs have them.
+#[derive(Debug)]
+enum Current {
+    /// There are no rules.
+    NoRules,
+    /// They are in the image of this number.
+    Placed(Arc<Filter>, u64),
+    /// There is no room until programs have left older rules.
+    Waiting(Arc<Filter>, EngineImage),
+    /// The programs cannot evaluate them, or they need more room than there is.
+    Unfit(Arc<Filter>),
 }
 
 /// An image of rules.
@@ -77,8 +91,14 @@ impl EngineRules {
             processors,
         };
         let retired = Retired::new(Arc::clone(epochs));
-        let placed =
-            Placed { images: Vec::new(), retired, current: None, next: 0, gone: Vec::new() };
+        let placed = Placed {
+            images: Vec::new(),
+            replaced: Vec::new(),
+            retired,
+            current: Current::NoRules,
+            next: 0,
+            gone: Vec::new(),
+        };
         Self { memory, placed: Mutex::new(placed) }
     }
 
@@ -90,26 +110,40 @@ impl EngineRules {
     /// Places rules for the programs, if they are others than those that are there.
     pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
         let mut placed = self.lock();
-        let is_same = |now: &(Arc<Filter>, Option<u64>)| {
-            filter.is_some_and(|filter| Arc::ptr_eq(filter, &now.0)) && now.1.is_some()
-        };
-        if !placed.current.as_ref().is_some_and(is_same) {
-            placed.retire();
+        if !placed.current.is(filter) {
+            let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
+            if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
+                placed.replaced.push(number);
+            }
+        }
+        if let Current::Waiting(filter, image) = &placed.current {
+            let (filter, image) = (Arc::clone(filter), image.clone());
             self.reclaim(&mut placed);
-            placed.current = filter.map(|filter| {
-                let image = EngineImage::of(filter);
-                let number = image.and_then(|image| placed.add(&self.memory, &image, generation));
-                (Arc::clone(filter), number)
-            });
+            if let Some(number) = placed.add(&self.memory, &image, generation) {
+                placed.current = Current::Placed(filter, number);
+            }
         }
         match placed.current {
-            None => Placement::NoRules,
-            Some((_, Some(number))) => {
+            Current::NoRules => Placement::NoRules,
+            Current::Placed(_, number) => {
                 let image = placed.images.iter().find(|image| image.number == number);
                 image.map_or(Placement::Nowhere, |image| Placement::At(image.lines.start))
             }
-            Some((_, None)) => Placement::Nowhere,
+            Current::Waiting(..) | Current::Unfit(_) => Placement::Nowhere,
         }
+    }
+
+    /// Gives up the rules that were replaced: no link leads to them any more.
+    pub(super) fn retire(&self) {
+        let mut placed = self.lock();
+        let replaced = std::mem::take(&mut placed.replaced);
+        replaced.into_iter().for_each(|number| placed.retired.push(number));
+        placed.retired.mark();
+    }
+
+    /// Whether the active rules wait for room.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.lock().current, Current::Waiting(..))
     }
 
     /// Frees the images that no program reads any more.
@@ -128,7 +162,7 @@ impl EngineRules {
     /// What the programs have counted by the rules that they have now, by counter.
     pub(crate) fn counts(&self) -> Vec<Count> {
         let placed = self.lock();
-        let Some((_, Some(number))) = placed.current else { return Vec::new() };
+        let Current::Placed(_, number) = placed.current else { return Vec::new() };
         let image = placed.images.iter().find(|image| image.number == number);
         let counters = image.map_or(0..0, |image| image.counters.clone());
         counters.map(|counter| self.memory.count(counter)).collect()
@@ -158,15 +192,20 @@ impl EngineRules {
     }
 }
 
-impl Placed {
-    /// Gives the image of the current rules up.
-    fn retire(&mut self) {
-        if let Some((_, Some(number))) = self.current.take() {
-            self.retired.push(number);
-            self.retired.mark();
+impl Current {
+    /// Whether these are the rules of a filter.
+    fn is(&self, filter: Option<&Arc<Filter>>) -> bool {
+        match (self, filter) {
+            (Self::NoRules, None) => true,
+            (Self::Placed(now, _) | Self::Waiting(now, _) | Self::Unfit(now), Some(filter)) => {
+                Arc::ptr_eq(now, filter)
+            }
+            _ => false,
         }
     }
+}
 
+impl Placed {
     /// Writes an image where there is room; returns its number.
     fn add(&mut self, memory: &EngineMemory, image: &EngineImage, generation: u64) -> Option<u64> {
         let size = image.words.len().div_ceil(LINE) as u32;
@@ -217,6 +256,18 @@ fn gap<'a>(
 }
 
 impl EngineMemory {
+    /// Prepares rules, which wait for room then.
+    fn prepare(&self, filter: &Arc<Filter>) -> Current {
+        let filter = Arc::clone(filter);
+        let fits = |image: &EngineImage| {
+            image.words.len() + LINE <= self.words && image.counters <= MOST_ENGINE_COUNTERS
+        };
+        match EngineImage::of(&filter).filter(fits) {
+            Some(image) => Current::Waiting(filter, image),
+            None => Current::Unfit(filter),
+        }
+    }
+
     fn write(&self, line: u32, words: &[u32], first_counter: u32) {
         let places = self.lines.get().iter().skip(line as usize * LINE);
         for (place, word) in places.clone().zip(words) {

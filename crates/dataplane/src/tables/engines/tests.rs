@@ -244,6 +244,23 @@ fn a_router_writes_links_when_it_publishes() {
 }
 
 #[test]
+fn rules_wait_until_the_programs_have_left_others() {
+    let (lender, tables) = network();
+    let programs = tables.epochs.join_programs();
+    let router = Router::new(tables, Host::new());
+    let half = MOST_ENGINE_COUNTERS as u32 / 2;
+    router.lock().set_filter(Some(counting(half)), &[]);
+    assert_eq!(lender.link(LINK).flags, BOTH);
+    router.lock().set_filter(Some(counting(half + 1)), &[]);
+    drop(router.lock());
+    assert_eq!(lender.link(LINK).flags, 0, "programs may still count by the others");
+    programs.pass();
+    drop(router.lock());
+    assert_eq!(lender.link(LINK).flags, BOTH);
+    assert_ne!(lender.link(LINK).rules, 0);
+}
+
+#[test]
 fn nothing_is_decided_by_tables_that_were_replaced() {
     let ((old, tables), (new, other)) = (network(), network());
     let router = Router::new(tables, Host::new());
