@@ -115,6 +115,12 @@ static __always_inline int give_header(struct packet *packet, const void *header
 	return change_tags(packet, header, l2) ? SENT : DROPPED;
 }
 
+/* The program itself sends to all ports. */
+static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
+{
+	return 0;
+}
+
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, int v4)
