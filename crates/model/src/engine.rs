@@ -19,9 +19,8 @@ pub enum Engine {
 }
 
 /// Kinds of devices whose frames the kernel has made: they may be super-frames, with unfinished checksums.
-const MADE_BY_KERNEL: [&str; 10] = [
-    "veth", "tun", "bond", "team", "bridge", "macvlan", "vxlan", "geneve", "gretap", "ip6gretap",
-];
+const MADE_BY_KERNEL: [&str; 8] =
+    ["veth", "tun", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
 
 impl Engine {
     /// All engines.

@@ -56,7 +56,7 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 static __always_inline __u32 priority_of(__u8 tos)
 {
 	/* `ip_tos2prio`, four bits each, the first one last. */
-	return 0x4444666622220010ULL >> (tos >> 1 & 15) * 4 & 15;
+	return 0x4444666622220000ULL >> (tos >> 1 & 15) * 4 & 15;
 }
 
 /*
