@@ -12,7 +12,10 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::worker::Worker;
 
-use super::message::{All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, ShowRequest, line, refusal};
+use super::message::{
+    All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage,
+    ShowRequest, line, refusal,
+};
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
 use super::routes::Reader;

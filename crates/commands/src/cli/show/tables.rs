@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Table};
 
 use super::super::text::{arranged, table, thousands};
-use crate::control::{DeviceEngine, Drops, Engines, Links, Neighbours, PortState, Ports, Punts, Tolls, Totals, Xdp};
+use crate::control::{
+    DeviceEngine, Drops, Engines, Links, Neighbours, PortState, Ports, Punts, Tolls, Totals, Xdp,
+};
 use tollway_controller::handle::Status;
 
 /// `show ports`.
