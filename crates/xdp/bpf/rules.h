@@ -368,10 +368,13 @@ static __always_inline int rules_op(struct rules_walk *walk, const struct op *op
 		walk->depth = depth + 1;
 		return goes_to(walk, op->a);
 	case OP_RETURN:
-		if (!depth || depth > MOST_CALLS)
+		depth--;
+		/* In one register, so that the verifier of Linux 6.1 sees the bound. */
+		asm volatile("" : "+r"(depth));
+		if (depth >= MOST_CALLS)
 			return goes_to(walk, walk->end);
-		walk->depth = depth - 1;
-		return goes_to(walk, walk->call[depth - 1]);
+		walk->depth = depth;
+		return goes_to(walk, walk->call[depth]);
 	default:
 		return RULES_ASK;
 	}
