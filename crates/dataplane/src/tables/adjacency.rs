@@ -69,7 +69,7 @@ impl Tables {
         }
         if !done {
             // A route cannot be removed now, so its next hop stays and has to be resolved again.
-            let _ = self.set_neigh(link, address, None);
+            let _ = self.learn_neigh(link, address, None);
             return false;
         }
         self.forget_neigh(link, address)
@@ -215,6 +215,7 @@ fn bounds(prefix: RoutePrefix) -> (IpAddr, IpAddr) {
 mod tests {
     use super::*;
     use crate::testkit::dice::Dice;
+    use crate::testkit::lender::PlainLender;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -273,6 +274,30 @@ mod tests {
         assert_eq!(tables.lookup(vrf, [172, 16, 0, 1].into()), next);
         assert_eq!(tables.next_hop(next).action, Action::Resolve);
         tables.withdraw_neigh(link, [10, 0, 0, 8].into());
+    }
+
+    /// A neighbour whose host route cannot be removed at once leaves nothing behind in the end.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes under Miri")]
+    fn a_neighbour_that_goes_late_frees_its_next_hop() {
+        let lender = PlainLender::small();
+        let mut tables = Tables::with_memory(&lender.memory());
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port([2, 0, 0, 0, 0, 1], vrf, 1500).unwrap();
+        let glean = tables.glean(link).unwrap();
+        tables.insert(vrf, RoutePrefix::new([10, 0, 0, 0].into(), 8), glean).unwrap();
+        let reader = tables.epochs.join();
+        let address = |number: u32| IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 | number << 8));
+        let gone = address(7);
+        tables.publish_neigh(link, gone, MAC).unwrap();
+        // The reader passes nothing, so that changes of routes use up the memory.
+        let is_full = (8..).any(|number| tables.publish_neigh(link, address(number), MAC).is_err());
+        assert!(is_full && !tables.withdraw_neigh(link, gone));
+        let next = tables.find_neigh(link, gone).unwrap();
+        assert_eq!(tables.next_hop(next).action, Action::Resolve);
+        reader.pass();
+        assert!(tables.withdraw_neigh(link, gone));
+        assert_eq!(tables.find_neigh(link, gone), None);
     }
 
     /// A VRF's routes other than host routes, and the known neighbours.
