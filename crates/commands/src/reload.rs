@@ -89,6 +89,8 @@ enum Request {
     File(Option<SyncSender<ReloadResult>>),
     /// A device's address or MTU changed.
     Device(PortIndex, Facts),
+    /// The tables have too little room.
+    Grow,
 }
 
 /// Installs changed configurations, one after the other.
@@ -157,6 +159,11 @@ impl Reloader {
         // If the thread has ended, nothing is updated.
         let _ = self.0.send(Request::Device(port, facts));
     }
+
+    /// Reports that the tables have too little room: they are made again with more, if there is more.
+    pub fn grow(&self) {
+        let _ = self.0.send(Request::Grow);
+    }
 }
 
 /// What causes an installation.
@@ -166,6 +173,8 @@ enum Cause {
     File,
     /// A device changed: sets keep their current elements.
     Device,
+    /// The tables get more room, whether the model differs or not. Sets keep their current elements.
+    Room,
 }
 
 /// The state of the thread.
@@ -188,6 +197,7 @@ impl ReloadThread {
                     answer.map(|answer| answer.send(outcome));
                 }
                 Request::Device(port, facts) => self.device(port, facts),
+                Request::Grow => self.grow(),
             }
         }
     }
@@ -224,6 +234,13 @@ impl ReloadThread {
         }
     }
 
+    fn grow(&mut self) {
+        if self.installer.dispatcher().grow_tables() {
+            tracing::info!("the tables get more room");
+            report(&self.install(&self.configured.clone(), Cause::Room, Instant::now()));
+        }
+    }
+
     fn install(&mut self, configured: &Model, cause: Cause, start: Instant) -> ReloadResult {
         let mut model = configured.clone();
         for (index, facts) in self.facts.iter().enumerate() {
@@ -231,10 +248,13 @@ impl ReloadThread {
         }
         let sets = self.changed_sets();
         let are_sets_stale = sets.is_some() && cause == Cause::File;
-        if model == *self.installer.model() && !self.installer.is_bypassed() && !are_sets_stale {
+        let is_same = model == *self.installer.model() && cause != Cause::Room;
+        if is_same && !self.installer.is_bypassed() && !are_sets_stale {
             return Ok(Done::Unchanged);
         }
-        if let (Some(filter), Some(rules), Cause::Device) = (sets, &mut model.filter, cause) {
+        if let (Some(filter), Some(rules)) =
+            (sets.filter(|_| cause != Cause::File), &mut model.filter)
+        {
             Arc::make_mut(rules).take_live_sets(&filter);
         }
         let dispatcher = Arc::clone(self.installer.dispatcher());

@@ -61,6 +61,8 @@ pub(super) enum Request {
     Evaluate(SyncSender<()>),
     /// Compare everything with the kernel's configuration.
     Audit,
+    /// Rebuild the tables with more room, if there is more.
+    Grow,
     /// End the thread.
     Stop,
 }
@@ -128,6 +130,11 @@ impl Handle {
     /// Starts an audit now: compares everything with the kernel's configuration.
     pub fn audit(&self) {
         self.send(Request::Audit);
+    }
+
+    /// Reports that the tables have too little room: they are rebuilt with more, if there is more.
+    pub fn grow(&self) {
+        self.send(Request::Grow);
     }
 
     /// Lets the kernel forward until everything that it has notified of so far is active. The worker calls

@@ -244,6 +244,7 @@ impl Controller {
                     self.rules.read_again();
                     self.kernel_state.query_again();
                 }
+                Request::Grow => self.grow(),
                 Request::Stop => return false,
             }
         }

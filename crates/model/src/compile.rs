@@ -63,7 +63,7 @@ impl CompileError {
     /// Whether the tables have no room for it: with more memory, it may compile.
     #[must_use]
     pub const fn is_for_room(&self) -> bool {
-        matches!(self.error, Problem::Tables(TablesError::Full | TablesError::Fib(FibError::Full)))
+        matches!(self.error, Problem::Tables(error) if error.is_for_room())
     }
 
     /// What the user can do about it.

@@ -28,6 +28,13 @@ mod tests;
 /// `xdp/bpf/maps.h`). The clock of both advances by up to 4 ms at once.
 const UNSERVED: Duration = Duration::from_millis(40);
 
+/// The longest wait for memory. XDP programs pass within half a second, on a busy machine.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// How often a thread that waits for memory looks at the readers. Workers pass within microseconds, and programs within
+/// 10 ms.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
 /// How often a thread tries to get a lock before it waits for it.
 const TRY_EVERY: Duration = Duration::from_micros(20);
 
@@ -109,6 +116,21 @@ impl Updater {
         if let Some(state) = self.mailbox.dispatcher_state() {
             lock(&self.shared.outdated).void(&tables.changes, state);
         }
+    }
+
+    /// Waits until memory that was taken out of tables can be used again, because every worker and XDP program has
+    /// passed; false if that takes too long. The kernel forwards meanwhile: a change is late.
+    #[must_use]
+    pub fn wait_for_memory(&self, tables: &Epochs) -> bool {
+        let _bypass = self.mailbox.bypass();
+        let (start, epoch) = (Instant::now(), tables.advance());
+        while tables.passed() < epoch {
+            if start.elapsed() > MEMORY {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     /// Makes a change; returns the bypass that began meanwhile, if any.

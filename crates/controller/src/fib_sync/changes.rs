@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::tables::{Tables, TablesError};
@@ -18,6 +19,23 @@ use tollway_model::compile::is_never_forwarded;
 pub trait ActiveTables {
     /// Locks the tables and changes them. When this returns, the workers read what has changed.
     fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T;
+
+    /// Waits until memory that was taken out of the tables can be used again; false if that takes too long. The kernel
+    /// forwards meanwhile.
+    fn wait_for_memory(&self, epochs: &Epochs) -> bool;
+}
+
+/// Makes a change that can be repeated. If there is no room for it, because memory waits for readers, it is made again
+/// when these have passed.
+fn with_room<T>(
+    at: &impl ActiveTables,
+    epochs: &Epochs,
+    mut change: impl FnMut() -> Result<T, TablesError>,
+) -> Result<T, TablesError> {
+    match change() {
+        Err(error) if error.is_for_room() && at.wait_for_memory(epochs) => change(),
+        done => done,
+    }
 }
 
 /// The number of changes made.
@@ -90,11 +108,13 @@ impl FibSync {
         at: &impl ActiveTables,
         counts: &mut SyncCounts,
     ) -> Result<HashSet<super::HopKey>, FibSyncError> {
-        let mut moved = HashSet::new();
+        let (mut moved, hops) = (HashSet::new(), &mut self.hops);
         while !wanted.is_empty() {
             let rest = wanted.split_off(wanted.len().min(HOPS_PER_LOCK));
             counts.hops += wanted.len() as u64;
-            moved.extend(at.change(|tables| self.hops.make(tables, wanted))?);
+            let mut some = wanted.into();
+            let make = || at.change(|tables| hops.make(tables, &mut some, &mut moved));
+            with_room(at, &self.epochs, make)?;
             wanted = rest;
         }
         Ok(moved)
@@ -218,10 +238,10 @@ impl FibSync {
             return Ok(());
         }
         let hops = &mut self.hops;
-        let make = |tables: &mut Tables| {
-            shared.into_iter().try_for_each(|of| hops.make_shared(tables, of).map(|_| ()))
+        let mut make = |tables: &mut Tables| {
+            shared.iter().try_for_each(|of| hops.make_shared(tables, *of).map(|_| ()))
         };
-        Ok(at.change(make)?)
+        Ok(with_room(at, &self.epochs, || at.change(&mut make))?)
     }
 
     fn put(
@@ -246,14 +266,15 @@ impl FibSync {
             counts.direct += 1;
             let (fib, record) = (&self.fibs[place(op.prefix)], &self.roots[op.lookup_chain]);
             let root = if place(op.prefix) == 0 { record.root4 } else { record.root6 };
-            match op.next {
-                Some(next) => fib.insert(root, prefix, next),
-                None => fib.remove(root, prefix).map(|_| ()),
-            }
-            .map_err(TablesError::from)?;
+            let change = || match op.next {
+                Some(next) => fib.insert(root, prefix, next).map_err(TablesError::from),
+                None => fib.remove(root, prefix).map(|_| ()).map_err(TablesError::from),
+            };
+            with_room(at, &self.epochs, change)?;
         }
         for ops in locked.chunks(ROUTES_PER_LOCK) {
-            at.change(|tables| ops.iter().try_for_each(|op| apply(tables, op)))?;
+            let change = || at.change(|tables| ops.iter().try_for_each(|op| apply(tables, op)));
+            with_room(at, &self.epochs, change)?;
         }
         Ok(())
     }

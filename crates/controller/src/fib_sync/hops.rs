@@ -4,7 +4,7 @@
 //! which is redirected ([`Tables::set_object`]). Several next hops are a group, whose members change
 //! ([`Tables::set_group`]). Routes are inserted again only if one of these becomes the other.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::{Epochs, Spare};
@@ -249,22 +249,27 @@ impl HopTable {
         wanted.push((key, own));
     }
 
-    /// Makes the wanted next hops; returns the keys whose number has changed.
+    /// Makes the wanted next hops, and adds the keys whose number has changed to `moved`. After an error, `wanted` has
+    /// those that are not made yet.
     pub(super) fn make(
         &mut self,
         tables: &mut Tables,
-        wanted: Vec<WantedHop>,
-    ) -> Result<HashSet<HopKey>, TablesError> {
-        let mut moved = HashSet::new();
-        for (key, plan) in wanted {
-            let before = self.id(&key);
-            let id = self.make_one(tables, &key, plan)?;
-            if before.is_some_and(|before| before != id) {
-                self.renew_groups(tables, &key)?;
-                moved.insert(key);
+        wanted: &mut VecDeque<WantedHop>,
+        moved: &mut HashSet<HopKey>,
+    ) -> Result<(), TablesError> {
+        while let Some((key, plan)) = wanted.front() {
+            let before = self.entries.get(key).cloned();
+            let id = self.make_one(tables, key, plan.clone())?;
+            if let Some(before) = before.filter(|before| before.id != id) {
+                if let Err(error) = self.renew_groups(tables, key) {
+                    self.entries.insert(key.clone(), before);
+                    return Err(error);
+                }
+                moved.insert(key.clone());
             }
+            wanted.pop_front();
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Sets the new number of an object in the groups that have it.
@@ -303,7 +308,8 @@ impl HopTable {
             }
             (HopPlan::Object(target), _) => match self.spare_objects.pop() {
                 Some(id) => {
-                    tables.set_object(id, *target)?;
+                    let set = tables.set_object(id, *target);
+                    set.inspect_err(|_| self.spare_objects.push(id))?;
                     id
                 }
                 None => tables.add_object(*target)?,
@@ -439,7 +445,8 @@ mod tests {
         ];
         for plan in plans {
             let mut make = |hops: &mut HopTable, object| {
-                hops.make(&mut tables, vec![(key(object), plan.clone())]).unwrap();
+                let mut wanted = [(key(object), plan.clone())].into();
+                hops.make(&mut tables, &mut wanted, &mut HashSet::new()).unwrap();
                 hops.id(&key(object)).unwrap()
             };
             let first = make(&mut hops, 1);

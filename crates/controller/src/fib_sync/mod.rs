@@ -17,11 +17,11 @@ mod merge;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::fib::{Fib, FibError};
+use tollway_dataplane::fib::Fib;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::links::VrfRecord;
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
@@ -56,7 +56,7 @@ impl FibSyncError {
     /// Whether the tables have no room for a route: with more memory, they may take it.
     #[must_use]
     pub const fn is_for_room(self) -> bool {
-        matches!(self, Self::Tables(TablesError::Full | TablesError::Fib(FibError::Full)))
+        matches!(self, Self::Tables(error) if error.is_for_room())
     }
 }
 
@@ -308,7 +308,7 @@ impl FibSync {
                 }
                 let mut wanted = Vec::new();
                 self.hops.want(rib, &self.egress_links, key.clone(), &mut wanted);
-                self.hops.make(tables, wanted)?;
+                self.hops.make(tables, &mut wanted.into(), &mut HashSet::new())?;
                 self.hops.id(&key).ok_or(TablesError::Unknown)
             }
             None => Ok(NextHopId::NO_ROUTE),

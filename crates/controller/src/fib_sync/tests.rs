@@ -4,11 +4,14 @@
 mod naive;
 mod random;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use tollway_dataplane::epoch::{Epochs, Reader};
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
+use tollway_dataplane::memory::{Capacities, Capacity, Lender, Memory, Part, Words};
 use tollway_dataplane::next_hops::Action;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
@@ -21,12 +24,21 @@ use crate::rib::{Ignoring, Rib};
 use naive::{Answer, Packet};
 use random::{KernelState, LINKS};
 
-/// Tables without other readers.
-struct Bench(RefCell<Tables>);
+/// Tables, and perhaps a reader that passes only when a change waits for it.
+struct Bench {
+    tables: RefCell<Tables>,
+    reader: Option<Reader>,
+    waits: Cell<usize>,
+}
 
 impl ActiveTables for Bench {
     fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T {
-        job(&mut self.0.borrow_mut())
+        job(&mut self.tables.borrow_mut())
+    }
+
+    fn wait_for_memory(&self, _: &Epochs) -> bool {
+        self.waits.set(self.waits.get() + 1);
+        self.reader.as_ref().map(Reader::pass).is_some()
     }
 }
 
@@ -51,10 +63,28 @@ fn egress_links() -> EgressLinks {
     }
 }
 
+/// Limits tables, and lends nothing: the memory is the process's own.
+struct Limit;
+
+impl Lender for Limit {
+    fn capacities(&self) -> Capacities {
+        let fib = Capacity { roots: 1 << 8, nodes: 1 << 10, values: 1 << 15 };
+        Capacities { fib4: fib, fib6: fib, ..Capacities::default() }
+    }
+
+    fn lend(&self, _: Part) -> Option<Box<dyn Words>> {
+        None
+    }
+}
+
 fn fib_sync(kernel_state: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
+    fib_sync_in(&Memory::default(), kernel_state, rib)
+}
+
+fn fib_sync_in(memory: &Memory, kernel_state: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
     let has = |family, table| rib.has(table, family);
     let lookup_chains = LookupChains::of(&kernel_state.naive.kernel, LINKS, has);
-    let mut tables = Tables::new();
+    let mut tables = Tables::with_memory(memory);
     for _ in &lookup_chains.lookup_chains {
         tables.add_vrf().unwrap();
     }
@@ -69,7 +99,8 @@ fn fib_sync(kernel_state: &KernelState, rib: &mut Rib) -> (FibSync, Bench) {
             tables.publish_neigh(LinkId(link), host, [2, 0, 0, 0, 1, 1]).unwrap();
         }
     }
-    (fib_sync, Bench(RefCell::new(tables)))
+    let reader = memory.is_lent().then(|| tables.epochs.join());
+    (fib_sync, Bench { tables: RefCell::new(tables), reader, waits: Cell::new(0) })
 }
 
 /// The answer of the tables, by lookup chains and policies.
@@ -128,7 +159,7 @@ fn compare(kernel_state: &mut KernelState, fib_sync: &FibSync, bench: &Bench, wh
     for _ in 0..60 {
         let packet = kernel_state.packet();
         let (expected, unsure) = kernel_state.naive.look_up(&packet);
-        let tables = bench.0.borrow();
+        let tables = bench.tables.borrow();
         let found = answer(&tables, resolve(fib_sync, &tables, &packet), &packet, false);
         let left_to_kernel = found == Answer::Kernel || found == Answer::Local;
         if found != expected && !(unsure && left_to_kernel) {
@@ -181,4 +212,34 @@ fn tables_answer_as_rules_and_routes_do() {
     }
     // The test must not be empty: most answers must not be punts.
     assert!(fast > 400 * 41 * 20, "{fast} of {}", 400 * 41 * 60);
+}
+
+/// Memory that readers may still use ends, and changes go on where they stopped when the readers have passed.
+#[test]
+fn changes_wait_for_memory() {
+    let memory = Memory::lent(Arc::new(Limit));
+    let mut waits = 0;
+    for seed in 0..12 {
+        let mut kernel_state = KernelState::new(seed);
+        kernel_state.naive.egress_links = egress_links();
+        let mut rib = Rib::new();
+        rib.apply(&Event::Whole(Box::new(kernel_state.naive.kernel.clone())));
+        let (mut now, mut bench) = fib_sync_in(&memory, &kernel_state, &mut rib);
+        for step in 0..600 {
+            for _ in 0..8 {
+                kernel_state.step().iter().for_each(|event| rib.apply(event));
+            }
+            match now.sync(&mut rib, &bench) {
+                Ok(_) => {}
+                Err(FibSyncError::LookupChains) => {
+                    waits += bench.waits.get();
+                    (now, bench) = fib_sync_in(&memory, &kernel_state, &mut rib);
+                }
+                Err(error) => panic!("seed {seed}, step {step}: {error}"),
+            }
+            compare(&mut kernel_state, &now, &bench, &format!("seed {seed}, step {step}"));
+        }
+        waits += bench.waits.get();
+    }
+    assert!(waits > 20, "{waits}");
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::worker::Worker;
@@ -152,13 +153,22 @@ impl Controller {
             Ok(_) => Ok(()),
             Err(error) => {
                 if error.is_for_room() {
-                    self.installer.dispatcher().grow_tables();
+                    // Without more, new tables at least have no memory that waits for readers.
+                    let _ = self.installer.dispatcher().grow_tables();
                 }
                 self.kernel_state.doubt();
                 let Some((plan, offload)) = self.kernel_state.plan() else { return Ok(()) };
                 self.publish_offload(offload);
                 self.rebuild(plan)
             }
+        }
+    }
+
+    /// Rebuilds the tables in this turn, with more room, if there is more.
+    pub(super) fn grow(&mut self) {
+        if self.installer.dispatcher().grow_tables() {
+            self.fib_sync = None;
+            self.kernel_state.doubt();
         }
     }
 
@@ -301,5 +311,9 @@ fn logger(model: &Model) -> Logger {
 impl ActiveTables for Updater {
     fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T {
         Self::change(self, |locked| job(&mut locked.tables))
+    }
+
+    fn wait_for_memory(&self, epochs: &Epochs) -> bool {
+        Self::wait_for_memory(self, epochs)
     }
 }

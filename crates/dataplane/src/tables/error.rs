@@ -19,6 +19,14 @@ pub enum TablesError {
     Fib(FibError),
 }
 
+impl TablesError {
+    /// Whether the tables have no room: with more memory, or when readers have passed, they may take the change.
+    #[must_use]
+    pub const fn is_for_room(self) -> bool {
+        matches!(self, Self::Full | Self::Fib(FibError::Full))
+    }
+}
+
 impl From<FibError> for TablesError {
     fn from(error: FibError) -> Self {
         Self::Fib(error)

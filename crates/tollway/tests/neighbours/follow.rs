@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollway_commands::reload::{Done, ReloadError, Reloader, Started};
 use tollway_model::Model;
 use tollway_worker::installer::{InstallError, Parts};
-use tollway_worker::neighbours::{Follower, Settings};
+use tollway_worker::neighbours::{Follower, Report, Settings};
 use tollway_worker::ports::Facts;
 use tollway_worker::ports::dispatcher::Dispatcher;
 
@@ -166,11 +166,12 @@ pub fn devices() {
     let model = parse(CONFIG);
     let worker = WorkerThread::start(&model);
     let (sender, receiver) = mpsc::channel::<Facts>();
-    let on_device = Box::new(move |port: tollway_model::PortIndex, facts| {
+    let on_report = Box::new(move |report| {
+        let Report::Device(port, facts) = report else { panic!("{report:?}") };
         assert_eq!(port.0, 0);
         sender.send(facts).unwrap();
     });
-    let _follower = worker.follow_with(&model, Settings::default(), on_device);
+    let _follower = worker.follow_with(&model, Settings::default(), on_report);
     let first = receiver.recv_timeout(PATIENCE).unwrap();
     assert_eq!(first.mtu, Some(1500));
     sh("ip link set ra mtu 1400");

@@ -16,7 +16,7 @@ use tollway_dataplane::worker::Worker;
 use tollway_model::Model;
 use tollway_model::compile::compile;
 use tollway_net::Mac;
-use tollway_worker::neighbours::{Follower, OnDevice, Settings, Watch};
+use tollway_worker::neighbours::{Follower, OnReport, Settings, Watch};
 use tollway_worker::ports::Devices;
 use tollway_worker::{self, Duties, First, Stop, Updater, WorkerMailbox};
 use tollway_xdp::xdp_path::Outdated;
@@ -79,12 +79,12 @@ impl WorkerThread {
     }
 
     pub fn follow(&self, model: &Model, settings: Settings) -> Follower {
-        self.follow_with(model, settings, Box::new(|_, _| ()))
+        self.follow_with(model, settings, Box::new(drop))
     }
 
-    pub fn follow_with(&self, model: &Model, settings: Settings, on_device: OnDevice) -> Follower {
+    pub fn follow_with(&self, model: &Model, settings: Settings, on_report: OnReport) -> Follower {
         let watch = Watch::of(model, |_| true);
-        Follower::start(watch, self.updater.clone(), on_device, settings).unwrap()
+        Follower::start(watch, self.updater.clone(), on_report, settings).unwrap()
     }
 
     /// The Ethernet addresses to which packets for these addresses go, if they go anywhere.

@@ -13,6 +13,7 @@ use tollway_controller::kernel::{Family, Ifindex, Kernel};
 use tollway_controller::lookup_chains::LookupChains;
 use tollway_controller::netlink::{Settings, Source};
 use tollway_controller::rib::{Ignoring, Rib};
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
 use tollway_dataplane::next_hops::Action;
 use tollway_dataplane::tables::Tables;
@@ -28,6 +29,10 @@ pub struct Bench(RefCell<Tables>);
 impl ActiveTables for Bench {
     fn change<T>(&self, job: impl FnOnce(&mut Tables) -> T) -> T {
         job(&mut self.0.borrow_mut())
+    }
+
+    fn wait_for_memory(&self, _: &Epochs) -> bool {
+        false
     }
 }
 

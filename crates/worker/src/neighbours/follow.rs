@@ -11,7 +11,7 @@ use super::event::{Event, Ifindex, Key};
 use super::socket::{Netlink, Received};
 use super::state::{self, Failed, State};
 use super::sweep::Sweep;
-use super::{Counts, OnDevice, Request, Settings, Waiter};
+use super::{Counts, OnReport, Report, Request, Settings, Waiter};
 use crate::update::soon;
 use crate::{Overdue, Updater};
 use tollway_linux::mailbox::MailboxReceiver;
@@ -30,6 +30,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5);
 /// When changes are tried again that must wait for BPF programs: these take as long.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Changes that have failed for this long do not wait for readers: the tables have no room for them.
+const SHORTAGE: Duration = SECOND;
+/// How often that is reported while it lasts: larger tables may have too little room, too.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// A list that takes longer is lost.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -47,7 +51,7 @@ pub(super) struct FollowerThread {
     state: Arc<Mutex<State>>,
     updater: Updater,
     settings: Settings,
-    on_device: OnDevice,
+    on_report: OnReport,
     counts: Arc<Counts>,
     requests: MailboxReceiver<Request>,
     /// Requesters that wait until the tables have all notifications of the kernel.
@@ -71,12 +75,41 @@ pub(super) struct FollowerThread {
     again_at: Option<Instant>,
     /// Packets may go to an address that a neighbour no longer has.
     is_wrong: bool,
+    shortage: Shortage,
+}
+
+/// How long the tables have had no room for changes.
+#[derive(Default)]
+struct Shortage {
+    /// Since when, and when it was last reported.
+    since: Option<Instant>,
+    reported: Option<Instant>,
+    is_logged: bool,
+}
+
+impl Shortage {
+    /// Notes whether changes have failed; returns whether to report that the tables are too small.
+    fn note(&mut self, failed: usize, now: Instant) -> bool {
+        if failed == 0 {
+            *self = Self::default();
+            return false;
+        }
+        let lasts = now.duration_since(*self.since.get_or_insert(now)) >= SHORTAGE;
+        let is_due = self.reported.is_none_or(|at| now.duration_since(at) >= REPORT_EVERY);
+        if lasts && is_due {
+            self.reported = Some(now);
+            if !std::mem::replace(&mut self.is_logged, true) {
+                tracing::warn!("the tables have had no room for {failed} neighbours for a second");
+            }
+        }
+        lasts && is_due
+    }
 }
 
 impl FollowerThread {
     pub(super) fn new(
         state: Arc<Mutex<State>>,
-        (updater, on_device): (Updater, OnDevice),
+        (updater, on_report): (Updater, OnReport),
         settings: Settings,
         counts: Arc<Counts>,
         requests: MailboxReceiver<Request>,
@@ -86,7 +119,7 @@ impl FollowerThread {
             netlink: Netlink::open(settings.receive_buffer)?,
             state,
             updater,
-            on_device,
+            on_report,
             counts,
             requests,
             waiting: Vec::new(),
@@ -103,6 +136,7 @@ impl FollowerThread {
             has_warned_unprivileged: false,
             again_at: None,
             is_wrong: false,
+            shortage: Shortage::default(),
             settings,
         })
     }
@@ -212,7 +246,7 @@ impl FollowerThread {
         let known: HashSet<Key> = self.confirm.iter().copied().collect();
         self.confirm.extend(aged.into_iter().filter(|key| !known.contains(key)));
         for (port, facts) in moved {
-            (self.on_device)(port, facts);
+            (self.on_report)(Report::Device(port, facts));
         }
         Ok(more)
     }
@@ -222,6 +256,9 @@ impl FollowerThread {
         (self.again_at, self.is_wrong) = (None, failed.is_wrong);
         if self.is_wrong {
             self.fall_behind();
+        }
+        if self.shortage.note(failed.changes.len(), Instant::now()) {
+            (self.on_report)(Report::Full);
         }
         if !failed.changes.is_empty() {
             self.again_at = Some(Instant::now() + if self.is_wrong { AGAIN } else { SECOND / 10 });
@@ -365,5 +402,26 @@ impl FollowerThread {
             self.counts.confirmed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_shortage_that_lasts_is_reported() {
+        let mut shortage = Shortage::default();
+        let start = Instant::now();
+        let mut reported =
+            |failed, tenths: u32| shortage.note(failed, start + tenths * SECOND / 10);
+        assert!(!reported(3, 0) && !reported(3, 9));
+        assert!(!reported(0, 10), "there was room");
+        assert!(!reported(1, 11) && !reported(2, 20));
+        assert!(reported(2, 21));
+        assert!(!reported(2, 22) && !reported(2, 120), "reported already");
+        assert!(reported(2, 121), "again and again");
+        assert!(!reported(0, 122) && !reported(1, 123));
+        assert!(reported(1, 133));
     }
 }

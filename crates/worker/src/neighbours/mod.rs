@@ -19,6 +19,9 @@
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
 //! device, of the device with its name. Neighbours with a group's Ethernet address take the kernel path.
 //! Tollway does not know which neighbours are in use, so it has the kernel confirm all stale ones.
+//!
+//! A change that the tables have no room for is tried again. Mostly its memory only waits for readers; if it has failed
+//! for a second, the tables are too small ([`Report::Full`]), and are made again with more room.
 
 mod event;
 mod follow;
@@ -60,8 +63,17 @@ impl Default for Settings {
     }
 }
 
-/// Called when the device behind a port has got another address or MTU, and at first.
-pub type OnDevice = Box<dyn Fn(PortIndex, Facts) + Send>;
+/// What a follower reports to the thread that installs tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The device behind a port has another address or MTU than before, or this is the first look at it.
+    Device(PortIndex, Facts),
+    /// The tables have had no room for some neighbours for a second: they are too small.
+    Full,
+}
+
+/// Called with each report.
+pub type OnReport = Box<dyn Fn(Report) + Send>;
 
 /// The counters of a follower, while it runs.
 #[derive(Debug, Default)]
@@ -149,7 +161,7 @@ impl Follower {
     pub fn start(
         watch: Watch,
         updater: Updater,
-        on_device: OnDevice,
+        on_report: OnReport,
         settings: Settings,
     ) -> io::Result<Self> {
         let mailbox = updater.mailbox().clone();
@@ -158,7 +170,7 @@ impl Follower {
         let (requests, received) = Mailbox::pair()?;
         let follow = FollowerThread::new(
             Arc::clone(&state),
-            (updater, on_device),
+            (updater, on_report),
             settings,
             Arc::clone(&counts),
             received,
@@ -218,7 +230,7 @@ impl Follower {
         let (failed, before) = state.rebind(watch, tables, is_static);
         if failed > 0 {
             tracing::warn!(
-                "the tables have no room for {failed} neighbours; packets to these take the kernel path"
+                "the tables have no room for {failed} neighbours; packets to these take the kernel path until there is some"
             );
         }
         let swapped = swap(compiled);

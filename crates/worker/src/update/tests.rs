@@ -89,3 +89,21 @@ fn the_kernel_forwards_while_somebody_else_has_the_lock() {
     bypassed_change(&updater, || drop(locked));
     assert!(!updater.mailbox.is_bypassed());
 }
+
+#[test]
+fn the_kernel_forwards_while_a_change_waits_for_memory() {
+    let (worker, updater) = hung();
+    let epochs = Arc::clone(&worker.lock().tables.epochs);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| updater.wait_for_memory(&epochs));
+        let start = Instant::now();
+        while !updater.mailbox.is_bypassed() {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        worker.park();
+        assert!(waiting.join().unwrap());
+    });
+    assert!(!updater.mailbox.is_bypassed());
+    worker.wake();
+    assert!(!updater.wait_for_memory(&epochs), "a worker that hangs may still use it");
+}

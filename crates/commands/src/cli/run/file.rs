@@ -13,7 +13,7 @@ use crate::replay::Files;
 use tollway_model::compile::compile_in;
 use tollway_model::{Model, PortKind};
 use tollway_worker::OnPause;
-use tollway_worker::neighbours::{self, Follower, PauseReporter};
+use tollway_worker::neighbours::{self, Follower, PauseReporter, Report};
 use tollway_worker::ports::{self, Facts};
 use tollway_worker::service::{Service, Watchdog};
 
@@ -60,8 +60,11 @@ fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
             return Ok(None);
         }
         let reloader = reloader.clone();
-        let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
-        let follower = Follower::start(watch, updater, on_device, neighbours::Settings::default())?;
+        let on_report = Box::new(move |report| match report {
+            Report::Device(port, facts) => reloader.device_changed(port, facts),
+            Report::Full => reloader.grow(),
+        });
+        let follower = Follower::start(watch, updater, on_report, neighbours::Settings::default())?;
         pause_reporter = Some(follower.pause_reporter());
         Ok(Some(follower))
     })?;

@@ -18,7 +18,7 @@ use tollway_controller::{Settings, Startup, StartupError, netlink};
 use tollway_linux::privileges;
 use tollway_linux::sync::lock;
 use tollway_worker::installer::Installer;
-use tollway_worker::neighbours::{self, Follower};
+use tollway_worker::neighbours::{self, Follower, Report};
 use tollway_worker::ports;
 use tollway_worker::service::{Beat, Service, Watchdog};
 
@@ -44,13 +44,18 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     machine.set_kernel_has_rules();
     let parts = machine.parts(&model);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
-    // The controller already receives the events of devices.
-    let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
+    let handle = startup.handle();
+    let grower = handle.clone();
+    let on_report = Box::new(move |report| match report {
+        // The controller already receives the events of devices.
+        Report::Device(..) => {}
+        Report::Full => grower.grow(),
+    });
+    let follower = Follower::start(watch, parts.updater.clone(), on_report, follow);
     let installer = Installer::new(parts, Some(follower.map_err(super::follow_failed)?));
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
     live.set(startup.offload().clone());
-    let handle = startup.handle();
     let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
     let backends = Backends { controller, offload, ..Backends::default() };
     let server = prepared.serve(&machine, backends)?;
