@@ -68,7 +68,7 @@ impl Classifier {
             version,
             past_auth: false,
             width: all.len(),
-            packing: Packing::of(&dims, all.len()),
+            packing: Packing::of(&dims, all.len()).filter(|_| partition.is_none()),
             wants: wants(point, version, &dims),
             all,
             live: live.to_vec(),

@@ -26,6 +26,7 @@ mod split;
 mod tests;
 mod values;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Field;
@@ -37,6 +38,9 @@ use super::wide::Wide;
 use crate::burst::{BURST, Lanes};
 use area::Exact;
 use leaf::Leaves;
+
+/// The number of fields that are compared first.
+const HEAD: usize = 2;
 
 /// No rule has this number.
 const NONE: u32 = u32::MAX;
@@ -92,12 +96,13 @@ impl Partition {
         most: usize,
         is_ip4: bool,
     ) -> Option<(Self, Vec<Dim>)> {
-        let (mut dims, mut numbers) = (Vec::new(), Vec::new());
-        for (field, ranges) in fields {
-            let (dim, own) = values::numbers(*field, ranges, is_ip4)?;
-            dims.push(dim);
-            numbers.push((*field, own));
-        }
+        let numbers = fields.iter().map(|(field, ranges)| {
+            let (dim, numbers) = values::numbers(*field, ranges, is_ip4)?;
+            Some((dim, (*field, numbers)))
+        });
+        let mut numbers: Vec<_> = numbers.collect::<Option<_>>()?;
+        numbers.sort_by_cached_key(|(_, (_, numbers))| Reverse(area::small(numbers)));
+        let (dims, numbers): (Vec<_>, Vec<_>) = numbers.into_iter().unzip();
         let (areas, exact) = area::areas(&numbers, count)?;
         let (levels, leaves, rest) = split::split(&areas, fields.len(), most)?;
         Some((Self { levels, leaves, rest, exact }, dims))
@@ -121,19 +126,33 @@ impl Partition {
                 self.compare_others::<V>(scratch, lanes);
             }
         }
-        if self.leaves.has(self.rest) {
-            scratch.value = [self.rest; BURST];
-            self.compare::<V>(scratch, lanes);
-            self.compare_others::<V>(scratch, lanes);
+        let mut later = Lanes::NONE;
+        for lane in lanes {
+            later.put(lane, self.leaves.begins(self.rest) < scratch.first[lane]);
         }
+        scratch.value = [self.rest; BURST];
+        self.compare::<V>(scratch, later);
+        self.compare_others::<V>(scratch, later);
     }
 
-    /// Compares each packet with the rules of one leaf, [`Scratch::value`].
+    /// Compares each packet with the rules of one leaf, [`Scratch::value`]: first in the fields that exclude
+    /// most, then those that are left in the others. Thus most leaves are not read to the end.
     #[inline(always)]
     fn compare<V: Wide>(&self, scratch: &mut Scratch, lanes: Lanes) {
+        let mut left = Lanes::NONE;
         for lane in lanes {
+            let sides = self.leaves.sides(scratch.value[lane]);
+            let hits = match sides.first_chunk::<HEAD>() {
+                Some(head) => V::hits(head, &scratch.class, lane),
+                None => V::hits(sides, &scratch.class, lane),
+            };
+            scratch.set[lane] = hits.into();
+            left.put(lane, hits != 0);
+        }
+        for lane in left {
             let leaf = scratch.value[lane];
-            let hits = V::hits(self.leaves.sides(leaf), &scratch.class, lane);
+            let others = self.leaves.sides(leaf).get(HEAD..).unwrap_or_default();
+            let hits = scratch.set[lane] as u32 & V::hits(others, &scratch.class[HEAD..], lane);
             let first = match self.exact.is_empty() {
                 true => self.leaves.rule(leaf, hits.trailing_zeros()),
                 false => self.first_exact(leaf, hits, scratch, lane),

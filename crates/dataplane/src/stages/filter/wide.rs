@@ -1,7 +1,6 @@
 //! Operations on eight words, or ranges of sixteen values, at once, with the available instructions.
 
 use super::bits::{BLOCK, Block};
-use super::dim::MOST_DIMS;
 use crate::burst::BURST;
 
 /// The number of ranges that are compared at once.
@@ -50,7 +49,7 @@ pub(super) trait Wide: Copy {
     /// Writes it.
     fn store(self, block: &mut Block);
     /// A bit for each place at which all sides have a packet's value, field by field.
-    fn hits(sides: &[Side], values: &[[u32; BURST]; MOST_DIMS], lane: usize) -> u32;
+    fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32;
 }
 
 /// Plain words, which the compiler vectorises.
@@ -86,7 +85,7 @@ impl Wide for Words {
     }
 
     #[inline(always)]
-    fn hits(sides: &[Side], values: &[[u32; BURST]; MOST_DIMS], lane: usize) -> u32 {
+    fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32 {
         let mut hits = u32::MAX;
         for (side, values) in sides.iter().zip(values) {
             hits &= side.hits(values[lane & (BURST - 1)]);
@@ -105,7 +104,7 @@ mod avx512 {
         _mm512_set1_epi32, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_test_epi64_mask,
     };
 
-    use super::{BURST, Block, MOST_DIMS, SIDE, Side, Wide};
+    use super::{BURST, Block, SIDE, Side, Wide};
 
     /// One register of AVX-512. Only the loops built for these instructions use it, and they only run
     /// on machines that support them.
@@ -139,7 +138,7 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn hits(sides: &[Side], values: &[[u32; BURST]; MOST_DIMS], lane: usize) -> u32 {
+        fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32 {
             let mut hits = u16::MAX;
             for (side, values) in sides.iter().zip(values) {
                 let value = set(values[lane & (BURST - 1)]);

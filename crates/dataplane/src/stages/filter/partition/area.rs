@@ -68,6 +68,14 @@ impl Exact {
     }
 }
 
+/// How many rules are small in a field: they have less than a 256th of its numbers.
+pub(super) fn small(numbers: &Numbers) -> usize {
+    let ends = |ranges: &Vec<Side>| Some((ranges.first()?.0, ranges.last()?.1));
+    let hulls = || numbers.iter().filter_map(|(_, ranges)| ends(ranges));
+    let max = hulls().map(|(_, last)| last).max().unwrap_or(0);
+    hulls().filter(|(first, last)| last - first < max / 256).count()
+}
+
 /// The areas of `count` rules, of these numbers by field; none if they are too many.
 ///
 /// A rule with several ranges of addresses has an area for each, since they may be far apart. Of other

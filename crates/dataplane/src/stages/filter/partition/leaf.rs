@@ -48,9 +48,10 @@ impl Leaves {
         self.rules.len() as u32
     }
 
+    /// The first rule of a leaf; [`NONE`] beyond the last.
     #[inline(always)]
-    pub(super) fn has(&self, leaf: u32) -> bool {
-        (leaf as usize) < self.rules.len()
+    pub(super) fn begins(&self, leaf: u32) -> u32 {
+        self.rule(leaf, 0)
     }
 
     /// The sides of a leaf.

@@ -38,9 +38,7 @@ pub(super) fn split(areas: &[Area], dims: usize, most: usize) -> Option<(Vec<Lev
         for order in &mut orders {
             order.retain(|(.., area)| left[*area as usize]);
         }
-        eprintln!("DBG level dim {dim} depth {depth} parts {} areas {} left {rest}", parts.len(), parts.iter().map(|p| p.1.len()).sum::<usize>());
         levels.push(level(dim, &parts, areas, &mut leaves));
-        eprintln!("DBG steps {}", levels.last().map_or(0, |l: &Level| l.cut.steps()));
         used += depth;
     }
     if used + rest.div_ceil(SIDE) > most {

@@ -123,9 +123,9 @@ fn packets_meet_the_rule_that_comes_first_one_by_one() {
         for _ in 0..8 {
             let packets: Vec<_> = (0..BURST).map(|_| packet(&mut dice, &list)).collect();
             let mut scratch = Scratch::new();
-            for ((dim, field), class) in dims.iter().zip(fields.keys()).zip(&mut scratch.class) {
+            for (dim, class) in dims.iter().zip(&mut scratch.class) {
                 for (class, packet) in class.iter_mut().zip(&packets) {
-                    *class = dim.class(packet[field]);
+                    *class = dim.class(packet[&dim.field]);
                 }
             }
             let lanes = Lanes(dice.roll() | 1 << dice.below(BURST));
@@ -147,8 +147,8 @@ fn packets_meet_the_rule_that_comes_first_one_by_one() {
                 let unknown = dice.below(MOST_DIMS);
                 let known = |dim: usize| class(dim).filter(|_| dim != unknown);
                 let mut less = packet.clone();
-                if let Some(field) = fields.keys().nth(unknown) {
-                    less.remove(field);
+                if let Some(dim) = dims.get(unknown) {
+                    less.remove(&dim.field);
                 }
                 assert_eq!(partition.next(known, from), first(&list, &less, from), "{unknown}");
             }
