@@ -164,6 +164,9 @@ pub struct Burst {
     pub egress: [PortId; BURST],
     /// Why the packet exited the path (set by the stage that ended it).
     pub verdict: [Verdict; BURST],
+    /// Packets that came as far as the rules of hook forward, so that [`Burst::next`] is theirs (filter). Last, so
+    /// that the arrays keep their places in cache lines.
+    pub routed: Lanes,
 }
 
 impl Burst {
@@ -186,6 +189,7 @@ impl Burst {
             next: [RecordId(0); BURST],
             egress: [PortId(0); BURST],
             verdict: [Verdict::Local; BURST],
+            routed: Lanes::NONE,
         }
     }
 
@@ -196,6 +200,7 @@ impl Burst {
         self.exited = Lanes::NONE;
         self.bound = Lanes::NONE;
         self.labelled = Lanes::NONE;
+        self.routed = Lanes::NONE;
         self.port = port;
     }
 

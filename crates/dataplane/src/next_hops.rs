@@ -240,9 +240,10 @@ impl NextHops {
             writer.retired.push(old);
             writer.retired.mark();
         }
-        // A next hop that did not forward has decided nothing that a cache could keep. So new
-        // neighbours do not void existing flows.
-        if self.records.get()[old as usize].action() == Action::Forward {
+        // A next hop that neither forwarded nor dropped has decided nothing that a cache could keep. So
+        // new neighbours do not void existing flows.
+        let before = self.records.get()[old as usize].action();
+        if matches!(before, Action::Forward | Action::Drop(_)) {
             self.epochs.changes.note();
         }
         true

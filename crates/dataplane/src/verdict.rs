@@ -117,6 +117,15 @@ reasons! {
     }
 }
 
+impl DropReason {
+    /// Says whether a drop for this reason may apply to every packet of the flow. The route or the
+    /// firewall's rules decide whether it does.
+    #[must_use]
+    pub const fn may_be_of_flow(self) -> bool {
+        matches!(self, Self::Blackhole | Self::NetfilterDrop)
+    }
+}
+
 impl PuntReason {
     /// Says whether a punt for this reason applies to every packet of the flow, unless the verdict
     /// depended on more than the flow.

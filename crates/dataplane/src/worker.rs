@@ -34,7 +34,7 @@ pub struct Worker {
     pub counters: Counters,
     /// The cost of each stage.
     pub tolls: Tolls,
-    /// The XDP path that is notified of forwarded packets, if any.
+    /// The XDP path that is notified of what the path decided, if any.
     pub xdp_path: Option<Box<dyn XdpPath>>,
     /// Counters and limits of the firewall rules.
     pub filter: State,
@@ -151,6 +151,9 @@ impl Worker {
         if let Some(xdp_path) = &mut self.xdp_path {
             let lanes = self.burst.lanes().without(exited);
             xdp_path.forwarded(&self.burst, &self.umem, &self.view.state, lanes);
+            if !exited.is_empty() {
+                xdp_path.dropped(&self.burst, &self.umem, &self.view.state, exited);
+            }
         }
         self.transmit(ports);
         if let Some(Verdict::Drop(reason)) = self.burst.verdict_of(exited) {
@@ -187,7 +190,7 @@ impl Worker {
         check_memory(&[(self, ports)])
     }
 
-    /// Counts of what happened to every packet, including those that the XDP path forwarded.
+    /// Counts of what happened to every packet, including those that the XDP path forwarded or dropped.
     #[must_use]
     pub fn counters_in_all(&mut self) -> Counters {
         let mut counters = self.counters.clone();

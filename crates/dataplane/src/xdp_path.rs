@@ -44,12 +44,21 @@ pub trait XdpPath: Send {
         let _ = (burst, umem, tables, lanes);
     }
 
-    /// Adds the packets that the XDP path forwarded to a worker's counters.
+    /// Receives the packets of a burst that exited the path, each with its [`Burst::verdict`], as they
+    /// were received. The XDP path may drop later packets of the flows of those that are dropped.
+    ///
+    /// [`Burst::routed`] says which of them the rules dropped after the route lookup: those at hook
+    /// forward.
+    fn dropped(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
+        let _ = (burst, umem, tables, lanes);
+    }
+
+    /// Adds the packets that the XDP path forwarded or dropped to a worker's counters.
     fn add_to(&mut self, counters: &mut Counters) {
         let _ = counters;
     }
 
-    /// Adds the packets that were forwarded without the path since the last call to the counters of the
+    /// Adds the packets that were forwarded or dropped without the path since the last call to the counters of the
     /// firewall rules, by counter number. If `end` is true, other rules follow, and the numbers lose
     /// their meaning.
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {

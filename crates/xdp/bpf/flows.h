@@ -21,6 +21,12 @@
 #define FLOW_BY_SOURCE 0x80
 /* In `egress_port`: there is none; the flow's packets take the kernel path. */
 #define FLOW_TO_KERNEL 0x40
+/*
+ * In `egress_port`: there is none; the flow's packets are dropped. The first byte of l2 is the
+ * reason. The second one says whether its tally counts all bytes of a frame after the Ethernet
+ * header, rather than those of the packet.
+ */
+#define FLOW_DROP 0x60
 
 /* Regions of each family, IPv4 first, then IPv6; and the number of regions in a cache line. */
 #define REGION_BITS 16

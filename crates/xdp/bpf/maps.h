@@ -103,6 +103,15 @@ struct state {
  */
 #define FAIL_CLOSED 2
 
+/* As DropReason in the crate tollway-dataplane. */
+#define DROP_REASONS 22
+
+/* Packets, and bytes from the Ethernet header on, that flows dropped for a reason. */
+struct drop_counts {
+	__u64 packets;
+	__u64 bytes;
+};
+
 struct port_counts {
 	__u64 xdp_rx_packets;
 	__u64 xdp_rx_bytes;
@@ -111,6 +120,7 @@ struct port_counts {
 	__u64 to_user;
 	__u64 closed_packets; /* dropped because the rules could not be evaluated */
 	__u64 closed_bytes;
+	struct drop_counts drops[DROP_REASONS];
 	__u64 pass[PASS_REASONS];
 	__u64 alive_tick; /* the tick in which a heartbeat was last found fresh, and its worker */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The XDP path: forwards packets of flows that user space has decided on. */
+/* The XDP path: forwards or drops packets of flows that user space has decided on. */
 #ifndef TOLLWAY_XDP_PATH_H
 #define TOLLWAY_XDP_PATH_H
 
@@ -74,7 +74,7 @@ static __always_inline void decrease_ttl(struct iphdr *ip)
 
 /* A consistent copy of a flow's decision for a packet. */
 struct flow_copy {
-	__u64 l2[3]; /* the new Ethernet header and, in the last two bytes, `tally_tags` */
+	__u64 l2[3]; /* the new Ethernet header (FLOW_DROP: the reason) and, in the last two bytes, `tally_tags` */
 	__u16 mtu;
 	__u8 egress_port;
 };
@@ -209,12 +209,45 @@ static __always_inline void count_flow(const struct packet *packet, struct flow 
 	flow->bytes += len;
 }
 
-/* Forwards a packet whose flow was found, if it meets all other conditions of the flow. */
+/* Counts a packet for the firewall rules that its flow matched. */
+static __always_inline void count_tally(__u32 tally_index, __u32 bytes)
+{
+	struct tally *tally;
+
+	if (!tally_index)
+		return;
+	tally = bpf_map_lookup_elem(&tallies, &tally_index);
+	if (tally) {
+		tally->packets++;
+		tally->bytes += bytes;
+	}
+}
+
+/* Drops a packet of a flow whose packets the user path drops. */
+static __always_inline int drop(struct packet *packet, struct flow *flow,
+				const struct flow_copy *copy, __u32 l3, __u32 l3_len, __u32 len)
+{
+	const __u8 *l2 = (const __u8 *)copy->l2;
+	__u32 reason = l2[0];
+	struct drop_counts *drops;
+
+	/* One register for both uses, so that the verifier sees the bound of the second. */
+	asm volatile("" : "+r"(reason));
+	if (reason >= DROP_REASONS)
+		return NOT_TAKEN;
+	drops = &packet->counts->drops[reason];
+	drops->packets++;
+	drops->bytes += len;
+	count_flow(packet, flow, len);
+	count_tally(((const __u16 *)l2)[11] >> 2, l2[1] ? len - l3 : l3_len);
+	return XDP_DROP;
+}
+
+/* Forwards or drops a packet whose flow was found, if it meets all other conditions of the flow. */
 static __always_inline int forward(struct packet *packet, const struct found *found,
 				   __u32 generation, __u32 l3, __u32 l3_len, __u32 len, int v4)
 {
 	struct way way = { .l3 = l3, .l3_len = l3_len, .len = len };
-	struct tally *tally;
 	struct flow_copy copy;
 	__u32 tally_index;
 	int action;
@@ -223,6 +256,8 @@ static __always_inline int forward(struct packet *packet, const struct found *fo
 		return NOT_TAKEN;
 	if (l3_len > copy.mtu)
 		return packet->state->ruled ? NOT_TAKEN : pass(packet, PASS_MTU);
+	if (copy.egress_port == FLOW_DROP)
+		return drop(packet, found->flow, &copy, l3, l3_len, len);
 	if (copy.egress_port & FLOW_TO_KERNEL) {
 		count_flow(packet, found->flow, len);
 		return pass(packet, PASS_KERNEL_FLOW);
@@ -245,13 +280,7 @@ static __always_inline int forward(struct packet *packet, const struct found *fo
 		return action;
 	count_flow(packet, found->flow, len);
 	count_sent(packet, &way);
-	if (tally_index) {
-		tally = bpf_map_lookup_elem(&tallies, &tally_index);
-		if (tally) {
-			tally->packets++;
-			tally->bytes += l3_len;
-		}
-	}
+	count_tally(tally_index, l3_len);
 	return XDP_REDIRECT;
 }
 

@@ -1,5 +1,7 @@
 //! What the XDP program counts, byte for byte as in `bpf/maps.h`.
 
+use tollway_dataplane::verdict::DropReason;
+
 /// Why the XDP program passes a packet to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
@@ -106,6 +108,10 @@ impl PassReason {
 /// The number of [`PassReason`]s.
 pub const PASS_REASONS: usize = 21;
 
+/// The number of [`DropReason`]s, as in `bpf/maps.h`.
+const DROP_REASONS: usize = 22;
+const _: () = assert!(DROP_REASONS == DropReason::COUNT, "bpf/maps.h has another number");
+
 /// The XDP program's counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -124,6 +130,9 @@ pub struct PortCounts {
     pub closed_packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub closed_bytes: u64,
+    /// Packets that the XDP path dropped and their bytes, from the Ethernet header on, by
+    /// [`DropReason`].
+    pub drops: [[u64; 2]; DROP_REASONS],
     /// Packets passed to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
     /// The tick in which the XDP program last found a heartbeat fresh, and its worker; only the program
@@ -138,6 +147,12 @@ impl PortCounts {
         self.pass[reason as usize]
     }
 
+    /// The number of packets that the XDP path dropped, for all reasons.
+    #[must_use]
+    pub fn dropped_packets(&self) -> u64 {
+        self.drops.iter().map(|[packets, _]| packets).sum()
+    }
+
     /// Adds another processor's counters.
     pub(super) fn add(&mut self, other: &Self) {
         self.xdp_rx_packets += other.xdp_rx_packets;
@@ -147,6 +162,8 @@ impl PortCounts {
         self.to_user += other.to_user;
         self.closed_packets += other.closed_packets;
         self.closed_bytes += other.closed_bytes;
+        let drops = self.drops.as_flattened_mut().iter_mut();
+        drops.zip(other.drops.as_flattened()).for_each(|(sum, more)| *sum += more);
         self.pass.iter_mut().zip(other.pass).for_each(|(sum, more)| *sum += more);
     }
 }

@@ -2,8 +2,9 @@
 //! byte as in `bpf/flows.h`.
 //!
 //! A flow's hash names a bucket of sixteen slots and the first slot to try. If all slots are taken,
-//! a new flow evicts the one that was unused for the longest time, at least 2 s. A slot is a cache
-//! line (IPv6: two) in shared memory, so entering a flow takes no system call.
+//! a new flow evicts the one that was unused for the longest time, at least 2 s. A flow whose packets
+//! are dropped gives way at once to one whose packets are not. A slot is a cache line (IPv6: two) in
+//! shared memory, so entering a flow takes no system call.
 //!
 //! A writer changes a slot in three steps (a sequence lock):
 //!
@@ -25,6 +26,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex, TryLockError};
 
+use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{eth, vlan};
 
 use super::maps::State;
@@ -58,6 +60,8 @@ pub const MOST_TALLIES: u16 = 4096;
 const BY_SOURCE: u8 = 0x80;
 /// In the egress port: there is none; the flow's packets take the kernel path.
 pub const TO_KERNEL: u8 = 0x40;
+/// In the egress port: there is none; the flow's packets are dropped ([`Flow::dropping`]).
+const DROP: u8 = 0x60;
 /// The bits of `used` that count packets; those above hold the tick of the last packet.
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
@@ -76,7 +80,8 @@ pub struct Flow {
     pub generation: u32,
     /// Largest layer-3 packet, bytes.
     pub mtu: u16,
-    /// The egress [`PortId`](tollway_dataplane::id::PortId), below 64, or [`TO_KERNEL`].
+    /// The egress [`PortId`](tollway_dataplane::id::PortId), below 64, or [`TO_KERNEL`], or that of
+    /// [`Flow::dropping`].
     pub egress_port: u8,
     /// Whether the decision also used the route to the source.
     pub by_source: bool,
@@ -97,6 +102,24 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// A flow whose packets are dropped for a reason, whatever their length. `counts_frames` says
+    /// whether its tally counts all bytes of a frame after the Ethernet header, rather than those of the
+    /// packet.
+    #[must_use]
+    pub fn dropping(reason: DropReason, counts_frames: bool) -> Self {
+        let mut flow =
+            Self { mtu: u16::MAX, egress_port: DROP, l2_len: UNTAGGED, ..Self::default() };
+        (flow.l2[0], flow.l2[1]) = (reason as u8, counts_frames.into());
+        flow
+    }
+
+    /// Why the flow's packets are dropped, if they are.
+    #[must_use]
+    pub fn drop_reason(&self) -> Option<DropReason> {
+        let reason = DropReason::ALL.get(usize::from(self.l2[0])).copied();
+        reason.filter(|_| self.egress_port == DROP)
+    }
+
     /// The slot's first word: the active generation and the slot's version.
     fn head(&self, version: u8) -> u64 {
         let ([a, b, c, d], [e, f]) = (self.generation.to_ne_bytes(), self.mtu.to_ne_bytes());
@@ -244,8 +267,15 @@ impl Table {
         })
     }
 
-    /// The slot with a key, or else one whose flow may be evicted; `None` if no flow may be.
-    fn place<K: Key>(&self, key: &[u64], state: &State, tick: u16) -> Option<&[AtomicU64]> {
+    /// The slot with a key, or else one whose flow may be evicted; `None` if no flow may be. A flow
+    /// that is dropped may be evicted by any other, so that those whom a rule blocks cannot fill the
+    /// table.
+    fn place<K: Key>(
+        &self,
+        (key, is_dropped): (&[u64], bool),
+        state: &State,
+        tick: u16,
+    ) -> Option<&[AtomicU64]> {
         if let Some(slot) = self.find::<K>(key) {
             return Some(slot);
         }
@@ -254,7 +284,9 @@ impl Table {
             if flow.generation == 0 || flow.generation != key.installed(state, flow.by_source) {
                 return u16::MAX;
             }
-            tick.wrapping_sub((slot[K::WORDS + 4].load(Relaxed) >> TICK_AT) as u16)
+            let idle = tick.wrapping_sub((slot[K::WORDS + 4].load(Relaxed) >> TICK_AT) as u16);
+            let gives_way = flow.egress_port == DROP && !is_dropped;
+            if gives_way { idle.saturating_add(KEPT_TICKS + 1) } else { idle }
         };
         let (mut longest, mut best) = (KEPT_TICKS, None);
         for slot in self.ways::<K>(key) {
@@ -278,7 +310,8 @@ impl Table {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let place = self.place::<K>(&words[..K::WORDS], state, tick);
+        let newcomer = (&words[..K::WORDS], flow.egress_port == DROP);
+        let place = self.place::<K>(newcomer, state, tick);
         let Some((key_words, rest)) = place.and_then(|slot| slot.split_at_checked(K::WORDS)) else {
             return false;
         };

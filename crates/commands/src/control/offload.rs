@@ -233,7 +233,7 @@ pub(super) fn paths<'a>(
         let passed = passed.filter(|(_, count)| *count > 0);
         PortPaths {
             port: name.to_owned(),
-            xdp: counted.xdp_rx_packets,
+            xdp: counted.xdp_rx_packets + counted.dropped_packets(),
             user: counted.to_user,
             kernel: passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }

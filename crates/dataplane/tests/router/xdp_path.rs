@@ -1,5 +1,5 @@
-//! The router's reports to the XDP path: which packets it forwarded, and when earlier reports become
-//! void.
+//! The router's reports to the XDP path: which packets it forwarded or dropped, and when earlier reports
+//! become void.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,9 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::{Prefix, RoutePrefix};
 use tollway_dataplane::stages::ecmp::{Hash, Member};
-use tollway_dataplane::tables::{ForwardingState, Tables};
+use tollway_dataplane::stages::filter::{Condition, Field, Filter, Op, Point, Rule, Rules};
+use tollway_dataplane::tables::{ForwardingState, ObjectTarget, Tables};
+use tollway_dataplane::verdict::{DropReason, Verdict};
 use tollway_dataplane::xdp_path::XdpPath;
 
 use crate::testkit::net::Net;
@@ -25,6 +27,8 @@ enum PathEvent {
     Change,
     /// Forwarded packets, by lane.
     Forwarded(Vec<usize>),
+    /// Dropped packets, by lane, and whether hook forward's rules evaluated them.
+    Dropped(Vec<(usize, DropReason, bool)>),
     /// Forwarded packets on which the XDP path must not keep decisions, by lane.
     Bound(Vec<usize>),
 }
@@ -54,6 +58,17 @@ impl XdpPath for Listener {
             events.push(PathEvent::Forwarded(list(lanes.without(burst.bound))));
         }
     }
+
+    fn dropped(&mut self, burst: &Burst, _umem: &Umem, _tables: &ForwardingState, lanes: Lanes) {
+        let dropped = |lane| match burst.verdict[lane] {
+            Verdict::Drop(reason) => Some((lane, reason, burst.routed.has(lane))),
+            _ => None,
+        };
+        let list: Vec<_> = lanes.into_iter().filter_map(dropped).collect();
+        if !list.is_empty() {
+            self.events.lock().expect("no panic").push(PathEvent::Dropped(list));
+        }
+    }
 }
 
 /// The test network with a listener in place of an XDP path.
@@ -71,7 +86,7 @@ impl Listener {
 }
 
 #[test]
-fn only_forwarded_packets_are_reported() {
+fn forwarded_and_dropped_packets_are_reported() {
     let (mut net, listener) = net();
     for dst in [
         LinkVariant::Plain.host4(1),
@@ -83,7 +98,49 @@ fn only_forwarded_packets_are_reported() {
         assert!(net.inject(0, &LinkVariant::Plain.packet(0, dst).build()));
     }
     net.run();
-    assert_eq!(listener.take_events(), [PathEvent::Change, PathEvent::Forwarded(vec![0, 2])]);
+    let forwarded = PathEvent::Forwarded(vec![0, 2]);
+    let dropped = PathEvent::Dropped(vec![(1, DropReason::Blackhole, false)]);
+    assert_eq!(listener.take_events(), [PathEvent::Change, forwarded, dropped]);
+}
+
+/// Rules that drop UDP to a port at a point.
+fn dropping(point: Point, port: u16) -> Arc<Filter> {
+    let conditions = vec![Condition::new(Field::DestinationPort, [(port.into(), port.into())])];
+    let rules = vec![
+        Rule { conditions, ops: vec![Op::Drop], next: 1 },
+        Rule { ops: vec![Op::Accept], next: 2, ..Rule::default() },
+    ];
+    let mut filter = Filter::new(0, Vec::new());
+    filter.set(point, 4, &Rules { rules, end: 1 }).expect("two rules");
+    Arc::new(filter)
+}
+
+#[test]
+fn drops_at_hook_forward_are_reported_as_routed() {
+    for (point, routed) in
+        [(Point::Ingress, false), (Point::Prerouting, false), (Point::Forward, true)]
+    {
+        let (mut net, listener) = net();
+        net.worker.set_filter(Some(dropping(point, 53)), &[]);
+        let packet =
+            |port| LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1)).ports(9, port);
+        for port in [53, 54, 53] {
+            assert!(net.inject(0, &packet(port).build()));
+        }
+        net.run();
+        let reason = DropReason::NetfilterDrop;
+        let dropped = PathEvent::Dropped(vec![(0, reason, routed), (2, reason, routed)]);
+        let events = listener.take_events();
+        assert!(events.ends_with(&[PathEvent::Forwarded(vec![1]), dropped]), "{events:?}");
+        // Without rules, none is evaluated.
+        net.worker.set_filter(None, &[]);
+        let blackhole = LinkVariant::Plain.packet(0, Special::Blackhole.host4()).build();
+        assert!(net.inject(0, &blackhole));
+        net.run();
+        let dropped = PathEvent::Dropped(vec![(0, DropReason::Blackhole, false)]);
+        let events = listener.take_events();
+        assert!(events.ends_with(&[dropped]), "{events:?}");
+    }
 }
 
 /// A prefix without its family.
@@ -114,8 +171,11 @@ fn every_change_is_noticed_before_the_next_packet() {
     let next = net.worker.lock().tables.lookup(vrf, LinkVariant::Plain.host4(1));
     let prefix = RoutePrefix::new(ip("203.0.113.0"), 24);
     let root4 = net.worker.lock().tables.routes.vrfs[0].root4;
+    let object = |to| net.worker.lock().tables.add_object(to).expect("a next hop");
+    let gone = object(ObjectTarget::Drop(DropReason::Blackhole));
+    let to_near = ObjectTarget::Neigh { link, via: near, mtu: None, is_ipv4: true };
     type Change = Box<dyn FnOnce(&mut Tables)>;
-    let changes: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 9] = [
         ("a route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
         ("no route", Box::new(move |t| assert!(t.remove(vrf, prefix).unwrap()))),
         ("a route put into the FIB directly", {
@@ -132,16 +192,19 @@ fn every_change_is_noticed_before_the_next_packet() {
         ("a group's members", {
             Box::new(move |t| t.set_group(group, &[Member { next, weight: 1 }]).unwrap())
         }),
+        ("a blackhole that becomes a gateway", {
+            Box::new(move |t| t.set_object(gone, to_near).unwrap())
+        }),
         ("other tables", Box::new(|t| *t = tables())),
     ];
     for (what, change) in changes {
         assert!(notices(&mut net, &listener, change), "{what}");
     }
-    // A change that cannot affect a forwarded packet does not count.
+    // A change that cannot affect a forwarded or dropped packet does not count.
     let next = net.worker.lock().tables.lookup(vrf, LinkVariant::Plain.host4(1));
     assert!(notices(&mut net, &listener, |t| t.insert(vrf, prefix, next).unwrap()));
     type NoChange = Box<dyn Fn(&mut Tables)>;
-    let no_changes: [(&str, NoChange); 5] = [
+    let no_changes: [(&str, NoChange); 6] = [
         ("the same route", Box::new(move |t| t.insert(vrf, prefix, next).unwrap())),
         ("a route that is not there", {
             let prefix = RoutePrefix::new(ip("203.0.112.0"), 24);
@@ -154,6 +217,7 @@ fn every_change_is_noticed_before_the_next_packet() {
         ("a neighbour that is learned", {
             Box::new(move |t| assert!(t.learn_neigh(link, far, Some([4; 6])).is_ok()))
         }),
+        ("a new next hop", Box::new(move |t| _ = t.add_object(to_near).unwrap())),
         ("a new group", {
             Box::new(move |t| assert!(t.add_group(&[Member { next, weight: 1 }]).is_ok()))
         }),

@@ -42,7 +42,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 37] = [
+const BESIDE: [Test; 38] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -61,6 +61,7 @@ const BESIDE: [Test; 37] = [
     ("policy_rules_decide", rules::policy),
     ("sysctls_decide", rules::sysctls),
     ("rules_of_nft_stop_a_flow", rules::nft),
+    ("packets_that_a_rule_drops_are_dropped_in_xdp", rules::dropped),
     ("rules_that_are_not_listed_whole_hold", listed::as_the_kernel),
     ("a_packet_counts_once", rules::counted),
     ("more_rules_than_fit_take_the_kernel_path", rules::many),

@@ -230,3 +230,35 @@ pub fn nft() {
     sh("nft delete table inet f");
     assert_eq!(router.status().rebuilds, 0, "no rule costs new tables");
 }
+
+/// XDP drops packets of a flow that a rule drops, and the rule counts them, each once.
+pub fn dropped() {
+    const PINGS: u64 = 200;
+    let net = Net::new();
+    let router = KernelRouter::start("ra rb");
+    router.forwards(&net.a, "10.0.2.2");
+    sh("nft add table ip f");
+    sh("nft add chain ip f early { type filter hook prerouting priority raw ; }");
+    sh("nft add rule ip f early ip daddr 10.0.2.2 counter drop");
+    router.sync();
+    let by_xdp = || router.show(&ShowRequest::Xdp)["counts"]["packets_dropped"].as_u64().unwrap();
+    let in_tollway = || {
+        let filter = router.show(&ShowRequest::Filter);
+        filter["chains"][0]["rules"][0]["packets"].as_u64().unwrap()
+    };
+    // A busy machine leaves some to the kernel.
+    let in_kernel = || {
+        let list = sh("nft list chain ip f early");
+        let count = list.split("counter packets ").nth(1).unwrap().split(' ').next().unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    let before = router.counts();
+    let line = format!("ping -n -q -i 0.002 -c {PINGS} -W 0.1 10.0.2.2");
+    assert!(!net.a.command(&line).output().unwrap().status.success(), "no reply");
+    until("all to be counted", || in_kernel() + in_tollway() >= PINGS);
+    assert_eq!(in_kernel() + in_tollway(), PINGS);
+    assert_eq!(router.counts().dropped - before.dropped, in_tollway());
+    assert!(by_xdp() > PINGS / 2, "{} of {}", by_xdp(), in_tollway());
+    sh("nft delete table ip f");
+    router.forwards(&net.a, "10.0.2.2");
+}

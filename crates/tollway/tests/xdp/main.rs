@@ -11,6 +11,7 @@ mod namespaces;
 mod devices;
 mod directory;
 mod dispatcher;
+mod drops;
 mod echo;
 mod frames;
 mod partial_checksums;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 35] = [
+const TESTS: [Test; 38] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
@@ -42,6 +43,9 @@ const TESTS: [Test; 35] = [
     ("packets_unlike_their_flow_are_not_taken", xdp_path::conditions),
     ("flows_are_kept_in_batches_and_counted", xdp_path::batches),
     ("flows_in_use_keep_their_places", xdp_path::room),
+    ("dropped_packets_are_counted_by_reason", drops::counted),
+    ("packets_unlike_a_dropped_flow_are_not_dropped", drops::conditions),
+    ("dropped_flows_give_way_to_others", drops::room),
     ("a_region_invalidates_its_flows", regions::regions),
     ("flows_of_a_region_that_changed_make_room", regions::room_of_regions),
     ("a_flow_that_changes_is_never_half_the_old_one", xdp_path::torn),

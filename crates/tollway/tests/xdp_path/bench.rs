@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::process::Command;
 
 use tollway_dataplane::id::{PortId, Vid};
+use tollway_dataplane::verdict::DropReason;
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 use tollway_xdp::counts::PassReason;
 use tollway_xdp::xdp_path::{Exit, Ports, Reading, XdpFlows};
@@ -13,6 +14,10 @@ use crate::namespaces::{ifindex, sh};
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1AD, Tag};
 use crate::testkit::wires::{LinkVariant, PORTS};
+
+const REASONS: usize = DropReason::COUNT;
+/// XDP_DROP.
+const DROP: u32 = 1;
 
 /// Both paths: the user path on memory ports, and the XDP program of each port.
 pub struct Bench {
@@ -109,7 +114,8 @@ impl Bench {
         self.loaded[index] = self.programs.program(id, Mode::Native, true).unwrap();
     }
 
-    /// Returns what the XDP path makes of a frame, or `None` if it does not take the frame.
+    /// Returns what the XDP path makes of a frame, which is empty if it drops the frame, or `None` if it
+    /// does not take the frame.
     pub fn xdp_path(&self, port: u8, frame: &[u8]) -> Option<Vec<u8>> {
         let program = &self.loaded[usize::from(port)];
         let run = || program.probe(frame).unwrap();
@@ -120,6 +126,7 @@ impl Bench {
                 assert_eq!(output, frame, "the kernel gets the frame unchanged");
                 None
             }
+            Action::Other(DROP) => Some(Vec::new()),
             Action::Other(code) => panic!("{code} for {frame:02x?}"),
         }
     }
@@ -133,15 +140,41 @@ impl Bench {
     /// same result, except that only the user path cuts off padding. Says whether the XDP path took
     /// it.
     pub fn both(&mut self, port: u8, frame: &[u8]) -> bool {
+        let before = self.drops();
         let by_xdp_path = self.xdp_path(port, frame);
+        let dropped = self.drops();
         let by_path = self.path(port, frame);
         let Some(by_xdp_path) = by_xdp_path else { return false };
+        if by_xdp_path.is_empty() {
+            assert_eq!(by_path, [], "the path forwards what the XDP path drops: {frame:02x?}");
+            let grown = |after: [[u64; REASONS]; 2], path: usize| {
+                std::array::from_fn::<_, REASONS, _>(|reason| {
+                    after[path][reason] - before[path][reason]
+                })
+            };
+            let (xdp, path) = (grown(dropped, 0), grown(self.drops(), 1));
+            assert_eq!((xdp.iter().sum::<u64>(), xdp), (1, path), "{frame:02x?}");
+            return true;
+        }
         assert_eq!(by_path.len(), 1, "the XDP path forwards what the path does not: {frame:02x?}");
         let (_, by_path) = &by_path[0];
         let (same, padding) = by_xdp_path.split_at(by_path.len().min(by_xdp_path.len()));
         assert_eq!(same, by_path, "of {frame:02x?}");
         assert!(padding.is_empty() || frame.len() <= 14 + 2 * 4 + 46, "{by_xdp_path:02x?}");
         true
+    }
+
+    /// Returns how many packets were dropped by the XDP path and by the user path, by reason.
+    fn drops(&self) -> [[u64; REASONS]; 2] {
+        let mut by_xdp_path = [0; REASONS];
+        for port in 0..PORTS {
+            let counts = self.programs.counts().port(PortId(port.into())).unwrap();
+            by_xdp_path
+                .iter_mut()
+                .zip(counts.drops)
+                .for_each(|(sum, [packets, _])| *sum += packets);
+        }
+        [by_xdp_path, self.net.counters().drops]
     }
 
     pub fn reading(&self) -> Reading {

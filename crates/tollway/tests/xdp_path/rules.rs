@@ -67,7 +67,8 @@ pub fn counted() {
     assert_eq!(bench.net.worker.rule_counts(), [Count { packets: 1000, bytes: 0 }]);
 }
 
-/// With the worker's next turn, a new rule drops a flow on the XDP path.
+/// With the worker's next turn, a new rule drops a flow on the XDP path; the next packet takes the user path, and later
+/// ones are dropped in XDP.
 pub fn dropped() {
     let mut bench = Bench::new();
     let rules = ruleset(53, Verdict::Accept);
@@ -77,8 +78,10 @@ pub fn dropped() {
     set(&mut bench, Some(&rules), &ruleset(53, Verdict::Drop));
     // The worker does this in each turn, with packets or without.
     bench.net.run();
-    for _ in 0..4 {
-        assert_eq!(bench.xdp_path(0, &frame), None);
-        assert_eq!(bench.path(0, &frame), []);
-    }
+    assert_eq!([(); 3].map(|()| bench.both(0, &frame)), [false, true, true]);
+    assert_eq!(bench.path(0, &frame), []);
+    set(&mut bench, None, &rules);
+    bench.net.run();
+    assert_eq!([(); 3].map(|()| bench.both(0, &frame)), [false, true, true]);
+    assert_eq!(bench.path(0, &frame).len(), 1);
 }

@@ -15,7 +15,7 @@ use super::{Flows, Reading, XdpFlows, XdpTotals};
 use crate::Refusals;
 use crate::maps::CountMap;
 
-/// An XDP path, and the counts of the packets that its XDP program forwards. Of several workers, one has these
+/// An XDP path, and the counts of the packets that its XDP program forwards and drops. Of several workers, one has these
 /// counts beside its part of the path.
 pub struct Counted<F> {
     flows: XdpFlows<F>,
@@ -69,6 +69,10 @@ impl<F: Flows> XdpPath for Counted<F> {
         self.flows.punted(burst, umem, tables, lanes);
     }
 
+    fn dropped(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
+        self.flows.dropped(burst, umem, tables, lanes);
+    }
+
     fn add_to(&mut self, counters: &mut Counters) {
         self.count();
         self.totals.add_to(counters);
@@ -86,6 +90,7 @@ impl<F: Flows> XdpPath for Counted<F> {
             ("packets", packets),
             ("bytes", bytes),
             ("packets_refused", refused),
+            ("packets_dropped", self.totals.dropped().map(|traffic| traffic.packets).sum()),
             ("flows_entered", entered.entered()),
             ("flows_refused", entered.refused()),
         ]

@@ -13,12 +13,14 @@ use crate::{MOST_PORTS, Refusals};
 /// The counters of the XDP path at one moment, by port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Received.
+    /// Received, and not dropped.
     pub rx: Vec<Traffic>,
     /// Redirected to a device; never more than was received.
     pub tx: Vec<Traffic>,
     /// The part of these packets that the device refused; never more than were redirected.
     pub refused: Vec<u64>,
+    /// Dropped: for each port, by [`DropReason`].
+    pub dropped: Vec<Traffic>,
 }
 
 impl Reading {
@@ -43,21 +45,17 @@ impl Reading {
         mut read: impl FnMut(PortId) -> io::Result<PortCounts>,
     ) -> io::Result<Self> {
         let refused = (0..ports).map(|port| PortId(port as u16)).map(refused).collect();
-        let mut all = |of: fn(&PortCounts) -> (u64, u64)| -> io::Result<Vec<Traffic>> {
-            (0..ports)
-                .map(|port| {
-                    let (packets, bytes) = of(&read(PortId(port as u16))?);
-                    Ok(Traffic { packets, bytes })
-                })
-                .collect()
-        };
-        let tx = all(|counts| (counts.xdp_tx_packets, counts.xdp_tx_bytes))?;
-        let rx = all(|counts| (counts.xdp_rx_packets, counts.xdp_rx_bytes))?;
-        Ok(Self { rx, tx, refused })
+        let mut all =
+            || (0..ports).map(|port| read(PortId(port as u16))).collect::<Result<Vec<_>, _>>();
+        let (sent, received) = (all()?, all()?);
+        let tx = sent.iter().map(|port| traffic([port.xdp_tx_packets, port.xdp_tx_bytes]));
+        let rx = received.iter().map(|port| traffic([port.xdp_rx_packets, port.xdp_rx_bytes]));
+        let dropped = received.iter().flat_map(|port| port.drops).map(traffic);
+        Ok(Self { rx: rx.collect(), tx: tx.collect(), refused, dropped: dropped.collect() })
     }
 }
 
-/// The packets that the XDP path has received and sent since this process began.
+/// The packets that the XDP path has received, sent and dropped since this process began.
 ///
 /// The XDP program and its counters outlive the process that loaded them. So the first reading is
 /// the successor's zero, as for its other counters. A counter that is lower than at the last reading
@@ -80,7 +78,8 @@ impl XdpTotals {
     pub fn new(first: Reading) -> Self {
         let none = |list: &[Traffic]| vec![Traffic::default(); list.len()];
         let refused = vec![0; first.refused.len()];
-        let sum = Reading { rx: none(&first.rx), tx: none(&first.tx), refused };
+        let [rx, tx, dropped] = [&first.rx, &first.tx, &first.dropped].map(|list| none(list));
+        let sum = Reading { rx, tx, refused, dropped };
         Self { last: first, refused: none(&sum.tx), sum }
     }
 
@@ -89,6 +88,7 @@ impl XdpTotals {
         let before = self.sum.tx.clone();
         advance(&mut self.sum.rx, &self.last.rx, &now.rx);
         advance(&mut self.sum.tx, &self.last.tx, &now.tx);
+        advance(&mut self.sum.dropped, &self.last.dropped, &now.dropped);
         self.add_refusals(&before, &now.refused);
         self.last = now;
     }
@@ -115,7 +115,7 @@ impl XdpTotals {
         }
     }
 
-    /// What the XDP path has received, redirected and refused, by port.
+    /// What the XDP path has received, redirected, refused and dropped, by port.
     #[must_use]
     pub fn sum(&self) -> &Reading {
         &self.sum
@@ -130,6 +130,11 @@ impl XdpTotals {
         })
     }
 
+    /// What the XDP path has dropped: for each port, by [`DropReason`].
+    pub fn dropped(&self) -> impl Iterator<Item = Traffic> + '_ {
+        self.sum.dropped.iter().copied()
+    }
+
     /// Adds the XDP path's packets to a worker's counters.
     ///
     /// Packets that a device refused count as dropped. Packets that the XDP path has received and not
@@ -141,7 +146,19 @@ impl XdpTotals {
         counters.sent += sent;
         counters.drops[DropReason::DevTxFailed as usize] += refused;
         counters.held += received.saturating_sub(sent + refused);
+        for (rx, dropped) in
+            counters.rx.iter_mut().zip(self.sum.dropped.as_chunks::<{ DropReason::COUNT }>().0)
+        {
+            for (count, more) in counters.drops.iter_mut().zip(dropped) {
+                rx.add(more.packets, more.bytes);
+                *count += more.packets;
+            }
+        }
     }
+}
+
+fn traffic([packets, bytes]: [u64; 2]) -> Traffic {
+    Traffic { packets, bytes }
 }
 
 /// Adds to each port's traffic; returns the packets added in all.

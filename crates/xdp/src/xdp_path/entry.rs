@@ -5,6 +5,7 @@ use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::next_hops::{HEADER_ROOM, Record};
 use tollway_dataplane::stages::filter::FlowKey;
+use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::ipv4::{self, Ipv4View, VERSION_IHL_PLAIN};
 use tollway_dataplane::wire::ipv6::{self, Ipv6View};
 use tollway_dataplane::wire::{eth, l4, vlan, word32, word64};
@@ -28,7 +29,7 @@ pub(super) enum FlowWords {
 }
 
 impl FlowWords {
-    /// The flow of a forwarded or punted packet, if its kind may enter the XDP path. `l2_len` is
+    /// The flow of a forwarded, punted or dropped packet, if its kind may enter the XDP path. `l2_len` is
     /// the length of its Ethernet header; for a forwarded packet, of the new one.
     #[inline(always)]
     pub(super) fn of(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<Self> {
@@ -84,8 +85,8 @@ impl FlowWords {
         }
     }
 
-    /// The flow as the firewall's rules see it, with its egress link.
-    pub(super) fn for_rules(self, output: LinkId) -> FlowKey {
+    /// The flow as the firewall's rules see it, with its egress link, if that is known.
+    pub(super) fn for_rules(self, output: Option<LinkId>) -> FlowKey {
         let (version, source, destination, (sport, dport, protocol, link)) = match self {
             Self::V4(addresses, rest) => {
                 let [source, destination] = halves(addresses.to_le_bytes());
@@ -121,7 +122,7 @@ impl FlowWords {
     }
 }
 
-/// The flow label of a forwarded packet, if its next hop depends on it.
+/// The flow label of a packet, if its next hop depends on it.
 pub(super) fn label(burst: &Burst, umem: &Umem, lane: usize, l2_len: u8) -> Option<u32> {
     let counts = burst.labelled.has(lane);
     let header = || umem.bytes::<4>(burst.addr[lane], usize::from(l2_len));
@@ -160,6 +161,16 @@ pub(super) fn to_kernel((generation, by_source): (u32, bool)) -> Flow {
         l2_len: eth::LEN as u8,
         ..Flow::default()
     }
+}
+
+/// A flow whose packets are dropped, without a tally: the reason, and whether its tally counts whole
+/// frames.
+pub(super) fn dropped(
+    (reason, counts_frames): (DropReason, bool),
+    (generation, by_source): (u32, bool),
+    label: Option<u32>,
+) -> Flow {
+    Flow { generation, by_source, label, ..Flow::dropping(reason, counts_frames) }
 }
 
 /// The entry that repeats what the path has just done with this next hop. `None` if the XDP program

@@ -1,8 +1,8 @@
-//! The user-space half of the XDP path: enters flows that the XDP program may forward itself, and
+//! The user-space half of the XDP path: enters flows that the XDP program may forward or drop itself, and
 //! what to do with their packets.
 //!
 //! The XDP path never decides; it repeats. An entry holds what the path has just done with a packet
-//! of the flow, even if that was to punt it to the kernel. A flow is what the path's verdict
+//! of the flow, even if that was to drop it or to punt it to the kernel. A flow is what the path's verdict
 //! depends on: ingress link, addresses, protocol, ports. It enters with its second packet
 //! (`flow_stats.rs`), so that a flood of single packets changes nothing. It stays until something
 //! changes that its verdict depends on, or other flows need its place.
@@ -25,6 +25,7 @@ mod batch;
 mod counted;
 mod counts;
 mod destination;
+mod dropped;
 mod entry;
 mod flow_stats;
 mod outdated;
@@ -43,7 +44,7 @@ use tollway_dataplane::changes::{Basis, Changes, Voided};
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::id::{PortId, RecordId};
 use tollway_dataplane::next_hops::Record;
-use tollway_dataplane::stages::filter::Count;
+use tollway_dataplane::stages::filter::{Count, Touched};
 use tollway_dataplane::tables::ForwardingState;
 use tollway_dataplane::verdict::{PuntReason, Verdict};
 use tollway_dataplane::xdp_path::XdpPath;
@@ -101,6 +102,8 @@ pub struct XdpFlows<F> {
     now_ns: u64,
     /// Flows to enter after this burst.
     due: Vec<Due>,
+    /// When flows that are dropped may enter again.
+    drops_from_ns: u64,
     /// Where flows wait for a pause of their packets; without it they enter at once.
     waiting: Option<WaitingRoom>,
     v4: Batch<Flow4Key>,
@@ -159,6 +162,7 @@ impl<F: Flows> XdpFlows<F> {
             now: Moment::default(),
             now_ns: 0,
             due: Vec::with_capacity(BURST),
+            drops_from_ns: 0,
             waiting: None,
             v4: Batch::new(),
             v6: Batch::new(),
@@ -181,7 +185,13 @@ impl<F: Flows> XdpFlows<F> {
     /// if the rules depend on more than the flow's key, so that the flow must stay on the path.
     fn tally(&mut self, tables: &ForwardingState, flow: FlowWords, record: &Record) -> Option<u16> {
         let Some(filter) = &tables.filter else { return Some(0) };
-        let touched = filter.of_flow(&flow.for_rules(record.link()))?;
+        let report = filter.of_flow(&flow.for_rules(Some(record.link())))?;
+        report.dropped_at.is_none().then_some(())?;
+        self.tally_of(report.touched)
+    }
+
+    /// The tally that counts in these counters; 0 for none. `None` if no tally is left.
+    fn tally_of(&mut self, touched: Touched) -> Option<u16> {
         self.tallies.number(touched, |number| self.flows.tally(number))
     }
 
@@ -244,13 +254,7 @@ impl<F: Flows> XdpFlows<F> {
 
     /// Enters the burst's flows, or queues them in the waiting room.
     fn enter(&mut self) {
-        if self.due.is_empty() {
-            return;
-        }
-        if self.flows.region_changes() != self.region_changes {
-            // Another worker has changed regions, so the generations that were read may be later
-            // than the lookups.
-            self.due.clear();
+        if !self.has_due() {
             return;
         }
         let Self { due, waiting, v4, v6, now_ns, .. } = self;
@@ -264,6 +268,26 @@ impl<F: Flows> XdpFlows<F> {
             }
         }
         self.flush();
+    }
+
+    /// Enters the burst's flows, none of which has packets whose order matters. Returns how many found no room.
+    fn enter_at_once(&mut self) -> usize {
+        if !self.has_due() {
+            return 0;
+        }
+        let Self { due, v4, v6, .. } = self;
+        due.drain(..).for_each(|Due { key, flow, .. }| put(v4, v6, key, flow));
+        self.flush()
+    }
+
+    /// Whether flows are to enter after this burst.
+    fn has_due(&mut self) -> bool {
+        if !self.due.is_empty() && self.flows.region_changes() != self.region_changes {
+            // Another worker has changed regions, so the generations that were read may be later
+            // than the lookups.
+            self.due.clear();
+        }
+        !self.due.is_empty()
     }
 
     /// Enters waiting flows after a port received `count` packets: none, or a burst. A burst that
@@ -292,17 +316,19 @@ impl<F: Flows> XdpFlows<F> {
         self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
     }
 
-    /// Enters the queued flows.
-    fn flush(&mut self) {
+    /// Enters the queued flows; returns how many found no room.
+    fn flush(&mut self) -> usize {
         let Self { flows, v4, v6, .. } = self;
         let count = v4.len() + v6.len();
         if count == 0 {
-            return;
+            return 0;
         }
         let done = v4.empty(|keys, values| flows.enter4(keys, values))
             + v6.empty(|keys, values| flows.enter6(keys, values));
         self.entered.entered.fetch_add(done as u64, Relaxed);
-        self.entered.refused.fetch_add(count.saturating_sub(done) as u64, Relaxed);
+        let refused = count.saturating_sub(done);
+        self.entered.refused.fetch_add(refused as u64, Relaxed);
+        refused
     }
 }
 
@@ -410,6 +436,12 @@ impl<F: Flows> XdpPath for XdpFlows<F> {
             }
         }
         self.enter();
+    }
+
+    fn dropped(&mut self, burst: &Burst, umem: &Umem, tables: &ForwardingState, lanes: Lanes) {
+        if self.ports.is_entrance(burst.port) && self.now_ns >= self.drops_from_ns {
+            self.enter_dropped(burst, umem, tables, lanes);
+        }
     }
 
     fn add_to_rules(&mut self, counts: &mut [Count], end: bool) {

@@ -106,7 +106,7 @@ mod tests {
         let ops = vec![Op::Count(counter), Op::Accept];
         let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
         filter.set(Point::Forward, 4, &rules).unwrap();
-        let (input, output) = (LinkId(0), LinkId(1));
+        let (input, output) = (LinkId(0), Some(LinkId(1)));
         let flow = FlowKey {
             version: 4,
             source: 1,
@@ -116,7 +116,7 @@ mod tests {
             input,
             output,
         };
-        filter.of_flow(&flow).unwrap()
+        filter.of_flow(&flow).unwrap().touched
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Compares the XDP path with the user path: both must forward a frame in the same way.
 
 mod counting;
+mod drops;
 mod regions;
 mod repeats;
 mod rules;

@@ -33,8 +33,17 @@ pub struct FlowKey {
     pub ports: Option<(u16, u16)>,
     /// The link that they arrive on.
     pub input: LinkId,
-    /// The egress link.
-    pub output: LinkId,
+    /// The egress link; none if they are dropped before the route lookup, or by their route.
+    pub output: Option<LinkId>,
+}
+
+/// What the rules do with every packet of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowReport {
+    /// The counters that the packets count in.
+    pub touched: Touched,
+    /// Where the packets are dropped; none if they are accepted, unchanged.
+    pub dropped_at: Option<Point>,
 }
 
 /// The counters that every packet of a flow counts in, in the order of the rules.
@@ -59,22 +68,33 @@ impl Touched {
 }
 
 impl Filter {
-    /// The counters that every packet of a flow counts in, if the rules accept all of them unchanged.
+    /// What the rules do with every packet of a flow: accept it unchanged, or drop it. Without an
+    /// egress link, the rules before the route lookup alone count.
     ///
-    /// None if the result depends on more than the key (other fields, or a rate), if rules change or
-    /// log packets, or if they count at hook ingress or in more than [`MOST_TOUCHED`] counters.
+    /// None if the result depends on more than the key (other fields, or a rate), if rules change,
+    /// reject, reroute or log packets, if they count packets at hook ingress that they accept there, or
+    /// if they count in more than [`MOST_TOUCHED`] counters.
     #[must_use]
-    pub fn of_flow(&self, flow: &FlowKey) -> Option<Touched> {
+    pub fn of_flow(&self, flow: &FlowKey) -> Option<FlowReport> {
+        let points = [Point::Ingress, Point::Prerouting, Point::Forward];
+        let count = if flow.output.is_some() { points.len() } else { points.len() - 1 };
         let (mut touched, mut mark) = (Touched::default(), 0);
-        for point in [Point::Ingress, Point::Prerouting, Point::Forward] {
-            if let Some(classifier) = self.at(point, flow.version) {
-                let (calls, end) = ([0; MOST_CALLS], classifier.end);
-                let mut walk = Walk { classifier, flow, touched, mark, calls, depth: 0, end };
-                walk.run()?;
-                (touched, mark) = (walk.touched, walk.mark);
+        for point in points.into_iter().take(count) {
+            let Some(classifier) = self.at(point, flow.version) else { continue };
+            let (calls, end) = ([0; MOST_CALLS], classifier.end);
+            let mut walk = Walk { classifier, flow, touched, mark, calls, depth: 0, end };
+            let is_dropped = walk.run()?;
+            (touched, mark) = (walk.touched, walk.mark);
+            if is_dropped {
+                return Some(FlowReport { touched, dropped_at: Some(point) });
+            }
+            // There the bytes after a packet count too, which later rules do not see. A flow has one
+            // number of bytes for all of its counters.
+            if point == Point::Ingress && touched != Touched::default() {
+                return None;
             }
         }
-        Some(touched)
+        Some(FlowReport { touched, dropped_at: None })
     }
 }
 
@@ -93,15 +113,16 @@ struct Walk<'a> {
 enum Jump {
     On,
     To(u32),
-    Out,
+    Accept,
+    Drop,
 }
 
 /// The error for fields whose value is not the same for all packets of a flow.
 struct Varies;
 
 impl Walk<'_> {
-    /// Walks the rules; none unless all packets of the flow continue after them.
-    fn run(&mut self) -> Option<()> {
+    /// Walks the rules; says whether they drop all packets of the flow, or accept all; else none.
+    fn run(&mut self) -> Option<bool> {
         let classes = self.classes();
         let varies = VARIES | if self.flow.ports.is_none() { VARIES_BY_PORT } else { 0 };
         let mut from = 0;
@@ -128,7 +149,8 @@ impl Walk<'_> {
                         from = at;
                         break;
                     }
-                    Jump::Out => return Some(()),
+                    Jump::Accept => return Some(false),
+                    Jump::Drop => return Some(true),
                 }
             }
         }
@@ -139,8 +161,6 @@ impl Walk<'_> {
         Some(match op {
             Op::Check(condition) if self.check(condition)? => Jump::On,
             Op::Check(_) => Jump::To(at + 1),
-            // There the bytes after a packet count too, which the XDP path does not see.
-            Op::Count(_) if self.classifier.point == Point::Ingress => return None,
             Op::Count(counter) => {
                 self.touched.add(*counter)?;
                 Jump::On
@@ -169,7 +189,8 @@ impl Walk<'_> {
                 Jump::To(self.calls[self.depth])
             }
             Op::Return => Jump::To(self.end),
-            Op::Accept => Jump::Out,
+            Op::Accept => Jump::Accept,
+            Op::Drop => Jump::Drop,
             // For other ops, it is not enough to repeat the verdict.
             _ => return None,
         })
@@ -204,7 +225,8 @@ impl Walk<'_> {
             (Field::Fragment, _) => None,
             (Field::Input, _) => Some(flow.input.0.into()),
             (Field::Output, _) => {
-                (self.classifier.point == Point::Forward).then_some(flow.output.0.into())
+                let output = flow.output.filter(|_| self.classifier.point == Point::Forward);
+                output.map(|link| link.0.into())
             }
             (Field::Mark, _) => Some(self.mark.into()),
             (Field::InSet { set, of }, _) => {

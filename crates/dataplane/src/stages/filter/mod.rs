@@ -59,7 +59,7 @@ use bucket::SharedLimit;
 pub use classifier::Classifier;
 pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
-pub use flow::{FlowKey, MOST_TOUCHED, Touched};
+pub use flow::{FlowKey, FlowReport, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};

@@ -38,6 +38,7 @@ pub fn forward(
     state: &mut State,
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
+    burst.routed = lanes.0.or(lanes.1.lanes);
     if !state.policy_routed.is_empty() {
         policy_route::take_place(burst, umem, routes, state);
     }

@@ -2,13 +2,14 @@
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::stages::filter::FlowKey;
+use tollway_dataplane::stages::filter::{Filter, FlowKey, FlowReport, Point};
 
 use super::super::compile;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
-use crate::ir::Hook;
+use crate::ir::{Hook, Ruleset};
+use crate::links::Link;
 use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Packet, RuleVerdict};
 
@@ -32,7 +33,7 @@ fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
         protocol,
         ports: matches!(protocol, 6 | 17).then_some(ports),
         input: LinkId(dice.pick(&INPUTS)),
-        output: LinkId((destination & 1) as u16 + 1),
+        output: Some(LinkId((destination & 1) as u16 + 1)),
     }
 }
 
@@ -68,9 +69,53 @@ fn packet(flow: &FlowKey, dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
+/// Runs a packet of a flow through the hooks until one does not accept it; returns that hook.
+fn run_hooks(
+    rules: &Ruleset,
+    links: &[Link],
+    state: &mut eval::State,
+    (flow, frame): (&FlowKey, &[u8]),
+) -> Option<(Hook, RuleVerdict)> {
+    let own = &links[usize::from(flow.input.0)];
+    let mut packet = Packet::new(frame, l3(links, flow), own);
+    if own.on.is_some() {
+        // The lower device comes first.
+        packet.input = &links[0];
+        let verdict = eval::run(rules, state, Hook::Ingress, &mut packet, 0);
+        if verdict != RuleVerdict::Accept {
+            return Some((Hook::Ingress, verdict));
+        }
+        packet.input = own;
+    }
+    for hook in HOOKS {
+        if hook == Hook::Forward {
+            packet.output = Some(&links[usize::from(flow.output?.0)]);
+        }
+        let verdict = eval::run(rules, state, hook, &mut packet, 0);
+        if verdict != RuleVerdict::Accept {
+            return Some((hook, verdict));
+        }
+    }
+    assert_eq!(packet.frame(), frame, "nothing is written");
+    None
+}
+
+/// Bytes before layer 3.
+fn l3(links: &[Link], flow: &FlowKey) -> usize {
+    if links[usize::from(flow.input.0)].on.is_some() { 18 } else { 14 }
+}
+
+const fn point_of(hook: Hook) -> Point {
+    match hook {
+        Hook::Ingress => Point::Ingress,
+        Hook::Prerouting => Point::Prerouting,
+        _ => Point::Forward,
+    }
+}
+
 #[test]
 fn the_result_for_a_flow_holds_for_each_of_its_packets() {
-    let (mut flows, mut known) = (0, 0);
+    let (mut flows, mut accepted, mut dropped) = (0, 0, [0; 3]);
     let links = path_bench::links();
     for number in 0..400 {
         let seed = 4 << 32 | number;
@@ -82,47 +127,46 @@ fn the_result_for_a_flow_holds_for_each_of_its_packets() {
         for _ in 0..50 {
             let flow = draw(&frames, &mut dice);
             flows += 1;
-            let Some(touched) = filter.of_flow(&flow) else { continue };
-            known += 1;
+            let Some(report) = filter.of_flow(&flow) else { continue };
+            check_before_route(&filter, &flow, report);
+            match report.dropped_at {
+                None => accepted += 1,
+                Some(point) => dropped[point as usize] += 1,
+            }
             for _ in 0..8 {
                 let frame = packet(&flow, &mut dice);
-                let own = &links[usize::from(flow.input.0)];
-                let l3 = if own.on.is_some() { 18 } else { 14 };
-                let mut packet = Packet::new(&frame, l3, own);
+                let what = format!("seed {seed:#x}, {flow:?}, {frame:02x?}");
                 let mut state = eval::State::new(&rules);
-                let before = state.counts.clone();
-                if own.on.is_some() {
-                    // The lower device comes first.
-                    packet.input = &links[0];
-                    let verdict = eval::run(&rules, &mut state, Hook::Ingress, &mut packet, 0);
-                    assert_eq!(
-                        verdict,
-                        RuleVerdict::Accept,
-                        "seed {seed:#x}, {flow:?}, {frame:02x?}"
-                    );
-                    packet.input = own;
-                }
-                for hook in HOOKS {
-                    if hook == Hook::Forward {
-                        packet.output = Some(&links[usize::from(flow.output.0)]);
-                    }
-                    let verdict = eval::run(&rules, &mut state, hook, &mut packet, 0);
-                    assert_eq!(
-                        verdict,
-                        RuleVerdict::Accept,
-                        "seed {seed:#x}, {flow:?}, {frame:02x?}"
-                    );
-                }
-                assert_eq!(packet.frame(), frame, "seed {seed:#x}: nothing is written");
-                let mut expected = before;
-                for counter in touched.counters() {
+                let mut expected = state.counts.clone();
+                let end = run_hooks(&rules, &links, &mut state, (&flow, &frame));
+                let dropped_at = end.map(|(hook, verdict)| {
+                    assert_eq!(verdict, RuleVerdict::Drop, "{what}");
+                    point_of(hook)
+                });
+                assert_eq!(dropped_at, report.dropped_at, "{what}");
+                for counter in report.touched.counters() {
                     let count = &mut expected[*counter as usize];
-                    *count = (count.0 + 1, count.1 + (frame.len() - l3) as u64);
+                    *count = (count.0 + 1, count.1 + (frame.len() - l3(&links, &flow)) as u64);
                 }
-                assert_eq!(state.counts, expected, "seed {seed:#x}, {flow:?}, {frame:02x?}");
+                assert_eq!(state.counts, expected, "{what}");
             }
         }
     }
-    assert!(known * 10 > flows, "{known} of {flows} flows");
-    assert!(known * 10 < flows * 9, "{known} of {flows} flows");
+    println!("of {flows} flows, {accepted} are accepted, {dropped:?} dropped");
+    assert!(accepted * 10 > flows, "{accepted} of {flows} flows");
+    assert!(accepted * 10 < flows * 9, "{accepted} of {flows} flows");
+    assert!(dropped.iter().all(|at_point| at_point * 200 > flows), "{dropped:?} of {flows} flows");
+}
+
+/// Without an egress link, the result is the same up to the route lookup.
+fn check_before_route(filter: &Filter, flow: &FlowKey, report: FlowReport) {
+    let before = filter.of_flow(&FlowKey { output: None, ..*flow });
+    match report.dropped_at {
+        Some(Point::Ingress | Point::Prerouting) => assert_eq!(before, Some(report)),
+        Some(Point::Forward) | None => {
+            let before = before.expect("the first rules do not depend on more");
+            assert_eq!(before.dropped_at, None);
+            assert!(report.touched.counters().starts_with(before.touched.counters()));
+        }
+    }
 }

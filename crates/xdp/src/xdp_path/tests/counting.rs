@@ -28,6 +28,11 @@ impl Program {
         self.ports[to].xdp_tx_bytes += 68 * packets;
     }
 
+    fn drop(&mut self, port: usize, reason: DropReason, packets: u64) {
+        let [count, bytes] = &mut self.ports[port].drops[reason as usize];
+        (*count, *bytes) = (*count + packets, *bytes + 60 * packets);
+    }
+
     fn reading(&self) -> Reading {
         let refused = |port: PortId| self.refused[usize::from(port.0)];
         Reading::of_source(self.ports.len(), refused, |port| Ok(self.ports[usize::from(port.0)]))
@@ -125,6 +130,33 @@ fn packets_that_a_device_refuses_are_dropped() {
 }
 
 #[test]
+fn dropped_packets_are_received_ones() {
+    let (rule, route) = (DropReason::NetfilterDrop, DropReason::Blackhole);
+    let mut program = Program::new(2);
+    // A predecessor's packets.
+    program.drop(0, rule, 100);
+    let mut totals = XdpTotals::new(program.reading());
+    program.forward(0, 1, 10);
+    program.drop(0, rule, 5);
+    program.drop(1, rule, 2);
+    program.drop(1, route, 1);
+    totals.update(program.reading());
+    let counters = merged(&totals, 2);
+    assert_eq!([rule, route].map(|reason| counters.drops[reason as usize]), [7, 1]);
+    assert_eq!((counters.dropped_packets(), counters.sent, counters.held), (8, 17, 0));
+    assert_eq!(counters.rx[0], Traffic { packets: 22, bytes: 700 + 10 * 64 + 5 * 60 });
+    assert_eq!(counters.rx[1], Traffic { packets: 3, bytes: 3 * 60 });
+    // The XDP program is reloaded.
+    program = Program::new(2);
+    program.forward(0, 1, 30);
+    program.drop(0, rule, 1);
+    totals.update(program.reading());
+    let counters = merged(&totals, 2);
+    assert_eq!((counters.dropped_packets(), counters.held), (9, 0));
+    assert_eq!(totals.dropped().map(|traffic| traffic.packets).sum::<u64>(), 9);
+}
+
+#[test]
 fn unreadable_counters_are_an_error() {
     let failed = Reading::of_source(2, |_| 0, |_| Err(std::io::ErrorKind::PermissionDenied.into()));
     assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
@@ -138,17 +170,19 @@ proptest! {
         let mut program = Program::new(3);
         let mut totals = XdpTotals::new(program.reading());
         let mut last = merged(&totals, 3);
-        let mut all = 7;
+        let (mut all, mut dropped) = (7, 0);
         for (from, to, packets, chance) in steps {
             if chance == 0 {
                 program = Program::new(3);
             }
             totals.update(program.reading());
             program.forward(from, to, packets);
+            program.drop(to, DropReason::NetfilterDrop, packets / 2);
             all += packets;
+            dropped += packets / 2;
             totals.update(program.reading());
             let now = merged(&totals, 3);
-            prop_assert_eq!(now.sent, all);
+            prop_assert_eq!((now.sent, now.dropped_packets()), (all, dropped));
             for (new, old) in now.rx.iter().chain(&now.tx).zip(last.rx.iter().chain(&last.tx)) {
                 prop_assert!(new.packets >= old.packets && new.bytes >= old.bytes);
             }

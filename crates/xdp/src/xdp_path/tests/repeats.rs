@@ -1,9 +1,10 @@
-//! A naive model of the XDP path, built on another author's parser. If the model forwards a frame,
-//! the user path must forward it in the same way.
+//! A naive model of the XDP path, built on another author's parser. If the model forwards or drops a
+//! frame, the user path must do the same.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{EtherType, IpNumber, Ipv4Header, Ipv6Header, TcpHeaderSlice, UdpHeaderSlice};
 use proptest::prelude::*;
+use tollway_dataplane::verdict::DropReason;
 
 use super::{Bench, Maps};
 use crate::flows::{Flow, Flow4Key, Flow6Key};
@@ -33,7 +34,7 @@ fn ingress_variant(port: u8, frame: &[u8]) -> Option<LinkVariant> {
 
 /// The active flow of a frame, and the length of its packet; `None` if the XDP path does not take
 /// it.
-fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
+pub(super) fn find(maps: &Maps, port: u8, frame: &[u8]) -> Option<(Flow, usize)> {
     let link = ingress_variant(port, frame)?.link(port);
     let (ether_type, packet) = layer3(frame);
     if ether_type == EtherType::IPV4 {
@@ -85,26 +86,48 @@ fn ports(protocol: IpNumber, transport: &[u8], icmp: IpNumber) -> Option<(u16, u
     }
 }
 
-/// The frame that the XDP path makes of a frame, and its egress port.
-fn by_xdp_path(maps: &Maps, port: u8, frame: &[u8]) -> Option<(u8, Vec<u8>)> {
+/// What the XDP path does with a frame that it takes.
+#[derive(Debug, PartialEq)]
+enum Repeat {
+    /// It sends this frame to this port.
+    Send(u8, Vec<u8>),
+    Drop(DropReason),
+}
+
+/// What the XDP path does with a frame; `None` if it does not take it.
+fn by_xdp_path(maps: &Maps, port: u8, frame: &[u8]) -> Option<Repeat> {
     let (flow, len) = find(maps, port, frame)?;
     if len > usize::from(flow.mtu) {
         return None;
     }
+    if let Some(reason) = flow.drop_reason() {
+        return Some(Repeat::Drop(reason));
+    }
     let l2 = &flow.l2[..usize::from(flow.l2_len)];
     // TTL, checksum and padding are as in the test kit; the Ethernet header is the flow's.
     let path = packet::forwarded(frame, [0; 6], [0; 6], &[]);
-    Some((flow.egress_port, [l2, &path[14..]].concat()))
+    Some(Repeat::Send(flow.egress_port, [l2, &path[14..]].concat()))
 }
 
-fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
+/// Sends a frame on the user path, which must do what the XDP path does if that takes the frame. Says whether it does.
+pub(super) fn hit(bench: &mut Bench, port: u8, frame: &[u8]) -> bool {
     let found = by_xdp_path(&bench.maps, port, frame);
-    let sent = bench.send(port, frame);
-    let Some((port, bytes)) = found else { return false };
-    assert_eq!(sent.len(), 1, "the XDP path forwards what the path does not: {frame:02x?}");
-    let (egress, expected) = &sent[0];
-    assert_eq!(port, *egress, "{frame:02x?}");
-    assert_eq!(&bytes, expected, "{frame:02x?}");
+    let before = bench.net.counters().drops;
+    let mut sent = bench.send(port, frame);
+    let Some(repeat) = found else { return false };
+    let path = match sent.pop() {
+        Some((port, bytes)) => Repeat::Send(port, bytes),
+        None => {
+            let grew = |reason: &&DropReason| {
+                let index = **reason as usize;
+                bench.net.counters().drops[index] == before[index] + 1
+            };
+            let reason = DropReason::ALL.iter().find(grew);
+            Repeat::Drop(*reason.expect("the path forwards or drops what the XDP path does"))
+        }
+    };
+    assert_eq!(sent, [], "one frame at most");
+    assert_eq!(repeat, path, "{frame:02x?}");
     true
 }
 
@@ -201,7 +224,7 @@ proptest! {
         for seed in seeds {
             let frame = mixed::frame(1, seed);
             for _ in 0..3 {
-                // The host sends replies too; only forwarded frames count here.
+                // The host sends replies too; only what the XDP path takes counts here.
                 if by_xdp_path(&bench.maps, 1, &frame).is_some() {
                     assert!(hit(&mut bench, 1, &frame));
                 } else {
