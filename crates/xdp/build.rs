@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The programs, each a file of `bpf/`.
-const PROGRAMS: [&str; 5] = ["port", "refused", "refused_event", "probe", "links"];
+const PROGRAMS: [&str; 6] = ["port", "tc", "refused", "refused_event", "probe", "links"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=bpf");

@@ -18,7 +18,7 @@ use super::ports::Port;
 use tollway_dataplane::memory::Memory;
 use tollway_dataplane::tables::TablesError;
 use tollway_model::compile::{CompileError, Compiled, Problem, compile, compile_in};
-use tollway_model::{Model, XdpPathMode};
+use tollway_model::{Engines, Model, XdpPathMode};
 use tollway_rules as rules;
 
 /// The limit for reading the kernel's configuration; a million routes take two seconds.
@@ -27,12 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const RULES_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Settings of the controller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How to follow the kernel's notifications.
     pub netlink: netlink::Settings,
     /// Which ports have the XDP path, and the number of flows that it has room for.
     pub xdp_path: (XdpPathMode, u32),
+    /// What decides about the packets of the ports.
+    pub engines: Engines,
 }
 
 /// Why the controller cannot start.
@@ -86,10 +88,12 @@ impl Startup {
         if !source.read_all(PATIENCE, &mut |event| kernel_state.receive(event))? {
             return Err(StartupError::Silent);
         }
-        let ports = devices::find(&kernel_state.kernel, devices)?;
+        let ports = devices::find(&kernel_state.kernel, devices, &settings.engines)?;
         kernel_state.ports = ports
             .into_iter()
-            .filter_map(|index| Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?)))
+            .filter_map(|(index, engine)| {
+                Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?, engine))
+            })
             .collect();
         kernel_state.set_rules(first_rules(&rule_events));
         kernel_state.query_again();

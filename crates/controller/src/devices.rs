@@ -1,6 +1,7 @@
 //! Checks of the devices that a router is started with.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
+use tollway_model::{Engine, Engines};
 
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
@@ -74,23 +75,28 @@ pub enum DeviceError {
 ///
 /// # Errors
 /// The first device that cannot be a port.
-pub fn find(kernel: &Kernel, names: &[String]) -> Result<Vec<Ifindex>, DeviceError> {
-    let mut found: Vec<Ifindex> = Vec::new();
+pub fn find(
+    kernel: &Kernel,
+    names: &[String],
+    engines: &Engines,
+) -> Result<Vec<(Ifindex, Engine)>, DeviceError> {
+    let mut found: Vec<(Ifindex, Engine)> = Vec::new();
     for name in names {
         let Some((index, netdev)) = kernel.named(name) else {
-            let (name, candidates) = (name.clone(), candidates(kernel));
+            let (name, candidates) = (name.clone(), candidates(kernel, engines));
             return Err(DeviceError::Unknown { name, candidates });
         };
-        if found.contains(&index) {
+        if found.iter().any(|(other, _)| *other == index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        check(kernel, netdev)?;
-        found.push(index);
+        let engine = engines.of(name, netdev.kind.as_deref());
+        check(kernel, netdev, engine)?;
+        found.push((index, engine));
     }
     Ok(found)
 }
 
-fn check(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
+fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceError> {
     let name = netdev.name.clone();
     let named = |index: Option<Ifindex>| {
         let netdev = index.and_then(|index| kernel.netdevs.get(&index));
@@ -106,7 +112,7 @@ fn check(kernel: &Kernel, netdev: &Netdev) -> Result<(), DeviceError> {
     match kind.as_str() {
         "vlan" => return Err(DeviceError::Vlan { name, below: named(netdev.lower) }),
         "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned(), hint: "" }),
-        "bridge" => {
+        "bridge" if engine != Engine::Tc => {
             let hint = " once they have been taken from it: the kernel forwards what a bridge has";
             return Err(DeviceError::Master { name, kind, hint });
         }
@@ -135,8 +141,11 @@ pub fn is_own(netdev: &Netdev) -> bool {
 }
 
 /// The devices that can be ports, as the end of a sentence.
-fn candidates(kernel: &Kernel) -> String {
-    let can_be = kernel.netdevs.values().filter(|netdev| check(kernel, netdev).is_ok());
+fn candidates(kernel: &Kernel, engines: &Engines) -> String {
+    let can_be = kernel.netdevs.values().filter(|netdev| {
+        let engine = engines.of(&netdev.name, netdev.kind.as_deref());
+        check(kernel, netdev, engine).is_ok()
+    });
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
     match names[..] {
         [] => "is none that could be meant".to_owned(),
@@ -178,8 +187,8 @@ mod tests {
 
     fn result(names: &[&str]) -> String {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        match find(&kernel(), &names) {
-            Ok(found) => format!("{found:?}"),
+        match find(&kernel(), &names, &Engines::default()) {
+            Ok(found) => format!("{:?}", found.iter().map(|(index, _)| index).collect::<Vec<_>>()),
             Err(error) => error.to_string(),
         }
     }
@@ -209,5 +218,14 @@ mod tests {
             assert!(result(&[own]).contains("Tollway's own"), "{own}");
         }
         assert_eq!(result(&["tollgate"]), "[12]");
+    }
+
+    #[test]
+    fn each_device_has_an_engine() {
+        let of_devices = [("br0".to_owned(), Engine::Tc)].into();
+        let engines = Engines { of_devices, of_others: Engine::User };
+        let names = ["br0", "tollgate"].map(str::to_owned);
+        let found = vec![(5, Engine::Tc), (12, Engine::User)];
+        assert_eq!(find(&kernel(), &names, &engines), Ok(found));
     }
 }

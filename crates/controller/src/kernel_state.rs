@@ -347,7 +347,8 @@ impl KernelState {
         if self.sticky_flags.groups != PerFamily::default() {
             self.groups = seed::multipath_families(&self.rib);
         }
-        let ports: Vec<Ifindex> = self.ports.iter().filter_map(|port| port.device).collect();
+        let ports: Vec<_> =
+            self.ports.iter().filter_map(|port| Some((port.device?, port.engine))).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
         let offload = Offload::of(&Facts {
             ports: &ports,

@@ -199,7 +199,8 @@ struct Build<'a> {
 impl Build<'_> {
     fn links(&mut self) {
         for (index, port) in self.facts.ports.iter().enumerate() {
-            let kind = PortKind::AfXdp { device: port.name.clone(), mode: AfXdpMode::Best };
+            let device = port.name.clone();
+            let kind = PortKind::AfXdp { device, mode: AfXdpMode::Best, engine: port.engine };
             self.model.ports.push(tollway_model::Port { name: port.name.clone(), kind });
             let kind = LinkKind::Port(PortIndex(index));
             // Rules use the device's present name.
@@ -375,6 +376,7 @@ fn addresses(kernel: &Kernel) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollway_model::Engine;
 
     /// The plan of a router with one port, whose device belongs to a VRF device or to none. No rule
     /// looks up tables of VRFs.
@@ -382,7 +384,7 @@ mod tests {
         let mut kernel = Kernel::default();
         let netdev = |name: &str| Netdev { name: name.to_owned(), ..Netdev::default() };
         let port = Netdev { master: vrf, ..netdev("port") };
-        let ports = [Port::new(2, &port)];
+        let ports = [Port::new(2, &port, Engine::Auto)];
         kernel.netdevs.insert(2, port);
         for (index, name) in [(8, "red"), (9, "blue")] {
             kernel.netdevs.insert(index, Netdev { vrf_table: Some(index), ..netdev(name) });

@@ -1,6 +1,7 @@
 //! The devices behind the ports, which may go and come back.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
+use tollway_model::Engine;
 use tollway_net::Mac;
 
 /// A port, identified by the name that it was started with.
@@ -16,11 +17,13 @@ pub(super) struct Port {
     pub(super) works: bool,
     /// The largest packet that its sockets have room for, in bytes, if its device may send larger ones.
     pub(super) room: Option<u32>,
+    /// What decides about its packets, as the port was opened.
+    pub(super) engine: Engine,
 }
 
 impl Port {
     /// A port whose device exists.
-    pub(super) fn new(index: Ifindex, netdev: &Netdev) -> Self {
+    pub(super) fn new(index: Ifindex, netdev: &Netdev, engine: Engine) -> Self {
         let mut port = Self {
             name: netdev.name.clone(),
             device: Some(index),
@@ -28,6 +31,7 @@ impl Port {
             mtu: 0,
             works: true,
             room: None,
+            engine,
         };
         port.note(netdev);
         port
@@ -67,7 +71,7 @@ mod tests {
         };
         let mut kernel = Kernel::default();
         kernel.netdevs.insert(2, netdev("a", 100));
-        let mut port = Port::new(2, &kernel.netdevs[&2]);
+        let mut port = Port::new(2, &kernel.netdevs[&2], Engine::Auto);
         kernel.netdevs.insert(2, netdev("renamed", 101));
         kernel.netdevs.insert(3, netdev("a", 102));
         port.find(&kernel);

@@ -12,12 +12,14 @@
 
 pub mod compile;
 pub mod config;
+mod engine;
 pub mod names;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use engine::{Engine, Engines};
 use ipnet::IpNet;
 
 use tollway_firewall::ir::Ruleset;
@@ -90,6 +92,15 @@ pub struct KernelRules {
 }
 
 impl Model {
+    /// Whether a port has the XDP path.
+    #[must_use]
+    pub fn xdp_path_of(&self, port: PortIndex) -> XdpPathMode {
+        match self.ports.get(port.0).map(|port| &port.kind) {
+            Some(PortKind::AfXdp { engine, .. }) => engine.xdp_path(self.xdp_path),
+            _ => XdpPathMode::Off,
+        }
+    }
+
     /// Gives the link of a port the Ethernet address of the port's device, and with it every VLAN
     /// link that inherits its address. Links with a configured address keep it.
     pub fn adopt_mac(&mut self, port: PortIndex, mac: Mac) {
@@ -165,6 +176,15 @@ impl PortKind {
         }
     }
 
+    /// What decides about the port's packets, if that is selected.
+    #[must_use]
+    pub const fn engine(&self) -> Option<Engine> {
+        match self {
+            Self::AfXdp { engine, .. } => Some(*engine),
+            _ => None,
+        }
+    }
+
     /// The name of the device behind the port.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
@@ -200,12 +220,14 @@ pub enum PortKind {
         /// Interface name.
         device: String,
     },
-    /// A network interface of this machine, through AF_XDP sockets.
+    /// A network interface of this machine, through AF_XDP sockets or a tc program.
     AfXdp {
         /// Interface name.
         device: String,
         /// Which mode to try.
         mode: AfXdpMode,
+        /// What decides about its packets. With [`Engine::Tc`], it has no sockets.
+        engine: Engine,
     },
 }
 

@@ -5,6 +5,8 @@
 
 #include <linux/in.h>
 #include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 
 #include "packet.h"
 

@@ -2,7 +2,7 @@
 /*
  * Decides about packets by the tables of user space, first packets included: forwards those that need
  * nothing but a route, and leaves to the kernel what is its own. About all others (NOT_TAKEN) the
- * flows decide, and then user space.
+ * flows decide, and then user space; or the kernel, if the engine is tc.
  */
 #ifndef TOLLWAY_DECIDE_H
 #define TOLLWAY_DECIDE_H
@@ -10,48 +10,14 @@
 #include "addresses.h"
 #include "ecmp.h"
 #include "fib.h"
-#include "refusals.h"
-#include "xdp_path.h"
+#include "header.h"
 
-/* Says whether a port's device takes a packet by this next hop. */
-static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
-{
-	__u32 port = hop->port;
-	struct refusals *refused;
-
-	if (port >= MOST_PORTS || hop->mtu + hop->header_len > packet->state->exit_limits[port])
-		return 0;
-	refused = bpf_map_lookup_elem(&refusals, &port);
-	return refused && !refused->cause;
-}
-
-/* Forwards a packet by a next hop, which has a header for it. */
+/*
+ * Forwards a packet by a next hop, which has a header for it. This is the engine's part (send_xdp.h,
+ * send_tc.h).
+ */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, int v4)
-{
-	struct way way = {
-		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
-	};
-	const void *end_of_header = hop->header + HEADER_ROOM / 8;
-	int action;
-
-	if (l3_len > hop->mtu)
-		return pass(packet, PASS_MTU);
-	/* The kernel may send a redirect for it. */
-	if (hop->link == packet->link || !takes(packet, hop) || !can_send(&way))
-		return NOT_TAKEN;
-	if (!has_room(packet, &way))
-		return to_user(packet);
-	if (way.l2 == 14)
-		action = rewrite(packet, end_of_header - 14, 14, v4);
-	else if (way.l2 == 18)
-		action = rewrite(packet, end_of_header - 18, 18, v4);
-	else
-		action = rewrite(packet, end_of_header - 22, 22, v4);
-	if (action == XDP_REDIRECT)
-		count_sent(packet, &way);
-	return action;
-}
+				      __u32 l3_len, __u32 len, int v4);
 
 /* Does with a packet what its next hop says. */
 static __always_inline int follow(struct packet *packet, const struct next_hop *hop, __u32 ttl,

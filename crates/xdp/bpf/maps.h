@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the XDP program shares with user space, byte for byte as in src/counts.rs, src/page.rs and
+ * What the programs share with user space, byte for byte as in src/counts.rs, src/page.rs and
  * src/flows.rs, and the constants that are set when the program is loaded for a port.
  */
 #ifndef TOLLWAY_MAPS_H
@@ -61,6 +61,7 @@ enum pass_reason {
 	PASS_CHECKSUM,
 	PASS_KERNEL_ROUTE,
 	PASS_NEIGH,
+	PASS_UNDECIDED,
 	PASS_REASONS,
 };
 
@@ -93,6 +94,8 @@ struct state {
 	 * next hop is used if its longest frame fits.
 	 */
 	__u32 exit_limits[MOST_PORTS];
+	/* By port: the ifindex of its device, to which the tc program sends; 0 if it is not up. */
+	__u32 exit_devices[MOST_PORTS];
 };
 
 /* In `ruled`: a firewall that the kernel does not know filters every forwarded packet. */

@@ -10,7 +10,8 @@
 
 #include "egress.h"
 #include "flows.h"
-#include "packet.h"
+#include "header.h"
+#include "user.h"
 
 /* Packets and layer-3 bytes of flows that matched the same counters of the firewall. */
 struct tally {
@@ -24,14 +25,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tally);
 } tallies SEC(".maps");
-
-/* The XDP path does not take the packet, and has not changed it. */
-#define NOT_TAKEN (-1)
-
-/*
- * Bytes after the Ethernet header below which trailing bytes are a small frame's padding (802.3).
- */
-#define PADDED 46
 
 /* The protocols that the XDP path knows, and whether they have ports. */
 static __always_inline int has_ports(__u8 protocol)
@@ -47,29 +40,6 @@ static __always_inline int is_known4(__u8 protocol)
 static __always_inline int is_known6(__u8 protocol)
 {
 	return has_ports(protocol) || protocol == IPPROTO_ICMPV6;
-}
-
-/* Says whether the checksum of a header without options is right. */
-static __always_inline int checksum_is_right(const struct iphdr *ip)
-{
-	const __u32 *word = (const __u32 *)ip;
-	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
-
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
-}
-
-/* As ip_decrease_ttl() in include/net/ip.h. */
-static __always_inline void decrease_ttl(struct iphdr *ip)
-{
-	__u32 check = ip->check;
-
-	check += bpf_htons(0x0100);
-	ip->check = check + (check >= 0xffff);
-	ip->ttl--;
 }
 
 /* A consistent copy of a flow's decision for a packet. */
@@ -115,24 +85,6 @@ static __always_inline int copy_flow(const struct found *found, __u32 generation
 	return read_head(found->flow) == found->head;
 }
 
-/* Stores a header whose length is a compile-time constant. */
-static __always_inline void store_header(void *data, const void *l2, __u32 len)
-{
-	*(__u64 *)data = *(const __u64 *)l2;
-	if (len == 14) {
-		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
-		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
-		return;
-	}
-	*(__u64 *)(data + 8) = *(const __u64 *)(l2 + 8);
-	if (len == 18) {
-		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
-		return;
-	}
-	*(__u32 *)(data + 16) = *(const __u32 *)(l2 + 16);
-	*(__u16 *)(data + 20) = *(const __u16 *)(l2 + 20);
-}
-
 /*
  * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
  * length is a compile-time constant.
@@ -152,20 +104,10 @@ static __always_inline int rewrite(struct packet *packet, const void *header, __
 	return XDP_REDIRECT;
 }
 
-/* What a packet leaves by, and the lengths that matter for this. */
-struct way {
-	__u32 port;
-	__u32 l2; /* bytes of the new Ethernet header */
-	__u32 l3; /* bytes before the layer-3 header */
-	__u32 l3_len;
-	__u32 len; /* of the frame, as it arrived */
-};
-
 /* Says whether the XDP path can send a packet; the device may refuse it all the same. */
 static __always_inline int can_send(const struct way *way)
 {
-	/* The user path trims the bytes after a packet; a small frame's padding may stay. */
-	if (way->len != way->l3 + way->l3_len && way->len > way->l3 + PADDED)
+	if (has_trailer(way))
 		return 0;
 	if (way->l2 != 14 && way->l2 != 18 && way->l2 != 22)
 		return 0;
@@ -181,20 +123,6 @@ static __always_inline int has_room(struct packet *packet, const struct way *way
 {
 	return way->l2 == way->l3 ||
 	       !bpf_xdp_adjust_head(packet->ctx, (int)way->l3 - (int)way->l2);
-}
-
-/* Counts a packet that leaves at once. */
-static __always_inline void count_sent(struct packet *packet, const struct way *way)
-{
-	__u32 port = way->port;
-	struct port_counts *sent = bpf_map_lookup_elem(&counts, &port);
-
-	packet->counts->xdp_rx_packets++;
-	packet->counts->xdp_rx_bytes += way->len;
-	if (sent) {
-		sent->xdp_tx_packets++;
-		sent->xdp_tx_bytes += way->len - way->l3 + way->l2;
-	}
 }
 
 /*

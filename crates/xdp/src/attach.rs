@@ -1,13 +1,14 @@
-//! Attaches the XDP program to a device, replacing that of a predecessor that is dead or gives way.
+//! Attaches a program to a device, replacing that of a predecessor that is dead or gives way.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 
 use super::error::XdpError;
+use super::hook::Hook;
 use super::pin::{Claim, Pins};
-use super::{Mode, XdpPort, sys};
+use super::{Mode, XdpPort};
 
 /// How the program was attached to a device.
 #[derive(Debug)]
@@ -24,14 +25,14 @@ pub struct Attached {
 
 /// The program on a device.
 pub(super) struct Attachment {
-    link: OwnedFd,
+    hook: Hook,
     /// The program's id.
     program: u32,
     pins: Pins,
     /// `None` if the device was taken from a process that still has the lock.
     claim: Option<Claim>,
     pub(super) mode: Mode,
-    /// The rest of the program's object, until somebody takes it.
+    /// The rest of an XDP program's object, until somebody takes it.
     pub(super) object: Option<Ebpf>,
     /// Whether the program has the XDP path.
     pub(super) xdp_path: bool,
@@ -44,7 +45,7 @@ impl Attachment {
         modes: &[Mode],
         (before, state): (Option<&Self>, BorrowedFd<'_>),
         replace: bool,
-        program: &mut dyn FnMut(Mode) -> Result<(OwnedFd, Ebpf), XdpError>,
+        program: &mut dyn FnMut(Mode) -> Result<(OwnedFd, Option<Ebpf>), XdpError>,
     ) -> Result<(Self, Attached), XdpError> {
         let device = port.device.as_str();
         let pins = Pins::of(port.ifindex)?;
@@ -62,36 +63,36 @@ impl Attachment {
                 XdpError::Silent { device }
             });
         }
-        let made = |link: OwnedFd, mode, pins, object| {
-            let program = sys::link_program(link.as_fd())
-                .map_err(XdpError::system(device, "looking at its link"))?
-                .0;
-            Ok(Self { link, program, pins, claim, mode, object: Some(object), xdp_path: false })
+        let made = |hook: Hook, mode, pins, object| {
+            let program =
+                hook.program().map_err(XdpError::system(device, "looking at its link"))?.0;
+            Ok(Self { hook, program, pins, claim, mode, object, xdp_path: false })
         };
-        if let Some((mode, link)) = predecessor(port, &pins)? {
+        if let Some((mode, mut hook)) = predecessor(port, &pins)? {
             if !pins.are_of(state) && !replace && pins.are_alive() {
                 return Err(XdpError::Served { device: device.to_owned() });
             }
-            if modes.first() == Some(&mode) {
+            // A filter is where the kernel has nothing better.
+            if modes.first() == Some(&mode) || mode == Mode::Clsact && modes.contains(&mode) {
                 let (program, object) = program(mode)?;
-                sys::replace(link.as_fd(), program.as_fd())
+                hook.replace(program.as_fd())
                     .map_err(XdpError::system(device, "taking its program's place"))?;
-                pins.keep(None, state).map_err(XdpError::system(device, "pinning"))?;
+                pins.keep((mode, &hook), state).map_err(XdpError::system(device, "pinning"))?;
                 let attached = Attached { mode, replaced: true, step_down: None, note: None };
-                return Ok((made(link, mode, pins, object)?, attached));
+                return Ok((made(hook, mode, pins, object)?, attached));
             }
-            sys::detach(link.as_fd()).map_err(XdpError::system(device, "detaching"))?;
+            hook.detach().map_err(XdpError::system(device, "detaching"))?;
             pins.empty();
         }
         let mut step_down = None;
         for mode in modes {
             let (program, object) = program(*mode)?;
-            match sys::attach(program.as_fd(), port.ifindex, mode.flag()) {
-                Ok(link) => {
-                    let keep = pins.keep(Some((*mode, link.as_fd())), state);
+            match Hook::attach(*mode, program.as_fd(), port.ifindex) {
+                Ok(hook) => {
+                    let keep = pins.keep((*mode, &hook), state);
                     keep.map_err(XdpError::system(device, "pinning"))?;
                     let attached = Attached { mode: *mode, replaced: false, step_down, note: None };
-                    return Ok((made(link, *mode, pins, object)?, attached));
+                    return Ok((made(hook, *mode, pins, object)?, attached));
                 }
                 Err(error) => step_down = Some(refused(device, *mode, error)?),
             }
@@ -103,7 +104,7 @@ impl Attachment {
     pub(super) fn end(self, state: BorrowedFd<'_>) {
         if self.pins.are_of(state) {
             // A device that is gone has lost its program already.
-            let _ = sys::detach(self.link.as_fd());
+            let _ = self.hook.detach();
             self.pins.empty();
             // The process that had the lock may have ended.
             drop(self.claim.or_else(|| self.pins.claim().ok().flatten()));
@@ -112,34 +113,39 @@ impl Attachment {
 
     /// Whether the device still exists with this program, neither detached nor replaced.
     pub(super) fn is_there(&self) -> bool {
-        let now = sys::link_program(self.link.as_fd());
+        let now = self.hook.program();
         now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
     }
 }
 
-/// The link that a predecessor left on the device; removes pins that belong to another device.
-fn predecessor(port: &XdpPort, pins: &Pins) -> Result<Option<(Mode, OwnedFd)>, XdpError> {
-    let Some((mode, link)) = pins.link() else {
+/// The program that a predecessor left on the device; removes pins that belong to another device.
+fn predecessor(port: &XdpPort, pins: &Pins) -> Result<Option<(Mode, Hook)>, XdpError> {
+    let Some((mode, hook)) = pins.hook() else {
         pins.empty();
         return Ok(None);
     };
-    let ifindex = sys::link_ifindex(link.as_fd())
-        .map_err(XdpError::system(&port.device, "looking at its link"))?;
+    let (_, ifindex) =
+        hook.program().map_err(XdpError::system(&port.device, "looking at its link"))?;
     if ifindex != port.ifindex {
         pins.empty();
         return Ok(None);
     }
-    Ok(Some((mode, link)))
+    Ok(Some((mode, hook)))
 }
 
 /// Why a mode did not work; an error if no other mode will work.
 fn refused(device: &str, mode: Mode, error: io::Error) -> Result<XdpError, XdpError> {
     match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) if mode.is_tc() => {
+            Err(XdpError::OtherFilter { device: device.to_owned() })
+        }
         Some(libc::EBUSY | libc::EEXIST) => {
             Err(XdpError::OtherProgram { device: device.to_owned() })
         }
         Some(libc::EPERM | libc::ENODEV) => Err(XdpError::system(device, "attaching")(error)),
         _ if mode == Mode::Native => Ok(XdpError::NotNative { device: device.to_owned(), error }),
+        // A kernel without tcx.
+        Some(libc::EINVAL) if mode == Mode::Tcx => Ok(XdpError::system(device, "attaching")(error)),
         _ => Err(XdpError::system(device, "attaching")(error)),
     }
 }

@@ -48,6 +48,8 @@ pub enum PassReason {
     KernelRoute,
     /// Its neighbour is not known.
     NeighUnresolved,
+    /// The tc program does not decide about it.
+    Undecided,
 }
 
 impl PassReason {
@@ -74,6 +76,7 @@ impl PassReason {
         Self::Checksum,
         Self::KernelRoute,
         Self::NeighUnresolved,
+        Self::Undecided,
     ];
 
     /// The reason's name in reports.
@@ -101,12 +104,13 @@ impl PassReason {
             Self::Checksum => "checksum",
             Self::KernelRoute => "kernel_route",
             Self::NeighUnresolved => "neigh_unresolved",
+            Self::Undecided => "undecided",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 21;
+pub const PASS_REASONS: usize = 22;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
 const DROP_REASONS: usize = 22;

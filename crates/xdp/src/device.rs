@@ -6,20 +6,28 @@ use std::io;
 use super::{XdpError, XdpPort, sys};
 use tollway_linux::sys::tap;
 
-/// Whether BPF programs are attached to a device's ingress and egress, before and after the rest
-/// of traffic control (tcx, Linux 6.6).
+/// The BPF programs at a device's ingress and egress, before and after the rest of traffic control (tcx, Linux 6.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tcx {
+    /// The ids of the programs at ingress, in the order in which they run.
+    pub ingress: Vec<u32>,
+    /// Those at egress.
+    pub egress: Vec<u32>,
+}
+
+/// Lists the BPF programs at a device's ingress and egress.
 ///
 /// # Errors
 /// No privilege.
-pub fn tcx(ifindex: u32) -> io::Result<(bool, bool)> {
-    let has = |hook| match sys::attached(ifindex, hook) {
+pub fn tcx(ifindex: u32) -> io::Result<Tcx> {
+    let list = |hook| match sys::attached(ifindex, hook) {
         // A kernel without tcx, or a device that has gone.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => {
-            Ok(false)
+            Ok(Vec::new())
         }
-        count => count.map(|count| count > 0),
+        ids => ids,
     };
-    Ok((has(sys::TCX_INGRESS)?, has(sys::TCX_EGRESS)?))
+    Ok(Tcx { ingress: list(sys::TCX_INGRESS)?, egress: list(sys::TCX_EGRESS)? })
 }
 
 /// Creates the TAP device of a port; returns its name and its file.

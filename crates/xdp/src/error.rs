@@ -10,7 +10,7 @@ use tollway_linux::sys::why;
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// BPF needs privileges.
-    #[error("the XDP program cannot be loaded without CAP_BPF and CAP_NET_ADMIN")]
+    #[error("BPF programs cannot be loaded without CAP_BPF and CAP_NET_ADMIN")]
     NoPrivilege,
     /// There is no BPF file system, so nothing can be pinned to outlive the process.
     #[error("there is no BPF file system at /sys/fs/bpf, and none can be mounted: {}", why(.0))]
@@ -21,6 +21,12 @@ pub enum XdpError {
     /// Another program is attached to the device.
     #[error("{device} already carries another XDP program")]
     OtherProgram {
+        /// The device.
+        device: String,
+    },
+    /// Another filter has the place of the tc program.
+    #[error("another tc filter on {device} has the preference 65535")]
+    OtherFilter {
         /// The device.
         device: String,
     },
@@ -72,7 +78,7 @@ pub enum XdpError {
         device: String,
     },
     /// The system refused.
-    #[error("{device} cannot be set up for XDP: {action}: {}", why(.error))]
+    #[error("{device} cannot be set up for BPF programs: {action}: {}", why(.error))]
     System {
         /// The device, or another subject.
         device: String,
@@ -113,6 +119,9 @@ impl XdpError {
                 .to_owned(),
             Self::OtherProgram { device } => {
                 format!("Detach it with `ip link set dev {device} xdp off`")
+            }
+            Self::OtherFilter { device } => {
+                format!("Give it another one; `tc filter show dev {device} ingress` lists it")
             }
             Self::Served { .. } => {
                 "Stop that one, or take its ports over with `tollway run --replace`".to_owned()

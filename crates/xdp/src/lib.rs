@@ -24,6 +24,9 @@
 //! checksum must be right, it must fit the MTU, it must not be a fragment, and its TTL must not expire
 //! here. The XDP path never drops.
 //!
+//! A port has the tc program (`bpf/tc.c`) instead if its frames are made by the kernel ([`Mode::TC`]). It forwards what
+//! the tables decide, as the XDP program does, and leaves all else to the kernel. No user path is behind it.
+//!
 //! Limits: XDP cannot see a tag that the device removes before it. So devices with VLAN links need
 //! `ethtool -K DEVICE rxvlan off`, and a veth needs `txvlan off` at its peer. [`refusals`] counts
 //! redirected frames that a driver drops; on a kernel without BTF, only that device's statistics
@@ -31,6 +34,8 @@
 
 mod attach;
 mod clock;
+mod clsact;
+mod context;
 pub mod counts;
 mod device;
 mod error;
@@ -38,6 +43,7 @@ mod features;
 pub mod flows;
 mod grace;
 mod home;
+mod hook;
 mod links;
 mod load;
 mod locals;
@@ -48,6 +54,7 @@ mod page;
 mod pin;
 mod port;
 mod prober;
+mod program;
 mod programs;
 pub mod refusals;
 pub mod regions;
@@ -57,8 +64,9 @@ mod tables;
 pub mod xdp_path;
 
 pub use attach::Attached;
+pub use clsact::is_own_filter;
 pub use counts::PortCounts;
-pub use device::tcx;
+pub use device::{Tcx, tcx};
 pub use error::XdpError;
 pub use features::{
     hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
@@ -72,7 +80,8 @@ pub use page::MOST_WORKERS;
 pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
-pub use programs::{Action, Program, XdpPrograms};
+pub use program::{Action, Program};
+pub use programs::XdpPrograms;
 pub use refusals::Refusals;
 pub use tables::TableMaps;
 

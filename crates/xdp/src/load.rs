@@ -15,8 +15,10 @@ use super::pin::Names;
 use super::tables::{self, TableMaps};
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
-/// The compiled programs of a port.
+/// The compiled XDP programs of a port.
 pub static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
+/// The compiled tc program of a port.
+static TC: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tc.o"));
 
 /// The maps of bpf/*.h that all ports share.
 pub(super) struct Maps {
@@ -213,16 +215,34 @@ impl Maps {
         ]
     }
 
-    /// Loads the XDP program for a port. The object has the program for its TAP device, too.
-    pub(super) fn xdp(
+    /// Loads the program for a port. The object of an XDP program has the program for its TAP device, too.
+    pub(super) fn program(
         &self,
         port: &XdpPort,
         mode: Mode,
         xdp_path: bool,
-    ) -> Result<(OwnedFd, Ebpf), XdpError> {
+    ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
+        if mode.is_tc() {
+            return Ok((self.tc(port, mode)?, None));
+        }
+        self.xdp(port, mode, xdp_path).map(|(program, object)| (program, Some(object)))
+    }
+
+    fn tc(&self, port: &XdpPort, mode: Mode) -> Result<OwnedFd, XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(port, mode, xdp_path)?;
+        let mut object = self.object(TC, port, mode, true)?;
+        let program: &mut SchedClassifier =
+            program(&mut object, "forward").map_err(|error| failed(&error))?;
+        program.load().map_err(|error| failed(&error))?;
+        let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
+        fd.map_err(XdpError::system(&port.device, "keeping the program"))
+    }
+
+    fn xdp(&self, port: &XdpPort, mode: Mode, xdp_path: bool) -> Result<(OwnedFd, Ebpf), XdpError> {
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
+        let mut object = self.object(PORT, port, mode, xdp_path)?;
         let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
@@ -250,9 +270,14 @@ impl Maps {
         Ok(())
     }
 
-    /// The programs of a port, not yet loaded into the kernel.
-    pub(super) fn object(
+    /// The XDP programs of a port, not yet loaded into the kernel.
+    pub(super) fn port_object(&self, port: &XdpPort, mode: Mode) -> Result<Ebpf, XdpError> {
+        self.object(PORT, port, mode, false)
+    }
+
+    fn object(
         &self,
+        compiled: &[u8],
         port: &XdpPort,
         mode: Mode,
         xdp_path: bool,
@@ -268,6 +293,6 @@ impl Maps {
             loader.map_pin_path(name, path);
         }
         constants.give(&mut loader);
-        loader.load(PORT).map_err(|error| XdpError::load(&port.device, &error))
+        loader.load(compiled).map_err(|error| XdpError::load(&port.device, &error))
     }
 }

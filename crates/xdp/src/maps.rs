@@ -138,6 +138,11 @@ impl State {
         self.0.set_exit_limit(port, limit);
     }
 
+    /// Sets the ifindex of a port's device if it is up, for the tc program to send to; else 0.
+    pub fn set_exit_device(&self, port: PortId, ifindex: u32) {
+        self.0.set_exit_device(port, ifindex);
+    }
+
     /// Whether the bypass is set, for any reason: the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What is the same for all ports, and where a program runs.
 
-use crate::{home, sys};
+use crate::home;
 
 /// Options for all ports, fixed when the maps are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +32,21 @@ pub enum Mode {
     Native,
     /// Behind the driver, in the kernel's own receive function; works on any device, but slower.
     Generic,
+    /// As a program of tc, the last one at the device's ingress (tcx, Linux 6.6). It needs no sockets.
+    Tcx,
+    /// The same as a filter of the queueing discipline `clsact`.
+    Clsact,
 }
 
 impl Mode {
-    /// All modes, the best one first; the last one works on any device.
+    /// All modes of XDP, the best one first; the last one works on any device.
     pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
+    /// The modes of tc, likewise.
+    pub const TC: [Self; 2] = [Self::Tcx, Self::Clsact];
 
-    pub(crate) const fn flag(self) -> u32 {
-        match self {
-            Self::Native => sys::XDP_NATIVE,
-            Self::Generic => sys::XDP_GENERIC,
-        }
+    /// Whether the program is that of tc.
+    #[must_use]
+    pub const fn is_tc(self) -> bool {
+        matches!(self, Self::Tcx | Self::Clsact)
     }
 }

@@ -70,6 +70,7 @@ struct XdpState {
     workers: AtomicU32,
     unused: AtomicU32,
     exit_limits: [AtomicU32; MOST_PORTS],
+    exit_devices: [AtomicU32; MOST_PORTS],
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -162,6 +163,13 @@ impl Page {
     pub(super) fn set_exit_limit(&self, port: PortId, limit: u32) {
         if let Some(word) = self.state().exit_limits.get(usize::from(port.0)) {
             word.store(limit, Ordering::Release);
+        }
+    }
+
+    /// Sets the ifindex of a port's device, to which the tc program sends; 0 if none.
+    pub(super) fn set_exit_device(&self, port: PortId, ifindex: u32) {
+        if let Some(word) = self.state().exit_devices.get(usize::from(port.0)) {
+            word.store(ifindex, Ordering::Release);
         }
     }
 

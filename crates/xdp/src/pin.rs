@@ -1,14 +1,15 @@
 //! What outlives the process: pins in the BPF file system.
 //!
 //! Each device has a directory with two pins: the link, which keeps the program on the device, and
-//! the map with the heartbeats that the program reads. A process that dies leaves both. The program
+//! the map with the heartbeats that the program reads. For a filter of tc, which stays by itself, the
+//! program is pinned instead of the link. A process that dies leaves both. The program
 //! then finds the heartbeats stale, so the kernel forwards, and the next process takes the link
 //! over. A living process has the directory's lock, even while it is stopped.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::Mode;
 use super::error::XdpError;
 use super::home::{self, Home};
+use super::hook::Hook;
 use super::maps::BYPASS_IDLE;
 use super::page::{Heartbeats, Page};
 use super::sys;
@@ -156,9 +158,17 @@ fn claim(home: &Home, name: &str) -> io::Result<Option<Claim>> {
 /// The pins of a device.
 pub(super) struct Pins {
     home: Home,
-    /// The directory's name in `home`.
+    /// The directory's name in `home`: the device's ifindex and the number of its network namespace.
     name: String,
 }
+
+/// The names of the pins for each mode.
+const LINKS: [(Mode, &str); 4] = [
+    (Mode::Native, "link-native"),
+    (Mode::Generic, "link-generic"),
+    (Mode::Tcx, "link-tcx"),
+    (Mode::Clsact, "program-clsact"),
+];
 
 impl Pins {
     /// The pins of a device of this network namespace.
@@ -172,10 +182,8 @@ impl Pins {
     }
 
     fn link_path(&self, mode: Mode) -> PathBuf {
-        self.path().join(match mode {
-            Mode::Native => "link-native",
-            Mode::Generic => "link-generic",
-        })
+        let name = LINKS.iter().find(|(of, _)| *of == mode).map_or("link", |(_, name)| name);
+        self.path().join(name)
     }
 
     fn state_path(&self) -> PathBuf {
@@ -194,10 +202,19 @@ impl Pins {
         }
     }
 
-    /// The link and its mode.
-    pub(super) fn link(&self) -> Option<(Mode, OwnedFd)> {
-        let link = |mode| Some((mode, sys::pinned(&self.link_path(mode)).ok()?));
-        link(Mode::Native).or_else(|| link(Mode::Generic))
+    /// Where the program is on the device, and its mode.
+    pub(super) fn hook(&self) -> Option<(Mode, Hook)> {
+        let ifindex = self.name.split('-').next().and_then(|number| number.parse().ok())?;
+        LINKS.into_iter().find_map(|(mode, _)| {
+            let object = sys::pinned(&self.link_path(mode)).ok()?;
+            Some((mode, Hook::of_pinned(mode, object, ifindex)))
+        })
+    }
+
+    /// Whether the device may be in another network namespace than this process.
+    fn are_elsewhere(&self) -> bool {
+        let own = namespace().map(|own| format!("-{own}"));
+        !own.is_ok_and(|own| self.name.ends_with(&own))
     }
 
     /// The map with the heartbeats.
@@ -231,21 +248,24 @@ impl Pins {
         })
     }
 
-    /// Pins a link, and the map with the heartbeats that its program reads.
+    /// Pins a program's place, and the map with the heartbeats that the program reads.
     pub(super) fn keep(
         &self,
-        link: Option<(Mode, BorrowedFd<'_>)>,
+        (mode, hook): (Mode, &Hook),
         state: BorrowedFd<'_>,
     ) -> io::Result<()> {
         make(&self.path())?;
-        if let Some((mode, link)) = link {
-            sys::pin(link, &self.link_path(mode))?;
+        let link = self.link_path(mode);
+        // A link stays the same when its program is replaced.
+        let is_kept = matches!(hook, Hook::Link(_)) && link.exists();
+        let link = (!is_kept).then_some((hook.object(), link));
+        for (object, path) in link.into_iter().chain([(state, self.state_path())]) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => sys::pin(object, &path)?,
+            }
         }
-        match fs::remove_file(self.state_path()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        sys::pin(state, &self.state_path())
+        Ok(())
     }
 
     /// Removes the pins, but keeps the claim on the device.
@@ -271,26 +291,30 @@ impl Pins {
 
     /// Detaches the program, and removes the pins and the directory.
     fn clear(&self) {
-        if let Some((_, link)) = self.link() {
+        if let Some((_, hook)) = self.hook() {
             // A device that is gone has lost its program already.
-            let _ = sys::detach(link.as_fd());
+            let _ = hook.detach();
         }
         self.remove();
     }
 
     /// Whether its device is gone, or never had a program.
     fn has_no_device(&self) -> bool {
-        let is_gone = |link: OwnedFd| sys::link_ifindex(link.as_fd()).is_ok_and(|of| of == 0);
-        self.link().is_none_or(|(_, link)| is_gone(link))
+        self.hook().is_none_or(|(_, hook)| match hook {
+            // A filter is seen only in its own namespace.
+            Hook::Filter { .. } if self.are_elsewhere() => false,
+            hook => hook.program().is_ok_and(|(_, ifindex)| ifindex == 0),
+        })
     }
 }
 
-/// The id of Tollway's program on a device, if it has one and this process may see it.
+/// Where Tollway's program runs on a device, and its id, if there is one and this process may see it.
 #[must_use]
-pub fn program_of(ifindex: u32) -> Option<u32> {
+pub fn program_of(ifindex: u32) -> Option<(Mode, u32)> {
     let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
-    let (program, device) = sys::link_program(pins.link()?.1.as_fd()).ok()?;
-    (device == ifindex).then_some(program)
+    let (mode, hook) = pins.hook()?;
+    let (program, device) = hook.program().ok()?;
+    (device == ifindex).then_some((mode, program))
 }
 
 /// Removes the remains of devices that are gone, and of interrupted loads.

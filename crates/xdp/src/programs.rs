@@ -17,57 +17,9 @@ use crate::load::Maps;
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
 use crate::port::{MOST_QUEUES, XdpPort, link_slot, socket_slot, vlan_note};
+use crate::program::Program;
 use crate::tables::TableMaps;
 use crate::{Mode, Options, Refusals, pin, sys};
-
-/// The program's verdict on a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// The kernel gets it.
-    Pass,
-    /// Another device or a socket gets it.
-    Redirect,
-    /// Anything else; the program returns this only if the kernel breaks a promise.
-    Other(u32),
-}
-
-/// A port's program, attached to no device.
-pub struct Program(OwnedFd);
-
-impl Program {
-    /// Returns the program's verdict on a frame now, and the frame as it would leave. The frame
-    /// goes nowhere, but the program counts it.
-    ///
-    /// # Errors
-    /// The frame has no complete Ethernet header, or the system refused.
-    pub fn probe(&self, frame: &[u8]) -> io::Result<(Action, Vec<u8>)> {
-        self.run(frame, None)
-    }
-
-    /// Does the same as [`Program::probe`] for a frame that arrives by a device, which this names by
-    /// its ifindex, on one of its queues.
-    ///
-    /// # Errors
-    /// The frame has no complete Ethernet header, there is no such device or queue, or the system
-    /// refused.
-    pub fn probe_on(
-        &self,
-        (ifindex, queue): (u32, u32),
-        frame: &[u8],
-    ) -> io::Result<(Action, Vec<u8>)> {
-        self.run(frame, Some((ifindex, queue)))
-    }
-
-    fn run(&self, frame: &[u8], ingress: Option<(u32, u32)>) -> io::Result<(Action, Vec<u8>)> {
-        let (code, frame) = sys::run(self.0.as_fd(), frame, ingress)?;
-        let action = match code {
-            2 => Action::Pass,
-            4 => Action::Redirect,
-            other => Action::Other(other),
-        };
-        Ok((action, frame))
-    }
-}
 
 /// The XDP programs of all ports, and the maps that they share.
 ///
@@ -180,6 +132,7 @@ impl XdpPrograms {
             sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &link.value())
                 .map_err(failed("adding a link"))?;
         }
+        self.state.set_exit_device(port.port, port.ifindex);
         if let Some(refused) = &self.maps.refused {
             refused.enter(port).map_err(failed("adding it to the devices to watch"))?;
         }
@@ -197,6 +150,7 @@ impl XdpPrograms {
     /// Destroys a port's objects and removes its entries from the maps, as far as they still exist.
     fn forget(&self, loaded_port: LoadedPort) {
         let port = &loaded_port.port;
+        self.state.set_exit_device(port.port, 0);
         for link in &port.links {
             let _ = sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &0_u32);
         }
@@ -276,11 +230,11 @@ impl XdpPrograms {
         (modes, xdp_path): (&[Mode], bool),
     ) -> Result<(Attachment, Attached), XdpError> {
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
-        let mut load = |mode| self.maps.xdp(port, mode, xdp_path);
+        let mut load = |mode| self.maps.program(port, mode, xdp_path);
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
         attachment.xdp_path = xdp_path;
-        attached.note = vlan_note(port);
+        attached.note = vlan_note(port).filter(|_| !attached.mode.is_tc());
         Ok((attachment, attached))
     }
 
@@ -432,7 +386,7 @@ impl XdpPrograms {
         let mode = attachment.as_ref().map_or(Mode::Generic, |attachment| attachment.mode);
         let mut object = match attachment.and_then(|attachment| attachment.object.take()) {
             Some(object) => object,
-            None => self.maps.object(&loaded_port.port, mode, false)?,
+            None => self.maps.port_object(&loaded_port.port, mode)?,
         };
         Maps::punt(&loaded_port.port, &mut object, &tap)?;
         loaded_port.punt = Some(object);
@@ -444,8 +398,8 @@ impl XdpPrograms {
     /// # Errors
     /// There is no such port, or the system refused.
     pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
-        let (program, _) = self.maps.xdp(&self.loaded_port(port)?.port, mode, xdp_path)?;
-        Ok(Program(program))
+        let (program, _) = self.maps.program(&self.loaded_port(port)?.port, mode, xdp_path)?;
+        Ok(Program::new(program, mode))
     }
 
     /// The heartbeats, the bypass and the generation; for the workers' threads too.

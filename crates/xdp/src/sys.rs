@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::context::{Context, SkbContext};
 use super::counts::PortCounts;
 pub(super) use super::page::{Page, coarse_ns};
 
@@ -89,7 +90,7 @@ struct Object {
     flags: u32,
 }
 
-/// Arguments of BPF_LINK_CREATE (those for XDP), BPF_LINK_UPDATE and BPF_LINK_DETACH.
+/// Arguments of BPF_LINK_CREATE (those for XDP and tcx), BPF_LINK_UPDATE and BPF_LINK_DETACH.
 #[derive(Default)]
 #[repr(C)]
 struct Link {
@@ -283,15 +284,19 @@ pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// BPF_XDP of `enum bpf_attach_type`.
-const BPF_XDP: u32 = 37;
+pub(super) const XDP: u32 = 37;
 /// Generic XDP (`XDP_FLAGS_SKB_MODE`).
 pub(super) const XDP_GENERIC: u32 = 1 << 1;
 /// XDP in the driver (`XDP_FLAGS_DRV_MODE`).
 pub(super) const XDP_NATIVE: u32 = 1 << 2;
 
-/// Attaches an XDP program to a device, as long as the link exists.
-pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
-    let mut link = Link { first: number(program), second: ifindex, third: BPF_XDP, flags };
+/// Attaches a program to a hook of a device, as long as the link exists: behind other programs, if there are any.
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    (attach_type, flags): (u32, u32),
+) -> io::Result<OwnedFd> {
+    let mut link = Link { first: number(program), second: ifindex, third: attach_type, flags };
     // SAFETY: the arguments are numbers.
     let fd = unsafe { bpf(Command::LinkCreate, &mut link) }?;
     // SAFETY: the descriptor is new and has no other owner.
@@ -302,13 +307,18 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::R
 pub(super) const TCX_INGRESS: u32 = 46;
 pub(super) const TCX_EGRESS: u32 = 47;
 
-/// The number of programs at a device's hook.
-pub(super) fn attached(ifindex: u32, attach_type: u32) -> io::Result<u32> {
-    let mut query = Query { target: ifindex, attach_type, ..Query::default() };
-    // SAFETY: the arguments are numbers; without an address for the program ids, the kernel writes
-    // none.
+/// The most programs at a hook (`BPF_MPROG_MAX`).
+const MOST_PROGRAMS: usize = 64;
+
+/// The ids of the programs at a device's hook, in their order.
+pub(super) fn attached(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; MOST_PROGRAMS];
+    let (programs, count) = (address(ids.as_mut_ptr()), MOST_PROGRAMS as u32);
+    let mut query = Query { target: ifindex, attach_type, programs, count, ..Query::default() };
+    // SAFETY: there is room for `count` ids, which may be any numbers.
     unsafe { bpf(Command::ProgQuery, &mut query) }?;
-    Ok(query.count)
+    ids.truncate(query.count as usize);
+    Ok(ids)
 }
 
 /// Replaces a link's program between two packets.
@@ -327,14 +337,10 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A link's ifindex; 0 when its device is gone.
-pub(super) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
-    link_program(link).map(|(_, ifindex)| ifindex)
-}
-
-/// The id of a link's program, and the ifindex of its device (`struct bpf_link_info`).
+/// The id of a link's program, and the ifindex of its device (`struct bpf_link_info`), which is 0 when the device is
+/// gone.
 pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    // Type, id and program, padding, then fields of the link type: for XDP, the ifindex.
+    // Type, id and program, padding, then fields of the link type: for XDP and tcx, the ifindex.
     let [_, _, program, _, ifindex, ..] = info::<8>(link)?;
     Ok((program, ifindex))
 }
@@ -361,9 +367,27 @@ pub(super) fn run(
     frame: &[u8],
     ingress: Option<(u32, u32)>,
 ) -> io::Result<(u32, Vec<u8>)> {
-    let in_len = frame.len() as u32;
     // Without a context, the frame arrives on the first queue of the loopback device.
-    let context = ingress.map(|(ifindex, queue)| Context::new(in_len, ifindex, queue));
+    let context = ingress.map(|(ifindex, queue)| Context::new(frame.len() as u32, ifindex, queue));
+    run_with(program, frame, context.as_ref())
+}
+
+/// As [`run`], for a tc program and a frame that arrives by a device. If `segment` is not 0, the frame is a
+/// super-frame for segments of so many bytes.
+pub(super) fn run_tc(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    (ifindex, segment): (u32, u32),
+) -> io::Result<(u32, Vec<u8>)> {
+    run_with(program, frame, Some(&SkbContext::new(ifindex, segment)))
+}
+
+fn run_with<C>(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: Option<&C>,
+) -> io::Result<(u32, Vec<u8>)> {
+    let in_len = frame.len() as u32;
     // Room for a larger header.
     let mut output = vec![0; frame.len() + 64];
     let mut arguments = Run {
@@ -372,8 +396,8 @@ pub(super) fn run(
         out_len: output.len() as u32,
         input: address(frame.as_ptr()),
         output: address(output.as_mut_ptr()),
-        context_in_len: context.as_ref().map_or(0, |_| size_of::<Context>() as u32),
-        context_in: context.as_ref().map_or(0, |context| address(context)),
+        context_in_len: context.map_or(0, |_| size_of::<C>() as u32),
+        context_in: context.map_or(0, |context| address::<C>(context)),
         repeat: 1,
         ..Run::default()
     };
@@ -385,24 +409,6 @@ pub(super) fn run(
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`: the frames really go where the program sends them.
 const LIVE_FRAMES: u32 = 1 << 1;
-
-/// A program's context of a frame (`struct xdp_md`).
-#[derive(Default)]
-#[repr(C)]
-struct Context {
-    data: u32,
-    data_end: u32,
-    data_meta: u32,
-    ingress_ifindex: u32,
-    rx_queue_index: u32,
-    egress_ifindex: u32,
-}
-
-impl Context {
-    fn new(frame_len: u32, ingress_ifindex: u32, rx_queue_index: u32) -> Self {
-        Self { data_end: frame_len, ingress_ifindex, rx_queue_index, ..Self::default() }
-    }
-}
 
 /// Runs an XDP program once on a frame as if a device had received it, and carries out its verdict.
 pub(super) fn run_live(program: BorrowedFd<'_>, frame: &[u8], ingress: u32) -> io::Result<()> {

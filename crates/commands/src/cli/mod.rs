@@ -2,6 +2,7 @@
 
 mod check;
 mod detach;
+mod engine;
 mod lab;
 mod log;
 mod manual;

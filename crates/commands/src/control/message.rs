@@ -125,6 +125,8 @@ pub struct PortState {
     pub kind: String,
     /// The device of the port.
     pub device: Option<String>,
+    /// What decides about its packets (`--engine`), if it is on a network device.
+    pub engine: Option<String>,
     /// How frames are received and sent.
     pub how: String,
     /// `up`, `down`, `gone` or `not attached`.

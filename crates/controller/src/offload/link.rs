@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
-use super::{Facts, Link, PerFamily, Reason, general};
+use super::{Facts, Firewall, Link, PerFamily, Reason, general};
 use crate::kernel::{Family, Ifindex, Netdev};
 use crate::sysctl::LinkSysctls;
+use tollway_model::Engine;
 
 /// `IFF_UP`, `IFF_NOARP`, `IFF_LOWER_UP`.
 const UP: u32 = 1;
@@ -13,12 +14,18 @@ const NOARP: u32 = 1 << 7;
 const LOWER_UP: u32 = 1 << 16;
 /// The most VLAN tags.
 const MOST_TAGS: usize = 2;
+/// The most VLAN tags of frames about which a tc program decides.
+const MOST_TAGS_OF_TC: usize = 1;
 /// The XDP program parses packets behind the tags of at most this many stacked devices.
 const MOST_PARSED: usize = 2;
 /// More devices than are ever stacked. This limit ends the walk if devices refer to each other in a circle.
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
+/// Further kinds that work as ports if they have a tc program, which sees frames as they leave a bridge's members or a
+/// tunnel.
+const TC_PORTS: [&str; 8] =
+    ["bond", "team", "bridge", "macvlan", "vxlan", "geneve", "gretap", "ip6gretap"];
 /// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// VLANs, tunnels, and the two ends of a veth.
 const HARMLESS: [&str; 16] = [
@@ -45,7 +52,7 @@ const HARMLESS: [&str; 16] = [
 pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
     let uppers = uppers(facts);
     let mut links = Vec::new();
-    for port in facts.ports {
+    for (port, engine) in facts.ports {
         let of_port = facts.kernel.netdevs.keys().filter_map(|ifindex| {
             let stack = stack(facts, *ifindex, *port)?;
             Some((stack.len(), stack))
@@ -53,7 +60,9 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
         let mut of_port: Vec<_> = of_port.collect();
         // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
-        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, (&uppers, fragments))));
+        let has_tc = *engine == Engine::Tc;
+        let known = (&uppers, fragments, has_tc);
+        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
     }
     links
 }
@@ -85,13 +94,14 @@ fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<L
 fn link(
     facts: &Facts<'_>,
     stack: &[Layer<'_>],
-    (uppers, fragments): (&Uppers, &PerFamily<Option<String>>),
+    (uppers, fragments, has_tc): (&Uppers, &PerFamily<Option<String>>, bool),
 ) -> Link {
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
-    let both_ways = both_ways(facts, stack);
-    let (incoming, outgoing) = (incoming(facts, stack, uppers), outgoing(stack));
+    let both_ways = both_ways(facts, stack, has_tc);
+    let (mut incoming, outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
+    incoming.extend(has_tc.then(|| limit_of_tc(facts, stack)).flatten());
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
@@ -119,18 +129,40 @@ fn link(
     }
 }
 
+/// Why a tc program decides about nothing that arrives by a link.
+fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Option<Reason> {
+    let device = stack.first()?.netdev.name.clone();
+    let has_rules = matches!(facts.firewall, Firewall::Read(rules) if rules.compiled > 0);
+    let what = match (stack.len() > MOST_TAGS_OF_TC + 1, has_rules) {
+        (true, _) => "reads only one VLAN tag",
+        (false, true) => "evaluates no rules of nftables",
+        (false, false) => return None,
+    };
+    Some(Reason::Engine { device, what })
+}
+
 /// The VRF that a device is in.
 fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
     facts.kernel.vrf_of(netdev).map(|(_, vrf)| vrf.name.as_str())
 }
 
 /// The reasons about arriving packets that hold for both families.
-fn incoming(facts: &Facts<'_>, stack: &[Layer<'_>], uppers: &Uppers) -> Vec<Reason> {
+fn incoming(
+    facts: &Facts<'_>,
+    stack: &[Layer<'_>],
+    (uppers, has_tc): (&Uppers, bool),
+) -> Vec<Reason> {
     let mut reasons = Vec::new();
+    let port = stack.last().map(|port| port.ifindex);
     for layer in stack {
         reasons.extend(uppers.get(&layer.ifindex).into_iter().flatten().cloned());
         let name = || layer.netdev.name.clone();
-        let filters = layer.found.map(|found| &found.filters_in);
+        // At a port, the tc program lets those of others see the packets first.
+        let comes_last = has_tc && port == Some(layer.ifindex);
+        let filters = layer.found.map(|found| match comes_last {
+            true => &found.filters_behind,
+            false => &found.filters_in,
+        });
         add_if(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
     }
     if let Err(why) = &facts.probes.foreign_uppers {
@@ -217,12 +249,12 @@ fn add_if(
 }
 
 /// The reasons that hold for both directions.
-fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
+fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>], has_tc: bool) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let room = stack.last().and_then(|port| facts.rooms.get(&port.ifindex));
     let most = room.copied().unwrap_or(u32::MAX).min(facts.most_mtu);
     for layer in stack {
-        device(facts, layer, most, &mut reasons);
+        device(facts, layer, (has_tc, most), &mut reasons);
     }
     if let (Some(top), Some(port)) = (stack.first(), stack.last()) {
         if top.netdev.mac != port.netdev.mac {
@@ -236,7 +268,12 @@ fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
 }
 
 /// Adds the reasons about one device of a link.
-fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Reason>) {
+fn device(
+    facts: &Facts<'_>,
+    layer: &Layer<'_>,
+    (has_tc, most): (bool, u32),
+    reasons: &mut Vec<Reason>,
+) {
     let Layer { netdev, found, .. } = layer;
     let name = || netdev.name.clone();
     let Some(found) = found else {
@@ -247,7 +284,8 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
         reasons.extend(member(facts, netdev, master));
     }
     let kind = netdev.kind.as_deref();
-    let is_link = netdev.vlan.is_some() || kind.is_none_or(|kind| PORTS.contains(&kind));
+    let is_link = netdev.vlan.is_some()
+        || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && TC_PORTS.contains(&kind));
     if !found.ethernet {
         reasons.push(Reason::NotEthernet(name()));
     } else if let Some(kind) = kind.filter(|_| !is_link) {
@@ -256,6 +294,21 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
     if netdev.flags & NOARP != 0 {
         reasons.push(Reason::NoArp(name()));
     }
+    if found.keeps_tags {
+        reasons.push(Reason::KeepsTags(name()));
+    }
+    if found.external {
+        reasons.push(Reason::External(name()));
+    }
+    // A tc program sees the tag of a frame, the state of its checksum, and frames of any length.
+    if !has_tc {
+        device_of_xdp((netdev, found), most, reasons);
+    }
+}
+
+/// Adds the reasons about a device that an XDP program, or a socket, would have.
+fn device_of_xdp((netdev, found): (&Netdev, &Device), most: u32, reasons: &mut Vec<Reason>) {
+    let name = || netdev.name.clone();
     match &found.own_xdp {
         Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
         Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
@@ -278,9 +331,6 @@ fn device(facts: &Facts<'_>, layer: &Layer<'_>, most: u32, reasons: &mut Vec<Rea
             reasons.push(Reason::PeerChecksums { device: name(), peer: None });
         }
         Checksums::ByOwner => reasons.push(Reason::OwnerChecksums(name())),
-    }
-    if found.keeps_tags {
-        reasons.push(Reason::KeepsTags(name()));
     }
     if netdev.mtu > most {
         reasons.push(Reason::LargeMtu { device: name(), mtu: netdev.mtu, most });

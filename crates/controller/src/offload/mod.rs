@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use super::kernel::{Family, Ifindex, Kernel};
 use super::sysctl::Sysctls;
 use tollway_firewall::ir;
+use tollway_model::Engine;
 
 pub use live::Live;
 pub use parts::{Note, Part};
@@ -80,8 +81,8 @@ impl<T> PerFamily<T> {
 /// What the offload is derived from.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The devices that are Tollway's ports.
-    pub ports: &'a [Ifindex],
+    /// The devices that are Tollway's ports, and what decides about their packets.
+    pub ports: &'a [(Ifindex, Engine)],
     /// Devices, rules and next hops.
     pub kernel: &'a Kernel,
     /// Sysctls of the devices and of their VRFs.

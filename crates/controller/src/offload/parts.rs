@@ -6,6 +6,7 @@ use super::{Facts, Firewall, Link, PerFamily, Reason};
 use crate::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
 use crate::lookup_chains;
 use tollway_firewall::ir::Hook;
+use tollway_model::Engine;
 
 /// A part of the traffic whose packets take the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +66,15 @@ pub(super) fn parts(
         }
     }
     for rule in &facts.kernel.rules {
+        let family = match rule.family {
+            Family::V4 => "ip rule",
+            Family::V6 => "ip -6 rule",
+        };
+        let what = format!("packets that {family} {} may match", rule.priority);
         if let Some(why) = rule.unsupported.clone().or_else(|| kernel_reason(facts.kernel, rule)) {
-            let family = match rule.family {
-                Family::V4 => "ip rule",
-                Family::V6 => "ip -6 rule",
-            };
-            add(format!("packets that {family} {} may match", rule.priority), why);
+            add(what, why);
+        } else if let Some(why) = is_by_user(rule).then(|| why_tc(facts)).flatten() {
+            add(what, why);
         }
     }
     if let Firewall::Read(rules) = facts.firewall {
@@ -120,13 +124,32 @@ pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     v4.into_iter().chain(v6).collect()
 }
 
+/// Says whether a rule selects packets by more than their VRF.
+const fn selects(rule: &Rule) -> bool {
+    rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some()
+}
+
+/// Says whether a rule is none of those that the kernel has by itself, which look up the tables 253 to 255 or a VRF's.
+const fn is_by_user(rule: &Rule) -> bool {
+    selects(rule) || matches!(rule.action, RuleAction::Table(table) if table < 253 || table > 255)
+}
+
+/// Why packets that rules of routing select take the kernel path, if some ports have tc programs.
+fn why_tc(facts: &Facts<'_>) -> Option<String> {
+    let of_tc = facts.ports.iter().filter(|(_, engine)| *engine == Engine::Tc);
+    let names = of_tc.filter_map(|(port, _)| Some(facts.kernel.netdevs.get(port)?.name.as_str()));
+    let names: Vec<_> = names.collect();
+    let why =
+        || format!("the tc program evaluates no rules of routing (from {})", names.join(", "));
+    (!names.is_empty()).then(why)
+}
+
 /// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.
 fn kernel_reason(kernel: &Kernel, rule: &Rule) -> Option<String> {
     if lookup_chains::is_by_member(kernel, rule) {
         return Some("kernels differ in the input device of packets in a VRF (iif)".to_owned());
     }
-    let selects = rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some();
-    let skips = selects && matches!(rule.action, RuleAction::Goto(_));
+    let skips = selects(rule) && matches!(rule.action, RuleAction::Goto(_));
     skips.then(|| "it sends some packets to another rule (goto)".to_owned())
 }
 

@@ -99,6 +99,15 @@ pub enum Reason {
         /// The largest packet that a buffer has room for, in bytes.
         most: u32,
     },
+    /// A tunnel device whose packets bring, or are given, the other end's address (`external`).
+    External(String),
+    /// The device has a tc program, which decides about none of its packets.
+    Engine {
+        /// The device.
+        device: String,
+        /// What the program does not do, as the end of a sentence.
+        what: &'static str,
+    },
     /// 127/8 is routed.
     RouteLocalnet(String),
     /// The kernel follows redirects.
@@ -169,6 +178,8 @@ impl Reason {
             Self::EgressQos(_) => "egress_qos",
             Self::TooManyTags(_) => "too_many_tags",
             Self::LargeMtu { .. } => "large_mtu",
+            Self::External(_) => "external",
+            Self::Engine { .. } => "engine",
             Self::RouteLocalnet(_) => "route_localnet",
             Self::Redirected(..) => "accept_redirects",
             Self::PathMtu => "path_mtu",
@@ -294,6 +305,12 @@ impl fmt::Display for Reason {
                     "{device} has an MTU of {mtu}, and frames have room for {most}; if the MTU was raised, \
                      restart tollway"
                 )
+            }
+            Self::External(device) => {
+                write!(f, "{device} takes the addresses of its tunnels from routes (external)")
+            }
+            Self::Engine { device, what } => {
+                write!(f, "the tc program {what}, and decides about nothing from {device}")
             }
             Self::RouteLocalnet(device) => {
                 write!(

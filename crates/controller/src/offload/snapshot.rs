@@ -14,6 +14,7 @@ use crate::netlink::{Settings, Source};
 use crate::rib::Rib;
 use crate::sysctl::Sysctls;
 use tollway_linux::sys::why;
+use tollway_model::Engine;
 use tollway_rules::{self as rules, Follower};
 
 /// The limit for reading the configuration; the kernel lists a million routes within seconds.
@@ -63,9 +64,9 @@ impl KernelSnapshot {
         Ok(Self { routes, sysctls, probes, firewall, counts, kernel })
     }
 
-    /// The offload if these devices were ports.
+    /// The offload if these devices were ports with these engines.
     #[must_use]
-    pub fn offload(&self, ports: &[Ifindex], most_mtu: u32) -> Offload {
+    pub fn offload(&self, ports: &[(Ifindex, Engine)], most_mtu: u32) -> Offload {
         let Self { kernel, routes, sysctls, probes, firewall, .. } = self;
         let groups = PerFamily::each(|family| *routes.several.of(family) > 0);
         Offload::of(&Facts {

@@ -13,6 +13,7 @@ const UP: u32 = 1 | 1 << 16;
 
 /// A router with two ports, 2 and 3, and VLAN 10 on the first, with number 4.
 struct Router {
+    engine: Engine,
     kernel: Kernel,
     files: Vec<(String, String)>,
     probes: Probes,
@@ -36,6 +37,7 @@ fn netdev(name: &str, kind: Option<&str>) -> Netdev {
 impl Router {
     fn new() -> Self {
         let mut router = Self {
+            engine: Engine::Auto,
             kernel: Kernel::default(),
             files: [("ipv6/conf/all/forwarding", "1"), ("ipv4/fib_multipath_hash_seed", "9")]
                 .map(|(file, text)| (file.to_owned(), text.to_owned()))
@@ -87,7 +89,7 @@ impl Router {
         let names = self.kernel.netdevs.values().map(|netdev| netdev.name.as_str());
         let sysctls = Sysctls::read_at(root.path(), names);
         Offload::of(&Facts {
-            ports: &[2, 3],
+            ports: &[2, 3].map(|port| (port, self.engine)),
             kernel: &self.kernel,
             sysctls: &sysctls,
             probes: &self.probes,

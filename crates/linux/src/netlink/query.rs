@@ -3,7 +3,9 @@
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
+};
 use netlink_sys::{Socket, SocketAddr};
 
 use super::bytes::{Message, request};
@@ -80,7 +82,19 @@ impl QuerySocket {
     /// # Errors
     /// The query could not be made.
     pub fn answer(&mut self, kind: u16, body: &[u8]) -> io::Result<io::Result<Vec<u8>>> {
-        self.send(kind, 0, body)?;
+        self.exchange(kind, 0, body)
+    }
+
+    /// Changes something in the kernel; `flags` say whether it may exist (`NLM_F_CREATE`, `NLM_F_EXCL`, ...).
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.exchange(kind, flags | NLM_F_ACK, body)?.map(drop)
+    }
+
+    fn exchange(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<io::Result<Vec<u8>>> {
+        self.send(kind, flags, body)?;
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::raw::Section;
-use crate::{Model, Port, PortKind, XdpPathMode};
+use crate::{Engine, Model, Port, PortKind, XdpPathMode};
 use tollway_firewall::mistake::Ledger;
 
 const REMEDY: &str = "restart tollway to apply it";
@@ -85,7 +85,12 @@ fn words(kind: &PortKind) -> String {
         PortKind::Memory => "plain memory".to_owned(),
         PortKind::Tap { device } => format!("the TAP device {device}"),
         PortKind::AfPacket { device } => format!("the interface {device}"),
-        PortKind::AfXdp { device, .. } => format!("the interface {device} by AF_XDP"),
+        PortKind::AfXdp { device, engine: Engine::Auto, .. } => {
+            format!("the interface {device} by AF_XDP")
+        }
+        PortKind::AfXdp { device, engine, .. } => {
+            format!("the interface {device} by AF_XDP, engine {}", engine.name())
+        }
         PortKind::Capture { input, output } => {
             let name = |file: &Option<std::path::PathBuf>| {
                 file.as_ref().map_or_else(|| "none".to_owned(), |file| file.display().to_string())

@@ -7,7 +7,7 @@ use super::links::{COMMON_KEYS, Draft, DraftKind, read_common};
 use super::raw::{At, Section, Setting};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
-use crate::{AfXdpMode, Port, PortIndex, PortKind};
+use crate::{AfXdpMode, Engine, Port, PortIndex, PortKind};
 use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,13 @@ const MODES: [(&str, AfXdpMode); 4] = [
     ("generic", AfXdpMode::Generic),
 ];
 
+const ENGINES: [(&str, Engine); 4] = [
+    (Engine::Auto.name(), Engine::Auto),
+    (Engine::Xdp.name(), Engine::Xdp),
+    (Engine::Tc.name(), Engine::Tc),
+    (Engine::User.name(), Engine::User),
+];
+
 /// Reads the ports, and starts the list of links with one link for each port.
 pub(super) fn read<'a>(
     root: &Section<'a>,
@@ -41,7 +48,8 @@ pub(super) fn read<'a>(
     vrfs: &Vrfs,
     ledger: &mut Ledger<'_>,
 ) -> (Vec<Port>, Vec<Draft<'a>>) {
-    let mut reader = Reader { base, taken: Taken::default() };
+    let has_rules = root.key_span("filter").is_some();
+    let mut reader = Reader { base, has_rules, taken: Taken::default() };
     let (mut ports, mut links) = (Vec::new(), Vec::new());
     for (name, section) in root.tables("ports", "port", ledger) {
         let kind = reader.read_kind(&name, &section, ledger);
@@ -58,6 +66,8 @@ pub(super) fn read<'a>(
 
 struct Reader<'a> {
     base: &'a Path,
+    /// The configuration has rules of a firewall.
+    has_rules: bool,
     taken: Taken,
 }
 
@@ -70,7 +80,7 @@ impl Reader<'_> {
         section: &Section<'_>,
         ledger: &mut Ledger<'_>,
     ) -> PortKind {
-        let mut known = vec!["kind", "device", "mode", "input", "output"];
+        let mut known = vec!["kind", "device", "mode", "engine", "input", "output"];
         known.extend(COMMON_KEYS);
         section.check_keys(&known, ledger);
         let kind = section.text("kind", ledger);
@@ -83,6 +93,11 @@ impl Reader<'_> {
         let device = device(name, section, ledger);
         let mode = section.text("mode", ledger);
         let mode = mode.read(ledger, |text| choice("mode", text, &MODES)).given();
+        let engine = self.read_engine(section, ledger);
+        if let (Some(mode), Engine::Tc) = (&mode, engine) {
+            let what = "engine tc has no sockets, so it has no mode";
+            ledger.relation(mode.span.clone(), what, "remove mode, or engine");
+        }
         let input = self.file("input", section, ledger);
         let output = self.file("output", section, ledger);
         let Some(kind) = kind.given() else { return PortKind::Memory };
@@ -94,9 +109,22 @@ impl Reader<'_> {
             Kind::AfXdp => PortKind::AfXdp {
                 device: self.take_device(device),
                 mode: mode.map(|at| at.value).unwrap_or_default(),
+                engine,
             },
             Kind::Capture => self.take_capture(input, output, section, ledger),
         }
+    }
+
+    fn read_engine(&self, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Engine {
+        let engine = section.text("engine", ledger);
+        let engine = engine.read(ledger, |text| choice("engine", text, &ENGINES)).given();
+        let Some(At { value, span }) = engine else { return Engine::default() };
+        if value == Engine::Tc && self.has_rules {
+            let what = "engine tc leaves to the kernel what rules decide, and the kernel does not know the rules \
+                        of this file";
+            ledger.relation(span, what, "remove engine, or load the rules into the kernel instead");
+        }
+        value
     }
 
     fn file(&self, key: &str, section: &Section<'_>, ledger: &mut Ledger<'_>) -> Setting<PathBuf> {
@@ -153,6 +181,7 @@ fn check_fit(kind: Kind, section: &Section<'_>, ledger: &mut Ledger<'_>) {
     for (key, fits, for_kinds) in [
         ("device", has_device, "tap, af_packet and af_xdp"),
         ("mode", kind == Kind::AfXdp, "af_xdp"),
+        ("engine", kind == Kind::AfXdp, "af_xdp"),
         ("input", has_files, "capture"),
         ("output", has_files, "capture"),
     ] {

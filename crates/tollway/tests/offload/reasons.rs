@@ -6,14 +6,12 @@ use aya::Ebpf;
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
-use tollway_controller::offload::KernelSnapshot;
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_net::{KernelPath, Mac};
-use tollway_worker::ports::MOST_MTU;
 use tollway_xdp::{Mode, Options, XdpLink, XdpPort, XdpPrograms};
 
 use crate::namespaces::{Host, Process, ifindex, sh, until};
-use crate::scene::{expect, kernels, meanwhile, router, see, sysctl};
+use crate::scene::{expect, kernels, meanwhile, router, see, see_at, sysctl};
 
 pub fn plain() {
     router();
@@ -73,7 +71,7 @@ pub fn checksums() {
         sh(&format!("ip tuntap add dev t0 mode tap {how}"));
         sh("ip link set t0 up");
         let ports = [ifindex("t0"), ifindex("rb")];
-        let offload = KernelSnapshot::take().unwrap().offload(&ports, MOST_MTU);
+        let offload = see_at(&ports);
         let found = kernels(&offload);
         let found: Vec<_> = found.iter().filter(|found| found.contains("t0 4")).collect();
         assert_eq!(found, reasons.iter().collect::<Vec<_>>());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use tollway_controller::offload::{KernelSnapshot, Offload, PerFamily, Reason};
+use tollway_model::Engine;
 use tollway_worker::ports::MOST_MTU;
 
 use crate::namespaces::{ifindex, sh, until};
@@ -31,7 +32,13 @@ pub fn sysctl(file: &str, value: &str) {
 
 /// What offload reports now.
 pub fn see() -> Offload {
-    KernelSnapshot::take().unwrap().offload(&[ifindex("ra"), ifindex("rb")], MOST_MTU)
+    see_at(&[ifindex("ra"), ifindex("rb")])
+}
+
+/// What offload reports now if these devices are the ports.
+pub fn see_at(ports: &[u32]) -> Offload {
+    let ports: Vec<_> = ports.iter().map(|port| (*port, Engine::Auto)).collect();
+    KernelSnapshot::take().unwrap().offload(&ports, MOST_MTU)
 }
 
 /// What takes the kernel path, each as `where family: reason`.

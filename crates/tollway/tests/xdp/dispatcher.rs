@@ -178,7 +178,7 @@ pub fn reasons() {
         for reason in PassReason::ALL {
             use PassReason::{
                 Bypass, Checksum, Crowded, KernelFlow, KernelRoute, MtuExceeded, NeighUnresolved,
-                Offload, Punted, Stale,
+                Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
@@ -192,6 +192,8 @@ pub fn reasons() {
                     | Checksum
                     | KernelRoute
                     | NeighUnresolved
+                    // Of the tc program.
+                    | Undecided
             );
             assert!(
                 seen.contains(&reason) || has_others,

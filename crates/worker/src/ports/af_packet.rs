@@ -177,7 +177,12 @@ impl AfPacket {
     }
 }
 
-fn explain(port: &str, device: &str, action: &'static str, error: io::Error) -> PortError {
+pub(super) fn explain(
+    port: &str,
+    device: &str,
+    action: &'static str,
+    error: io::Error,
+) -> PortError {
     let (port, device) = (port.to_owned(), device.to_owned());
     match error.kind() {
         io::ErrorKind::PermissionDenied => PortError::NoRaw { port, device },

@@ -34,7 +34,10 @@ pub type XdpPathParts = Vec<Box<dyn XdpPath>>;
 /// none.
 pub struct Dispatcher {
     programs: Option<Result<Arc<Mutex<XdpPrograms>>, Refusal>>,
-    xdp_path: XdpPathOfPort,
+    /// The state of the ports for the XDP path.
+    ports: Arc<Ports>,
+    /// Whether each port is to have the XDP path.
+    wanted: Vec<XdpPathMode>,
     /// Which of the XDP path's entries are void, for all who void them.
     voided: Arc<Voided>,
     plans: Vec<Arc<Mutex<Plan>>>,
@@ -48,7 +51,7 @@ impl Dispatcher {
         let wanted = model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }));
         let programs = wanted.then(|| {
             // Without the XDP path, its maps exist but hold nothing.
-            let flows = if model.xdp_path == XdpPathMode::Off { 1 } else { model.xdp_flows };
+            let flows = if has_xdp_path(model) { model.xdp_flows } else { 1 };
             let options = Options { flows4: flows, flows6: flows, ..Options::default() };
             let made = XdpPrograms::load(&[], &options).and_then(|mut programs| {
                 // This comes before any program is attached: the first packet may arrive before the
@@ -61,12 +64,12 @@ impl Dispatcher {
         });
         let state = programs.as_ref().and_then(|programs| programs.as_ref().ok());
         let state = state.map(|programs| lock(programs).state());
-        let table_memory = TableMemory::of(state.is_some() && model.xdp_path != XdpPathMode::Off);
+        let table_memory = TableMemory::of(state.is_some() && has_xdp_path(model));
         let ports = Ports::with_programs(model.ports.len(), state);
-        let xdp_path = XdpPathOfPort { wanted: model.xdp_path, ports };
-        let plans = (0..model.ports.len()).map(|port| plan(model, PortIndex(port)));
-        let plans = plans.map(|plan| Arc::new(Mutex::new(plan))).collect();
-        Self { programs, xdp_path, voided: Arc::default(), plans, table_memory }
+        let of_ports = || (0..model.ports.len()).map(PortIndex);
+        let plans = of_ports().map(|port| Arc::new(Mutex::new(plan(model, port)))).collect();
+        let wanted = of_ports().map(|port| model.xdp_path_of(port)).collect();
+        Self { programs, ports, wanted, voided: Arc::default(), plans, table_memory }
     }
 
     /// Makes tables in memory that the XDP programs can read, or else in the process's own. `make` may be called
@@ -107,7 +110,9 @@ impl Dispatcher {
             None => return Err(Refusal::default()),
         };
         let plan = self.plans.get(port.0).ok_or_else(Refusal::default)?;
-        Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, self.xdp_path.clone())))
+        let wanted = *self.wanted.get(port.0).ok_or_else(Refusal::default)?;
+        let xdp_path = XdpPathOfPort { wanted, ports: Arc::clone(&self.ports) };
+        Ok(Box::new(LoadedPort::new(programs, port_id(port.0), plan, xdp_path)))
     }
 
     /// Sets whether rules filter every forwarded packet, and what happens while they cannot be
@@ -204,12 +209,13 @@ impl Dispatcher {
     }
 
     /// Whether some port has the XDP path, or may have it when it is attached.
-    fn may_have_xdp_path(&self, model: &Model) -> bool {
+    fn may_have_xdp_path(&self) -> bool {
         let Some(programs) = self.programs() else { return false };
         let programs = lock(programs);
-        (0..model.ports.len()).map(|port| PortId(port as u16)).any(|port| {
-            let is_detached = programs.port(port).is_none() && model.xdp_path != XdpPathMode::Off;
-            self.xdp_path.ports.is_entrance(port) || is_detached
+        self.wanted.iter().enumerate().any(|(port, wanted)| {
+            let port = port_id(port);
+            let is_detached = programs.port(port).is_none() && *wanted != XdpPathMode::Off;
+            self.ports.is_entrance(port) || is_detached
         })
     }
 
@@ -224,7 +230,7 @@ impl Dispatcher {
         workers: usize,
     ) -> io::Result<Option<(XdpPathParts, Watch)>> {
         let ports = model.ports.len();
-        let Some(programs) = self.programs().filter(|_| self.may_have_xdp_path(model)) else {
+        let Some(programs) = self.programs().filter(|_| self.may_have_xdp_path()) else {
             return Ok(None);
         };
         let (state, flows, counts) = {
@@ -232,9 +238,9 @@ impl Dispatcher {
             (programs.state(), programs.flows(), programs.counts())
         };
         if let Some(refusals) = lock(programs).refusals() {
-            self.xdp_path.ports.set_refusals(refusals);
+            self.ports.set_refusals(refusals);
         }
-        let (shared, most_flows) = (&self.xdp_path.ports, model.xdp_flows as usize);
+        let (shared, most_flows) = (&self.ports, model.xdp_flows as usize);
         let parts =
             XdpFlows::of_workers(workers, &(state, flows), shared, most_flows, &self.voided);
         let parts = parts.into_iter().map(XdpFlows::in_order).enumerate().map(
@@ -250,7 +256,7 @@ impl Dispatcher {
         let programs = Arc::clone(programs);
         // The device of an AF_XDP port, even after a rename.
         let device_of = move |port| lock(&programs).port(port).map(|port| port.ifindex);
-        let watch = Watch::start(watched, device_of, Arc::clone(&self.xdp_path.ports))?;
+        let watch = Watch::start(watched, device_of, Arc::clone(&self.ports))?;
         Ok(Some((parts, watch)))
     }
 }
@@ -265,6 +271,11 @@ pub fn ruled(model: &Model) -> Ruled {
         FailMode::Closed => Ruled::FailClosed,
         FailMode::Open => Ruled::FailOpen,
     }
+}
+
+/// Whether some port is to have the XDP path.
+fn has_xdp_path(model: &Model) -> bool {
+    (0..model.ports.len()).any(|port| model.xdp_path_of(PortIndex(port)) != XdpPathMode::Off)
 }
 
 /// The plan for a port's program.

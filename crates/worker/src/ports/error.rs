@@ -83,6 +83,18 @@ pub enum PortError {
         /// The remedy for the user.
         remedy: String,
     },
+    /// The tc program cannot be attached.
+    #[error("port {port}: {device} cannot have a tc program: {what}")]
+    NoTc {
+        /// The port.
+        port: String,
+        /// The device behind it.
+        device: String,
+        /// What was refused, and why.
+        what: String,
+        /// The remedy for the user.
+        remedy: String,
+    },
     /// A capture file.
     #[error("port {port}: {error}")]
     Capture {
@@ -122,7 +134,7 @@ impl PortError {
                 "End the program that holds it".to_owned()
             }
             Self::System { .. } => "Check the device with `ip -details link`".to_owned(),
-            Self::NoXdp { remedy, .. } => remedy.clone(),
+            Self::NoXdp { remedy, .. } | Self::NoTc { remedy, .. } => remedy.clone(),
             Self::Capture { error, .. } => error.remedy(),
         }
     }

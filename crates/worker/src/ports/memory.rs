@@ -7,7 +7,7 @@ use tollway_dataplane::frame::Umem;
 use super::{af_xdp, redirect};
 use crate::hand_over;
 use tollway_linux::sys;
-use tollway_model::{AfXdpMode, Model, PortKind};
+use tollway_model::{AfXdpMode, Engine, Model, PortKind};
 use tollway_xdp::MOST_WORKERS;
 
 /// Bytes of an Ethernet header with all the tags that a link can have.
@@ -71,6 +71,7 @@ pub fn most_workers(model: &Model) -> usize {
 /// The receive queues of each AF_XDP port.
 fn queues(model: &Model) -> impl Iterator<Item = u32> {
     model.ports.iter().filter_map(|port| match &port.kind {
+        PortKind::AfXdp { engine: Engine::Tc, .. } => None,
         PortKind::AfXdp { device, .. } => Some(af_xdp::queues(device)),
         _ => None,
     })
@@ -83,7 +84,8 @@ fn queues(model: &Model) -> impl Iterator<Item = u32> {
 /// (`igb_setup_srrctl`).
 fn may_be_zero_copy(model: &Model) -> bool {
     model.ports.iter().any(|port| match &port.kind {
-        PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
+        PortKind::AfXdp { engine: Engine::Tc, .. }
+        | PortKind::AfXdp { mode: AfXdpMode::Copy | AfXdpMode::Generic, .. } => false,
         PortKind::AfXdp { device, .. } => redirect::has_zero_copy(device),
         _ => false,
     })

@@ -12,6 +12,7 @@ pub mod redirect;
 mod remote;
 mod table_memory;
 pub mod tap;
+mod tc;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -29,8 +30,9 @@ pub use error::PortError;
 pub use memory::{LARGEST_HEADER, MOST_MTU, chunk_bytes, most_workers, share, umem};
 use remote::RemotePort;
 use tap::Tap;
+use tc::Tc;
 use tollway_capture::CaptureError;
-use tollway_model::{AfXdpMode, LinkKind, Model, PortIndex, PortKind};
+use tollway_model::{AfXdpMode, Engine, LinkKind, Model, PortIndex, PortKind};
 use tollway_net::{Mac, VlanProtocol};
 
 /// Whether a port works.
@@ -229,7 +231,13 @@ pub fn open(
             }
             PortKind::Tap { device } => Box::new(Tap::open(&name, device, mtu)?),
             PortKind::AfPacket { device } => Box::new(AfPacket::open(&name, device, umem.limit())?),
-            PortKind::AfXdp { device, mode } => {
+            PortKind::AfXdp { device, engine: Engine::Tc, .. } => {
+                let program = programs(model, PortIndex(index));
+                let program = program.map_err(|refusal| tc::refused(&name, device, &refusal))?;
+                let idle = idle.get(index).and_then(Option::as_deref);
+                Box::new(Tc::open((&name, device), program, idle)?)
+            }
+            PortKind::AfXdp { device, mode, .. } => {
                 let program = programs(model, PortIndex(index));
                 let idle = idle.get(index).and_then(Option::as_deref);
                 let (peers, umem_of) = (&peers, &shared);

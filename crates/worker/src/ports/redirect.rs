@@ -294,6 +294,7 @@ impl Netdev {
     ) {
         for port in watched {
             let device = device_of(*port).and_then(|index| self.identify(index));
+            ports.set_device(*port, device.as_ref().map(|device| device.ifindex));
             // A device that is down drops its frames; the path counts those.
             let Some(UpDevice { name, ifindex, mtu }) = device else {
                 ports.set_exit(*port, None);

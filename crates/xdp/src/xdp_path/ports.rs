@@ -123,6 +123,13 @@ impl Ports {
         }
     }
 
+    /// Sets the ifindex of a port's device if it is up, to which the tc program sends.
+    pub fn set_device(&self, port: PortId, ifindex: Option<NonZeroU32>) {
+        if let Some(state) = &self.state {
+            state.set_exit_device(port, ifindex.map_or(0, NonZeroU32::get));
+        }
+    }
+
     /// How often entrances and exits have changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Acquire)

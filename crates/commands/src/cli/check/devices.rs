@@ -9,6 +9,7 @@ use super::reach::Reach;
 use crate::control::Offload;
 use tollway_controller::devices;
 use tollway_controller::offload::KernelSnapshot;
+use tollway_model::Engines;
 use tollway_worker::ports;
 
 /// `IFNAMSIZ`, including the final zero.
@@ -52,10 +53,10 @@ fn known() -> Vec<String> {
 /// Reports what the fast path would carry between devices, and why not the rest.
 ///
 /// The exit status says how much: 0 all, 3 part, 4 nothing.
-pub(super) fn check(names: &[String], json: bool) -> Result<ExitCode, CliError> {
+pub(super) fn check(names: &[String], engines: &Engines, json: bool) -> Result<ExitCode, CliError> {
     let snapshot = KernelSnapshot::take()
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
-    let found = devices::find(&snapshot.kernel, names)
+    let found = devices::find(&snapshot.kernel, names, engines)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
     let evaluated = snapshot.offload(&found, ports::MOST_MTU);
     let traffic = snapshot.traffic(&evaluated).map(Into::into);

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::CliError;
+use super::engine::{self, EngineArg};
 use super::text::{plural, thousands};
 use tollway_firewall::ir::Ruleset;
 use tollway_model::compile::compile;
@@ -31,6 +32,9 @@ pub(super) struct Args {
     /// Check a TOML file, nft/iptables-save/ipfw rules, or devices
     #[arg(required = true, value_name = "FILE|DEVICE")]
     what: Vec<String>,
+    /// Select what would decide about packets of devices, as for `tollway run`
+    #[arg(long, value_name = "[DEVICE=]ENGINE", value_parser = engine::parse)]
+    engine: Vec<EngineArg>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -39,7 +43,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match devices::file_of(&args.what)? {
         Some(path) => file(&path, args.json).map(|()| ExitCode::SUCCESS),
-        None => devices::check(&args.what, args.json),
+        None => {
+            let engines = engine::of_devices(&args.engine, &args.what)?;
+            devices::check(&args.what, &engines, args.json)
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use signal_hook::iterator::Signals;
 
 use super::{Args, Machine, Prepared};
 use crate::cli::CliError;
+use crate::cli::engine;
 use crate::cli::log::Log;
 use crate::control::Backends;
 use tollway_controller::handle::Handle;
@@ -26,6 +27,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let settings = Settings {
         netlink: netlink::Settings { audit_every, ..netlink::Settings::default() },
         xdp_path: (args.xdp.into(), args.xdp_flows),
+        engines: engine::of_devices(&args.engine, &args.devices)?,
     };
     let mut prepared = Prepared::new(args, None)?;
     // Takes more privileges than a router needs.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CliError;
+use super::engine::{self, EngineArg};
 use super::log::Log;
 use crate::control::{Backends, Server, Socket};
 use machine::Machine;
@@ -42,8 +43,18 @@ pub(super) struct Args {
     /// Select the devices that have the XDP path
     ///
     /// auto: devices without zero-copy; on: all; off: none.
+    ///
+    /// It concerns devices whose engine is auto.
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
     xdp: XdpPathArg,
+    /// Select what decides about packets of all devices, or of one
+    ///
+    /// xdp: an XDP program, and the user path; tc: a tc program, and the kernel for the rest.
+    ///
+    /// user: the user path alone; auto: what suits each device (the default).
+    #[arg(long, value_name = "[DEVICE=]ENGINE", value_parser = engine::parse,
+          conflicts_with = "config")]
+    engine: Vec<EngineArg>,
     /// Limit the flows of each family in the XDP path
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]

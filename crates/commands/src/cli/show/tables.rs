@@ -6,25 +6,28 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Table};
 
 use super::super::text::{arranged, table, thousands};
-use crate::control::{Drops, Links, Neighbours, Ports, Punts, Tolls, Totals, Xdp};
+use crate::control::{Drops, Links, Neighbours, PortState, Ports, Punts, Tolls, Totals, Xdp};
 use tollway_controller::handle::Status;
 
 /// `show ports`.
 pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
-    let mut kinds = table(&["port", "kind", "device", "state", "MTU", "MAC", "driven by"]);
+    let mut kinds =
+        table(&["port", "kind", "engine", "device", "state", "MTU", "MAC", "driven by"]);
     let header = ["port", "rx packets", "rx bytes", "tx packets", "tx bytes", "missed"];
     let mut counts = table(&header);
     for port in &answer.ports {
         let device = port.device.as_deref().unwrap_or("-");
         let mtu = port.mtu.to_string();
-        kinds.add_row([&port.name, &port.kind, device, &port.state, &mtu, &port.mac, &port.how]);
+        let engine = port.engine.as_deref().unwrap_or("-");
+        let PortState { name, kind, state, mac, how, .. } = port;
+        kinds.add_row([name, kind, engine, device, state, &mtu, mac, how]);
         let numbers = [port.rx.packets, port.rx.bytes, port.tx.packets, port.tx.bytes, port.missed];
         counts.add_row(std::iter::once(port.name.clone()).chain(numbers.map(thousands)));
     }
-    for (index, least) in [(5, 17), (0, 4), (3, 5)] {
+    for (index, least) in [(6, 17), (0, 4), (4, 5)] {
         keep_whole(&mut kinds, index, least);
     }
-    let mut out = arranged(kinds, "llllrll", width);
+    let mut out = arranged(kinds, "lllllrll", width);
     out.push('\n');
     out += &arranged(counts, "lrrrrr", width);
     for port in &answer.ports {

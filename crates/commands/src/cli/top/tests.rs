@@ -19,6 +19,7 @@ fn port(name: &str, state: &str, packets: u64) -> PortState {
         name: name.to_owned(),
         kind: "af_packet".to_owned(),
         device: None,
+        engine: None,
         how: String::new(),
         state: state.to_owned(),
         why: None,

@@ -17,6 +17,9 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_FLAGS: u16 = 2;
 const IFLA_VLAN_EGRESS_QOS: u16 = 3;
 const IFLA_TUN_VNET_HDR: u16 = 5;
+/// By the kinds of tunnels, the attribute that says that packets bring the tunnel's addresses (`external`).
+const COLLECT_METADATA: [(&str, u16); 4] =
+    [("vxlan", 25), ("geneve", 8), ("gretap", 18), ("ip6gretap", 18)];
 const VLAN_FLAG_REORDER_HDR: u32 = 1;
 /// Bytes of `struct ifinfomsg`.
 const IFINFO: usize = 16;
@@ -32,6 +35,8 @@ pub(super) struct LinkProperties {
     pub(super) egress_qos: bool,
     /// For a TAP device: its owner may leave checksums to others (`vnet_hdr`).
     pub(super) vnet_hdr: bool,
+    /// For a tunnel: its packets bring, or are given, the other end's address (`external`).
+    pub(super) external: bool,
     /// The number of its XDP program.
     pub(super) xdp: Option<u32>,
 }
@@ -59,6 +64,11 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
     let data = |name| find(info, 0, IFLA_INFO_DATA).filter(|_| is(name));
     let owner = data("tun").into_iter().flat_map(|data| data.nested());
     let mut vnet_hdr = owner.filter(|attribute| attribute.kind == IFLA_TUN_VNET_HDR);
+    let external = COLLECT_METADATA.into_iter().any(|(kind, attribute)| {
+        data(kind).is_some_and(|data| {
+            data.nested().any(|found| found.kind == attribute && found.value != [0])
+        })
+    });
     let data = data("vlan");
     // `struct ifla_vlan_flags`: the flags, then their mask.
     let flags = data.map(|data| {
@@ -73,6 +83,7 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
         egress_qos: qos.any(|mapping| marks(&mapping)),
         vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
+        external,
         xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
     };
     Some((ifindex, properties))
@@ -110,13 +121,18 @@ mod tests {
         message(1, &info)
     }
 
-    /// The properties of a TAP device.
-    fn tap(vnet_hdr: u8) -> Vec<u8> {
+    /// A device of a kind that has one property.
+    fn with_one(kind: &str, attribute: u16, value: &[u8]) -> Vec<u8> {
         let (mut data, mut info) = (Vec::new(), Vec::new());
-        push(&mut data, IFLA_TUN_VNET_HDR, &[vnet_hdr]);
-        push(&mut info, IFLA_INFO_KIND, b"tun\0");
+        push(&mut data, attribute, value);
+        push(&mut info, IFLA_INFO_KIND, format!("{kind}\0").as_bytes());
         push(&mut info, IFLA_INFO_DATA, &data);
         message(1, &info)
+    }
+
+    /// The properties of a TAP device.
+    fn tap(vnet_hdr: u8) -> Vec<u8> {
+        with_one("tun", IFLA_TUN_VNET_HDR, &[vnet_hdr])
     }
 
     #[test]
@@ -126,6 +142,7 @@ mod tests {
             keeps_tags: false,
             egress_qos: false,
             vnet_hdr: false,
+            external: false,
             xdp: None,
         };
         assert_eq!(properties(&message(1, &[])), Some((7, plain)));
@@ -142,6 +159,10 @@ mod tests {
         );
         assert_eq!(properties(&tap(0)), Some((7, plain)));
         assert_eq!(properties(&tap(1)), Some((7, LinkProperties { vnet_hdr: true, ..plain })));
+        let external = LinkProperties { external: true, ..plain };
+        assert_eq!(properties(&with_one("vxlan", 25, &[0])), Some((7, plain)));
+        assert_eq!(properties(&with_one("vxlan", 25, &[1])), Some((7, external)));
+        assert_eq!(properties(&with_one("gretap", 18, &[])), Some((7, external)));
         let mut carrier = message(1, &[]);
         // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
         let mut modes = Vec::new();

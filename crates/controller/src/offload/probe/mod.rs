@@ -29,6 +29,7 @@ use super::PerFamily;
 use crate::kernel::{Ifindex, Netdev};
 use tollway_linux::netlink::QuerySocket;
 use tollway_linux::sys::why;
+use tollway_xdp::{Mode, Tcx};
 
 use devices::LinkProperties;
 use tc::TcAttachments;
@@ -77,10 +78,14 @@ pub struct Device {
     pub keeps_tags: bool,
     /// For a VLAN device: some packets leave with a priority in their tag.
     pub egress_qos: bool,
+    /// A tunnel whose packets bring, or are given, the other end's address (`external`).
+    pub external: bool,
     /// The queueing discipline that has been configured for egress.
     pub qdisc: QueryResult<Option<String>>,
-    /// There are filters or BPF programs of tc(8) on ingress.
+    /// There are filters or BPF programs of tc(8) on ingress, other than Tollway's own.
     pub filters_in: QueryResult<bool>,
+    /// Some of those on ingress run after Tollway's tc program, or would.
+    pub filters_behind: QueryResult<bool>,
     /// The same on egress.
     pub filters_out: QueryResult<bool>,
     /// The number of the attached XDP program. Its owner may have replaced another without a notification
@@ -131,8 +136,10 @@ impl Default for Device {
             ethernet: true,
             keeps_tags: false,
             egress_qos: false,
+            external: false,
             qdisc: Ok(None),
             filters_in: Ok(false),
+            filters_behind: Ok(false),
             filters_out: Ok(false),
             xdp: None,
             own_xdp: Ok(None),
@@ -235,8 +242,12 @@ fn device(
     let attachments =
         attachments.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
     let tcx = known(tollway_xdp::tcx(ifindex));
+    let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| mode.is_tc());
+    let is_own = |program: &u32| own.is_some_and(|(_, id)| id == *program);
+    let before = |tcx: &Tcx| tcx.ingress.iter().position(&is_own).unwrap_or(tcx.ingress.len());
+    let is_clsact = own.is_some_and(|(mode, _)| mode == Mode::Clsact);
     // One match of either kind is enough; otherwise both results have to be known.
-    let filters = |of_tc: fn(&TcAttachments) -> bool, of_bpf: fn(&(bool, bool)) -> bool| {
+    let filters = |of_tc: &dyn Fn(&TcAttachments) -> bool, of_bpf: &dyn Fn(&Tcx) -> bool| {
         let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
         match (
             has(attachments.as_ref().map(of_tc).map_err(|why| *why)),
@@ -251,8 +262,15 @@ fn device(
         ethernet: properties.ethernet,
         keeps_tags: properties.keeps_tags,
         egress_qos: properties.egress_qos,
-        filters_in: filters(|attachments| attachments.ingress, |tcx| tcx.0),
-        filters_out: filters(|attachments| attachments.egress, |tcx| tcx.1),
+        external: properties.external,
+        filters_in: filters(&|attachments| attachments.ingress, &|tcx| {
+            !tcx.ingress.iter().all(&is_own)
+        }),
+        // A program of tcx runs before filters, and a filter of the last preference after all others.
+        filters_behind: filters(&|attachments| attachments.ingress && !is_clsact, &|tcx| {
+            tcx.ingress.len() > before(tcx) + 1
+        }),
+        filters_out: filters(&|attachments| attachments.egress, &|tcx| !tcx.egress.is_empty()),
         qdisc: attachments.map(|attachments| attachments.qdisc).map_err(Clone::clone),
         xdp: properties.xdp,
         own_xdp: own_xdp(ifindex, properties.xdp),
@@ -299,12 +317,13 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
 fn own_xdp(ifindex: Ifindex, xdp: Option<u32>) -> QueryResult<Option<u32>> {
     use caps::{CapSet, Capability, has_cap};
     let may = |capability| has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    match (xdp, tollway_xdp::program_of(ifindex)) {
+    let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| !mode.is_tc());
+    match (xdp, own) {
         (None, _) => Ok(None),
         (Some(_), None) if !may(Capability::CAP_BPF) && !may(Capability::CAP_SYS_ADMIN) => {
             Err(Unknown("only root may query that; run tollway as root".to_owned()))
         }
-        (Some(_), own) => Ok(own),
+        (Some(_), own) => Ok(own.map(|(_, id)| id)),
     }
 }
 

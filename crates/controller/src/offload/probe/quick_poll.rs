@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hooks::{self, Hook};
 use super::{Legacy, PerFamily, Probes, QueryResult, count, known, tables, taps, text};
 use crate::kernel::Ifindex;
+use tollway_xdp::Tcx;
 
 /// The result of a quick poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuickPoll {
-    /// Whether devices have BPF programs on ingress and on egress.
-    tcx: BTreeMap<Ifindex, QueryResult<(bool, bool)>>,
+    /// The BPF programs of devices on ingress and on egress.
+    tcx: BTreeMap<Ifindex, QueryResult<Tcx>>,
     legacy: QueryResult<PerFamily<Legacy>>,
     hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
     tracked: bool,

@@ -16,6 +16,7 @@ const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
 const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
 const TCA_INGRESS_BLOCK: u16 = 13;
 const TCA_EGRESS_BLOCK: u16 = 14;
 /// `TC_H_INGRESS`, and with the minor numbers of clsact's two hooks.
@@ -94,12 +95,17 @@ fn qdisc(body: &[u8]) -> Option<Qdisc> {
     })
 }
 
+/// Says whether there are filters, other than Tollway's own.
 fn has_filters(route: &mut QuerySocket, ifindex: Ifindex, parent: u32) -> io::Result<bool> {
     let mut body = [0; TCMSG];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     body[12..16].copy_from_slice(&parent.to_ne_bytes());
-    let filters =
-        route.list(RTM_GETTFILTER, &body, |kind, _| (kind == RTM_NEWTFILTER).then_some(()));
+    // The kernel lists a filter's preference once more, without options, before the filter.
+    let is_others =
+        |body: &[u8]| find(body, TCMSG, TCA_OPTIONS).is_some() && !tollway_xdp::is_own_filter(body);
+    let filters = route.list(RTM_GETTFILTER, &body, |kind, body| {
+        (kind == RTM_NEWTFILTER && is_others(body)).then_some(())
+    });
     match filters {
         Ok(filters) => Ok(!filters.is_empty()),
         // The device or the discipline has gone meanwhile.

@@ -264,3 +264,81 @@ fn sysctls_of_a_link() {
         &["into eth1 4: route_localnet"],
     );
 }
+
+/// A tc program sees tags, checksums and long frames as the kernel does, and frames that masters have received.
+#[test]
+fn a_tc_program_has_fewer_reasons() {
+    let tc = |change: &'static dyn Fn(&mut Router)| {
+        move |router: &mut Router| {
+            router.engine = Engine::Tc;
+            change(router);
+        }
+    };
+    let peers: &dyn Fn(&mut Router) = &|router| {
+        router.found(2).tags = Tags::ByPeerElsewhere;
+        router.found(2).checksums = Checksums::ByPeerElsewhere;
+        router.found(3).tags = Tags::Stripped;
+        router.found(3).checksums = Checksums::ByOwner;
+        router.netdev(3).mtu = 65_535;
+        router.found(3).xdp = Some(9);
+    };
+    expect(tc(peers), &[]);
+    for kind in ["bridge", "bond", "macvlan", "vxlan"] {
+        expect(
+            move |router| {
+                router.engine = Engine::Tc;
+                router.netdev(3).kind = Some(kind.to_owned());
+            },
+            &[],
+        );
+    }
+    expect(
+        tc(&|router| router.netdev(3).kind = Some("ipvlan".to_owned())),
+        &["into eth1 *: kind", "out of eth1 *: kind"],
+    );
+    expect(
+        tc(&|router| {
+            router.netdev(3).kind = Some("vxlan".to_owned());
+            router.found(3).external = true;
+        }),
+        &["into eth1 *: external", "out of eth1 *: external"],
+    );
+}
+
+/// The program has no rules, reads one tag, and is alone: no user path is behind it.
+#[test]
+fn a_tc_program_has_limits_of_its_own() {
+    let add = |router: &mut Router, engine| {
+        router.engine = engine;
+        let (vlan, lower) = (Some((20, 0x8100)), Some(4));
+        router.add(5, Netdev { vlan, lower, ..netdev("eth0.10.20", Some("vlan")) });
+    };
+    expect(|router| add(router, Engine::Xdp), &[]);
+    expect(|router| add(router, Engine::Tc), &["into eth0.10.20 *: engine"]);
+    let rules = |router: &mut Router, engine| {
+        router.engine = engine;
+        router.firewall = Firewall::Read(Rules { compiled: 1, ..Rules::default() });
+    };
+    expect(|router| rules(router, Engine::Xdp), &[]);
+    let all = ["eth0", "eth0.10", "eth1"].map(|link| format!("into {link} *: engine"));
+    expect(|router| rules(router, Engine::Tc), &all.each_ref().map(String::as_str));
+}
+
+#[test]
+fn filters_of_others_come_before_a_tc_program_or_count() {
+    let found = |router: &mut Router, behind| {
+        router.engine = Engine::Tc;
+        router.found(3).filters_in = Ok(true);
+        router.found(3).filters_behind = Ok(behind);
+    };
+    expect(|router| found(router, false), &[]);
+    expect(|router| found(router, true), &["into eth1 *: filters_in"]);
+    // The program of the port runs before those of its VLANs.
+    expect(
+        |router| {
+            router.engine = Engine::Tc;
+            router.found(4).filters_in = Ok(true);
+        },
+        &["into eth0.10 *: filters_in"],
+    );
+}

@@ -75,6 +75,24 @@ fn rules_on_the_kernel_path_are_reported() {
         ]
     );
     assert_eq!(router.offload().compiled, 4);
+    let net = "10.0.0.0/8".parse().unwrap();
+    router.kernel.rules = vec![
+        Rule { src: Some(net), ..rule(Family::V4, 5, None) },
+        Rule { src: Some(net), ..rule(Family::V4, 6, Some("selects by ports")) },
+        rule(Family::V6, 7, None),
+        Rule { action: RuleAction::Table(254), ..rule(Family::V6, 8, None) },
+    ];
+    assert_eq!(lines(&router).len(), 2);
+    router.engine = Engine::Tc;
+    let why = "the tc program evaluates no rules of routing (from eth0, eth1)";
+    assert_eq!(
+        lines(&router)[..3],
+        [
+            format!("packets that ip rule 5 may match: {why}"),
+            "packets that ip rule 6 may match: selects by ports".to_owned(),
+            format!("packets that ip -6 rule 7 may match: {why}"),
+        ]
+    );
 }
 
 #[test]

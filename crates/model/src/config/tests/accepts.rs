@@ -6,8 +6,8 @@ use super::super::parse;
 use super::super::values::derived_mac;
 use super::{BASE, mistakes};
 use crate::{
-    FailMode, GroupIndex, Link, LinkIndex, LinkKind, Model, Neigh, NextHop, NextHopGroup, Port,
-    PortIndex, PortKind, Route, RouteTarget, Vrf, VrfIndex, XdpPathMode,
+    Engine, FailMode, GroupIndex, Link, LinkIndex, LinkKind, Model, Neigh, NextHop, NextHopGroup,
+    Port, PortIndex, PortKind, Route, RouteTarget, Vrf, VrfIndex, XdpPathMode,
 };
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 
@@ -231,5 +231,17 @@ fn unusual_but_right() {
     ];
     for text in accepted {
         assert_eq!(mistakes(&format!("{BASE}{text}")), Vec::new(), "in\n{text}");
+    }
+}
+
+#[test]
+fn a_port_may_have_an_engine() {
+    let engine = |line: &str| {
+        let model = model(&format!("[ports.p]\nkind = \"af_xdp\"\n{line}"));
+        model.ports[0].kind.engine().unwrap()
+    };
+    assert_eq!(engine(""), Engine::Auto);
+    for one in Engine::ALL {
+        assert_eq!(engine(&format!("engine = \"{}\"", one.name())), one);
     }
 }

@@ -310,3 +310,20 @@ fn vrfs() {
         ("[ports.x]\nkind = \"memory\"\nvrf = \"blue\"", 3, &["not defined", "[vrfs.blue]"]),
     ]);
 }
+
+#[test]
+fn wrong_engines() {
+    assert_alone(&[
+        ("[ports.wan]\nkind = \"af_xdp\"\nengine = \"ebpf\"", 3, &["engine", "auto"]),
+        (
+            "[ports.wan]\nkind = \"af_xdp\"\nmode = \"copy\"\nengine = \"tc\"",
+            3,
+            &["no mode", "remove mode"],
+        ),
+        ("[ports.wan]\nkind = \"tap\"\nengine = \"tc\"", 3, &["engine", "af_xdp"]),
+    ]);
+    let rules = "filter = \"rules.nft\"\n[ports.wan]\nkind = \"af_xdp\"\nengine = \"tc\"";
+    let found = super::mistakes(rules);
+    let is_it = |text: String| text.contains("does not know the rules");
+    assert!(found.iter().any(|mistake| is_it(mistake.to_string())), "{found:?}");
+}

@@ -64,22 +64,26 @@ impl LoadedPort {
         // A writer of the plan holds this lock. So either this sees the new plan, or the writer
         // finds the port.
         let mut programs = lock(&self.programs);
-        let plan = lock(&self.plan).clone();
-        let port = XdpPort {
-            port: self.port,
-            device: target.device.to_owned(),
-            ifindex: target.ifindex,
-            mac: plan.mac.unwrap_or(target.mac),
-            queues: target.queues,
-            links: plan.links,
-        };
-        let attached = programs.serve(port, &[mode], false)?;
+        let attached = programs.serve(self.port_on(target), &[mode], false)?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
         }
         self.tap = Some(Arc::new(File::from(programs.punt_tap(self.port, target.mtu)?)));
         (self.mode, self.device) = (mode, target.device.to_owned());
         Ok(())
+    }
+
+    /// The port by its plan, on a device.
+    fn port_on(&self, target: Target<'_>) -> XdpPort {
+        let plan = lock(&self.plan).clone();
+        XdpPort {
+            port: self.port,
+            device: target.device.to_owned(),
+            ifindex: target.ifindex,
+            mac: plan.mac.unwrap_or(target.mac),
+            queues: target.queues,
+            links: plan.links,
+        }
     }
 }
 
@@ -104,6 +108,14 @@ impl From<&XdpError> for Refusal {
 }
 
 impl OwnedProgram for LoadedPort {
+    fn attach_tc(&mut self, target: Target<'_>) -> Result<&'static str, Refusal> {
+        let mut programs = lock(&self.programs);
+        let attached = programs.serve(self.port_on(target), &Mode::TC, true);
+        let mode = attached.map_err(|error| Refusal::from(&error))?.mode;
+        self.xdp_path.ports.set_entrance(self.port, true);
+        Ok(if mode == Mode::Tcx { "tc program (tcx)" } else { "tc program (clsact)" })
+    }
+
     fn is_attached(&self) -> bool {
         match self.programs.try_lock() {
             Ok(programs) => programs.is_attached(self.port),

@@ -93,6 +93,16 @@ const NOT_ATTACHED: &str = "not attached";
 pub trait OwnedProgram: Program {
     /// Whether the program still is where it was attached; true if that cannot be checked at once.
     fn is_attached(&self) -> bool;
+
+    /// Attaches the tc program to a device, which needs no sockets, instead of that of XDP. Returns the mode in
+    /// words.
+    ///
+    /// # Errors
+    /// The kernel refuses, or another Tollway has the device.
+    fn attach_tc(&mut self, target: Target<'_>) -> Result<&'static str, Refusal> {
+        let what = format!("there is no tc program for {}", target.device);
+        Err(Refusal { what, ..Refusal::default() })
+    }
 }
 
 /// The device that an [`AfXdp`] opens, and how.

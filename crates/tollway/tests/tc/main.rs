@@ -1,0 +1,68 @@
+//! The tc engine: a router whose ports have tc programs, between hosts with default offloads.
+//!
+//! Only root can attach its programs. Other users see which tests were left out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../namespaces/mod.rs"]
+mod namespaces;
+#[path = "../router/running.rs"]
+#[allow(dead_code, reason = "the tests of the router take all of it")]
+mod running;
+#[path = "../router/leaks/tcx.rs"]
+mod tcx;
+#[path = "../../../dataplane/src/testkit/mod.rs"]
+mod testkit;
+
+mod changes;
+#[path = "../running/mod.rs"]
+mod file_router;
+mod machine;
+mod others;
+mod program;
+mod scene;
+mod streams;
+
+use std::process::ExitCode;
+
+use namespaces::{Test, Tests, is_root};
+
+const BESIDE: [Test; 16] = [
+    ("the_program_forwards_as_the_user_path", program::as_the_user_path),
+    ("each_reason_has_its_frame", program::reasons),
+    ("segments_must_fit_the_next_hop", program::segments),
+    ("programs_of_others_keep_their_place", others::tcx),
+    ("filters_of_others_see_the_packets_first", others::filters),
+    ("a_filter_takes_the_place_of_tcx", others::clsact),
+    ("streams_arrive_whole", streams::plain),
+    ("streams_into_a_small_mtu_arrive_whole", streams::small_mtu),
+    ("streams_by_a_bridge_arrive_whole", streams::bridges),
+    ("a_file_selects_the_engine", changes::file),
+    ("each_device_has_an_engine", changes::engines),
+    ("rules_take_the_kernel_path", changes::rules),
+    ("a_changed_route_holds_at_once", changes::route),
+    ("devices_go_down_and_come_back", changes::devices),
+    ("a_stop_detaches_the_programs", changes::stop),
+    ("an_older_kernel_and_vlans_do_in_a_virtual_machine", machine::host),
+];
+
+/// Tests that measure times, rates or losses.
+const ALONE: [Test; 1] = [("the_kernel_forwards_after_a_kill", changes::kill)];
+
+fn main() -> ExitCode {
+    let missing = |name: &str| {
+        if name.ends_with("virtual_machine") {
+            return machine::missing();
+        }
+        (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
+    };
+    // `-m`: mounts and pins disappear with the test.
+    let tests = Tests { beside: &BESIDE, alone: &ALONE };
+    namespaces::main(&tests, "-nm", missing, |words| match words {
+        ["--role", "machine"] => machine::inside(None),
+        ["--role", "machine", part] => machine::inside(Some(part)),
+        ["--serve", address] => scene::serve(address),
+        ["--client", address] => scene::send(address),
+        _ => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,75 @@
+//! Streams between hosts whose segmentation and checksums are left to cards that do not exist.
+
+use super::namespaces::sh;
+use super::scene::{Net, arrives, bridge, start, tunnel, until_forwarded};
+
+pub fn plain() {
+    let net = Net::new();
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    until_forwarded(&router, &net.a, "fd00:2::2");
+    arrives(&router, (&net.a, &net.b), "10.0.2.2:5001");
+    arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
+    arrives(&router, (&net.a, &net.b), "[fd00:2::2]:5001");
+    let ports = router.show(&tollway_commands::control::ShowRequest::Ports);
+    assert_eq!(ports["ports"][0]["engine"], "tc", "{ports}");
+    assert!(ports["ports"][0]["how"].as_str().unwrap().starts_with("tc program"), "{ports}");
+}
+
+/// From VLAN to VLAN, from a VLAN to none, and back; a host's own tag is taken out of the frame on the way.
+pub fn vlans() {
+    let net = Net::new();
+    Net::tag(&net.b, "b", 20, 22);
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.22.2");
+    arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
+    arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
+    arrives(&router, (&net.a, &net.b), "[fd00:22::2]:5001");
+    Net::tag(&net.a, "a", 10, 11);
+    until_forwarded(&router, &net.a, "10.0.22.2");
+    arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
+    arrives(&router, (&net.b, &net.a), "[fd00:11::2]:5001");
+}
+
+/// By a bridge that is a port: the program sees what its members have received.
+pub fn bridges() {
+    let net = Net::new();
+    bridge(&net.a, "a", 1);
+    let router = start("bra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    arrives(&router, (&net.a, &net.b), "10.0.2.2:5001");
+    arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
+    arrives(&router, (&net.b, &net.a), "[fd00:1::2]:5001");
+}
+
+/// Into a tunnel and out of it; the kernel answers what does not fit.
+pub fn tunnels() {
+    let net = Net::new();
+    tunnel(&net.b, "b", (2, 22));
+    let router = start("ra vxb");
+    until_forwarded(&router, &net.a, "10.0.22.2");
+    arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
+    arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
+    arrives(&router, (&net.a, &net.b), "[fd00:22::2]:5001");
+}
+
+/// The kernel answers packets that do not fit, and the segments of a stream fit from then on.
+pub fn small_mtu() {
+    let net = Net::new();
+    sh("ip link set rb mtu 1300");
+    net.b.sh("ip link set hb mtu 1300");
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    let ping = |size: u16| {
+        let line = format!("ping -n -c 1 -W 2 -M do -s {size} 10.0.2.2");
+        let output = net.a.command(&line).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(ping(1273).contains("mtu = 1300"));
+    net.a.sh("ip route flush cache");
+    assert!(ping(1272).contains("1 received"));
+    arrives(&router, (&net.a, &net.b), "10.0.2.2:5001");
+    arrives(&router, (&net.a, &net.b), "[fd00:2::2]:5001");
+    let line = "ping -n -c 1 -W 2 -M dont -s 1400 10.0.2.2";
+    assert!(net.a.sh(line).contains("1 received"), "the kernel fragments");
+}

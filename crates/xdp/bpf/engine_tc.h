@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What is the same for all programs, in the words of tc. */
+#ifndef TOLLWAY_ENGINE_TC_H
+#define TOLLWAY_ENGINE_TC_H
+
+#include <linux/pkt_cls.h>
+
+#include "maps.h"
+
+typedef struct __sk_buff context;
+
+/* Further programs of others follow, and then the kernel. TC_ACT_OK would leave the programs out. */
+#define TO_KERNEL TC_ACT_UNSPEC
+#define DROPPED TC_ACT_SHOT
+#define SENT TC_ACT_REDIRECT
+
+/* Bytes of the tag that lies beside the frame: the kernel has taken the outer one out of each frame. */
+static __always_inline __u32 tag_len(context *ctx)
+{
+	return ctx->vlan_present ? 4 : 0;
+}
+
+/* Length of the whole frame as on a wire, in all of its buffers. */
+static __always_inline __u32 whole_len(context *ctx)
+{
+	return ctx->len + tag_len(ctx);
+}
+
+#endif

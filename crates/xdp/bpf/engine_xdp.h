@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What is the same for all programs, in the words of XDP. */
+#ifndef TOLLWAY_ENGINE_XDP_H
+#define TOLLWAY_ENGINE_XDP_H
+
+#include "maps.h"
+
+typedef struct xdp_md context;
+
+#define TO_KERNEL XDP_PASS
+#define DROPPED XDP_DROP
+#define SENT XDP_REDIRECT
+
+/* Length of the whole frame, in all of its buffers. */
+static __always_inline __u32 whole_len(context *ctx)
+{
+	return bpf_xdp_get_buff_len(ctx);
+}
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Changes to the headers of a packet that leaves, and its counts. */
+#ifndef TOLLWAY_HEADER_H
+#define TOLLWAY_HEADER_H
+
+#include <linux/ip.h>
+
+#include "packet.h"
+
+/*
+ * The program does not take the packet, and has not changed it. No verdict of any engine has this value.
+ */
+#define NOT_TAKEN (-2)
+
+/*
+ * Bytes after the Ethernet header below which trailing bytes are a small frame's padding (802.3).
+ */
+#define PADDED 46
+
+/* Says whether the checksum of a header without options is right. */
+static __always_inline int checksum_is_right(const struct iphdr *ip)
+{
+	const __u32 *word = (const __u32 *)ip;
+	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
+}
+
+/* As ip_decrease_ttl() in include/net/ip.h. */
+static __always_inline void decrease_ttl(struct iphdr *ip)
+{
+	__u32 check = ip->check;
+
+	check += bpf_htons(0x0100);
+	ip->check = check + (check >= 0xffff);
+	ip->ttl--;
+}
+
+/* Stores a header whose length is a compile-time constant. */
+static __always_inline void store_header(void *data, const void *l2, __u32 len)
+{
+	*(__u64 *)data = *(const __u64 *)l2;
+	if (len == 14) {
+		*(__u32 *)(data + 8) = *(const __u32 *)(l2 + 8);
+		*(__u16 *)(data + 12) = *(const __u16 *)(l2 + 12);
+		return;
+	}
+	*(__u64 *)(data + 8) = *(const __u64 *)(l2 + 8);
+	if (len == 18) {
+		*(__u16 *)(data + 16) = *(const __u16 *)(l2 + 16);
+		return;
+	}
+	*(__u32 *)(data + 16) = *(const __u32 *)(l2 + 16);
+	*(__u16 *)(data + 20) = *(const __u16 *)(l2 + 20);
+}
+
+/* What a packet leaves by, and the lengths that matter for this. */
+struct way {
+	__u32 port;
+	__u32 l2; /* bytes of the new Ethernet header */
+	__u32 l3; /* bytes before the layer-3 header */
+	__u32 l3_len;
+	__u32 len; /* of the frame, as it arrived */
+};
+
+/* Says whether bytes follow the packet that the user path trims; a small frame's padding may stay. */
+static __always_inline int has_trailer(const struct way *way)
+{
+	return way->len != way->l3 + way->l3_len && way->len > way->l3 + PADDED;
+}
+
+/* Counts a packet that leaves at once. */
+static __always_inline void count_sent(struct packet *packet, const struct way *way)
+{
+	__u32 port = way->port;
+	struct port_counts *sent = bpf_map_lookup_elem(&counts, &port);
+
+	packet->counts->xdp_rx_packets++;
+	packet->counts->xdp_rx_bytes += way->len;
+	if (sent) {
+		sent->xdp_tx_packets++;
+		sent->xdp_tx_bytes += way->len - way->l3 + way->l2;
+	}
+}
+
+#endif

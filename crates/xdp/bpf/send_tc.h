@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * How tc sends a packet by a next hop. The frame may be a super-frame that still has to be cut into
+ * segments, and its checksum may be unfinished: the egress device gets it as it is, or the kernel
+ * finishes it before.
+ */
+#ifndef TOLLWAY_SEND_TC_H
+#define TOLLWAY_SEND_TC_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include "fib.h"
+#include "header.h"
+
+/*
+ * More bytes than the headers of a segment's packet have. With UDP, the segments may be of a packet in
+ * a tunnel: IPv6, UDP, Geneve with all options, Ethernet, IPv6, TCP with all options.
+ */
+#define MOST_HEADERS (40 + 8 + 8 + 252 + 14 + 40 + 60)
+/* Bytes of TCP's header up to its data offset. */
+#define TCP_OFFSET_END 13
+/* Headers that the program does not read to the end. */
+#define UNKNOWN_HEADERS (1 << 16)
+
+/* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */
+static __always_inline __u32 headers_len(const struct packet *packet, int v4)
+{
+	const void *l3 = (void *)(long)packet->ctx->data + ETH_HLEN;
+	const void *end = (void *)(long)packet->ctx->data_end;
+	__u32 l3_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	/* Up to TCP's data offset. */
+	const __u8 *tcp = l3 + l3_len;
+	__u8 protocol;
+
+	if ((const void *)(tcp + TCP_OFFSET_END) > end)
+		return UNKNOWN_HEADERS;
+	protocol = v4 ? ((const struct iphdr *)l3)->protocol : ((const struct ipv6hdr *)l3)->nexthdr;
+	if (protocol == IPPROTO_TCP)
+		return l3_len + (tcp[12] >> 4) * 4;
+	return protocol == IPPROTO_UDP ? MOST_HEADERS : UNKNOWN_HEADERS;
+}
+
+/* Says whether a packet fits its next hop, or each segment of a super-frame (`skb_gso_validate_network_len`). */
+static __always_inline int fits(const struct packet *packet, const struct next_hop *hop, __u32 l3_len,
+				int v4)
+{
+	__u32 segment = packet->ctx->gso_size;
+
+	return l3_len <= hop->mtu || (segment && segment + headers_len(packet, v4) <= hop->mtu);
+}
+
+/* The kernel's priority of a forwarded packet, by its type of service (`rt_tos2priority`). */
+static __always_inline __u32 priority_of(__u8 tos)
+{
+	/* `ip_tos2prio`, four bits each, the first one last. */
+	return 0x4444666622220010ULL >> (tos >> 1 & 15) * 4 & 15;
+}
+
+/*
+ * Gives the packet the Ethernet addresses of a header, and decrements its TTL. Returns false if the
+ * headers are not where they were a moment ago.
+ */
+static __always_inline int rewrite(struct packet *packet, const void *header, int v4)
+{
+	void *data = (void *)(long)packet->ctx->data;
+	const void *end = (void *)(long)packet->ctx->data_end;
+	struct iphdr *ip = data + ETH_HLEN;
+	struct ipv6hdr *ip6 = data + ETH_HLEN;
+
+	if (v4 ? (const void *)(ip + 1) > end : (const void *)(ip6 + 1) > end)
+		return 0;
+	*(__u64 *)data = *(const __u64 *)header;
+	*(__u32 *)(data + 8) = *(const __u32 *)(header + 8);
+	if (v4) {
+		packet->ctx->priority = priority_of(ip->tos);
+		decrease_ttl(ip);
+		return 1;
+	}
+	ip6->hop_limit--;
+	/*
+	 * The sum of a whole packet that a card has given (CHECKSUM_COMPLETE) is less by one, too. In
+	 * IPv4, the header's checksum makes up for the TTL.
+	 */
+	bpf_csum_update(packet->ctx, ~(__u32)bpf_htons(1));
+	return 1;
+}
+
+/*
+ * Replaces the packet's tag by the tags of a header of `l2` bytes, a compile-time constant. Returns
+ * false if the kernel has no memory for it.
+ */
+static __always_inline int change_tags(struct packet *packet, const void *header, __u32 l2)
+{
+	const __be16 *tags = header + 2 * ETH_ALEN;
+
+	if (packet->ctx->vlan_present && bpf_skb_vlan_pop(packet->ctx))
+		return 0;
+	/* The outer tag comes last. */
+	if (l2 == ETH_HLEN + 8 && bpf_skb_vlan_push(packet->ctx, tags[2], bpf_ntohs(tags[3])))
+		return 0;
+	return l2 == ETH_HLEN || !bpf_skb_vlan_push(packet->ctx, tags[0], bpf_ntohs(tags[1]));
+}
+
+/*
+ * Gives the packet a new header of `l2` bytes, a compile-time constant. Only a second tag can lack
+ * memory; the kernel drops such a packet, too, and counts it for tc.
+ */
+static __always_inline int give_header(struct packet *packet, const void *header, __u32 l2, int v4)
+{
+	if (!rewrite(packet, header, v4))
+		return pass(packet, PASS_MALFORMED);
+	return change_tags(packet, header, l2) ? SENT : DROPPED;
+}
+
+/* Forwards a packet by a next hop, which has a header for it. */
+static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
+				      __u32 l3_len, __u32 len, int v4)
+{
+	struct way way = {
+		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
+	};
+	const void *end_of_header = hop->header + HEADER_ROOM / 8;
+	__u32 device;
+	int action;
+
+	if (!fits(packet, hop, l3_len, v4))
+		return pass(packet, PASS_MTU);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || has_trailer(&way) || way.port >= MOST_PORTS)
+		return NOT_TAKEN;
+	device = packet->state->exit_devices[way.port];
+	if (!device)
+		return NOT_TAKEN;
+	if (way.l2 == 14)
+		action = give_header(packet, end_of_header - 14, 14, v4);
+	else if (way.l2 == 18)
+		action = give_header(packet, end_of_header - 18, 18, v4);
+	else if (way.l2 == 22)
+		action = give_header(packet, end_of_header - 22, 22, v4);
+	else
+		return NOT_TAKEN;
+	if (action != SENT)
+		return action;
+	count_sent(packet, &way);
+	return bpf_redirect(device, 0);
+}
+
+#endif

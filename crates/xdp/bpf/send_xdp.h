@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* How XDP sends a packet by a next hop. */
+#ifndef TOLLWAY_SEND_XDP_H
+#define TOLLWAY_SEND_XDP_H
+
+#include "fib.h"
+#include "refusals.h"
+#include "xdp_path.h"
+
+/* Says whether a port's device takes a packet by this next hop. */
+static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
+{
+	__u32 port = hop->port;
+	struct refusals *refused;
+
+	if (port >= MOST_PORTS || hop->mtu + hop->header_len > packet->state->exit_limits[port])
+		return 0;
+	refused = bpf_map_lookup_elem(&refusals, &port);
+	return refused && !refused->cause;
+}
+
+/* Forwards a packet by a next hop, which has a header for it. */
+static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
+				      __u32 l3_len, __u32 len, int v4)
+{
+	struct way way = {
+		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
+	};
+	const void *end_of_header = hop->header + HEADER_ROOM / 8;
+	int action;
+
+	if (l3_len > hop->mtu)
+		return pass(packet, PASS_MTU);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || !takes(packet, hop) || !can_send(&way))
+		return NOT_TAKEN;
+	if (!has_room(packet, &way))
+		return to_user(packet);
+	if (way.l2 == 14)
+		action = rewrite(packet, end_of_header - 14, 14, v4);
+	else if (way.l2 == 18)
+		action = rewrite(packet, end_of_header - 18, 18, v4);
+	else
+		action = rewrite(packet, end_of_header - 22, 22, v4);
+	if (action == XDP_REDIRECT)
+		count_sent(packet, &way);
+	return action;
+}
+
+#endif

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The tc program of a port. It forwards what the tables decide, and leaves all else to the kernel.
+ * There is no user path behind it, and no socket.
+ *
+ * It runs where a device hands frames to the kernel's stack. So it suits devices whose frames are made
+ * by the kernel, and not by a card: veth, TAP, virtio-net, bond, bridge, macvlan, tunnels with Ethernet
+ * frames. A frame may be a super-frame, and its checksum may be unfinished.
+ *
+ * Frames that user space hands to the kernel never come here: it gets none of this port's frames.
+ */
+#include "engine_tc.h"
+
+#include "decide.h"
+#include "ingress.h"
+#include "send_tc.h"
+
+/* What the tables do not decide, the kernel does. */
+static __always_inline int or_kernel(struct packet *packet, int action)
+{
+	return action == NOT_TAKEN ? pass(packet, PASS_UNDECIDED) : action;
+}
+
+static __always_inline int decide_v4(struct packet *packet, const struct iphdr *ip, const void *end,
+				     __u32 l3, __u32 len)
+{
+	__u32 l3_len, header_len;
+
+	if ((const void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	/* 0 in packets of more than 64 KB (BIG TCP). */
+	l3_len = bpf_ntohs(ip->tot_len);
+	header_len = 4 * ip->ihl;
+	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len || l3 + l3_len > len)
+		return pass(packet, PASS_MALFORMED);
+	if (header_len != sizeof(*ip))
+		return pass(packet, PASS_OPTIONS);
+	return or_kernel(packet, TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN);
+}
+
+static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr *ip, const void *end,
+				     __u32 l3, __u32 len)
+{
+	if ((const void *)(ip + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (ip->version != 6 || l3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > len)
+		return pass(packet, PASS_MALFORMED);
+	return or_kernel(packet, TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN);
+}
+
+/* Makes the headers accessible, if they are not: for a super-frame, up to TCP's data offset. */
+static __always_inline void pull_headers(context *ctx)
+{
+	__u32 most = ETH_HLEN + sizeof(struct ipv6hdr) + TCP_OFFSET_END;
+
+	if (ctx->data + most > ctx->data_end && ctx->data_end - ctx->data < ctx->len)
+		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);
+}
+
+static __always_inline int decide_frame(struct packet *packet)
+{
+	context *ctx = packet->ctx;
+	__u32 tag = tag_len(ctx), l3 = ETH_HLEN + tag, len = whole_len(ctx);
+	__be16 protocol = ctx->protocol;
+	const struct ethhdr *eth;
+	const void *end;
+
+	pull_headers(ctx);
+	eth = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if ((const void *)(eth + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (ctx->pkt_type != 0 /* PACKET_HOST */ || *(const __u32 *)eth->h_dest != MAC_FIRST ||
+	    *(const __u16 *)(eth->h_dest + 4) != MAC_LAST)
+		return pass(packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
+	if (!find_link(packet, tag ? ctx->vlan_proto : 0, tag ? ctx->vlan_tci & 0xfff : 0))
+		return pass(packet, PASS_VLAN_UNKNOWN);
+	if (protocol == bpf_htons(ETH_P_IP))
+		return packet->kernel_path & LINK_KERNEL4 ? pass(packet, PASS_OFFLOAD) :
+							    decide_v4(packet, (const void *)(eth + 1), end, l3, len);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return packet->kernel_path & LINK_KERNEL6 ? pass(packet, PASS_OFFLOAD) :
+							    decide_v6(packet, (const void *)(eth + 1), end, l3, len);
+	/* A second tag, too. */
+	return pass(packet, is_tag(protocol) ? PASS_UNDECIDED : PASS_ETHERTYPE);
+}
+
+SEC("classifier")
+int forward(context *ctx)
+{
+	struct packet packet = { .ctx = ctx };
+	__u32 zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	/* Worker 0 always runs, and keeps the tables. */
+	if (!packet.state || !packet.counts || !is_served(&packet, 0))
+		return TO_KERNEL;
+	return decide_frame(&packet);
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";
