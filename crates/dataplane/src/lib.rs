@@ -36,6 +36,7 @@ pub mod port;
 pub mod prefix;
 pub mod punts;
 pub mod router;
+mod rule_counts;
 pub mod stages;
 mod sync;
 pub mod tables;

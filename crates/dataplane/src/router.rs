@@ -8,8 +8,6 @@
 //!
 //! [`Epochs`]: crate::epoch::Epochs
 
-mod rule_counts;
-
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +17,9 @@ use std::time::{Duration, Instant};
 use crate::host::Host;
 use crate::id::LinkId;
 use crate::punts::Limits;
+use crate::rule_counts::RuleCounts;
 use crate::stages::filter::{Count, Filter};
-use crate::tables::{ForwardingState, Tables};
-use rule_counts::RuleCounts;
+use crate::tables::{EngineRules, ForwardingState, Tables};
 
 /// How often [`Router::synchronize`] looks at the workers: a turn takes microseconds.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -34,6 +32,8 @@ pub struct Router {
     number: AtomicU64,
     published: Mutex<Published>,
     pub(crate) rule_counts: Mutex<RuleCounts>,
+    /// The rules that the BPF programs have, last those of the active tables.
+    engine_rules: Mutex<Vec<Arc<EngineRules>>>,
     /// Limits on the packets that the kernel has to answer.
     pub limits: Limits,
 }
@@ -82,6 +82,7 @@ impl Router {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
         tables.write_engines();
+        let engine_rules = Mutex::new(vec![Arc::clone(tables.engine_rules())]);
         let state = Arc::clone(tables.state());
         let generations = Generations::default();
         let rule_counts = RuleCounts::new(state.filter.as_deref());
@@ -91,6 +92,7 @@ impl Router {
             number: AtomicU64::new(0),
             published: Mutex::new(published),
             rule_counts: Mutex::new(rule_counts),
+            engine_rules,
             limits: Limits::default(),
         })
     }
@@ -151,6 +153,29 @@ impl Router {
         published.replaced = used;
         drop(published);
         drop(free);
+        self.end_engine_rules();
+    }
+
+    /// Takes the last counts of rules whose tables are gone: no program has them.
+    fn end_engine_rules(&self) {
+        let mut all = lock(&self.engine_rules);
+        let active = all.pop();
+        let (gone, used) = all.drain(..).partition(|rules| Arc::strong_count(rules) == 1);
+        *all = used;
+        all.extend(active);
+        drop(all);
+        let gone: Vec<_> = gone;
+        for rules in gone {
+            rules.end(&mut lock(&self.rule_counts));
+        }
+    }
+
+    /// Adds what the BPF programs have counted.
+    fn add_engine_counts(&self) {
+        let all = lock(&self.engine_rules).clone();
+        for rules in all {
+            rules.report(&mut lock(&self.rule_counts));
+        }
     }
 
     /// Publishes the state of the tables.
@@ -158,9 +183,13 @@ impl Router {
         let state = control.tables.state();
         let mut published = lock(&self.published);
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
+            if control.tables.have_waiting_rules() {
+                control.tables.write_engines_with(control.generations.rules);
+            }
             return;
         }
-        control.tables.write_engines();
+        control.tables.write_engines_with(control.generations.rules);
+        self.add_engine_counts();
         let old = std::mem::replace(&mut published.state, Arc::clone(state));
         published.generations = control.generations;
         let epochs = Arc::clone(&old.epochs);
@@ -190,6 +219,7 @@ impl Router {
     /// ([`Worker::add_rule_counts`](crate::worker::Worker::add_rule_counts)).
     #[must_use]
     pub fn rule_counts(&self) -> Vec<Count> {
+        self.add_engine_counts();
         lock(&self.rule_counts).totals().to_vec()
     }
 }
@@ -211,6 +241,7 @@ impl Locked<'_> {
         std::mem::swap(&mut control.tables, &mut tables);
         // A program that could not be replaced must not follow what nobody updates.
         tables.end_engines();
+        lock(&self.router.engine_rules).push(Arc::clone(control.tables.engine_rules()));
         std::mem::swap(&mut control.host, &mut host);
         links.clone_into(&mut control.links);
         control.generations.tables += 1;

@@ -22,12 +22,15 @@ use crate::next_hops::{Action, NextHop};
 use crate::prefix::RoutePrefix;
 use crate::stages::classify::{PortRecord, VlanEntry, VlanTable};
 use crate::stages::ecmp::{MOST_MEMBERS, Member};
+use crate::stages::filter::Count;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
+pub(crate) use engines::EngineRules;
 use engines::Engines;
 pub use engines::{
-    DECIDES4, DECIDES6, IN_VRF, MOST_LINKS, SOURCE_LINK4, SOURCE_NOT_TO_VRF4, SOURCE_ROUTE4,
+    DECIDES4, DECIDES6, IN_VRF, MOST_ENGINE_COUNTERS, MOST_LINKS, SOURCE_LINK4, SOURCE_NOT_TO_VRF4,
+    SOURCE_ROUTE4,
 };
 pub use error::TablesError;
 use neighs::Neighs;
@@ -96,11 +99,11 @@ impl Tables {
         let state = Arc::new(ForwardingState::new(memory));
         Self {
             neighs: Neighs::new(&state.epochs),
+            engines: Engines::new(memory, &state.epochs),
             state,
             inert: HashMap::new(),
             objects: HashMap::new(),
             host_routes: HostRoutes::default(),
-            engines: Engines::new(memory),
             memory: memory.clone(),
         }
     }
@@ -113,10 +116,31 @@ impl Tables {
 
     /// Lets the BPF programs that read the tables decide by the state as it is now.
     pub fn write_engines(&self) {
+        self.write_engines_with(0);
+    }
+
+    /// As [`Tables::write_engines`], with the generation of the rules.
+    pub(crate) fn write_engines_with(&self, rules: u64) {
         if self.memory.is_lent() {
             self.epochs.wake_programs();
-            self.engines.write(&self.state);
+            self.engines.write(&self.state, rules);
         }
+    }
+
+    /// Whether rules wait for room in the memory of the BPF programs.
+    pub(crate) fn have_waiting_rules(&self) -> bool {
+        self.memory.is_lent() && self.engines.rules().is_waiting()
+    }
+
+    /// What the BPF programs have counted by the rules that they have now, by counter; nothing if they have none.
+    #[must_use]
+    pub fn engine_counts(&self) -> Vec<Count> {
+        self.engines.rules().counts()
+    }
+
+    /// The rules that the BPF programs have.
+    pub(crate) fn engine_rules(&self) -> &Arc<EngineRules> {
+        self.engines.rules()
     }
 
     /// Lets no BPF program decide by these tables any more: others are active.

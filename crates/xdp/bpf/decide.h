@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Decides about packets by the tables of user space, first packets included: forwards those that need
- * nothing but a route, and leaves to the kernel what is its own. About all others (NOT_TAKEN) the
- * flows decide, and then user space; or the kernel, if the engine is tc.
+ * nothing but a route and rules, drops those that these forbid, and leaves to the kernel what is its
+ * own. About all others (NOT_TAKEN) the flows decide, and then user space; or the kernel, if the engine
+ * is tc.
  */
 #ifndef TOLLWAY_DECIDE_H
 #define TOLLWAY_DECIDE_H
@@ -11,6 +12,11 @@
 #include "ecmp.h"
 #include "fib.h"
 #include "header.h"
+#include "rules.h"
+
+/* Says whether a packet fits its next hop, or its segments do. This is the engine's part (send_xdp.h, send_tc.h). */
+static __always_inline int fits(const struct packet *packet, const struct next_hop *hop, __u32 l3_len,
+				int v4);
 
 /*
  * Forwards a packet by a next hop, which has a header for it. This is the engine's part (send_xdp.h,
@@ -19,19 +25,125 @@
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, int v4);
 
-/* Does with a packet what its next hop says. */
-static __always_inline int follow(struct packet *packet, const struct next_hop *hop, __u32 ttl,
-				  __u32 l3, __u32 l3_len, __u32 len, int v4)
+/* The packet continues on its way. No verdict of any engine has this value. */
+#define GOES_ON (-3)
+
+/* Lengths of a packet, and where its rules are: 0 if there are none. */
+struct passage {
+	__u32 rules;
+	__u32 l3; /* bytes before the layer-3 header */
+	__u32 l3_len;
+	__u32 len; /* of the frame, as it arrived */
+};
+
+/* Drops a packet: by then, it has matched all counters that it will. */
+static __always_inline int drop_for(struct packet *packet, const struct passage *passage,
+				    enum drop_reason reason)
 {
-	if (!hop || hop->action == ACTION_DROP)
+	if (passage->rules)
+		count_rules(passage->rules, passage->l3_len, passage->len - passage->l3);
+	count_drop(packet, reason, passage->len);
+	return DROPPED;
+}
+
+/* Does what rules say about a packet. */
+static __always_inline int obey(struct packet *packet, const struct passage *passage, int report)
+{
+	if (report == RULES_ACCEPT)
+		return GOES_ON;
+	if (report == RULES_DROP)
+		return drop_for(packet, passage, DROP_NETFILTER);
+	/* The kernel evaluates its rules from the first one on, and does not know those of user space. */
+	if (report == RULES_KERNEL && !packet->state->ruled)
+		return pass(packet, PASS_KERNEL_RULE);
+	return NOT_TAKEN;
+}
+
+/* Evaluates the rules before the route lookup. Fields have been read, if `is_read`. */
+static __always_inline int before_route(struct packet *packet, const struct passage *passage, int is_read,
+					struct rules_walk *walk, int v4)
+{
+	int report;
+
+	if (!is_read)
 		return NOT_TAKEN;
+	walk->at_ingress = TOUCHED_AT_INGRESS;
+	report = rules_at(passage->rules, POINT_INGRESS, v4);
+	if (report != RULES_ACCEPT)
+		return obey(packet, passage, report);
+	walk->at_ingress = 0;
+	return obey(packet, passage, rules_at(passage->rules, POINT_PREROUTING, v4));
+}
+
+/* Evaluates the rules behind it, for a packet that is forwarded by this next hop. */
+static __always_inline int behind_route(struct packet *packet, const struct passage *passage,
+					const struct next_hop *hop, __u32 ttl, int v4)
+{
+	struct rules_walk *walk = walk_of_processor();
+
+	if (!walk)
+		return NOT_TAKEN;
+	walk->value[FIELD_TTL] = ttl - 1;
+	walk->value[FIELD_OUTPUT] = hop->link;
+	walk->absent &= ~(1U << FIELD_OUTPUT);
+	return obey(packet, passage, rules_at(passage->rules, POINT_FORWARD, v4));
+}
+
+/* Gives a packet that is sent the mark of its rules, and counts it by them. */
+static __always_inline void leave_rules(struct packet *packet, const struct passage *passage)
+{
+	struct rules_walk *walk = walk_of_processor();
+
+	if (walk)
+		set_mark(packet->ctx, walk->mark);
+	count_rules(passage->rules, passage->l3_len, passage->len - passage->l3);
+}
+
+/* Passes a packet to the kernel; user space decides instead, if only it knows the rules. */
+static __always_inline int pass_unless_ruled(struct packet *packet, enum pass_reason reason)
+{
+	return packet->state->ruled ? NOT_TAKEN : pass(packet, reason);
+}
+
+/* Forwards a packet by a next hop. */
+static __always_inline int forward_ruled(struct packet *packet, const struct passage *passage,
+					 const struct next_hop *hop, __u32 ttl, int v4)
+{
+	int action;
+
+	if (!fits(packet, hop, passage->l3_len, v4))
+		return pass_unless_ruled(packet, PASS_MTU);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link)
+		return NOT_TAKEN;
+	if (passage->rules) {
+		action = behind_route(packet, passage, hop, ttl, v4);
+		if (action != GOES_ON)
+			return action;
+	}
+	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, v4);
+	if (passage->rules && action == SENT)
+		leave_rules(packet, passage);
+	return action;
+}
+
+/* Does with a packet what its next hop says. */
+static __always_inline int follow(struct packet *packet, const struct passage *passage,
+				  const struct next_hop *hop, __u32 ttl, int v4)
+{
+	if (!hop)
+		return NOT_TAKEN;
+	if (hop->action == ACTION_DROP)
+		return hop->reason == DROP_BLACKHOLE ? drop_for(packet, passage, DROP_BLACKHOLE) :
+						       NOT_TAKEN;
 	if (hop->action == ACTION_LOCAL)
 		return pass(packet, PASS_LOCAL);
 	if (ttl <= 1)
 		return pass(packet, PASS_TTL);
 	if (hop->action == ACTION_FORWARD)
-		return forward_by(packet, hop, l3, l3_len, len, v4);
-	return pass(packet, hop->action == ACTION_PUNT ? PASS_KERNEL_ROUTE : PASS_NEIGH);
+		return forward_ruled(packet, passage, hop, ttl, v4);
+	return pass_unless_ruled(packet,
+				 hop->action == ACTION_PUNT ? PASS_KERNEL_ROUTE : PASS_NEIGH);
 }
 
 /*
@@ -39,43 +151,77 @@ static __always_inline int follow(struct packet *packet, const struct next_hop *
  * says what becomes of the others.
  */
 static __always_inline int has_route_back(const struct packet *packet, const struct engine_link *link,
-					  __be32 source)
+					  __u32 flags, __be32 source)
 {
 	const struct next_hop *back;
 
-	if (!(link->flags & ENGINE_SOURCE_ROUTE4))
+	if (!(flags & ENGINE_SOURCE_ROUTE4))
 		return 1;
 	back = next_hop_of(look_up4(link->root4, source));
 	if (!back || back->action > ACTION_GLEAN)
 		return 0;
-	return !(link->flags & ENGINE_SOURCE_LINK4) || back->link == packet->link;
+	return !(flags & ENGINE_SOURCE_LINK4) || back->link == packet->link;
 }
 
 /*
  * Says whether the route back to a packet's source depends on the link that the packet leaves by: user
  * space then decides.
  */
-static __always_inline int depends_on_vrf(const struct engine_link *link, const struct next_hop *hop)
+static __always_inline int depends_on_vrf(__u32 flags, const struct next_hop *hop)
 {
 	const struct engine_link *out;
 	__u32 number;
 
-	if (!(link->flags & ENGINE_SOURCE_NOT_TO_VRF4) || !hop)
+	if (!(flags & ENGINE_SOURCE_NOT_TO_VRF4) || !hop)
 		return 0;
 	number = hop->link;
 	out = bpf_map_lookup_elem(&engine_links, &number);
-	return !out || out->flags & ENGINE_IN_VRF;
+	return !out || out->decision & ENGINE_IN_VRF;
+}
+
+/* Evaluates the rules for an IPv4 packet before the route lookup. */
+static __always_inline int ruled4(struct packet *packet, const struct passage *passage,
+				  const struct iphdr *ip, const void *end)
+{
+	struct rules_walk *walk = walk_of_processor();
+
+	/* What is for the host does not come to rules that the kernel does not know. */
+	if (packet->state->ruled && bpf_map_lookup_elem(&locals4, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (!walk || ip->ttl <= 1)
+		return walk ? pass(packet, PASS_TTL) : NOT_TAKEN;
+	return before_route(packet, passage, read_fields4(walk, packet, ip, end), walk, 1);
+}
+
+/* As ruled4, for an IPv6 packet. */
+static __always_inline int ruled6(struct packet *packet, const struct passage *passage,
+				  const struct ipv6hdr *ip, const void *end)
+{
+	struct rules_walk *walk = walk_of_processor();
+
+	if (packet->state->ruled && bpf_map_lookup_elem(&locals6, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
+	if (!walk || ip->hop_limit <= 1)
+		return walk ? pass(packet, PASS_TTL) : NOT_TAKEN;
+	return before_route(packet, passage, read_fields6(walk, packet, ip, end), walk, 0);
 }
 
 /* Decides about an IPv4 packet without options and with valid lengths. */
 static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 number = packet->link;
+	__u32 number = packet->link, flags;
 	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+	struct passage passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len };
 	const struct next_hop *hop;
+	__u64 decision;
 
-	if (!link || !(link->flags & ENGINE_DECIDES4))
+	if (!link)
+		return NOT_TAKEN;
+	decision = *(volatile __u64 *)&link->decision;
+	flags = decision;
+	passage.rules = decision >> 32;
+	if (!(flags & ENGINE_DECIDES4))
 		return NOT_TAKEN;
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr))
 		return pass(packet, PASS_SPECIAL);
@@ -85,12 +231,18 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 		return pass(packet, PASS_OFFLOAD);
 	if (!checksum_is_right(ip))
 		return pass(packet, PASS_MALFORMED);
-	if (!has_route_back(packet, link, ip->saddr))
+	if (passage.rules) {
+		int action = ruled4(packet, &passage, ip, end);
+
+		if (action != GOES_ON)
+			return action;
+	}
+	if (!has_route_back(packet, link, flags, ip->saddr))
 		return NOT_TAKEN;
 	hop = next_hop_of(member_of(look_up4(link->root4, ip->daddr), ip, end, 1));
-	if (depends_on_vrf(link, hop))
+	if (depends_on_vrf(flags, hop))
 		return NOT_TAKEN;
-	return follow(packet, hop, ip->ttl, l3, bpf_ntohs(ip->tot_len), len, 1);
+	return follow(packet, &passage, hop, ip->ttl, 1);
 }
 
 /* Decides about an IPv6 packet with valid lengths. */
@@ -99,8 +251,16 @@ static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *
 {
 	__u32 number = packet->link, entry;
 	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+	struct passage passage = {
+		.l3 = l3, .l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len), .len = len,
+	};
+	__u64 decision;
 
-	if (!link || !(link->flags & ENGINE_DECIDES6))
+	if (!link)
+		return NOT_TAKEN;
+	decision = *(volatile __u64 *)&link->decision;
+	passage.rules = decision >> 32;
+	if (!(decision & ENGINE_DECIDES6))
 		return NOT_TAKEN;
 	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
 		return pass(packet, PASS_SPECIAL);
@@ -109,10 +269,15 @@ static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *
 	if (packet->kernel_path & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
 		return pass(packet, PASS_OFFLOAD);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
-		return pass(packet, PASS_OPTIONS);
+		return pass_unless_ruled(packet, PASS_OPTIONS);
+	if (passage.rules) {
+		int action = ruled6(packet, &passage, ip, end);
+
+		if (action != GOES_ON)
+			return action;
+	}
 	entry = member_of(look_up6(link->root6, ip->daddr.s6_addr32), ip, end, 0);
-	return follow(packet, next_hop_of(entry), ip->hop_limit, l3,
-		      sizeof(*ip) + bpf_ntohs(ip->payload_len), len, 0);
+	return follow(packet, &passage, next_hop_of(entry), ip->hop_limit, 0);
 }
 
 #endif

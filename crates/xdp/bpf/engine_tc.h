@@ -20,6 +20,17 @@ static __always_inline __u32 tag_len(context *ctx)
 	return ctx->vlan_present ? 4 : 0;
 }
 
+static __always_inline __u32 mark_of(const context *ctx)
+{
+	return ctx->mark;
+}
+
+/* Qdiscs and further devices see the mark that rules have given a packet. */
+static __always_inline void set_mark(context *ctx, __u32 mark)
+{
+	ctx->mark = mark;
+}
+
 /* Length of the whole frame as on a wire, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

@@ -11,6 +11,16 @@ typedef struct xdp_md context;
 #define DROPPED XDP_DROP
 #define SENT XDP_REDIRECT
 
+/* A frame has no mark in XDP. */
+static __always_inline __u32 mark_of(const context *ctx)
+{
+	return 0;
+}
+
+static __always_inline void set_mark(context *ctx, __u32 mark)
+{
+}
+
 /* Length of the whole frame, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

@@ -70,8 +70,8 @@ struct next_hop {
 struct engine_link {
 	__u32 root4;
 	__u32 root6;
-	__u32 flags;
-	__u32 unused;
+	/* Flags, and in the upper half the first line of the rules (rules.h): 0 if there are none. */
+	__u64 decision;
 };
 
 #define ENGINE_DECIDES4 (1U << 0)

@@ -62,6 +62,7 @@ enum pass_reason {
 	PASS_KERNEL_ROUTE,
 	PASS_NEIGH,
 	PASS_UNDECIDED,
+	PASS_KERNEL_RULE,
 	PASS_REASONS,
 };
 
@@ -108,6 +109,12 @@ struct state {
 
 /* As DropReason in the crate tollway-dataplane. */
 #define DROP_REASONS 22
+
+/* Of these, those for which programs drop packets themselves. */
+enum drop_reason {
+	DROP_BLACKHOLE = 12,
+	DROP_NETFILTER = 18,
+};
 
 /* Packets, and bytes from the Ethernet header on, that flows dropped for a reason. */
 struct drop_counts {

@@ -76,6 +76,13 @@ static __always_inline int drop_closed(struct packet *packet)
 	return DROPPED;
 }
 
+/* Counts a packet that is dropped. */
+static __always_inline void count_drop(struct packet *packet, enum drop_reason reason, __u32 len)
+{
+	packet->counts->drops[reason].packets++;
+	packet->counts->drops[reason].bytes += len;
+}
+
 static __always_inline int fails_closed(const struct packet *packet)
 {
 	return (packet->state->ruled & FAIL_CLOSED) != 0;

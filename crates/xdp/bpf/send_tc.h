@@ -126,10 +126,7 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	__u32 device;
 	int action;
 
-	if (!fits(packet, hop, l3_len, v4))
-		return pass(packet, PASS_MTU);
-	/* The kernel may send a redirect for it. */
-	if (hop->link == packet->link || has_trailer(&way) || way.port >= MOST_PORTS)
+	if (has_trailer(&way) || way.port >= MOST_PORTS)
 		return NOT_TAKEN;
 	device = packet->state->exit_devices[way.port];
 	if (!device)

@@ -19,6 +19,15 @@ static __always_inline int takes(const struct packet *packet, const struct next_
 	return refused && !refused->cause;
 }
 
+/* Says whether a packet fits its next hop. */
+static __always_inline int fits(const struct packet *packet, const struct next_hop *hop, __u32 l3_len,
+				int v4)
+{
+	(void)packet;
+	(void)v4;
+	return l3_len <= hop->mtu;
+}
+
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, int v4)
@@ -29,10 +38,7 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	const void *end_of_header = hop->header + HEADER_ROOM / 8;
 	int action;
 
-	if (l3_len > hop->mtu)
-		return pass(packet, PASS_MTU);
-	/* The kernel may send a redirect for it. */
-	if (hop->link == packet->link || !takes(packet, hop) || !can_send(&way))
+	if (!takes(packet, hop) || !can_send(&way))
 		return NOT_TAKEN;
 	if (!has_room(packet, &way))
 		return to_user(packet);

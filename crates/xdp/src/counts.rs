@@ -50,6 +50,8 @@ pub enum PassReason {
     NeighUnresolved,
     /// The tc program does not decide about it.
     Undecided,
+    /// It came to a firewall rule that only the kernel can evaluate.
+    KernelRule,
 }
 
 impl PassReason {
@@ -77,6 +79,7 @@ impl PassReason {
         Self::KernelRoute,
         Self::NeighUnresolved,
         Self::Undecided,
+        Self::KernelRule,
     ];
 
     /// The reason's name in reports.
@@ -105,16 +108,21 @@ impl PassReason {
             Self::KernelRoute => "kernel_route",
             Self::NeighUnresolved => "neigh_unresolved",
             Self::Undecided => "undecided",
+            Self::KernelRule => "kernel_rule",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 22;
+pub const PASS_REASONS: usize = 23;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
 const DROP_REASONS: usize = 22;
 const _: () = assert!(DROP_REASONS == DropReason::COUNT, "bpf/maps.h has another number");
+const _: () = assert!(
+    DropReason::Blackhole as usize == 12 && DropReason::NetfilterDrop as usize == 18,
+    "bpf/maps.h has other numbers"
+);
 
 /// The XDP program's counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

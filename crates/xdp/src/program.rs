@@ -12,6 +12,8 @@ pub enum Action {
     Pass,
     /// Another device or a socket gets it.
     Redirect,
+    /// Nobody gets it.
+    Drop,
     /// Anything else; the program returns this only if the kernel breaks a promise.
     Other(u32),
 }
@@ -62,8 +64,9 @@ impl Program {
     ) -> io::Result<(Action, Vec<u8>)> {
         let (code, frame) = sys::run_tc(self.program.as_fd(), frame, (ifindex, segment))?;
         let action = match code.cast_signed() {
-            // TC_ACT_UNSPEC, TC_ACT_REDIRECT.
+            // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT.
             -1 => Action::Pass,
+            2 => Action::Drop,
             7 => Action::Redirect,
             _ => Action::Other(code),
         };
@@ -76,6 +79,7 @@ impl Program {
         }
         let (code, frame) = sys::run(self.program.as_fd(), frame, ingress)?;
         let action = match code {
+            1 => Action::Drop,
             2 => Action::Pass,
             4 => Action::Redirect,
             other => Action::Other(other),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
 use tollway_dataplane::stages::ecmp::MOST_MEMBERS;
-use tollway_dataplane::tables::MOST_LINKS;
+use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS};
 
 use super::shared::Shared;
 use super::sys;
@@ -26,6 +26,11 @@ const MEMBER: usize = 8;
 /// Bytes of `struct multipath` of `bpf/ecmp.h`.
 const MULTIPATH: usize = 136;
 
+/// Bytes of `struct rule_count` of `bpf/rules.h`.
+const RULE_COUNT: usize = 16;
+/// Lines of firewall rules, 2 MB: twice those of some thousand rules.
+const RULES: usize = 1 << 15;
+
 /// Room for a full Internet table: 0.95 million IPv4 and 0.2 million IPv6 routes take a third of this, so that twice
 /// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 37 MB.
 const FULL_TABLE: Capacities = Capacities {
@@ -33,6 +38,8 @@ const FULL_TABLE: Capacities = Capacities {
     fib6: Capacity { roots: 1 << 13, nodes: 1 << 16, values: 1 << 20 },
     next_hops: 1 << 17,
     groups: 1 << 10,
+    rules: RULES,
+    processors: 0,
 };
 
 /// A set of maps for the tables of one forwarding state. It lends each of them once.
@@ -57,6 +64,8 @@ impl TableMaps {
             fib6: of_fib(FULL_TABLE.fib6),
             next_hops: FULL_TABLE.next_hops << doublings,
             groups: FULL_TABLE.groups << doublings,
+            rules: RULES,
+            processors: sys::possible_processors()?,
         })
     }
 
@@ -129,12 +138,14 @@ const fn name(part: Part) -> &'static str {
         Part::Groups => "groups",
         Part::Multipath => "multipath",
         Part::Links => "engine_links",
+        Part::Rules => "rules",
+        Part::RuleCounts => "rule_counts",
     }
 }
 
 /// The size of the map's elements in bytes, and their number.
 const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
-    let Capacities { fib4, fib6, next_hops, groups } = capacities;
+    let Capacities { fib4, fib6, next_hops, groups, rules, processors } = capacities;
     match part {
         Part::Roots4 => (ROOT, fib4.roots),
         Part::Roots6 => (ROOT, fib6.roots),
@@ -147,5 +158,7 @@ const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
         Part::Groups => (LINE, (*groups * MOST_MEMBERS * MEMBER).div_ceil(LINE)),
         Part::Multipath => (MULTIPATH, 1),
         Part::Links => (LINK, MOST_LINKS),
+        Part::Rules => (LINE, *rules + 1),
+        Part::RuleCounts => (RULE_COUNT, *processors * MOST_ENGINE_COUNTERS + 1),
     }
 }

@@ -6,6 +6,7 @@ use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
 use super::{Facts, Firewall, Link, PerFamily, Reason, general};
 use crate::kernel::{Family, Ifindex, Netdev};
 use crate::sysctl::LinkSysctls;
+use tollway_firewall::ir::Hook;
 use tollway_model::Engine;
 
 /// `IFF_UP`, `IFF_NOARP`, `IFF_LOWER_UP`.
@@ -132,10 +133,13 @@ fn link(
 /// Why a tc program decides about nothing that arrives by a link.
 fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Option<Reason> {
     let device = stack.first()?.netdev.name.clone();
-    let has_rules = matches!(facts.firewall, Firewall::Read(rules) if rules.compiled > 0);
-    let what = match (stack.len() > MOST_TAGS_OF_TC + 1, has_rules) {
+    let is_egress = |(hook, _): &(Hook, String)| *hook == Hook::Egress;
+    // The kernel evaluates them when the program has sent a packet.
+    let has_egress =
+        matches!(facts.firewall, Firewall::Read(rules) if rules.at_devices.iter().any(is_egress));
+    let what = match (stack.len() > MOST_TAGS_OF_TC + 1, has_egress) {
         (true, _) => "reads only one VLAN tag",
-        (false, true) => "evaluates no rules of nftables",
+        (false, true) => "leaves chains of nftables at the hook egress to the kernel",
         (false, false) => return None,
     };
     Some(Reason::Engine { device, what })

@@ -26,6 +26,11 @@ impl Entry {
         Self(Self::NODE | if leaps { Self::LEAPS } else { 0 } | node)
     }
 
+    /// The same pointer to another number.
+    pub(super) const fn moved_to(self, node: u32) -> Self {
+        Self(self.0 & !Self::NUMBER | node)
+    }
+
     /// The same pointer from a slot above, which leaps.
     pub(super) const fn leaping(self) -> Self {
         Self(self.0 | Self::LEAPS)

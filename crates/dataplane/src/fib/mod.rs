@@ -16,6 +16,7 @@
 
 mod arena;
 mod entry;
+mod flat;
 #[cfg(all(test, loom))]
 mod models;
 mod node;

@@ -76,6 +76,31 @@ impl Node {
         self.shape.load(Relaxed) & KEY_BITS << 8 != 0
     }
 
+    /// The number of its values, which lie one behind the other.
+    pub(super) fn values(&self) -> u32 {
+        1 + self.changes.iter().map(|word| word.load(Relaxed).count_ones()).sum::<u32>()
+    }
+
+    /// The place of the first of its values.
+    pub(super) fn first_place(&self) -> u32 {
+        self.places[0].load(Relaxed)
+    }
+
+    /// Its words in memory, with the first of its values at another place.
+    pub(super) fn words_at(&self, first: u32) -> [u32; 16] {
+        let mut words = [0; 16];
+        let halves = |word: u64| [word as u32, (word >> 32) as u32];
+        for (to, changes) in words[..8].chunks_exact_mut(2).zip(&self.changes) {
+            to.copy_from_slice(&halves(changes.load(Relaxed)));
+        }
+        for (to, place) in words[8..12].iter_mut().zip(&self.places) {
+            *to = place.load(Relaxed).wrapping_sub(self.first_place()).wrapping_add(first);
+        }
+        words[12..14].copy_from_slice(&halves(self.expected.load(Relaxed)));
+        words[14] = self.shape.load(Relaxed);
+        words
+    }
+
     /// The bit that the node begins at.
     pub(super) fn level(&self) -> u32 {
         self.shape.load(Relaxed) >> 8 & 0xff

@@ -54,11 +54,15 @@ pub enum Part {
     Multipath,
     /// What becomes of packets that arrive on each link, 16 bytes each.
     Links,
+    /// Firewall rules, in lines of 64 bytes.
+    Rules,
+    /// Counters of firewall rules for each processor, 16 bytes each.
+    RuleCounts,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -70,6 +74,8 @@ impl Part {
         Self::Groups,
         Self::Multipath,
         Self::Links,
+        Self::Rules,
+        Self::RuleCounts,
     ];
 
     /// The parts of the FIBs of an IP version: roots, nodes, values.
@@ -108,6 +114,10 @@ pub struct Capacities {
     pub next_hops: usize,
     /// Next-hop groups.
     pub groups: usize,
+    /// Lines of firewall rules for BPF programs; the workers' rules are elsewhere.
+    pub rules: usize,
+    /// Processors on which BPF programs count.
+    pub processors: usize,
 }
 
 impl Default for Capacities {
@@ -117,6 +127,8 @@ impl Default for Capacities {
             fib6: Capacity::default(),
             next_hops: MOST_NEXT_HOPS,
             groups: MOST_GROUPS,
+            rules: 0,
+            processors: 0,
         }
     }
 }

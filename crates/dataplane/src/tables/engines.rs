@@ -1,17 +1,23 @@
 //! What the BPF programs read beside FIBs, next hops and groups: where they look up a packet's route, if they may
 //! decide about it, and how they select a group's member.
 
+mod rules;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::ForwardingState;
+use crate::epoch::Epochs;
 use crate::id::LinkId;
 use crate::memory::{Aligned, Memory, Part};
 use crate::stages::ecmp::MULTIPATH_WORDS;
 use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::{AtomicU32, AtomicU64};
+pub(crate) use rules::EngineRules;
+pub use rules::MOST_ENGINE_COUNTERS;
+use rules::Placement;
 
 /// The number of links that there is room for: one for each [`LinkId`].
 pub const MOST_LINKS: usize = 1 << 16;
@@ -36,49 +42,63 @@ pub const IN_VRF: u32 = 1 << 5;
 struct EngineLink {
     root4: AtomicU32,
     root6: AtomicU32,
-    flags: AtomicU32,
-    unused: AtomicU32,
+    /// The flags, and in the upper half the line of the rules: one word, so that no program decides by other rules than
+    /// the flags mean.
+    decision: AtomicU64,
 }
 
 /// Links by [`LinkId`], and how members are selected, as the BPF programs read them.
 ///
-/// A program decides only about packets for which the path of user space would need nothing but links, FIBs and next
-/// hops. About all others it asks the flows, and then user space.
+/// A program decides only about packets for which the path of user space would need nothing but links, rules, FIBs and
+/// next hops. About all others it asks the flows, and then user space.
 pub(super) struct Engines {
+    rules: Arc<EngineRules>,
     links: Aligned<EngineLink>,
     multipath: Aligned<AtomicU64>,
 }
 
 impl Engines {
     /// Takes their parts of this memory.
-    pub(super) fn new(memory: &Memory) -> Self {
+    pub(super) fn new(memory: &Memory, epochs: &Arc<Epochs>) -> Self {
         Self {
+            rules: Arc::new(EngineRules::new(memory, epochs)),
             links: Aligned::new(memory, Part::Links, MOST_LINKS),
             multipath: Aligned::new(memory, Part::Multipath, MULTIPATH_WORDS),
         }
     }
 
     /// Writes what has changed in a state. The programs may see it before workers take the state.
-    pub(super) fn write(&self, state: &ForwardingState) {
+    pub(super) fn write(&self, state: &ForwardingState, rules: u64) {
+        let rules = self.rules.place(state.filter.as_ref(), rules);
         for (place, word) in self.multipath.get().iter().zip(state.routes.multipath.words()) {
             if place.load(Relaxed) != word {
                 place.store(word, Release);
             }
         }
         for ((number, link), place) in (0..).zip(state.routes.links.iter()).zip(self.links.get()) {
-            let flags = flags(state, LinkId(number));
+            let decision = decision(flags(state, LinkId(number)), rules);
+            let is_moved =
+                link.root4 != place.root4.load(Relaxed) || link.root6 != place.root6.load(Relaxed);
             // Whoever may no longer decide learns that first.
-            set(&place.flags, flags & place.flags.load(Relaxed));
+            if is_moved {
+                set_long(&place.decision, decision & !u64::from(DECIDES4 | DECIDES6));
+            }
             set(&place.root4, link.root4);
             set(&place.root6, link.root6);
-            set(&place.flags, flags);
+            set_long(&place.decision, decision);
         }
+        self.rules.retire();
+    }
+
+    /// The rules that the programs have.
+    pub(super) const fn rules(&self) -> &Arc<EngineRules> {
+        &self.rules
     }
 
     /// Ends the decisions by the links of a state.
     pub(super) fn end(&self, state: &ForwardingState) {
         for (_, place) in state.routes.links.iter().zip(self.links.get()) {
-            set(&place.flags, 0);
+            set_long(&place.decision, 0);
         }
     }
 }
@@ -87,6 +107,22 @@ impl Engines {
 fn set(word: &AtomicU32, value: u32) {
     if word.load(Relaxed) != value {
         word.store(value, Release);
+    }
+}
+
+/// As [`set`], for a long word.
+fn set_long(word: &AtomicU64, value: u64) {
+    if word.load(Relaxed) != value {
+        word.store(value, Release);
+    }
+}
+
+/// A link's word: its flags, and where its packets' rules are.
+fn decision(flags: u32, rules: Placement) -> u64 {
+    match rules {
+        Placement::NoRules => flags.into(),
+        Placement::At(line) => u64::from(flags) | u64::from(line) << 32,
+        Placement::Nowhere => u64::from(flags & !(DECIDES4 | DECIDES6)),
     }
 }
 
@@ -105,7 +141,7 @@ fn decides(state: &ForwardingState, link: LinkId) -> u32 {
     // The programs know only the address of the port.
     let port = state.ports.get(usize::from(record.port.0));
     let has_own_mac = port.is_none_or(|port| port.mac != record.mac);
-    if state.filter.is_some() || has_policy || has_own_mac {
+    if has_policy || has_own_mac {
         return 0;
     }
     let falls_back = |version, root| {

@@ -45,6 +45,8 @@ pub struct SharedLink {
     pub root4: u32,
     pub root6: u32,
     pub flags: u32,
+    /// The line of its rules; 0 if there are none.
+    pub rules: u32,
 }
 
 impl PlainLender {
@@ -55,7 +57,14 @@ impl PlainLender {
     /// Room for small tables.
     pub fn small() -> Arc<Self> {
         let fib = Capacity { roots: 16, nodes: 1 << 10, values: 1 << 16 };
-        Self::new(Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10, groups: 16 })
+        Self::new(Capacities {
+            fib4: fib,
+            fib6: fib,
+            next_hops: 1 << 10,
+            groups: 16,
+            rules: 1 << 12,
+            processors: 2,
+        })
     }
 
     pub fn memory(self: &Arc<Self>) -> Memory {
@@ -68,6 +77,12 @@ impl PlainLender {
         lent[&part].words()[index].load(Ordering::Acquire)
     }
 
+    /// Changes a word of a part, as a program does.
+    pub fn set_word(&self, part: Part, index: usize, word: u64) {
+        let lent = self.lent.lock().expect("no test has panicked");
+        lent[&part].words()[index].store(word, Ordering::Release);
+    }
+
     /// A link, in the order of `struct engine_link` in `bpf/fib.h`.
     pub fn link(&self, link: LinkId) -> SharedLink {
         let first = 2 * usize::from(link.0);
@@ -75,7 +90,12 @@ impl PlainLender {
         let half = |bytes: [u8; 8], at: usize| {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        SharedLink { root4: half(low, 0), root6: half(low, 4), flags: half(high, 0) }
+        SharedLink {
+            root4: half(low, 0),
+            root6: half(low, 4),
+            flags: half(high, 0),
+            rules: half(high, 4),
+        }
     }
 }
 
@@ -85,7 +105,7 @@ impl Lender for PlainLender {
     }
 
     fn lend(&self, part: Part) -> Option<Box<dyn Words>> {
-        let Capacities { fib4, fib6, next_hops, groups } = self.capacities;
+        let Capacities { fib4, fib6, next_hops, groups, rules, processors } = self.capacities;
         let bytes = match part {
             Part::Roots4 => 8 * fib4.roots,
             Part::Nodes4 => 64 * fib4.nodes,
@@ -98,6 +118,8 @@ impl Lender for PlainLender {
             Part::Groups => 8 * 256 * groups,
             Part::Multipath => 8 * 17,
             Part::Links => 16 * tollway_dataplane::tables::MOST_LINKS,
+            Part::Rules => 64 * rules,
+            Part::RuleCounts => 16 * processors * tollway_dataplane::tables::MOST_ENGINE_COUNTERS,
         };
         let mut lent = self.lent.lock().expect("no test has panicked");
         if lent.contains_key(&part) {

@@ -46,18 +46,46 @@ pub fn route() {
     until_forwarded(&router, &net.a, "10.9.0.2");
 }
 
-/// While there are rules, everything takes the kernel path.
+/// The program evaluates rules, and the kernel those that it cannot evaluate.
 pub fn rules() {
     let net = Net::new();
     let router = start("ra rb");
     until_forwarded(&router, &net.a, "10.0.2.2");
-    let has_reason = || router.show(&ShowRequest::Offload).to_string().contains("no rules");
     sh("nft add table ip t");
     sh("nft add chain ip t c { type filter hook forward priority 0 ; }");
-    sh("nft add rule ip t c ip daddr 10.0.2.2 drop");
-    until("the rule", || answered(&net.a, "10.0.2.2") == 0);
-    until("the reason", has_reason);
+    sh("nft add rule ip t c icmp type echo-request counter meta mark set 7");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    let dropped = |by: &str| router.show(&ShowRequest::Drops)["drops"][by].as_u64().unwrap_or(0);
+    sh("nft add rule ip t c ip daddr 10.0.2.2 ip ttl 63 drop");
+    router.sync();
+    let before = dropped("netfilter_drop");
+    assert_eq!(answered(&net.a, "10.0.2.2"), 0);
+    until("drops by the program", || dropped("netfilter_drop") >= before + 5);
+    sh("nft insert rule ip t c ip daddr 10.0.2.2 limit rate over 1/day burst 1 packets accept");
+    router.sync();
+    let before = by_kernel();
+    until("packets by the kernel", || answered(&net.a, "10.0.2.2") == 5);
+    assert!(by_kernel() > before);
     sh("nft delete table ip t");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+}
+
+/// The kernel evaluates chains at egress, also for what a program sends.
+pub fn egress() {
+    let net = Net::new();
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    let has_reason = || router.show(&ShowRequest::Offload).to_string().contains("hook egress");
+    sh("nft add table netdev t");
+    sh("nft add chain netdev t c { type filter hook egress device rb priority 0 ; }");
+    sh("nft add rule netdev t c ip daddr 10.0.2.2 counter");
+    until("the reason", has_reason);
+    let before = by_kernel();
+    assert_eq!(answered(&net.a, "10.0.2.2"), 5);
+    assert!(by_kernel() >= before + 10);
+    let table = sh("nft list table netdev t");
+    assert!(table.contains("packets 5 "), "{table}");
+    sh("nft delete table netdev t");
     until("no reason", || !has_reason());
     until_forwarded(&router, &net.a, "10.0.2.2");
 }

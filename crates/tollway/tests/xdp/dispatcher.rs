@@ -177,8 +177,8 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, MtuExceeded, NeighUnresolved,
-                Offload, Punted, Stale, Undecided,
+                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, KernelRule, MtuExceeded,
+                NeighUnresolved, Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
@@ -191,6 +191,7 @@ pub fn reasons() {
                     | MtuExceeded
                     | Checksum
                     | KernelRoute
+                    | KernelRule
                     | NeighUnresolved
                     // Of the tc program.
                     | Undecided
@@ -223,7 +224,6 @@ pub fn ruled() {
 /// With rules that the kernel does not know, while no worker can evaluate them, packets to be
 /// forwarded are dropped. All others take the kernel path as usual.
 pub fn closed() {
-    const DROP: Action = Action::Other(1);
     let mut bench = Bench::new(Mode::Native, true);
     let state = bench.programs.state();
     let options = with(Packet::v4(), |packet| packet.options = 4);
@@ -231,14 +231,14 @@ pub fn closed() {
     for (ruled, closed) in [(Ruled::FailOpen, false), (Ruled::FailClosed, true)] {
         state.set_ruled(ruled);
         state.set_bypass(true);
-        assert_eq!(bench.run(&options).0, if closed { DROP } else { Action::Pass });
+        assert_eq!(bench.run(&options).0, if closed { Action::Drop } else { Action::Pass });
         for (what, frame, reason) in &cases {
             let dropped =
                 |bench: &Bench| bench.programs.counts().port(PortId(0)).unwrap().closed_packets;
             let before = dropped(&bench);
             let (action, output, _) = bench.run(frame);
             let is_dropped = closed && [USER, PassReason::Options].contains(reason);
-            assert_eq!(action, if is_dropped { DROP } else { Action::Pass }, "{what}");
+            assert_eq!(action, if is_dropped { Action::Drop } else { Action::Pass }, "{what}");
             assert_eq!(dropped(&bench) - before, u64::from(is_dropped), "{what}");
             assert_eq!(output, *frame, "{what}");
         }
@@ -246,8 +246,8 @@ pub fn closed() {
     }
     // First there is no heartbeat, then no socket.
     std::thread::sleep(Duration::from_millis(40));
-    assert_eq!(bench.run_as_it_is(&Packet::v4().frame()).0, DROP);
-    assert_eq!(bench.run(&Packet::v4().frame()).0, DROP);
+    assert_eq!(bench.run_as_it_is(&Packet::v4().frame()).0, Action::Drop);
+    assert_eq!(bench.run(&Packet::v4().frame()).0, Action::Drop);
     state.set_ruled(Ruled::Not);
     assert_eq!(bench.passes(&Packet::v4().frame()), USER);
 }

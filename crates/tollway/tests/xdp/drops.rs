@@ -9,9 +9,6 @@ use tollway_xdp::{Action, Mode, PortCounts, Ruled};
 use super::frames::{Bench, ICMP, ICMP6, Packet, TCP, UDP};
 use super::xdp_path::{enter, flow, in_time, new_header};
 
-/// XDP_DROP.
-const DROP: Action = Action::Other(1);
-
 fn counts(bench: &Bench) -> PortCounts {
     bench.programs.counts().port(PortId(0)).unwrap()
 }
@@ -43,7 +40,7 @@ pub fn counted() {
             frame.resize(frame.len() + padding, 0);
             bytes += frame.len() as u64;
             let (action, output, passed) = bench.run(&frame);
-            assert_eq!((action, passed), (DROP, None), "{reason:?}");
+            assert_eq!((action, passed), (Action::Drop, None), "{reason:?}");
             assert_eq!(output, frame);
         }
         before.drops[number][0] += 3;
@@ -69,7 +66,7 @@ pub fn conditions() {
     for packet in [Packet::v4(), Packet::v6()] {
         let good = dropping(&bench, DropReason::NetfilterDrop, false);
         enter(&flows, 7, &packet, &good);
-        assert_eq!(bench.run(&packet.frame()).0, DROP);
+        assert_eq!(bench.run(&packet.frame()).0, Action::Drop);
         let other = |change: &dyn Fn(&mut Packet)| {
             let mut changed = packet.clone();
             change(&mut changed);
@@ -82,11 +79,11 @@ pub fn conditions() {
         ] {
             assert_eq!(bench.passes(&frame), reason);
         }
-        assert_eq!(bench.run(&other(&|p| p.payload = 8900)).0, DROP, "any length");
+        assert_eq!(bench.run(&other(&|p| p.payload = 8900)).0, Action::Drop, "any length");
         let mtu = (packet.frame().len() - packet.l3()) as u16;
         enter(&flows, 7, &packet, &Flow { mtu, ..good });
         let longer = other(&|p| p.payload += 1);
-        assert_eq!(bench.run(&packet.frame()).0, DROP);
+        assert_eq!(bench.run(&packet.frame()).0, Action::Drop);
         assert_eq!(bench.passes(&longer), PassReason::MtuExceeded);
         // The kernel does not know the rules, so the user path gets it.
         bench.programs.state().set_ruled(Ruled::FailOpen);

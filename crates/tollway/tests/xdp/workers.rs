@@ -22,7 +22,6 @@ const TICK: Duration = Duration::from_millis(12);
 /// Older than any heartbeat may be.
 const OLD_NS: u64 = 40_000_000;
 const STALE: (Action, Option<PassReason>) = (Action::Pass, Some(PassReason::Stale));
-const DROP: Action = Action::Other(1);
 
 /// What the program did with the frames of all queues.
 struct Outcome {
@@ -165,7 +164,7 @@ pub fn closed() {
     let outcome = queues.run(&[true, false]);
     assert_eq!(outcome.dropped, u64::from(QUEUES), "two frames on each second queue");
     for (queue, verdicts) in outcome.verdicts.into_iter().enumerate() {
-        let action = if queue % 2 == 0 { Action::Redirect } else { DROP };
+        let action = if queue % 2 == 0 { Action::Redirect } else { Action::Drop };
         assert_eq!(verdicts, [(action, None); 2], "{queue}");
     }
 }

@@ -16,8 +16,6 @@ use crate::testkit::packet::{DOT1AD, Tag};
 use crate::testkit::wires::{LinkVariant, PORTS};
 
 const REASONS: usize = DropReason::COUNT;
-/// XDP_DROP.
-const DROP: u32 = 1;
 
 /// Both paths: the user path on memory ports, and the XDP program of each port.
 pub struct Bench {
@@ -126,7 +124,7 @@ impl Bench {
                 assert_eq!(output, frame, "the kernel gets the frame unchanged");
                 None
             }
-            Action::Other(DROP) => Some(Vec::new()),
+            Action::Drop => Some(Vec::new()),
             Action::Other(code) => panic!("{code} for {frame:02x?}"),
         }
     }

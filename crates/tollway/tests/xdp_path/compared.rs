@@ -8,6 +8,7 @@ use tollway_dataplane::dispatch::Path;
 use tollway_dataplane::id::{LinkId, PortId};
 use tollway_dataplane::memory::Memory;
 use tollway_dataplane::stages::ecmp::Hash;
+use tollway_dataplane::stages::filter::{Count, Filter};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck, SourceLookup};
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
@@ -16,6 +17,7 @@ use tollway_xdp::xdp_path::Ports;
 use tollway_xdp::{Action, Mode, Options, Program, TableMaps, XdpPort, XdpPrograms};
 
 use crate::bench::{exit, run_with_heartbeat, xdp_port};
+use crate::namespaces::until;
 use crate::seen::Seen;
 use crate::testkit::path_bench::{Outcome, PathBench};
 use crate::testkit::wires::{LinkVariant, PORTS, tables_in};
@@ -50,8 +52,25 @@ pub struct Tally {
     pub forwarded: u64,
     /// Frames that the programs forwarded.
     pub redirected: u64,
+    /// Frames that the programs dropped.
+    pub dropped: u64,
     /// Frames that the programs gave to the kernel, by reason.
     pub passed: BTreeMap<&'static str, u64>,
+    /// What the user path has counted for the frames that the programs forwarded or dropped, by counter of the rules.
+    pub counts: Vec<Count>,
+    /// The packets in these counts, for all rules so far.
+    pub counted: u64,
+}
+
+impl Tally {
+    /// Adds what the user path has counted.
+    fn count(&mut self, before: &[Count], after: &[Count]) {
+        for (sum, (before, after)) in self.counts.iter_mut().zip(before.iter().zip(after)) {
+            sum.packets += after.packets - before.packets;
+            self.counted += after.packets - before.packets;
+            sum.bytes += after.bytes - before.bytes;
+        }
+    }
 }
 
 /// What a program did with a frame.
@@ -59,6 +78,8 @@ pub struct Run {
     pub action: Action,
     /// Why the kernel gets the frame.
     pub reason: Option<PassReason>,
+    /// Why it is dropped.
+    pub dropped: Option<DropReason>,
     /// The port that it leaves by.
     pub egress: Option<u16>,
     pub output: Vec<u8>,
@@ -142,11 +163,14 @@ impl Compared {
         });
         let (old, new) = (&before[usize::from(port)], &after[usize::from(port)]);
         let is_counted = |reason: &PassReason| new.passed(*reason) != old.passed(*reason);
+        let is_dropped =
+            |reason: &DropReason| new.drops[*reason as usize][0] != old.drops[*reason as usize][0];
         let mut ports = before.iter().zip(&after);
         let egress = ports.position(|(old, new)| old.xdp_tx_packets != new.xdp_tx_packets);
         Run {
             action,
             reason: PassReason::ALL.into_iter().find(is_counted),
+            dropped: DropReason::ALL.iter().copied().find(is_dropped),
             egress: egress.map(|port| port as u16),
             output,
         }
@@ -157,11 +181,13 @@ impl Compared {
         self.tables.write_engines();
         let mut tally = std::mem::take(&mut self.tally);
         let mut user_path = PathBench::over(&self.tables, Path::detect(), CHUNK);
+        user_path.filter.renew(self.tables.filter.as_deref(), 0);
         for (port, frame) in frames {
             // The kernel runs no program on less than an Ethernet header.
             if !(14..=LONGEST).contains(&frame.len()) {
                 continue;
             }
+            let counts = user_path.filter.counts.clone();
             let outcome = user_path.send(port, frame);
             let run = self.run(port, frame);
             let seen = Seen::of(port, frame);
@@ -173,17 +199,33 @@ impl Compared {
             };
             assert!(self.agree(&run, &outcome, &seen, frame), "the paths differ: {}", words());
             let is_unfinished = run.reason == Some(PassReason::Checksum);
-            if self.must_decide(&outcome, &seen) && !is_unfinished {
+            if self.must_decide(&outcome, &seen) && !is_unfinished && self.tables.filter.is_none() {
                 assert_eq!(run.action, Action::Redirect, "not decided: {}", words());
                 tally.forwarded += 1;
             }
             tally.redirected += u64::from(run.action == Action::Redirect);
+            tally.dropped += u64::from(run.action == Action::Drop);
+            if matches!(run.action, Action::Redirect | Action::Drop) {
+                tally.count(&counts, &user_path.filter.counts);
+            }
             if let Some(reason) = run.reason {
                 *tally.passed.entry(reason.name()).or_default() += 1;
             }
         }
         drop(user_path);
         self.tally = tally;
+        assert_eq!(self.tables.engine_counts(), self.tally.counts, "the rules' counters");
+    }
+
+    /// Sets the rules of both paths, without counts.
+    pub fn set_filter(&mut self, filter: Filter) {
+        self.tally.counts = vec![Count::default(); filter.counters()];
+        self.tables.filter = Some(Arc::new(filter));
+        // Earlier rules may be in the way until no program reads them any more.
+        until("room for the rules", || {
+            self.tables.write_engines();
+            !self.tables.engine_counts().is_empty()
+        });
     }
 
     /// Says whether a program's result follows from that of the user path.
@@ -192,6 +234,9 @@ impl Compared {
             (Action::Redirect, Outcome::Sent(port, bytes)) => {
                 let is_padded = run.output.len() == bytes.len() || frame.len() <= seen.l3 + 46;
                 run.egress == Some(*port) && run.output.starts_with(bytes) && is_padded
+            }
+            (Action::Drop, Outcome::Drop(reason)) => {
+                run.dropped == Some(*reason) && run.egress.is_none()
             }
             (Action::Pass, outcome) => {
                 let fits = |reason| self.fits(reason, outcome, seen);
@@ -205,10 +250,19 @@ impl Compared {
     /// it as invalid.
     fn fits(&self, reason: PassReason, outcome: &Outcome, seen: &Seen) -> bool {
         let is_sent = matches!(outcome, Outcome::Sent(..));
+        // The kernel has the rules, too.
+        let is_of_rules = matches!(
+            outcome,
+            Outcome::Drop(DropReason::NetfilterDrop)
+                | Outcome::Punt(PuntReason::Reject | PuntReason::FilterUnsupported, ..)
+        );
         let is_invalid = match outcome {
             Outcome::Drop(reason) => *reason != DropReason::Blackhole,
             _ => false,
         };
+        if is_of_rules {
+            return true;
+        }
         let is_punted =
             |reasons: &[PuntReason]| outcome.punted().is_some_and(|punt| reasons.contains(&punt));
         match reason {

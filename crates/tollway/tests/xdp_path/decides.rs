@@ -70,7 +70,6 @@ pub fn kernels() {
             (plain(host(Special::Resolve)), PassReason::NeighUnresolved),
             (plain(host(Special::Local)), PassReason::Local),
             (plain(host(Special::Local)).ttl(1), PassReason::Local),
-            (plain(host(Special::Blackhole)), PassReason::NoSocket),
             (plain(far).ttl(1), PassReason::Ttl),
             (plain(far).ttl(0), PassReason::Ttl),
             (plain(host(Special::Glean)).ttl(1), PassReason::Ttl),

@@ -19,6 +19,7 @@ mod follows;
 mod lookups;
 mod renewed;
 mod repeats;
+mod ruled;
 mod rules;
 mod seen;
 
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 22] = [
+const BESIDE: [Test; 24] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -44,6 +45,8 @@ const BESIDE: [Test; 22] = [
     ("the_tables_decide_what_the_device_takes", decides::exits),
     ("the_tables_decide_sources_as_the_user_path", decides::sources),
     ("drawn_tables_decide_as_the_user_path", drawn::tables),
+    ("the_first_packet_goes_by_the_rules", ruled::first),
+    ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),
     ("dropped_packets_are_in_all_counts", drops::counted),

@@ -96,7 +96,14 @@ mod tests {
             values: 8192 << doublings,
         };
         let next_hops = 64 << doublings;
-        Ok(Arc::new(Limit(Capacities { fib4: fib(64), fib6: fib(64), next_hops, groups: 16 })))
+        Ok(Arc::new(Limit(Capacities {
+            fib4: fib(64),
+            fib6: fib(64),
+            next_hops,
+            groups: 16,
+            rules: 0,
+            processors: 0,
+        })))
     }
 
     fn refused(_: u32) -> io::Result<Arc<dyn Lender>> {

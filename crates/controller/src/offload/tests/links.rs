@@ -305,7 +305,7 @@ fn a_tc_program_has_fewer_reasons() {
     );
 }
 
-/// The program has no rules, reads one tag, and is alone: no user path is behind it.
+/// The program reads one tag, and the kernel evaluates chains at egress after it.
 #[test]
 fn a_tc_program_has_limits_of_its_own() {
     let add = |router: &mut Router, engine| {
@@ -315,13 +315,16 @@ fn a_tc_program_has_limits_of_its_own() {
     };
     expect(|router| add(router, Engine::Xdp), &[]);
     expect(|router| add(router, Engine::Tc), &["into eth0.10.20 *: engine"]);
-    let rules = |router: &mut Router, engine| {
+    let rules = |router: &mut Router, engine, hook| {
         router.engine = engine;
-        router.firewall = Firewall::Read(Rules { compiled: 1, ..Rules::default() });
+        let at_devices = vec![(hook, "netdev t c".to_owned())];
+        router.firewall = Firewall::Read(Rules { compiled: 1, at_devices, ..Rules::default() });
     };
-    expect(|router| rules(router, Engine::Xdp), &[]);
+    expect(|router| rules(router, Engine::Xdp, Hook::Egress), &[]);
+    expect(|router| rules(router, Engine::Tc, Hook::Ingress), &[]);
     let all = ["eth0", "eth0.10", "eth1"].map(|link| format!("into {link} *: engine"));
-    expect(|router| rules(router, Engine::Tc), &all.each_ref().map(String::as_str));
+    let all = all.each_ref().map(String::as_str);
+    expect(|router| rules(router, Engine::Tc, Hook::Egress), &all);
 }
 
 #[test]

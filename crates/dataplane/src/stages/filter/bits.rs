@@ -80,6 +80,12 @@ impl Sets {
         self.classes.get(class as usize).copied().unwrap_or_default()
     }
 
+    /// The number of classes.
+    pub(super) fn classes(&self) -> u32 {
+        let dense = self.dense.len() / self.width.max(1);
+        (if self.width <= MOST_DENSE { dense } else { self.classes.len() }) as u32
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.dense.len() * size_of::<u64>()
             + self.classes.len() * size_of::<Summary>()

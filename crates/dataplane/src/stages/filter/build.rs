@@ -91,7 +91,7 @@ fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
 }
 
 /// Adds a rule's ranges of a field; if it already has some from another mask, their intersection.
-fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
+pub(super) fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
     match field.last_mut() {
         Some((last, before)) if *last == rule => *before = both(before, &ranges),
         _ => field.push((rule, ranges)),
@@ -100,7 +100,7 @@ fn add(field: &mut Ranges, rule: u32, ranges: Vec<(u128, u128)>) {
 
 /// The ranges of a condition, if it can be looked up ahead. `changed` are the fields that ops may change
 /// before a rule is reached.
-fn ranges(condition: &Condition, changed: &[Field]) -> Option<Vec<(u128, u128)>> {
+pub(super) fn ranges(condition: &Condition, changed: &[Field]) -> Option<Vec<(u128, u128)>> {
     let is_packet = matches!(condition.field, Field::Payload { .. });
     if changed.contains(&condition.field) || is_packet && !changed.is_empty() {
         return None;
@@ -126,7 +126,7 @@ fn ranges(condition: &Condition, changed: &[Field]) -> Option<Vec<(u128, u128)>>
 }
 
 /// Merges conditions on the same field.
-fn merged(conditions: &[Condition]) -> Vec<Condition> {
+pub(super) fn merged(conditions: &[Condition]) -> Vec<Condition> {
     let mut merged: Vec<Condition> = Vec::with_capacity(conditions.len());
     for condition in conditions {
         let same =

@@ -65,10 +65,7 @@ impl Dim {
     /// Builds the lookup of a field; `all` is the set of all rules.
     pub(super) fn build(field: Field, ranges: &Ranges, all: &[u64]) -> Result<Self, FilterError> {
         let bits = field.bits();
-        let mut wild = all.to_vec();
-        for (rule, _) in ranges {
-            take(&mut wild, *rule);
-        }
+        let wild = wild(ranges, all);
         let starts = starts(ranges, bits);
         if field.is_address() && (bits == 128 || starts.len() > MOST_STARTS) {
             return trie(field, ranges, &wild);
@@ -90,6 +87,24 @@ impl Dim {
         } else {
             Lookup::Search(starts.into_iter().zip(classes).collect())
         };
+        Ok(Self { field, lookup, absent, sets: collector.finish() })
+    }
+
+    /// Builds the lookup of a field for the BPF programs: a trie of addresses, or where each class of values begins.
+    pub(super) fn for_engine(
+        field: Field,
+        ranges: &Ranges,
+        all: &[u64],
+    ) -> Result<Self, FilterError> {
+        let wild = wild(ranges, all);
+        if field.is_address() {
+            return trie(field, ranges, &wild);
+        }
+        let starts = starts(ranges, field.bits());
+        let mut collector = Collector::new(all.len(), true);
+        let classes = sweep(ranges, &starts, &wild, &mut collector);
+        let absent = collector.class(&wild);
+        let lookup = Lookup::Search(starts.into_iter().zip(classes).collect());
         Ok(Self { field, lookup, absent, sets: collector.finish() })
     }
 
@@ -120,6 +135,15 @@ impl Dim {
         };
         lookup + self.sets.memory_bytes()
     }
+}
+
+/// The rules that have no condition on a field.
+fn wild(ranges: &Ranges, all: &[u64]) -> Vec<u64> {
+    let mut wild = all.to_vec();
+    for (rule, _) in ranges {
+        take(&mut wild, *rule);
+    }
+    wild
 }
 
 /// The values of `bits` bits at which the set of matching ranges changes; 0 first.

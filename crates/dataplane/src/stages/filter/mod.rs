@@ -33,6 +33,7 @@ mod classifier;
 mod cut;
 mod detour;
 mod dim;
+mod engine;
 mod error;
 mod evaluate;
 mod field;
@@ -57,6 +58,7 @@ mod wide;
 pub use bits::MOST_RULES;
 use bucket::SharedLimit;
 pub use classifier::Classifier;
+pub(crate) use engine::{EngineImage, FIRST_COUNTER, LINE};
 pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
 pub use flow::{FlowKey, FlowReport, MOST_TOUCHED, Touched};
@@ -107,6 +109,8 @@ const fn place(version: u8) -> usize {
 pub struct Filter {
     /// For each [`Point`], IPv4, IPv6 and ARP.
     points: [[Option<Classifier>; VERSIONS]; POINTS],
+    /// The same rules for the BPF programs, as far as these can evaluate them.
+    sections: [[Option<engine::Section>; VERSIONS]; POINTS],
     /// Limits by number, with their buckets, each apart from what is only read.
     limits: Vec<Apart<SharedLimit>>,
     /// The initial values of the rules' counters.
@@ -205,6 +209,7 @@ impl Filter {
     ) -> Result<(), FilterError> {
         let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;
         classifier.past_auth = self.past_auth;
+        self.sections[point as usize][place(version)] = engine::Section::of(version, rules);
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::host::Host;
 use crate::id::VrfId;
 use crate::router::Router;
-use crate::stages::filter::Filter;
+use crate::stages::filter::{FIRST_COUNTER, Filter, LINE, Op, Point, Rule, Rules};
 use crate::stages::rule::{PolicyAction, PolicyRule};
 use crate::stages::source_check::{SourceCheck, SourceLookup};
 use crate::tables::Tables;
@@ -39,7 +39,7 @@ const LINK: LinkId = LinkVariant::Plain.link(0);
 #[test]
 fn links_have_the_roots_of_their_vrfs() {
     let (lender, tables) = network();
-    let nothing = SharedLink { root4: 0, root6: 0, flags: 0 };
+    let nothing = SharedLink { root4: 0, root6: 0, flags: 0, rules: 0 };
     assert_eq!(lender.link(LinkVariant::Qinq.link(1)), nothing, "nothing is written yet");
     expect(&lender, &tables, BOTH);
     for variant in LinkVariant::ALL {
@@ -50,19 +50,90 @@ fn links_have_the_roots_of_their_vrfs() {
     assert_eq!(lender.link(LinkId(7 * u16::from(PORTS))), nothing, "there is no such link");
 }
 
+/// Rules that accept everything, after so many counters.
+fn counting(counters: u32) -> Arc<Filter> {
+    let mut filter = Filter::new(counters as usize, Vec::new());
+    let ops = (0..counters).map(Op::Count).chain([Op::Accept]).collect();
+    let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
+    filter.set(Point::Forward, 4, &rules).unwrap();
+    Arc::new(filter)
+}
+
 #[test]
-fn nothing_is_decided_while_there_are_rules() {
+fn rules_are_placed_for_the_programs() {
     let (lender, mut tables) = network();
     expect(&lender, &tables, BOTH);
-    tables.filter = Some(Arc::new(Filter::new(0, Vec::new())));
-    tables.write_engines();
-    for port in 0..PORTS {
-        for variant in LinkVariant::ALL {
-            assert_eq!(lender.link(variant.link(port)).flags, 0);
-        }
-    }
+    assert_eq!(lender.link(LINK).rules, 0);
+    let _programs = tables.epochs.join_programs();
+    tables.filter = Some(counting(2));
+    expect(&lender, &tables, BOTH);
+    let first = lender.link(LINK).rules;
+    assert_ne!(first, 0);
+    let word = |line: u32, word: usize| {
+        let long = lender.word(Part::Rules, (line as usize * LINE + word) / 2);
+        (long >> (word % 2 * 32)) as u32
+    };
+    // IPv4 packets have rules at hook forward alone.
+    let lines = [0, 1, 2, 3, 4, 5].map(|place| word(first, place));
+    assert_eq!(lines.map(|line| line != 0), [false, false, false, false, true, false]);
+    // Others come to another place, and count elsewhere.
+    tables.filter = Some(counting(3));
+    expect(&lender, &tables, BOTH);
+    let second = lender.link(LINK).rules;
+    assert_ne!(first, second);
+    assert_eq!((word(first, FIRST_COUNTER), word(second, FIRST_COUNTER)), (0, 2));
     tables.filter = None;
     expect(&lender, &tables, BOTH);
+    assert_eq!(lender.link(LINK).rules, 0);
+}
+
+#[test]
+fn nothing_is_decided_by_rules_without_room() {
+    let (lender, mut tables) = network();
+    let programs = tables.epochs.join_programs();
+    let many = counting(MOST_ENGINE_COUNTERS as u32);
+    for (filter, is_placed) in [(many, true), (counting(1), false)] {
+        tables.filter = Some(filter);
+        tables.write_engines();
+        let link = lender.link(LINK);
+        assert_eq!((link.flags & BOTH != 0, link.rules != 0), (is_placed, is_placed));
+    }
+    // Nor while programs may still read the rules before.
+    tables.filter = Some(counting(MOST_ENGINE_COUNTERS as u32));
+    tables.write_engines();
+    assert_eq!(lender.link(LINK).flags & BOTH, 0);
+    programs.pass();
+    tables.write_engines();
+    assert_eq!(lender.link(LINK).flags & BOTH, BOTH);
+}
+
+#[test]
+fn what_programs_count_is_added_to_the_rules() {
+    let (lender, mut tables) = network();
+    let _programs = tables.epochs.join_programs();
+    tables.filter = Some(counting(2));
+    let router = Router::new(tables, Host::new());
+    let count = |first: usize, packets| lender.set_word(Part::RuleCounts, 2 * first, packets);
+    let packets = || router.rule_counts().iter().map(|count| count.packets).collect::<Vec<_>>();
+    assert_eq!(packets(), [0, 0]);
+    count(1, 7);
+    // The other processor.
+    count(MOST_ENGINE_COUNTERS, 5);
+    assert_eq!(packets(), [5, 7]);
+    assert_eq!(packets(), [5, 7]);
+    // The second counter continues as the first of the next rules; a program that still has the old ones counts there.
+    router.lock().set_filter(Some(counting(1)), &[Some(1)]);
+    assert_eq!(packets(), [7]);
+    count(1, 8);
+    count(2, 100);
+    assert_eq!(packets(), [108]);
+    let others = network();
+    let replaced = router.lock().replace(others.1, Host::new(), &[], &[]);
+    count(2, 200);
+    assert!(packets().is_empty());
+    drop(replaced);
+    assert!(router.synchronize(std::time::Duration::from_secs(1)));
+    assert!(packets().is_empty());
 }
 
 #[test]
@@ -151,10 +222,10 @@ fn a_route_back_may_depend_on_the_vrf_that_a_packet_leaves_by() {
     assert_eq!(lender.link(qinq).flags, checked | IN_VRF);
     assert_eq!(lender.link(LinkVariant::Vlan.link(0)).flags, BOTH, "it checks no source");
     // What leaves by the link stays in a VRF, whatever arrives on it.
-    tables.filter = Some(Arc::new(Filter::new(0, Vec::new())));
+    tables.filter = Some(counting(MOST_ENGINE_COUNTERS as u32 + 1));
     tables.write_engines();
-    assert_eq!(lender.link(qinq).flags, IN_VRF);
-    assert_eq!(lender.link(LINK).flags, 0);
+    assert_eq!(lender.link(qinq).flags & (BOTH | IN_VRF), IN_VRF);
+    assert_eq!(lender.link(LINK).flags & BOTH, 0);
 }
 
 /// Whoever changes the tables of a router need not think of the programs.
@@ -163,13 +234,30 @@ fn a_router_writes_links_when_it_publishes() {
     let (lender, tables) = network();
     let router = Router::new(tables, Host::new());
     assert_eq!(lender.link(LINK).flags, BOTH);
-    router.lock().set_filter(Some(Arc::new(Filter::new(0, Vec::new()))), &[]);
+    router.lock().set_filter(Some(counting(MOST_ENGINE_COUNTERS as u32 + 1)), &[]);
     assert_eq!(lender.link(LINK).flags, 0);
     router.lock().set_filter(None, &[]);
     assert_eq!(lender.link(LINK).flags, BOTH);
     router.lock().tables.set_kernel_link(LINK, true, true).unwrap();
     let record = &router.state().routes.links[LINK];
     assert_eq!((lender.link(LINK).root4, lender.link(LINK).root6), (record.root4, record.root6));
+}
+
+#[test]
+fn rules_wait_until_the_programs_have_left_others() {
+    let (lender, tables) = network();
+    let programs = tables.epochs.join_programs();
+    let router = Router::new(tables, Host::new());
+    let half = MOST_ENGINE_COUNTERS as u32 / 2;
+    router.lock().set_filter(Some(counting(half)), &[]);
+    assert_eq!(lender.link(LINK).flags, BOTH);
+    router.lock().set_filter(Some(counting(half + 1)), &[]);
+    drop(router.lock());
+    assert_eq!(lender.link(LINK).flags, 0, "programs may still count by the others");
+    programs.pass();
+    drop(router.lock());
+    assert_eq!(lender.link(LINK).flags, BOTH);
+    assert_ne!(lender.link(LINK).rules, 0);
 }
 
 #[test]
@@ -180,13 +268,11 @@ fn nothing_is_decided_by_tables_that_were_replaced() {
     let replaced = router.lock().replace(other, Host::new(), &[], &[]);
     assert_eq!((old.link(LINK).flags, new.link(LINK).flags), (0, BOTH));
     drop(replaced);
-    router.lock().set_filter(Some(Arc::new(Filter::new(0, Vec::new()))), &[]);
-    assert_eq!((old.link(LINK).flags, new.link(LINK).flags), (0, 0));
 }
 
 #[test]
 fn tables_without_a_lender_are_nobody_elses() {
     let tables = tables_in(&Memory::default());
     tables.write_engines();
-    assert!(tables.engines.links.get().iter().all(|link| link.flags.load(Relaxed) == 0));
+    assert!(tables.engines.links.get().iter().all(|link| link.decision.load(Relaxed) == 0));
 }

@@ -1,0 +1,320 @@
+//! Firewall rules in memory that the BPF programs read, and the counts of the packets that these programs decide about.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::epoch::{Epochs, Retired};
+use crate::memory::{Aligned, Memory, Part};
+use crate::rule_counts::RuleCounts;
+use crate::stages::filter::{Count, EngineImage, FIRST_COUNTER, Filter, LINE};
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Counters of rules for each processor, of all images together.
+pub const MOST_ENGINE_COUNTERS: usize = 1 << 13;
+
+/// Where the programs find the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// There are no rules.
+    NoRules,
+    /// At this line.
+    At(u32),
+    /// The programs cannot evaluate them, or there is no room for them.
+    Nowhere,
+}
+
+/// Images of rules, and the counters of each. Memory is used again when no program reads it any more.
+#[derive(Debug)]
+pub(crate) struct EngineRules {
+    memory: EngineMemory,
+    placed: Mutex<Placed>,
+}
+
+/// The memory that the programs read, and write their counts to.
+struct EngineMemory {
+    lines: Aligned<AtomicU32>,
+    words: usize,
+    /// For each processor, and each counter: packets and bytes.
+    counts: Aligned<AtomicU64>,
+    processors: usize,
+}
+
+#[derive(Debug)]
+struct Placed {
+    images: Vec<Image>,
+    /// The numbers of images that are replaced, but that links still lead to.
+    replaced: Vec<u64>,
+    /// The numbers of images that no link leads to.
+    retired: Retired<u64>,
+    current: Current,
+    next: u64,
+    /// Images that are gone, whose counts are not reported yet.
+    gone: Vec<(u64, Vec<Count>)>,
+}
+
+/// The active rules, and whether the programs have them.
+#[derive(Debug)]
+enum Current {
+    /// There are no rules.
+    NoRules,
+    /// They are in the image of this number.
+    Placed(Arc<Filter>, u64),
+    /// There is no room until programs have left older rules.
+    Waiting(Arc<Filter>, EngineImage),
+    /// The programs cannot evaluate them, or they need more room than there is.
+    Unfit(Arc<Filter>),
+}
+
+/// An image of rules.
+#[derive(Debug)]
+struct Image {
+    number: u64,
+    /// Its lines.
+    lines: Range<u32>,
+    counters: Range<u32>,
+    /// The generation of its rules.
+    generation: u64,
+    is_reported: bool,
+    /// The counts that are reported.
+    reported: Vec<Count>,
+}
+
+impl EngineRules {
+    pub(super) fn new(memory: &Memory, epochs: &Arc<Epochs>) -> Self {
+        let capacities = memory.capacities();
+        let (words, processors) = (capacities.rules * LINE, capacities.processors);
+        let memory = EngineMemory {
+            lines: Aligned::new(memory, Part::Rules, words),
+            words,
+            counts: Aligned::new(memory, Part::RuleCounts, 2 * processors * MOST_ENGINE_COUNTERS),
+            processors,
+        };
+        let retired = Retired::new(Arc::clone(epochs));
+        let placed = Placed {
+            images: Vec::new(),
+            replaced: Vec::new(),
+            retired,
+            current: Current::NoRules,
+            next: 0,
+            gone: Vec::new(),
+        };
+        Self { memory, placed: Mutex::new(placed) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Placed> {
+        // A panic under the lock ends the process, or the test.
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places rules for the programs, if they are others than those that are there.
+    pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
+        let mut placed = self.lock();
+        if !placed.current.is(filter) {
+            let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
+            if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
+                placed.replaced.push(number);
+            }
+        }
+        if let Current::Waiting(filter, image) = &placed.current {
+            let (filter, image) = (Arc::clone(filter), image.clone());
+            self.reclaim(&mut placed);
+            if let Some(number) = placed.add(&self.memory, &image, generation) {
+                placed.current = Current::Placed(filter, number);
+            }
+        }
+        match placed.current {
+            Current::NoRules => Placement::NoRules,
+            Current::Placed(_, number) => {
+                let image = placed.images.iter().find(|image| image.number == number);
+                image.map_or(Placement::Nowhere, |image| Placement::At(image.lines.start))
+            }
+            Current::Waiting(..) | Current::Unfit(_) => Placement::Nowhere,
+        }
+    }
+
+    /// Gives up the rules that were replaced: no link leads to them any more.
+    pub(super) fn retire(&self) {
+        let mut placed = self.lock();
+        let replaced = std::mem::take(&mut placed.replaced);
+        replaced.into_iter().for_each(|number| placed.retired.push(number));
+        placed.retired.mark();
+    }
+
+    /// Whether the active rules wait for room.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.lock().current, Current::Waiting(..))
+    }
+
+    /// Frees the images that no program reads any more.
+    fn reclaim(&self, placed: &mut Placed) {
+        let (images, gone) = (&mut placed.images, &mut placed.gone);
+        placed.retired.reclaim(|number| {
+            let Some(at) = images.iter().position(|image| image.number == number) else { return };
+            let mut image = images.swap_remove(at);
+            if image.is_reported {
+                gone.push((image.generation, image.news(&self.memory)));
+            }
+            self.memory.clear_counts(&image.counters);
+        });
+    }
+
+    /// What the programs have counted by the rules that they have now, by counter.
+    pub(crate) fn counts(&self) -> Vec<Count> {
+        let placed = self.lock();
+        let Current::Placed(_, number) = placed.current else { return Vec::new() };
+        let image = placed.images.iter().find(|image| image.number == number);
+        let counters = image.map_or(0..0, |image| image.counters.clone());
+        counters.map(|counter| self.memory.count(counter)).collect()
+    }
+
+    /// Adds what the programs have counted since the last report.
+    pub(crate) fn report(&self, counts: &mut RuleCounts) {
+        let mut placed = self.lock();
+        self.reclaim(&mut placed);
+        for image in &mut placed.images {
+            if !std::mem::replace(&mut image.is_reported, true) {
+                counts.join(image.generation);
+            }
+            counts.add(image.generation, &image.news(&self.memory));
+        }
+        for (generation, news) in placed.gone.drain(..) {
+            counts.leave(generation, &news);
+        }
+    }
+
+    /// Adds the last counts: no program uses the rules any more.
+    pub(crate) fn end(&self, counts: &mut RuleCounts) {
+        self.report(counts);
+        for image in self.lock().images.drain(..) {
+            counts.leave(image.generation, &[]);
+        }
+    }
+}
+
+impl Current {
+    /// Whether these are the rules of a filter.
+    fn is(&self, filter: Option<&Arc<Filter>>) -> bool {
+        match (self, filter) {
+            (Self::NoRules, None) => true,
+            (Self::Placed(now, _) | Self::Waiting(now, _) | Self::Unfit(now), Some(filter)) => {
+                Arc::ptr_eq(now, filter)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Placed {
+    /// Writes an image where there is room; returns its number.
+    fn add(&mut self, memory: &EngineMemory, image: &EngineImage, generation: u64) -> Option<u64> {
+        let size = image.words.len().div_ceil(LINE) as u32;
+        // A link's line 0 means that there are no rules.
+        let lines = gap(
+            self.images.iter().map(|image| &image.lines),
+            1,
+            (memory.words / LINE) as u32,
+            size,
+        )?;
+        let count = u32::try_from(image.counters).ok()?;
+        let used = self.images.iter().map(|image| &image.counters);
+        let counters = gap(used, 0, MOST_ENGINE_COUNTERS as u32, count)?;
+        memory.write(lines.start, &image.words, counters.start);
+        let number = self.next;
+        self.next += 1;
+        let reported = vec![Count::default(); image.counters];
+        self.images.push(Image {
+            number,
+            lines,
+            counters,
+            generation,
+            is_reported: false,
+            reported,
+        });
+        Some(number)
+    }
+}
+
+/// The first gap of a size between ranges, within limits.
+fn gap<'a>(
+    used: impl Iterator<Item = &'a Range<u32>>,
+    first: u32,
+    end: u32,
+    size: u32,
+) -> Option<Range<u32>> {
+    let mut used: Vec<_> = used.filter(|range| !range.is_empty()).collect();
+    used.sort_unstable_by_key(|range| range.start);
+    let mut start = first;
+    for range in used {
+        if range.start - start >= size {
+            break;
+        }
+        start = range.end;
+    }
+    let behind = start.checked_add(size).filter(|behind| *behind <= end)?;
+    Some(start..behind)
+}
+
+impl EngineMemory {
+    /// Prepares rules, which wait for room then.
+    fn prepare(&self, filter: &Arc<Filter>) -> Current {
+        let filter = Arc::clone(filter);
+        let fits = |image: &EngineImage| {
+            image.words.len() + LINE <= self.words && image.counters <= MOST_ENGINE_COUNTERS
+        };
+        match EngineImage::of(&filter).filter(fits) {
+            Some(image) => Current::Waiting(filter, image),
+            None => Current::Unfit(filter),
+        }
+    }
+
+    fn write(&self, line: u32, words: &[u32], first_counter: u32) {
+        let places = self.lines.get().iter().skip(line as usize * LINE);
+        for (place, word) in places.clone().zip(words) {
+            place.store(*word, Relaxed);
+        }
+        if let Some(place) = places.clone().nth(FIRST_COUNTER) {
+            place.store(first_counter, Release);
+        }
+    }
+
+    /// The places of a counter, one for each processor.
+    fn places(&self, counter: u32) -> impl Iterator<Item = &[AtomicU64; 2]> {
+        let all = self.counts.get().as_chunks().0;
+        (0..self.processors).filter_map(move |processor| {
+            all.get(processor * MOST_ENGINE_COUNTERS + counter as usize)
+        })
+    }
+
+    fn count(&self, counter: u32) -> Count {
+        self.places(counter).fold(Count::default(), |sum, [packets, bytes]| Count {
+            packets: sum.packets.wrapping_add(packets.load(Relaxed)),
+            bytes: sum.bytes.wrapping_add(bytes.load(Relaxed)),
+        })
+    }
+
+    fn clear_counts(&self, counters: &Range<u32>) {
+        for word in counters.clone().flat_map(|counter| self.places(counter)).flatten() {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+impl Image {
+    /// What was counted since the last call.
+    fn news(&mut self, memory: &EngineMemory) -> Vec<Count> {
+        let counters = self.counters.clone().zip(&mut self.reported);
+        let news = counters.map(|(counter, reported)| {
+            let now = memory.count(counter);
+            let last = std::mem::replace(reported, now);
+            Count { packets: now.packets - last.packets, bytes: now.bytes - last.bytes }
+        });
+        news.collect()
+    }
+}
+
+impl std::fmt::Debug for EngineMemory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("EngineMemory").field("words", &self.words).finish_non_exhaustive()
+    }
+}
