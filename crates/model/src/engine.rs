@@ -18,6 +18,10 @@ pub enum Engine {
     User,
 }
 
+/// Kinds of devices whose frames the kernel has made: they may be super-frames, with unfinished checksums.
+const MADE_BY_KERNEL: [&str; 8] =
+    ["veth", "tun", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+
 impl Engine {
     /// All engines.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Xdp, Self::Tc, Self::User];
@@ -35,10 +39,9 @@ impl Engine {
 
     /// The engine of a device of this kind, as `ip -details link` names it; a network card has no kind.
     #[must_use]
-    pub const fn of_device(self, kind: Option<&str>) -> Self {
+    pub fn of_device(self, kind: Option<&str>) -> Self {
         match (self, kind) {
-            // As yet, sockets of AF_XDP and an XDP program suit all devices.
-            (Self::Auto, None | Some(_)) => Self::Auto,
+            (Self::Auto, Some(kind)) if MADE_BY_KERNEL.contains(&kind) => Self::Tc,
             (chosen, _) => chosen,
         }
     }

@@ -63,6 +63,7 @@ enum pass_reason {
 	PASS_NEIGH,
 	PASS_UNDECIDED,
 	PASS_KERNEL_RULE,
+	PASS_KERNEL_EXIT,
 	PASS_REASONS,
 };
 
@@ -91,13 +92,16 @@ struct state {
 	__u32 workers; /* queue `q` of each port is served by worker `q % workers`; 0 means 1 */
 	__u32 unused;
 	/*
-	 * By port: the longest frame, in bytes, that its device takes from the XDP path; 0 if none. A
-	 * next hop is used if its longest frame fits.
+	 * By port: the longest frame, in bytes, that its device takes from the XDP path; 0 if none, or
+	 * EXIT_OF_KERNEL. A next hop is used if its longest frame fits.
 	 */
 	__u32 exit_limits[MOST_PORTS];
 	/* By port: the ifindex of its device, to which the tc program sends; 0 if it is not up. */
 	__u32 exit_devices[MOST_PORTS];
 };
+
+/* In `exit_limits`: the kernel sends what the XDP program would send by the port. */
+#define EXIT_OF_KERNEL (~0U)
 
 /* In `ruled`: a firewall that the kernel does not know filters every forwarded packet. */
 #define RULED 1

@@ -419,6 +419,9 @@ __attribute__((noinline)) int rules_run(__u32 line)
 	return RULES_ASK;
 }
 
+/* Bytes behind the IP header that rules look at: up to TCP's flags. */
+#define TRANSPORT_BYTES 14
+
 /*
  * Reads the fields of a packet behind its IP header, which has `rest` bytes of it. Returns 0 if that
  * takes more than the packet has in its first buffer, or than a header that is whole.
@@ -436,13 +439,13 @@ static __always_inline int read_transport(struct rules_walk *walk, const void *t
 	walk->value[FIELD_DESTINATION_PORT] = bpf_ntohs(port[1]);
 	walk->value[FIELD_ICMP_TYPE] = byte[0];
 	walk->value[FIELD_ICMP_CODE] = byte[1];
-	if (rest < 14) {
+	if (rest < TRANSPORT_BYTES) {
 		walk->absent |= 1U << FIELD_TCP_FLAGS;
 		return 1;
 	}
-	if (transport + 14 > end)
+	if (transport + TRANSPORT_BYTES > end)
 		return 0;
-	walk->value[FIELD_TCP_FLAGS] = byte[13];
+	walk->value[FIELD_TCP_FLAGS] = byte[TRANSPORT_BYTES - 1];
 	return 1;
 }
 

@@ -56,7 +56,7 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 static __always_inline __u32 priority_of(__u8 tos)
 {
 	/* `ip_tos2prio`, four bits each, the first one last. */
-	return 0x4444666622220010ULL >> (tos >> 1 & 15) * 4 & 15;
+	return 0x4444666622220000ULL >> (tos >> 1 & 15) * 4 & 15;
 }
 
 /*
@@ -113,6 +113,12 @@ static __always_inline int give_header(struct packet *packet, const void *header
 	if (!rewrite(packet, header, v4))
 		return pass(packet, PASS_MALFORMED);
 	return change_tags(packet, header, l2) ? SENT : DROPPED;
+}
+
+/* The program itself sends to all ports. */
+static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
+{
+	return 0;
 }
 
 /* Forwards a packet by a next hop, which has a header for it. */

@@ -28,6 +28,12 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 	return l3_len <= hop->mtu;
 }
 
+/* Says whether the kernel sends what leaves by the port of a next hop. */
+static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
+{
+	return hop->port < MOST_PORTS && packet->state->exit_limits[hop->port] == EXIT_OF_KERNEL;
+}
+
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, int v4)

@@ -48,10 +48,15 @@ static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr
 	return or_kernel(packet, TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN);
 }
 
-/* Makes the headers accessible, if they are not: for a super-frame, up to TCP's data offset. */
+/*
+ * Makes the headers accessible, if they are not. In a super-frame only the IP header: bytes that are moved
+ * from behind the headers would break the order of its segments.
+ */
 static __always_inline void pull_headers(context *ctx)
 {
-	__u32 most = ETH_HLEN + sizeof(struct ipv6hdr) + TCP_OFFSET_END;
+	__u32 l3_len = ctx->protocol == bpf_htons(ETH_P_IPV6) ? sizeof(struct ipv6hdr) :
+								sizeof(struct iphdr);
+	__u32 most = ETH_HLEN + l3_len + (ctx->gso_size ? 0 : TRANSPORT_BYTES);
 
 	if (ctx->data + most > ctx->data_end && ctx->data_end - ctx->data < ctx->len)
 		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);

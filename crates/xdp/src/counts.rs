@@ -52,6 +52,8 @@ pub enum PassReason {
     Undecided,
     /// It came to a firewall rule that only the kernel can evaluate.
     KernelRule,
+    /// It leaves by a port with a tc program: the kernel puts packets together (GRO) before such a device.
+    KernelExit,
 }
 
 impl PassReason {
@@ -80,6 +82,7 @@ impl PassReason {
         Self::NeighUnresolved,
         Self::Undecided,
         Self::KernelRule,
+        Self::KernelExit,
     ];
 
     /// The reason's name in reports.
@@ -109,12 +112,13 @@ impl PassReason {
             Self::NeighUnresolved => "neigh_unresolved",
             Self::Undecided => "undecided",
             Self::KernelRule => "kernel_rule",
+            Self::KernelExit => "kernel_exit",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 23;
+pub const PASS_REASONS: usize = 24;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
 const DROP_REASONS: usize = 22;

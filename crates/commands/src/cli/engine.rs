@@ -25,9 +25,13 @@ pub(super) fn parse(text: &str) -> Result<EngineArg, String> {
     Ok(EngineArg { device, engine })
 }
 
-/// The engines of these devices; the last option for a device holds.
-pub(super) fn of_devices(args: &[EngineArg], devices: &[String]) -> Result<Engines, CliError> {
-    let mut engines = Engines::default();
+/// The engines of these devices, `usual` if no option concerns them; the last option for a device holds.
+pub(super) fn of_devices(
+    args: &[EngineArg],
+    devices: &[String],
+    usual: Engine,
+) -> Result<Engines, CliError> {
+    let mut engines = Engines::from(usual);
     for EngineArg { device, engine } in args {
         match device {
             None => engines.of_others = *engine,
@@ -50,11 +54,13 @@ mod tests {
     #[test]
     fn an_engine_is_for_all_devices_or_one() {
         let devices = ["eth0", "a=b"].map(str::to_owned);
-        let engines = |texts: &[&str]| {
+        let engines_of = |usual, texts: &[&str]| {
             let args: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
-            let engines = of_devices(&args, &devices);
+            let engines = of_devices(&args, &devices, usual);
             engines.map(|engines| devices.each_ref().map(|device| engines.of(device, None).name()))
         };
+        let engines = |texts: &[&str]| engines_of(Engine::Auto, texts);
+        assert_eq!(engines_of(Engine::User, &["eth0=xdp"]).unwrap(), ["xdp", "user"]);
         assert_eq!(engines(&[]).unwrap(), ["auto", "auto"]);
         assert_eq!(engines(&["tc"]).unwrap(), ["tc", "tc"]);
         assert_eq!(engines(&["eth0=xdp", "tc"]).unwrap(), ["xdp", "tc"]);

@@ -25,8 +25,7 @@ const MOST_STACKED: usize = 8;
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
 /// Further kinds that work as ports if they have a tc program, which sees frames as they leave a bridge's members or a
 /// tunnel.
-const TC_PORTS: [&str; 8] =
-    ["bond", "team", "bridge", "macvlan", "vxlan", "geneve", "gretap", "ip6gretap"];
+const TC_PORTS: [&str; 6] = ["bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
 /// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// VLANs, tunnels, and the two ends of a veth.
 const HARMLESS: [&str; 16] = [

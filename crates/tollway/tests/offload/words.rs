@@ -11,7 +11,7 @@ use crate::socket::Wire;
 /// Runs `tollway check`. Returns the exit code, stdout and stderr.
 pub fn check(words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
-    let output = command.arg("check").args(words).output().unwrap();
+    let output = command.args(["check", "--engine", "xdp"]).args(words).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }

@@ -80,7 +80,8 @@ pub struct KernelRouter {
 }
 
 impl KernelRouter {
-    /// Starts Tollway with these devices as ports.
+    /// Starts Tollway with these devices as ports, and the engine `xdp` if these words select none: the tests' cables
+    /// stand in for network cards.
     pub fn start(devices: &str) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_tollway")), devices)
     }
@@ -90,6 +91,9 @@ impl KernelRouter {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);
+        if !devices.contains("--engine") && !devices.contains("--xdp") {
+            command.args(["--engine", "xdp"]);
+        }
         command.args(["--workers", &workers().to_string()]);
         command.current_dir(dir.path()).stdin(Stdio::null());
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();

@@ -17,7 +17,9 @@ use super::redirect::Watch;
 use super::table_memory::TableMemory;
 use tollway_linux::sync::lock;
 use tollway_model::compile::CompileError;
-use tollway_model::{FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode};
+use tollway_model::{
+    Engine, FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode,
+};
 use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
 use tollway_xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
 
@@ -69,6 +71,11 @@ impl Dispatcher {
         let of_ports = || (0..model.ports.len()).map(PortIndex);
         let plans = of_ports().map(|port| Arc::new(Mutex::new(plan(model, port)))).collect();
         let wanted = of_ports().map(|port| model.xdp_path_of(port)).collect();
+        // With a file, the kernel may have other routes.
+        if model.kernel_rules.is_some() {
+            let of_tc = of_ports().filter(|port| has_tc(model, *port));
+            of_tc.for_each(|port| ports.leave_to_kernel(port_id(port.0)));
+        }
         Self { programs, ports, wanted, voided: Arc::default(), plans, table_memory }
     }
 
@@ -276,6 +283,12 @@ pub fn ruled(model: &Model) -> Ruled {
 /// Whether some port is to have the XDP path.
 fn has_xdp_path(model: &Model) -> bool {
     (0..model.ports.len()).any(|port| model.xdp_path_of(PortIndex(port)) != XdpPathMode::Off)
+}
+
+/// Whether a port has a tc program.
+fn has_tc(model: &Model, port: PortIndex) -> bool {
+    let kind = model.ports.get(port.0).map(|port| &port.kind);
+    matches!(kind, Some(PortKind::AfXdp { engine: Engine::Tc, .. }))
 }
 
 /// The plan for a port's program.

@@ -25,6 +25,8 @@ struct PortState {
     entrance: AtomicBool,
     /// The [`Exit`] as one word; 0 for none.
     exit: AtomicU64,
+    /// The kernel sends what XDP programs have for the port.
+    is_kernels: AtomicBool,
 }
 
 /// A device by which flows may leave.
@@ -70,6 +72,8 @@ impl Exit {
     }
 }
 
+/// In place of the longest frame that a device accepts: the kernel sends all (`bpf/maps.h`).
+const LIMIT_OF_KERNEL: u32 = u32::MAX;
 /// `ETH_HLEN` and `VLAN_HLEN`.
 const LONGEST_L2: u32 = 18;
 /// A frame of up to this many bytes lies in one piece with any driver. Of the drivers with frames in
@@ -112,15 +116,28 @@ impl Ports {
 
     /// Sets the device by which flows to a port leave; `None` if XDP cannot send there.
     pub fn set_exit(&self, port: PortId, exit: Option<Exit>) {
+        let is_kernels = |state: &PortState| state.is_kernels.load(Relaxed);
+        let is_kernels = self.ports.get(usize::from(port.0)).is_some_and(is_kernels);
+        let exit = exit.filter(|_| !is_kernels);
         let word = exit.map_or(0, Exit::word);
         if let Some(state) = &self.state {
-            state.set_exit_limit(port, exit.map_or(0, Exit::limit));
+            let none = if is_kernels { LIMIT_OF_KERNEL } else { 0 };
+            state.set_exit_limit(port, exit.map_or(none, Exit::limit));
         }
         if let Some(state) = self.ports.get(usize::from(port.0))
             && state.exit.swap(word, Relaxed) != word
         {
             self.changes.fetch_add(1, Release);
         }
+    }
+
+    /// Leaves to the kernel what arrives by XDP and leaves by this port: the kernel puts packets together before a
+    /// device whose frames it makes itself.
+    pub fn leave_to_kernel(&self, port: PortId) {
+        if let Some(state) = self.ports.get(usize::from(port.0)) {
+            state.is_kernels.store(true, Relaxed);
+        }
+        self.set_exit(port, None);
     }
 
     /// Sets the ifindex of a port's device if it is up, to which the tc program sends.

@@ -15,7 +15,7 @@ use super::engine::{self, EngineArg};
 use super::text::{plural, thousands};
 use tollway_firewall::ir::Ruleset;
 use tollway_model::compile::compile;
-use tollway_model::{LinkKind, Model};
+use tollway_model::{Engine, LinkKind, Model};
 use tollway_rules::files::{self, Language};
 
 /// Arguments of `tollway check`.
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match devices::file_of(&args.what)? {
         Some(path) => file(&path, args.json).map(|()| ExitCode::SUCCESS),
         None => {
-            let engines = engine::of_devices(&args.engine, &args.what)?;
+            let engines = engine::of_devices(&args.engine, &args.what, Engine::Auto)?;
             devices::check(&args.what, &engines, args.json)
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let settings = Settings {
         netlink: netlink::Settings { audit_every, ..netlink::Settings::default() },
         xdp_path: (args.xdp.into(), args.xdp_flows),
-        engines: engine::of_devices(&args.engine, &args.devices)?,
+        engines: engine::of_devices(&args.engine, &args.devices, args.xdp.into())?,
     };
     let mut prepared = Prepared::new(args, None)?;
     // Takes more privileges than a router needs.

@@ -15,8 +15,8 @@ use super::log::Log;
 use crate::control::{Backends, Server, Socket};
 use machine::Machine;
 use tollway_linux::sys;
-use tollway_model::XdpPathMode;
 use tollway_model::config;
+use tollway_model::{Engine, XdpPathMode};
 use tollway_worker::priority::Priority;
 use tollway_worker::{self, Stop, WorkerMailbox, WorkerMailboxReceiver};
 
@@ -42,16 +42,16 @@ pub(super) struct Args {
     config: Option<PathBuf>,
     /// Select the devices that have the XDP path
     ///
-    /// auto: devices without zero-copy; on: all; off: none.
+    /// auto: network cards without zero-copy; on: all devices (engine xdp); off: none (engine user).
     ///
-    /// It concerns devices whose engine is auto.
+    /// It concerns devices that --engine says nothing about.
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
     xdp: XdpPathArg,
     /// Select what decides about packets of all devices, or of one
     ///
     /// xdp: an XDP program, and the user path; tc: a tc program, and the kernel for the rest.
     ///
-    /// user: the user path alone; auto: what suits each device (the default).
+    /// user: the user path alone; auto: xdp on network cards, else tc (the default).
     #[arg(long, value_name = "[DEVICE=]ENGINE", value_parser = engine::parse,
           conflicts_with = "config")]
     engine: Vec<EngineArg>,
@@ -101,6 +101,16 @@ enum XdpPathArg {
     Auto,
     On,
     Off,
+}
+
+impl From<XdpPathArg> for Engine {
+    fn from(xdp: XdpPathArg) -> Self {
+        match xdp {
+            XdpPathArg::Auto => Self::Auto,
+            XdpPathArg::On => Self::Xdp,
+            XdpPathArg::Off => Self::User,
+        }
+    }
 }
 
 impl From<XdpPathArg> for XdpPathMode {

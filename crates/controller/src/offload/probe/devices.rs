@@ -18,8 +18,7 @@ const IFLA_VLAN_FLAGS: u16 = 2;
 const IFLA_VLAN_EGRESS_QOS: u16 = 3;
 const IFLA_TUN_VNET_HDR: u16 = 5;
 /// By the kinds of tunnels, the attribute that says that packets bring the tunnel's addresses (`external`).
-const COLLECT_METADATA: [(&str, u16); 4] =
-    [("vxlan", 25), ("geneve", 8), ("gretap", 18), ("ip6gretap", 18)];
+const COLLECT_METADATA: [(&str, u16); 2] = [("vxlan", 25), ("geneve", 6)];
 const VLAN_FLAG_REORDER_HDR: u32 = 1;
 /// Bytes of `struct ifinfomsg`.
 const IFINFO: usize = 16;
@@ -162,7 +161,7 @@ mod tests {
         let external = LinkProperties { external: true, ..plain };
         assert_eq!(properties(&with_one("vxlan", 25, &[0])), Some((7, plain)));
         assert_eq!(properties(&with_one("vxlan", 25, &[1])), Some((7, external)));
-        assert_eq!(properties(&with_one("gretap", 18, &[])), Some((7, external)));
+        assert_eq!(properties(&with_one("geneve", 6, &[])), Some((7, external)));
         let mut carrier = message(1, &[]);
         // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
         let mut modes = Vec::new();

@@ -280,7 +280,12 @@ fn device(
     }
 }
 
-/// Sockets set a hash in their packets, which a veth keeps (`skb_set_hash_from_sk`).
+/// Kinds of devices whose packets may bring the hash of a socket or of another device.
+const KEEP_HASHES: [&str; 7] =
+    ["veth", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+
+/// Sockets set a hash in their packets, which veths, bridges and the like keep (`skb_set_hash_from_sk`); bonds keep that
+/// of their members.
 fn has_own_hash(netdev: &Netdev) -> bool {
     let by_rps = || {
         let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));
@@ -291,7 +296,7 @@ fn has_own_hash(netdev: &Netdev) -> bool {
         })
     };
     match netdev.kind.as_deref() {
-        Some("veth") => true,
+        Some(kind) if KEEP_HASHES.contains(&kind) => true,
         _ => tollway_xdp::hashes(&netdev.name).unwrap_or(true) || by_rps(),
     }
 }

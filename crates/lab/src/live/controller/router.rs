@@ -65,7 +65,7 @@ impl Router {
         more: &[&str],
         own_processors: bool,
     ) -> Result<KernelRouter<'_>, String> {
-        let mut arguments = vec!["run", "r0", "r1", "--socket", SOCKET];
+        let mut arguments = vec!["run", "r0", "r1", "--engine", "xdp", "--socket", SOCKET];
         arguments.extend(more);
         let start = Instant::now();
         let mut tollway = Tollway::launch(&self.topology, &arguments, own_processors)?;

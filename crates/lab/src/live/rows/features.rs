@@ -4,7 +4,7 @@ use super::super::generator::{Flows, Stream};
 use super::super::host::Host;
 use super::super::sink::SinkHook;
 use super::super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, mac_text};
-use super::follow::Follower;
+use super::follow::{AS_CARDS, Follower};
 use super::pairs::in_turn;
 use super::wire::Wire;
 use super::{Bench, Outcome, rulesets};
@@ -30,10 +30,10 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Outcome, String> {
         Wire::new(topology, stream, SinkHook::Xdp, Some(VIDS[1]))
     };
     let (kernel, side) = (wire(&both[0])?, wire(&both[1])?);
-    let tollway = Follower::start(&both[1], &[], true)?;
+    let tollway = Follower::start(&both[1], &AS_CARDS, true)?;
     side.send_until_stable()?;
     let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note()?;
+    let note = tollway.note();
     tollway.stop()?;
     Ok(Outcome::Measured { pairs, note })
 }

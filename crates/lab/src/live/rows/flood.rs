@@ -2,7 +2,7 @@
 
 use super::super::generator::{Flows, Stream};
 use super::super::sink::SinkHook;
-use super::follow::Follower;
+use super::follow::{AS_CARDS, Follower};
 use super::pairs::in_turn;
 use super::wire::Wire;
 use super::{Bench, Outcome, rulesets};
@@ -20,10 +20,10 @@ pub(super) fn measure(bench: &Bench<'_>, rules: usize) -> Result<Outcome, String
         Wire::new(topology, stream, SinkHook::Xdp, None)
     };
     let (kernel, side) = (wire(both[0])?, wire(both[1])?);
-    let tollway = Follower::start(both[1], &[], true)?;
+    let tollway = Follower::start(both[1], &AS_CARDS, true)?;
     side.send_until_stable()?;
     let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note()?;
+    let note = tollway.note();
     tollway.stop()?;
     for topology in both.iter().filter(|_| rules > 0) {
         rulesets::clear(&topology.r)?;

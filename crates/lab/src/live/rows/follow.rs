@@ -10,7 +10,11 @@ pub(super) const NOT_ATTACHED: &str = "Tollway attaches to no device: the kernel
 pub(super) struct Follower<'a> {
     topology: &'a Topology,
     tollway: Tollway,
+    is_attached: bool,
 }
+
+/// The engine where the devices stand in for network cards.
+pub(super) const AS_CARDS: [&str; 2] = ["--engine", "xdp"];
 
 impl<'a> Follower<'a> {
     /// Starts it, and waits until it forwards. With processors of its own it avoids the generator's.
@@ -21,19 +25,16 @@ impl<'a> Follower<'a> {
     ) -> Result<Self, String> {
         let arguments = [&["run", "r0", "r1"], more].concat();
         let mut tollway = Tollway::launch(topology, &arguments, own_processors)?;
-        tollway.until_forwarding()?;
-        Ok(Self { topology, tollway })
+        let start = tollway.until_forwarding()?;
+        let is_idle = |line: &&String| line.contains(", not attached");
+        // One line for each port.
+        let is_attached = start.iter().filter(is_idle).count() < 2;
+        Ok(Self { topology, tollway, is_attached })
     }
 
-    /// A note, if it has its program on neither device.
-    pub(super) fn note(&self) -> Result<Option<String>, String> {
-        for port in ["r0", "r1"] {
-            let link = self.topology.r.sh(&format!("ip -json link show dev {port}"))?;
-            if link.contains("\"xdp\"") {
-                return Ok(None);
-            }
-        }
-        Ok(Some(NOT_ATTACHED.to_owned()))
+    /// A note, if it has attached its program to neither device.
+    pub(super) fn note(&self) -> Option<String> {
+        (!self.is_attached).then(|| NOT_ATTACHED.to_owned())
     }
 
     /// Ends it, and removes what it left in the kernel.

@@ -6,7 +6,7 @@ use tollway_dataplane::prefix::Prefix;
 
 use super::super::generator::{Destinations, Flows, Stream};
 use super::super::sink::SinkHook;
-use super::follow::Follower;
+use super::follow::{AS_CARDS, Follower};
 use super::pairs::in_turn;
 use super::wire::Wire;
 use super::{Bench, Outcome};
@@ -26,10 +26,11 @@ pub(super) fn measure(bench: &Bench<'_>, v6: bool, flows: u32) -> Result<Outcome
     // Room for twice as many: the table evicts only approximately the least recently used flow.
     let room = (2 * flows).to_string();
     let more: &[&str] = if flows >= 1 << 20 { &["--xdp-flows", &room] } else { &[] };
-    let tollway = Follower::start(&full.tollway.topology, more, true)?;
+    let more = [&AS_CARDS, more].concat();
+    let tollway = Follower::start(&full.tollway.topology, &more, true)?;
     side.send_until_stable()?;
     let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note()?;
+    let note = tollway.note();
     tollway.stop()?;
     Ok(Outcome::Measured { pairs, note })
 }

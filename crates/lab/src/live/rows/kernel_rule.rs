@@ -2,7 +2,7 @@
 
 use super::super::generator::{Flows, Stream};
 use super::super::sink::SinkHook;
-use super::follow::Follower;
+use super::follow::{AS_CARDS, Follower};
 use super::pairs::{Side as _, in_turn};
 use super::wire::Wire;
 use super::{Bench, Outcome, rulesets};
@@ -26,10 +26,10 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Outcome, String> {
     let (kernel, side) = (wire(both[0])?, wire(both[1])?);
     let rate = (kernel.rate()?.min(OFFERED_MPPS) * 1e6) as u32;
     let (kernel, side) = (kernel.paced(rate), side.paced(rate));
-    let tollway = Follower::start(both[1], &[], true)?;
+    let tollway = Follower::start(both[1], &AS_CARDS, true)?;
     side.send_until_stable()?;
     let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note()?;
+    let note = tollway.note();
     tollway.stop()?;
     for topology in both {
         rulesets::clear(&topology.r)?;

@@ -47,6 +47,7 @@ impl KernelRouter {
         let dir = tempfile::tempdir().unwrap();
         let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
         command.arg("run").args(&DEVICES[..ports]).args(["--socket", "control.sock"]);
+        command.args(["--engine", "xdp"]);
         command.args(["--workers", &workers().to_string()]);
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.current_dir(dir.path()).stdout(Stdio::null()).stderr(file("stderr"));
