@@ -187,7 +187,8 @@ mod tests {
 
     fn result(names: &[&str]) -> String {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        match find(&kernel(), &names, &Engines::default()) {
+        let engines = Engines { of_others: Engine::Xdp, ..Engines::default() };
+        match find(&kernel(), &names, &engines) {
             Ok(found) => format!("{:?}", found.iter().map(|(index, _)| index).collect::<Vec<_>>()),
             Err(error) => error.to_string(),
         }

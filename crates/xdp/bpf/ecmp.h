@@ -103,27 +103,47 @@ static __always_inline int is_tcp_or_udp(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
 }
 
+/* The protocol, where the policy leaves it out. */
+#define NO_PROTOCOL 0
+
+/*
+ * The hash of a flow's protocol and sorted ports, unless the policy leaves them out, and of the lower and the
+ * higher address. This is a function for the verifier's sake, which looks at it once.
+ */
+__attribute__((noinline)) __u32 hash_words4(__u32 protocol, __u64 ports, __u64 lower, __u64 higher)
+{
+	__u32 zero = 0;
+	const struct multipath *how = bpf_map_lookup_elem(&multipath, &zero);
+	struct sip sip;
+
+	if (!how)
+		return NO_HASH;
+	sip = protocol == NO_PROTOCOL ? how->zero : sip_of(how, protocol);
+	sip_word(&sip, ports << 32);
+	sip_word(&sip, lower << 32);
+	sip_word(&sip, higher);
+	return sip_finish(&sip, 48);
+}
+
 /* The hash of an IPv4 packet without options; NO_HASH for rare kinds of packets. */
 static __always_inline __u32 hash4(const struct multipath *multipath, const struct iphdr *ip,
 				   const void *end)
 {
 	__u64 source = ip->saddr, destination = ip->daddr, ports = NO_PORTS;
-	struct sip sip = multipath->zero;
+	__u32 protocol = NO_PROTOCOL;
 
 	/* An error of ICMP has the hash of the packet that it is about. */
 	if (!is_tcp_or_udp(ip->protocol))
 		return NO_HASH;
 	if (multipath->v4 != HASH_L3) {
-		sip = sip_of(multipath, ip->protocol);
+		protocol = ip->protocol;
 		if (!(ip->frag_off & bpf_htons(0x3fff)))
 			ports = sorted_ports((const __u16 *)(ip + 1), end);
 		if (ports == NO_HASH)
 			return NO_HASH;
 	}
-	sip_word(&sip, ports << 32);
-	sip_word(&sip, (source < destination ? source : destination) << 32);
-	sip_word(&sip, source < destination ? destination : source);
-	return sip_finish(&sip, 48);
+	return hash_words4(protocol, ports, source < destination ? source : destination,
+			   source < destination ? destination : source);
 }
 
 /* Says whether one address is below another as a number. */
@@ -135,6 +155,37 @@ static __always_inline int is_below(const __be32 *one, const __be32 *other)
 	return 0;
 }
 
+/* What is hashed of an IPv6 flow. */
+struct flow_words {
+	__u64 address[5]; /* both addresses, the lower one first, behind 32 bits that are 0 */
+	__u64 ports; /* in the upper half */
+	__u32 protocol;
+	__be32 label; /* 0, or hashed with the protocol */
+};
+
+/* As hash_words4, for an IPv6 packet. */
+__attribute__((noinline)) __u32 hash_words6(const struct flow_words *words)
+{
+	__u32 zero = 0;
+	const struct multipath *how = bpf_map_lookup_elem(&multipath, &zero);
+	struct sip sip;
+
+	if (!how || !words)
+		return NO_HASH;
+	if (words->label) {
+		sip = how->start;
+		sip_word(&sip, (__u64)words->protocol << 16 | (__u64)words->label << 32);
+		sip_word(&sip, 0);
+		sip_word(&sip, 0);
+	} else {
+		sip = sip_of(how, words->protocol);
+	}
+	sip_word(&sip, words->ports);
+	for (int i = 0; i < 5; i++)
+		sip_word(&sip, words->address[i]);
+	return sip_finish(&sip, 72);
+}
+
 /* As hash4, for an IPv6 packet. */
 static __always_inline __u32 hash6(const struct multipath *multipath, const struct ipv6hdr *ip,
 				   const void *end)
@@ -142,29 +193,25 @@ static __always_inline __u32 hash6(const struct multipath *multipath, const stru
 	const __u32 *source = (const __u32 *)&ip->saddr, *destination = (const __u32 *)&ip->daddr;
 	int is_sorted = is_below(source, destination);
 	const __u32 *first = is_sorted ? source : destination, *second = is_sorted ? destination : source;
-	__u64 ports = NO_PORTS, label = *(const __u32 *)ip & bpf_htonl(0xfffff);
-	struct sip sip;
+	__u64 ports = NO_PORTS;
+	struct flow_words words = { .protocol = ip->nexthdr };
 
 	if (!is_tcp_or_udp(ip->nexthdr))
 		return NO_HASH;
-	sip = sip_of(multipath, ip->nexthdr);
 	if (multipath->v6 != HASH_L3) {
 		ports = sorted_ports((const __u16 *)(ip + 1), end);
 		if (ports == NO_HASH)
 			return NO_HASH;
-	} else if (label) {
-		sip = multipath->start;
-		sip_word(&sip, (__u64)ip->nexthdr << 16 | label << 32);
-		sip_word(&sip, 0);
-		sip_word(&sip, 0);
+	} else {
+		words.label = *(const __u32 *)ip & bpf_htonl(0xfffff);
 	}
-	sip_word(&sip, ports << 32);
-	sip_word(&sip, (__u64)first[0] << 32);
-	sip_word(&sip, first[1] | (__u64)first[2] << 32);
-	sip_word(&sip, first[3] | (__u64)second[0] << 32);
-	sip_word(&sip, second[1] | (__u64)second[2] << 32);
-	sip_word(&sip, second[3]);
-	return sip_finish(&sip, 72);
+	words.ports = ports << 32;
+	words.address[0] = (__u64)first[0] << 32;
+	words.address[1] = first[1] | (__u64)first[2] << 32;
+	words.address[2] = first[3] | (__u64)second[0] << 32;
+	words.address[3] = second[1] | (__u64)second[2] << 32;
+	words.address[4] = second[3];
+	return hash_words6(&words);
 }
 
 /* The next hop of a group's member for a hash, as `Groups::select`; NO_ENTRY if there is no such group. */

@@ -14,11 +14,14 @@ typedef struct xdp_md context;
 /* A frame has no mark in XDP. */
 static __always_inline __u32 mark_of(const context *ctx)
 {
+	(void)ctx;
 	return 0;
 }
 
 static __always_inline void set_mark(context *ctx, __u32 mark)
 {
+	(void)ctx;
+	(void)mark;
 }
 
 /* Length of the whole frame, in all of its buffers. */

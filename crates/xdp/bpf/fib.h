@@ -160,11 +160,12 @@ static __always_inline __u32 look_up4(__u32 root, __be32 address)
 	return entry;
 }
 
-/* As look_up4, for an IPv6 address, whose halves are two keys. */
-static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
+/*
+ * As look_up4, for an IPv6 address, whose halves are two keys. The function is global for the verifier's sake,
+ * which looks at its many steps once, and not once for each caller.
+ */
+__attribute__((noinline)) __u32 look_up_halves6(__u32 root, __u64 upper, __u64 lower)
 {
-	__u64 upper = (__u64)bpf_ntohl(address[0]) << 32 | bpf_ntohl(address[1]);
-	__u64 lower = (__u64)bpf_ntohl(address[2]) << 32 | bpf_ntohl(address[3]);
 	__u32 entry = top_entry(&roots6, &values6, root, upper);
 
 	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
@@ -176,6 +177,12 @@ static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
 		entry = entry_at(&values6, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
 	}
 	return entry;
+}
+
+static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
+{
+	return look_up_halves6(root, (__u64)bpf_ntohl(address[0]) << 32 | bpf_ntohl(address[1]),
+			       (__u64)bpf_ntohl(address[2]) << 32 | bpf_ntohl(address[3]));
 }
 
 /* The active record of the next hop in an entry; NULL for a group, or if nothing can be said. */

@@ -198,17 +198,17 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return count_ones((word & -word) - 1);
 }
 
-/* The class of an address: its entry in a trie, as look_up6. */
-static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const struct lookup *lookup)
+/*
+ * The class of an address whose halves are two keys: its entry in a trie, as look_up6. `values` is the place
+ * of the trie's first value, and `nodes` the line of its first node. This function, rules_step and others
+ * below are global for the verifier's sake, which looks at each of them once, and not once for each caller.
+ */
+__attribute__((noinline)) __u32 rules_trie(__u64 upper, __u64 lower, __u32 values, __u32 nodes, __u32 shift)
 {
-	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
-	__u64 upper = walk->key[half], lower = walk->key[half + 1];
-	__u32 values = (walk->line + lookup->values) * VALUES_OF_LINE;
-	__u32 entry = entry_at(&rules, values + (__u32)(upper >> (lookup->first & 63)));
+	__u32 entry = entry_at(&rules, values + (__u32)(upper >> (shift & 63)));
 
 	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
-		struct fib_node *node =
-			rules_line(walk->line + lookup->nodes + (entry & ENTRY_NODE_NUMBER));
+		struct fib_node *node = rules_line(nodes + (entry & ENTRY_NODE_NUMBER));
 
 		if (!node)
 			return 0;
@@ -216,6 +216,15 @@ static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const 
 				 values + place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
 	}
 	return entry & ENTRY_NEXT_HOP;
+}
+
+static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const struct lookup *lookup)
+{
+	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
+
+	return rules_trie(walk->key[half], walk->key[half + 1],
+			  (walk->line + lookup->values) * VALUES_OF_LINE, walk->line + lookup->nodes,
+			  lookup->first);
 }
 
 /* The class of a value of 16 bits. */
@@ -260,10 +269,13 @@ __attribute__((noinline)) int rules_look_up(__u32 lookups)
 }
 
 /* The word that all long sets have. */
-static __always_inline __u64 common_word(const struct rules_walk *walk, __u32 word)
+__attribute__((noinline)) __u64 rules_word(__u32 word)
 {
+	struct rules_walk *walk = walk_of_processor();
 	__u64 below = (1ULL << (word & 63)) - 1, common = ~0ULL;
 
+	if (!walk)
+		return 0;
 	for (__u32 i = 0; i < MOST_FIELDS && i < walk->fields; i++) {
 		__u32 place = walk->set[i].more + walk->set[i].first +
 			      (__u32)count_ones(walk->set[i].bits & below);
@@ -302,7 +314,7 @@ __attribute__((noinline)) __u32 rules_next(__u32 from)
 	common &= ~0ULL << word;
 	for (__u32 i = 0; i < MOST_WORDS && common; i++) {
 		__u32 first = lowest_bit(common);
-		__u64 set = common_word(walk, first);
+		__u64 set = rules_word(first);
 
 		if (first == word)
 			set &= mask;
@@ -368,13 +380,42 @@ static __always_inline int rules_op(struct rules_walk *walk, const struct op *op
 		walk->depth = depth + 1;
 		return goes_to(walk, op->a);
 	case OP_RETURN:
-		if (!depth || depth > MOST_CALLS)
+		depth--;
+		/* In one register, so that the verifier of Linux 6.1 sees the bound. */
+		asm volatile("" : "+r"(depth));
+		if (depth >= MOST_CALLS)
 			return goes_to(walk, walk->end);
-		walk->depth = depth - 1;
-		return goes_to(walk, walk->call[depth - 1]);
+		walk->depth = depth;
+		return goes_to(walk, walk->call[depth]);
 	default:
 		return RULES_ASK;
 	}
+}
+
+/* Executes the next op of the classifier at `walk->line`. */
+__attribute__((noinline)) int rules_step(__u32 starts, __u32 ops)
+{
+	struct rules_walk *walk = walk_of_processor();
+	struct op_line *line;
+	__u32 pc;
+
+	if (!walk)
+		return RULES_ASK;
+	if (walk->from != NO_RULE) {
+		__u32 at = rules_next(walk->from);
+
+		walk->at = at;
+		walk->from = NO_RULE;
+		walk->pc = entry_at(&rules, (walk->line + starts) * WORDS_OF_LINE + at);
+		if (at == NO_RULE)
+			return RULES_ASK;
+	}
+	pc = walk->pc;
+	line = rules_line(walk->line + ops + pc / OPS_OF_LINE);
+	if (!line)
+		return RULES_ASK;
+	walk->pc = pc + 1;
+	return rules_op(walk, &line->op[pc % OPS_OF_LINE]);
 }
 
 /* Executes the rules of a classifier, whose first line is `line`. */
@@ -382,6 +423,7 @@ __attribute__((noinline)) int rules_run(__u32 line)
 {
 	struct rules_walk *walk = walk_of_processor();
 	struct rules_head *head = rules_line(line);
+	__u32 starts, ops;
 
 	if (!walk || !head)
 		return RULES_ASK;
@@ -391,28 +433,13 @@ __attribute__((noinline)) int rules_run(__u32 line)
 	walk->end = head->end;
 	walk->depth = 0;
 	walk->from = 0;
+	starts = head->starts;
+	ops = head->ops;
 	if (!rules_look_up(head->lookups))
 		return RULES_ASK;
 	for (int i = 0; i < MOST_OPS; i++) {
-		struct op_line *ops;
-		__u32 pc;
-		int report;
+		int report = rules_step(starts, ops);
 
-		if (walk->from != NO_RULE) {
-			__u32 at = rules_next(walk->from);
-
-			walk->at = at;
-			walk->from = NO_RULE;
-			walk->pc = entry_at(&rules, (line + head->starts) * WORDS_OF_LINE + at);
-			if (at == NO_RULE)
-				return RULES_ASK;
-		}
-		pc = walk->pc;
-		ops = rules_line(line + head->ops + pc / OPS_OF_LINE);
-		if (!ops)
-			return RULES_ASK;
-		walk->pc = pc + 1;
-		report = rules_op(walk, &ops->op[pc % OPS_OF_LINE]);
 		if (report != RULES_GO_ON)
 			return report;
 	}
@@ -521,15 +548,18 @@ static __always_inline int rules_at(__u32 image, __u32 point, int v4)
 	return line ? rules_run(image + line) : RULES_ACCEPT;
 }
 
-/* Adds a packet to the counters that it has matched. */
-static __always_inline void count_rules(__u32 image, __u32 l3_len, __u32 frame_l3_len)
+/*
+ * Adds a packet to the counters that it has matched. Returns 0, since the verifier of Linux 6.1 looks once
+ * only at global functions that return something.
+ */
+__attribute__((noinline)) int count_rules(__u32 image, __u32 l3_len, __u32 frame_l3_len)
 {
 	struct rules_walk *walk = walk_of_processor();
 	struct value_line *head = rules_line(image);
 	__u32 first;
 
 	if (!walk || !head || !walk->touched_count)
-		return;
+		return 0;
 	first = bpf_get_smp_processor_id() * MOST_COUNTERS + head->value[FIRST_COUNTER];
 	for (__u32 i = 0; i < MOST_TOUCHED && i < walk->touched_count; i++) {
 		__u32 touched = walk->touched[i];
@@ -541,6 +571,7 @@ static __always_inline void count_rules(__u32 image, __u32 l3_len, __u32 frame_l
 		count->packets++;
 		count->bytes += touched & TOUCHED_AT_INGRESS ? frame_l3_len : l3_len;
 	}
+	return 0;
 }
 
 #endif

@@ -118,6 +118,8 @@ static __always_inline int give_header(struct packet *packet, const void *header
 /* The program itself sends to all ports. */
 static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
 {
+	(void)packet;
+	(void)hop;
 	return 0;
 }
 

@@ -56,9 +56,10 @@ static __always_inline void pull_headers(context *ctx)
 {
 	__u32 l3_len = ctx->protocol == bpf_htons(ETH_P_IPV6) ? sizeof(struct ipv6hdr) :
 								sizeof(struct iphdr);
-	__u32 most = ETH_HLEN + l3_len + (ctx->gso_size ? 0 : TRANSPORT_BYTES);
+	__u64 most = ETH_HLEN + l3_len + (ctx->gso_size ? 0 : TRANSPORT_BYTES);
+	__u64 linear = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 
-	if (ctx->data + most > ctx->data_end && ctx->data_end - ctx->data < ctx->len)
+	if (linear < most && linear < ctx->len)
 		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);
 }
 

@@ -18,6 +18,8 @@ pub const VERSION: u64 = 2;
 pub enum ShowRequest {
     /// Ports with their state and counts.
     Ports,
+    /// What decides about the packets of each device.
+    Engines,
     /// Workers and queues with their counts.
     Workers,
     /// Links.
@@ -152,6 +154,38 @@ pub struct Ports {
     pub totals: Totals,
     /// The ports.
     pub ports: Vec<PortState>,
+}
+
+/// What decides about the packets of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceEngine {
+    /// The device.
+    pub device: String,
+    /// The engine (`--engine`).
+    pub engine: String,
+    /// How its program is attached, and where frames go.
+    pub how: String,
+    /// `up`, `down`, `gone` or `not attached`.
+    pub state: String,
+    /// Why it is not up.
+    pub why: Option<String>,
+}
+
+/// The answer to [`ShowRequest::Engines`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engines {
+    /// The ports on network devices, in the order of the ports.
+    pub engines: Vec<DeviceEngine>,
+}
+
+impl From<Ports> for Engines {
+    fn from(ports: Ports) -> Self {
+        let of_port = |port: PortState| {
+            let PortState { how, state, why, .. } = port;
+            Some(DeviceEngine { device: port.device?, engine: port.engine?, how, state, why })
+        };
+        Self { engines: ports.ports.into_iter().filter_map(of_port).collect() }
+    }
 }
 
 /// A link.

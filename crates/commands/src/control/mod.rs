@@ -29,9 +29,9 @@ use std::path::{Path, PathBuf};
 
 pub use client::{Client, ClientError};
 pub use message::{
-    All, Drops, Filter, FilterChain, FilterCounter, FilterRule, FilterSet, Link, Links, Neigh,
-    Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup, RoutesPage, ShowRequest,
-    StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
+    All, DeviceEngine, Drops, Engines, Filter, FilterChain, FilterCounter, FilterRule, FilterSet,
+    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup,
+    RoutesPage, ShowRequest, StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
 };
 pub use offload::{
     Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,

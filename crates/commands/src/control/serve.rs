@@ -13,8 +13,8 @@ use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::worker::Worker;
 
 use super::message::{
-    All, Drops, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage, ShowRequest, line,
-    refusal,
+    All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage,
+    ShowRequest, line, refusal,
 };
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
@@ -125,6 +125,7 @@ impl RequestHandler {
                 };
             }
             ShowRequest::Workers => self.workers(),
+            ShowRequest::Engines => self.counted(|snapshot| Engines::from(snapshot.ports())),
             ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
             ShowRequest::Drops => self.counted(|snapshot| {
                 let Ports { totals, .. } = snapshot.ports();

@@ -159,6 +159,7 @@ fn every_request_is_answered() {
     let mut client = testbed.client();
     for (show, key) in [
         (ShowRequest::Ports, "ports"),
+        (ShowRequest::Engines, "engines"),
         (ShowRequest::Workers, "workers"),
         (ShowRequest::Links, "links"),
         (ShowRequest::Routes { vrf: None, within: None, all: false }, "routes"),

@@ -154,6 +154,7 @@ pub fn port() {
         let tried: Vec<_> = (0..3).map(|_| router.ping(&net.a, "10.0.2.2")).collect();
         assert!(tried.iter().any(|(answered, _)| *answered >= 4), "{tried:?}");
         until("the port to be back", || router.read("stderr").contains("is back"));
+        router.sync();
     }
     router.forwards(&net.a, "10.0.2.2");
     router.stop();
@@ -180,6 +181,7 @@ pub fn queues() {
     router.stops(&net.a, "10.0.2.2");
     plug(&net.a, "a", 1);
     until("the port to be back", || router.read("stderr").contains("port ra: ra is back"));
+    router.sync();
     router.forwards(&net.a, "10.0.2.2");
     router.stop();
 }

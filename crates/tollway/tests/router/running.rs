@@ -196,7 +196,8 @@ impl KernelRouter {
                 return;
             }
         }
-        panic!("{address} is not forwarded: {tried:?}\n{}", self.read("stderr"));
+        let counts = self.show(&ShowRequest::Offload)["counts"].clone();
+        panic!("{address} is not forwarded: {tried:?}\n{}\n{counts}", self.read("stderr"));
     }
 
     /// Asserts that the kernel forwards pings.

@@ -101,6 +101,9 @@ pub fn engines() {
     let ports = router.show(&ShowRequest::Ports);
     let engine = |port: usize| ports["ports"][port]["engine"].as_str().unwrap().to_owned();
     assert_eq!([engine(0), engine(1)], ["tc", "user"]);
+    let shown = router.show(&ShowRequest::Engines);
+    let how = |port: usize| shown["engines"][port]["how"].as_str().unwrap().to_owned();
+    assert!(how(0).contains("tc program") && how(1).contains("AF_XDP"), "{shown}");
 }
 
 pub fn devices() {

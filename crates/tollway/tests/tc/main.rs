@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 16] = [
+const BESIDE: [Test; 17] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),

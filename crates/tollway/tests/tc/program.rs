@@ -24,6 +24,13 @@ const CHUNK: u32 = 16_384;
 const SHORTEST: usize = 54;
 const LONGEST: usize = 3000;
 
+/// Why nothing leaves.
+#[derive(Debug, PartialEq, Eq)]
+enum Kept {
+    ByKernel(PassReason),
+    Dropped,
+}
+
 /// The programs of the test network's ports, and the user path over the same tables.
 struct Bench {
     net: Net,
@@ -61,8 +68,8 @@ impl Bench {
     }
 
     /// Runs the program of a port on a frame; if `segment` is not 0, on a super-frame. Returns what leaves, or why
-    /// the kernel gets the frame.
-    fn run(&self, port: u8, frame: &[u8], segment: u32) -> Result<Vec<u8>, PassReason> {
+    /// nothing does.
+    fn run(&self, port: u8, frame: &[u8], segment: u32) -> Result<Vec<u8>, Kept> {
         let (ifindex, program) = &self.loaded[usize::from(port)];
         // On a busy machine the heartbeat may become stale, but not each time.
         for _ in 0..10 {
@@ -78,9 +85,10 @@ impl Bench {
                 (_, Some(PassReason::Stale)) => {}
                 (Action::Pass, Some(reason)) => {
                     assert_eq!(output, frame, "the kernel gets the frame unchanged");
-                    return Err(*reason);
+                    return Err(Kept::ByKernel(*reason));
                 }
                 (Action::Redirect, None) => return Ok(output),
+                (Action::Drop, None) => return Err(Kept::Dropped),
                 other => panic!("{other:?} for {frame:02x?}"),
             }
         }
@@ -116,29 +124,42 @@ pub fn as_the_user_path() {
             }
         }
     }
-    let (mut dice, mut hits) = (Dice(4711), 0);
+    let (mut dice, mut hits, mut drops) = (Dice(4711), 0, 0);
     for _ in 0..16_000 {
         let port = dice.below(PORTS.into()) as u8;
         let frame = mixed::frame(port, dice.roll());
         if !(SHORTEST..=LONGEST).contains(&frame.len()) {
             continue;
         }
-        if let Ok(output) = bench.run(port, &frame, 0) {
-            bench.compare(port, &frame, &output);
-            hits += 1;
+        match bench.run(port, &frame, 0) {
+            Ok(output) => {
+                bench.compare(port, &frame, &output);
+                hits += 1;
+            }
+            Err(Kept::Dropped) => {
+                let before = bench.net.counters().dropped_packets();
+                assert!(bench.net.send(port, &frame).is_empty(), "{frame:02x?}");
+                assert_eq!(bench.net.counters().dropped_packets(), before + 1, "{frame:02x?}");
+                drops += 1;
+            }
+            Err(Kept::ByKernel(_)) => {}
         }
         if bench.net.counters().held > 100 {
             bench.net.pass(5);
             bench.net.take_all();
         }
     }
-    assert!(hits > 300, "{hits} hits");
+    assert!(hits > 300 && drops > 30, "{hits} hits, {drops} drops");
 }
 
 /// What the kernel gets, and why.
 pub fn reasons() {
     let bench = Bench::new();
-    let why = |packet: &Packet| bench.run(0, &packet.build(), 0).unwrap_err();
+    let why_of = |frame: &[u8]| match bench.run(0, frame, 0) {
+        Err(Kept::ByKernel(reason)) => reason,
+        other => panic!("{other:02x?}"),
+    };
+    let why = |packet: &Packet| why_of(&packet.build());
     let plain = LinkVariant::Plain;
     for dst in [plain.host4(1), plain.host6(1)] {
         let packet = || plain.packet(0, dst);
@@ -150,7 +171,7 @@ pub fn reasons() {
         // A device has taken out the first tag, so this is the second one.
         assert_eq!(why(&packet().tagged(&[(0x8100, 7)])), PassReason::Undecided);
         let short = packet().build();
-        assert_eq!(bench.run(0, &short[..short.len() - 1], 0), Err(PassReason::Malformed));
+        assert_eq!(why_of(&short[..short.len() - 1]), PassReason::Malformed);
     }
     for dst in [plain.host4(0), plain.host6(0)] {
         assert_eq!(why(&plain.packet(0, dst)), PassReason::Undecided, "a redirect may be due");
@@ -159,10 +180,10 @@ pub fn reasons() {
     assert_eq!(why(&packet().options(&[1; 4])), PassReason::Options);
     let mut wrong = packet().build();
     wrong[24] ^= 1;
-    assert_eq!(bench.run(0, &wrong, 0), Err(PassReason::Malformed), "the checksum");
+    assert_eq!(why_of(&wrong), PassReason::Malformed, "the checksum");
     let mut other = packet().build();
     other[12..14].copy_from_slice(&[0x12, 0x34]);
-    assert_eq!(bench.run(0, &other, 0), Err(PassReason::Ethertype));
+    assert_eq!(why_of(&other), PassReason::Ethertype);
     bench.programs.state().set_bypass(true);
     assert_eq!(why(&packet()), PassReason::Bypass);
 }
@@ -191,6 +212,7 @@ pub fn segments() {
     const UDP: u8 = 17;
     const SCTP: u8 = 132;
     let bench = Bench::new();
+    let too_long = Err(Kept::ByKernel(PassReason::MtuExceeded));
     let to = LinkVariant::Vlan;
     // From port 1 to port 0, which has an MTU of 1500.
     for (dst, header) in [(to.host4(0), 20), (to.host6(0), 40)] {
@@ -199,11 +221,11 @@ pub fn segments() {
         let tcp = frame(TCP);
         let output = bench.run(1, &tcp, room).unwrap();
         assert_eq!(output.len(), tcp.len(), "it stays whole");
-        assert_eq!(bench.run(1, &tcp, room + 1), Err(PassReason::MtuExceeded));
-        assert_eq!(bench.run(1, &tcp, 0), Err(PassReason::MtuExceeded), "a plain frame");
+        assert_eq!(bench.run(1, &tcp, room + 1), too_long);
+        assert_eq!(bench.run(1, &tcp, 0), too_long, "a plain frame");
         // The segments of UDP may be a tunnel's, with longer headers.
         assert!(bench.run(1, &frame(UDP), 1000).is_ok());
-        assert_eq!(bench.run(1, &frame(UDP), 1400), Err(PassReason::MtuExceeded));
-        assert_eq!(bench.run(1, &frame(SCTP), 100), Err(PassReason::MtuExceeded));
+        assert_eq!(bench.run(1, &frame(UDP), 1400), too_long);
+        assert_eq!(bench.run(1, &frame(SCTP), 100), too_long);
     }
 }

@@ -177,8 +177,8 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Crowded, KernelFlow, KernelRoute, KernelRule, MtuExceeded,
-                NeighUnresolved, Offload, Punted, Stale, Undecided,
+                Bypass, Checksum, Crowded, KernelExit, KernelFlow, KernelRoute, KernelRule,
+                MtuExceeded, NeighUnresolved, Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
@@ -192,6 +192,7 @@ pub fn reasons() {
                     | Checksum
                     | KernelRoute
                     | KernelRule
+                    | KernelExit
                     | NeighUnresolved
                     // Of the tc program.
                     | Undecided

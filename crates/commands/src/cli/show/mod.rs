@@ -30,6 +30,8 @@ pub(super) struct Args {
 enum What {
     /// Show ports: how they are driven, their state, packets in and out
     Ports,
+    /// Show what decides about packets on each device, and how it is attached
+    Engines,
     /// Show workers and queues: load, bursts, packets, drops
     Workers,
     /// Show links with their addresses, VLANs and VRFs
@@ -61,6 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut client = ShowClient { control: &mut control, json: args.json };
     match &args.what {
         What::Ports => client.show(&ShowRequest::Ports, |all| tables::ports(all, None)),
+        What::Engines => client.show(&ShowRequest::Engines, |all| tables::engines(all, None)),
         What::Workers => client.show(&ShowRequest::Workers, |all| workers::workers(all, None)),
         What::Links => client.show(&ShowRequest::Links, |all| tables::links(all, None)),
         What::Routes(args) => routes::run(&mut client, args),

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Table};
 
 use super::super::text::{arranged, table, thousands};
-use crate::control::{Drops, Links, Neighbours, PortState, Ports, Punts, Tolls, Totals, Xdp};
+use crate::control::{
+    DeviceEngine, Drops, Engines, Links, Neighbours, PortState, Ports, Punts, Tolls, Totals, Xdp,
+};
 use tollway_controller::handle::Status;
 
 /// `show ports`.
@@ -36,6 +38,15 @@ pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
         }
     }
     out + &defect(&answer.totals)
+}
+
+/// `show engines`.
+pub(super) fn engines(answer: &Engines, width: Option<u16>) -> String {
+    let mut engines = table(&["device", "engine", "state", "driven by", "why"]);
+    for DeviceEngine { device, engine, how, state, why } in &answer.engines {
+        engines.add_row([device, engine, state, how, why.as_deref().unwrap_or("-")]);
+    }
+    arranged(engines, "lllll", width)
 }
 
 /// Gives a column a minimum width, so that its words are not broken.

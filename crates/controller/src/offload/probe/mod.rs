@@ -281,8 +281,7 @@ fn device(
 }
 
 /// Kinds of devices whose packets may bring the hash of a socket or of another device.
-const KEEP_HASHES: [&str; 7] =
-    ["veth", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+const KEEP_HASHES: [&str; 7] = ["veth", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
 
 /// Sockets set a hash in their packets, which veths, bridges and the like keep (`skb_set_hash_from_sk`); bonds keep that
 /// of their members.

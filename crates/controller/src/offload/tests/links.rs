@@ -1,6 +1,7 @@
 //! Tests of reasons about a link, or those on top of it.
 
 use super::*;
+use tollway_firewall::ir;
 
 /// A device that belongs to number 9.
 fn member(kind: &'static str) -> impl FnOnce(&mut Router) {
@@ -320,11 +321,11 @@ fn a_tc_program_has_limits_of_its_own() {
         let at_devices = vec![(hook, "netdev t c".to_owned())];
         router.firewall = Firewall::Read(Rules { compiled: 1, at_devices, ..Rules::default() });
     };
-    expect(|router| rules(router, Engine::Xdp, Hook::Egress), &[]);
-    expect(|router| rules(router, Engine::Tc, Hook::Ingress), &[]);
+    expect(|router| rules(router, Engine::Xdp, ir::Hook::Egress), &[]);
+    expect(|router| rules(router, Engine::Tc, ir::Hook::Ingress), &[]);
     let all = ["eth0", "eth0.10", "eth1"].map(|link| format!("into {link} *: engine"));
     let all = all.each_ref().map(String::as_str);
-    expect(|router| rules(router, Engine::Tc, Hook::Egress), &all);
+    expect(|router| rules(router, Engine::Tc, ir::Hook::Egress), &all);
 }
 
 #[test]

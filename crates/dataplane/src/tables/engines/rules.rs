@@ -142,7 +142,7 @@ impl EngineRules {
     }
 
     /// Whether the active rules wait for room.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.lock().current, Current::Waiting(..))
     }
 

@@ -55,7 +55,7 @@ fn counting(counters: u32) -> Arc<Filter> {
     let mut filter = Filter::new(counters as usize, Vec::new());
     let ops = (0..counters).map(Op::Count).chain([Op::Accept]).collect();
     let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
-    filter.set(Point::Forward, 4, &rules).unwrap();
+    filter.set(Point::Forward, 4, &rules).expect("these rules compile");
     Arc::new(filter)
 }
 

@@ -226,7 +226,11 @@ impl Bench {
 /// What `tollway check` reports about a router.
 fn check(namespace: &RouterNamespace, ports: usize) -> Result<Value, String> {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
-    let output = command.args(["check", "--engine", "xdp", "--json"]).args(&DEVICES[..ports]).output().unwrap();
+    let output = command
+        .args(["check", "--engine", "xdp", "--json"])
+        .args(&DEVICES[..ports])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text)
         .map_err(|_| format!("tollway check: {text}{}", String::from_utf8_lossy(&output.stderr)))
