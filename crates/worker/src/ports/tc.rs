@@ -136,7 +136,7 @@ impl Tc {
     }
 
     /// Takes the program back from the thread, if that is ready; returns whether the program is here.
-    fn take_back(&mut self) -> bool {
+    fn take_back(&mut self, now_ns: u64) -> bool {
         let Program::Away(away) = &self.program else { return true };
         let attached = match away.try_recv() {
             Err(TryRecvError::Empty) => return false,
@@ -149,8 +149,13 @@ impl Tc {
                 attached
             }
         };
-        if let Err(refusal) = self.arrive(attached) {
-            self.enter(State::Down(refusal.what));
+        match self.arrive(attached) {
+            // The device may have changed while the thread had the program.
+            Ok(()) => self.next_look_ns = now_ns,
+            Err(refusal) => {
+                self.next_look_ns = now_ns + RETRY_NS;
+                self.enter(State::Down(refusal.what));
+            }
         }
         true
     }
@@ -291,9 +296,7 @@ impl Device for Tc {
 
     fn maintain(&mut self, now_ns: u64) {
         self.maintained_ns = now_ns;
-        let was_away = matches!(self.program, Program::Away(_));
-        // The device may have changed while the thread had the program.
-        if !self.take_back() || (now_ns < self.next_look_ns && !was_away) {
+        if !self.take_back(now_ns) || now_ns < self.next_look_ns {
             return;
         }
         self.look();
@@ -336,5 +339,74 @@ impl Device for Tc {
     fn finish(&mut self) -> Result<(), tollway_capture::CaptureError> {
         self.detach();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::super::af_xdp;
+    use super::*;
+
+    /// A program that is on no device.
+    struct Detached;
+
+    impl af_xdp::Program for Detached {
+        fn attach(&mut self, _target: Target<'_>, _generic: bool) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn set_socket(&mut self, _queue: u32, _socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn detach(&mut self) {}
+    }
+
+    impl OwnedProgram for Detached {
+        fn is_attached(&self) -> bool {
+            false
+        }
+    }
+
+    /// A port whose thread has ended with an outcome.
+    fn port(attached: Attached) -> Tc {
+        let (sender, receiver) = mpsc::sync_channel::<(Box<dyn OwnedProgram>, Attached)>(1);
+        sender.send((Box::new(Detached), attached)).unwrap();
+        let mac = Mac([0; 6]);
+        Tc {
+            port: "p".to_owned(),
+            device: "no-such-device".to_owned(),
+            called: "no-such-device".to_owned(),
+            facts: Facts { index: i32::MAX, mac, mtu: 1500, up: true },
+            mac,
+            program: Program::Away(receiver),
+            serves: false,
+            how: NOT_ATTACHED.to_owned(),
+            state: State::Up,
+            socket: UnixDatagram::unbound().unwrap().into(),
+            next_look_ns: 0,
+            maintained_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_refused_program_is_tried_again_after_a_pause() {
+        let refusal = Refusal { what: "refused".to_owned(), ..Refusal::default() };
+        let mut refused = port(Err(refusal));
+        let mut states = |now_ns| {
+            refused.maintain(now_ns);
+            refused.state()
+        };
+        for now_ns in [5, 6, 4 + RETRY_NS] {
+            assert_eq!(states(now_ns), State::Down("refused".to_owned()));
+        }
+        let gone = State::Gone("the interface is gone".to_owned());
+        assert_eq!(states(5 + RETRY_NS), gone, "the port has looked at its device");
+        let mut attached = port(Ok("tcx"));
+        attached.maintain(5);
+        assert_eq!(attached.state(), gone, "the device may have changed meanwhile");
     }
 }
