@@ -15,19 +15,19 @@ pub struct Tcx {
     pub egress: Vec<u32>,
 }
 
-/// Lists the BPF programs at a device's ingress and egress.
+/// Lists the BPF programs at a device's ingress and egress; `None` if the kernel has no tcx.
 ///
 /// # Errors
 /// No privilege.
-pub fn tcx(ifindex: u32) -> io::Result<Tcx> {
+pub fn tcx(ifindex: u32) -> io::Result<Option<Tcx>> {
     let list = |hook| match sys::attached(ifindex, hook) {
-        // A kernel without tcx, or a device that has gone.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => {
-            Ok(Vec::new())
-        }
-        ids => ids,
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+        // The device has gone.
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Some(Vec::new())),
+        ids => ids.map(Some),
     };
-    Ok(Tcx { ingress: list(sys::TCX_INGRESS)?, egress: list(sys::TCX_EGRESS)? })
+    let (ingress, egress) = (list(sys::TCX_INGRESS)?, list(sys::TCX_EGRESS)?);
+    Ok(ingress.zip(egress).map(|(ingress, egress)| Tcx { ingress, egress }))
 }
 
 /// Creates the TAP device of a port; returns its name and its file.

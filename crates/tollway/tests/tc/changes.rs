@@ -13,7 +13,8 @@ use super::scene::{Net, by_kernel, start, until_forwarded};
 /// Says whether Tollway's program is at the ingress of a device.
 fn has_program(device: &str) -> bool {
     let own = tollway_xdp::program_of(super::namespaces::ifindex(device));
-    let tcx = tollway_xdp::tcx(super::namespaces::ifindex(device)).unwrap().ingress;
+    let tcx = tollway_xdp::tcx(super::namespaces::ifindex(device)).unwrap();
+    let tcx = tcx.unwrap_or_default().ingress;
     match own {
         // The kernel has no tcx.
         Some((Mode::Clsact, _)) => tcx.is_empty() && filters(device).contains("tollway"),

@@ -2,15 +2,16 @@
 
 use std::process::{Command, ExitCode};
 
-use super::{changes, streams};
+use super::{changes, others, streams};
 
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 5] = [
+const PARTS: [(&str, fn()); 6] = [
     ("streams", streams::plain),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
+    ("filters of others", others::filters_first),
     ("a stop", changes::stop),
     ("a kill", changes::kill),
 ];

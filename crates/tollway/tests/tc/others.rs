@@ -50,6 +50,18 @@ pub fn filters() {
     until_forwarded(&router, &net.a, "10.0.2.2");
 }
 
+/// On a kernel without tcx, filters of others see the packets first, even if all ports have some.
+pub fn filters_first() {
+    let net = Net::new();
+    for device in ["ra", "rb"] {
+        sh(&format!("tc qdisc add dev {device} clsact"));
+        sh(&format!("tc filter add dev {device} ingress pref 10 protocol all u32 match u32 0 0"));
+    }
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    assert!(!router.show(&ShowRequest::Offload).to_string().contains("filters_in"));
+}
+
 /// Without tcx, the program is a filter behind those of others.
 pub fn clsact() {
     let net = Net::new();

@@ -245,13 +245,13 @@ fn device(
     let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| mode.is_tc());
     let is_own = |program: &u32| own.is_some_and(|(_, id)| id == *program);
     let before = |tcx: &Tcx| tcx.ingress.iter().position(&is_own).unwrap_or(tcx.ingress.len());
-    let is_clsact = own.is_some_and(|(mode, _)| mode == Mode::Clsact);
+    let is_filter = is_filter(own.map(|(mode, _)| mode), &tcx);
     // One match of either kind is enough; otherwise both results have to be known.
     let filters = |of_tc: &dyn Fn(&TcAttachments) -> bool, of_bpf: &dyn Fn(&Tcx) -> bool| {
         let has = |found: Result<bool, &Unknown>| found.map_err(Clone::clone);
         match (
             has(attachments.as_ref().map(of_tc).map_err(|why| *why)),
-            has(tcx.as_ref().map(of_bpf)),
+            has(tcx.as_ref().map(|tcx| tcx.as_ref().is_some_and(of_bpf))),
         ) {
             (Ok(true), _) | (_, Ok(true)) => Ok(true),
             (Err(why), _) | (_, Err(why)) => Err(why),
@@ -266,8 +266,7 @@ fn device(
         filters_in: filters(&|attachments| attachments.ingress, &|tcx| {
             !tcx.ingress.iter().all(&is_own)
         }),
-        // A program of tcx runs before filters, and a filter of the last preference after all others.
-        filters_behind: filters(&|attachments| attachments.ingress && !is_clsact, &|tcx| {
+        filters_behind: filters(&|attachments| are_behind(attachments, is_filter), &|tcx| {
             tcx.ingress.len() > before(tcx) + 1
         }),
         filters_out: filters(&|attachments| attachments.egress, &|tcx| !tcx.egress.is_empty()),
@@ -278,6 +277,17 @@ fn device(
         checksums: checksums(netdev, netdevs, properties),
         own_hash: has_own_hash(netdev),
     }
+}
+
+/// Says whether Tollway's tc program is a filter of a device, or would be one: if the kernel has no tcx.
+fn is_filter(attached: Option<Mode>, tcx: &QueryResult<Option<Tcx>>) -> bool {
+    attached.map_or(*tcx == Ok(None), |mode| mode == Mode::Clsact)
+}
+
+/// Says whether filters run after Tollway's tc program. A program of tcx runs before filters, and a filter of the last
+/// preference after all others, but not beside a shared block.
+const fn are_behind(attachments: &TcAttachments, is_filter: bool) -> bool {
+    if is_filter { attachments.ingress_block } else { attachments.ingress }
 }
 
 /// Kinds of devices whose packets may bring the hash of a socket or of another device.
@@ -377,6 +387,27 @@ fn taps(table: &str) -> BTreeSet<Option<Ifindex>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_without_tcx_lets_filters_of_others_come_first() {
+        let (no_tcx, tcx) = (Ok(None), Ok(Some(Tcx::default())));
+        let unknown = Err(Unknown("no privilege".to_owned()));
+        let filters = TcAttachments { ingress: true, ..TcAttachments::default() };
+        let block = TcAttachments { ingress_block: true, ..filters.clone() };
+        for (attached, tcx, behind) in [
+            (None, &no_tcx, false),
+            (Some(Mode::Clsact), &no_tcx, false),
+            (Some(Mode::Clsact), &tcx, false),
+            (None, &tcx, true),
+            (Some(Mode::Tcx), &tcx, true),
+            (None, &unknown, true),
+        ] {
+            let is_filter = is_filter(attached, tcx);
+            assert_eq!(are_behind(&filters, is_filter), behind, "{attached:?}, {tcx:?}");
+            assert!(are_behind(&block, is_filter), "{attached:?}, {tcx:?}");
+            assert!(!are_behind(&TcAttachments::default(), is_filter));
+        }
+    }
 
     #[test]
     fn sockets_that_see_all_packets() {

@@ -13,7 +13,7 @@ use tollway_xdp::Tcx;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuickPoll {
     /// The BPF programs of devices on ingress and on egress.
-    tcx: BTreeMap<Ifindex, QueryResult<Tcx>>,
+    tcx: BTreeMap<Ifindex, QueryResult<Option<Tcx>>>,
     legacy: QueryResult<PerFamily<Legacy>>,
     hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
     tracked: bool,

@@ -33,6 +33,8 @@ pub(super) struct TcAttachments {
     pub(super) qdisc: Option<String>,
     /// There are filters on ingress.
     pub(super) ingress: bool,
+    /// Those are in a block that several disciplines share, so no filter can be added for this device alone.
+    pub(super) ingress_block: bool,
     /// There are filters on egress.
     pub(super) egress: bool,
 }
@@ -62,17 +64,21 @@ pub(super) fn attachments(route: &mut QuerySocket) -> io::Result<BTreeMap<Ifinde
             "clsact" => TcAttachments {
                 qdisc: None,
                 ingress: blocks.0 || filters(CLSACT_INGRESS)?,
+                ingress_block: blocks.0,
                 egress: blocks.1 || filters(CLSACT_EGRESS)?,
             },
-            "ingress" => {
-                TcAttachments { ingress: blocks.0 || filters(INGRESS)?, ..TcAttachments::default() }
-            }
+            "ingress" => TcAttachments {
+                ingress: blocks.0 || filters(INGRESS)?,
+                ingress_block: blocks.0,
+                ..TcAttachments::default()
+            },
             _ if is_default(&kind, handle) => continue,
             _ => TcAttachments { qdisc: Some(kind), ..TcAttachments::default() },
         };
         let sum = all.entry(ifindex).or_default();
         sum.qdisc = sum.qdisc.take().or(on.qdisc);
         sum.ingress |= on.ingress;
+        sum.ingress_block |= on.ingress_block;
         sum.egress |= on.egress;
     }
     Ok(all)
