@@ -180,8 +180,12 @@ pub(super) fn notes(
                 .to_owned(),
         ));
     }
+    // Captures on a port see a tc program's packets, those on VLAN devices on it do not.
+    let is_shown =
+        |link: &Link| link.ifindex == link.port && facts.ports.contains(&(link.port, Engine::Tc));
     for link in links {
-        if taps.contains(&None) || taps.contains(&Some(link.ifindex)) {
+        let is_captured = taps.contains(&None) || taps.contains(&Some(link.ifindex));
+        if is_captured && !is_shown(link) {
             notes.push(Note(format!(
                 "a program captures on {}, and does not see packets on the fast path",
                 link.name

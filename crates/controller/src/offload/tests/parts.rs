@@ -112,5 +112,15 @@ fn captures_and_devices_that_are_down_are_reported() {
     );
     router.probes.taps.insert(None);
     assert_eq!(notes(&router).len(), 4, "on all");
+    router.engine = Engine::Tc;
+    assert_eq!(
+        notes(&router),
+        [
+            "a program captures on eth0.10, and does not see packets on the fast path",
+            "eth1 is down, or has no carrier",
+        ],
+        "tc shows them on the ports"
+    );
+    router.engine = Engine::Auto;
     assert!(kernels(&router.offload()).is_empty(), "none is a reason");
 }
