@@ -7,11 +7,12 @@ use super::{changes, others, streams};
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 6] = [
+const PARTS: [(&str, fn()); 7] = [
     ("streams", streams::plain),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
     ("filters of others", others::filters_first),
+    ("devices", changes::devices),
     ("a stop", changes::stop),
     ("a kill", changes::kill),
 ];

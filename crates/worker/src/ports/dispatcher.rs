@@ -263,7 +263,8 @@ impl Dispatcher {
         let programs = Arc::clone(programs);
         // The device of an AF_XDP port, even after a rename.
         let device_of = move |port| lock(&programs).port(port).map(|port| port.ifindex);
-        let watch = Watch::start(watched, device_of, Arc::clone(&self.ports))?;
+        let ports = (Arc::clone(&self.ports), sends_by_xdp(model));
+        let watch = Watch::start(watched, device_of, ports)?;
         Ok(Some((parts, watch)))
     }
 }
@@ -283,6 +284,13 @@ pub fn ruled(model: &Model) -> Ruled {
 /// Whether some port is to have the XDP path.
 fn has_xdp_path(model: &Model) -> bool {
     (0..model.ports.len()).any(|port| model.xdp_path_of(PortIndex(port)) != XdpPathMode::Off)
+}
+
+/// Whether some port is to have the XDP path, by an XDP program.
+fn sends_by_xdp(model: &Model) -> bool {
+    (0..model.ports.len())
+        .map(PortIndex)
+        .any(|port| model.xdp_path_of(port) != XdpPathMode::Off && !has_tc(model, port))
 }
 
 /// Whether a port has a tc program.

@@ -116,8 +116,7 @@ impl Ports {
 
     /// Sets the device by which flows to a port leave; `None` if XDP cannot send there.
     pub fn set_exit(&self, port: PortId, exit: Option<Exit>) {
-        let is_kernels = |state: &PortState| state.is_kernels.load(Relaxed);
-        let is_kernels = self.ports.get(usize::from(port.0)).is_some_and(is_kernels);
+        let is_kernels = self.is_left_to_kernel(port);
         let exit = exit.filter(|_| !is_kernels);
         let word = exit.map_or(0, Exit::word);
         if let Some(state) = &self.state {
@@ -138,6 +137,12 @@ impl Ports {
             state.is_kernels.store(true, Relaxed);
         }
         self.set_exit(port, None);
+    }
+
+    /// Whether the kernel sends what arrives by XDP and leaves by this port.
+    #[must_use]
+    pub fn is_left_to_kernel(&self, port: PortId) -> bool {
+        self.ports.get(usize::from(port.0)).is_some_and(|state| state.is_kernels.load(Relaxed))
     }
 
     /// Sets the ifindex of a port's device if it is up, to which the tc program sends.

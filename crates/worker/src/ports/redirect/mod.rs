@@ -12,30 +12,34 @@
 //! If the router cannot notice refusals, devices with zero-copy get no frames. Their drivers may
 //! report that they accept frames, and drop all of them while a socket has the queue.
 //!
-//! Limits: a kernel before 6.3 does not report this. There, no device gets frames.
+//! A tc program needs none of this, but it must not send to devices that are down or gone, so the same
+//! thread says which devices are up.
+//!
+//! Limits: a kernel before 6.3 does not report this. There, no device gets frames from an XDP program, and
+//! the thread checks every half second which devices are up.
+
+mod netdev;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::NLMSG_ERROR;
-use netlink_sys::protocols::NETLINK_GENERIC;
-use netlink_sys::{Socket, SocketAddr};
 use tollway_dataplane::id::PortId;
 
 use super::interface;
 use super::interface::Facts;
 use tollway_linux::mailbox::{WakeReceiver, Waker};
-use tollway_linux::netlink::{self, Attribute, Message, find, push};
 use tollway_linux::sys;
 use tollway_xdp::ProbeTarget;
 use tollway_xdp::refusals::{Cause, Refusals};
 use tollway_xdp::xdp_path::{Exit, Ports};
+
+use netdev::Netdev;
 
 /// The longest time between two full checks, in case a notification was lost.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -45,25 +49,12 @@ const LOOK_MS: i32 = 100;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 
-/// `NLMSG_MIN_TYPE`: the family that lists the others.
-const GENL_ID_CTRL: u16 = 0x10;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
-const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
-const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
-const NETDEV_CMD_DEV_GET: u8 = 1;
-const NETDEV_A_DEV_IFINDEX: u16 = 1;
-const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: accepts redirected frames.
 const NDO_XMIT: u64 = 1 << 2;
 /// `NETDEV_XDP_ACT_NDO_XMIT_SG`: also accepts those in several pieces.
 const NDO_XMIT_SG: u64 = 1 << 6;
 /// `NETDEV_XDP_ACT_XSK_ZEROCOPY`: supports zero-copy AF_XDP sockets.
 const XSK_ZEROCOPY: u64 = 1 << 3;
-/// Bytes of `genlmsghdr`.
-const GENERAL: usize = 4;
 
 /// A thread that updates the XDP path with the devices that it can send to.
 pub struct Watch {
@@ -74,35 +65,36 @@ pub struct Watch {
 
 impl Watch {
     /// Checks the devices of some ports, whose ifindexes `device_of` returns: once before this
-    /// returns, and then whenever a device changes.
+    /// returns, and then whenever a device changes. `has_xdp`: some of the ports have the XDP path.
     ///
     /// # Errors
     /// The kernel cannot be queried.
     pub fn start(
         watched: Vec<PortId>,
         device_of: impl Fn(PortId) -> Option<u32> + Send + 'static,
-        ports: Arc<Ports>,
+        (ports, has_xdp): (Arc<Ports>, bool),
     ) -> io::Result<Self> {
-        let mut netdev = match Netdev::open() {
-            Ok(netdev) => netdev,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::warn!(
-                    "no XDP path: this kernel does not report which devices take redirected \
-                     frames (Linux 6.3 does)"
-                );
-                return Ok(Self { waker: None, thread: None });
-            }
+        let netdev = match Netdev::open() {
+            Ok(netdev) => Some(netdev),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        netdev.look(&watched, &device_of, &ports);
-        netdev.check_refusals(&ports);
+        if netdev.is_none() && has_xdp {
+            tracing::warn!(
+                "no XDP path: this kernel does not report which devices take redirected \
+                 frames (Linux 6.3 does)"
+            );
+        }
+        let mut exits = Exits::new(netdev, has_xdp)?;
+        exits.look(&watched, &device_of, &ports);
+        exits.check_refusals(&ports);
         let (waker, wakes) = Waker::pair()?;
         let thread = std::thread::Builder::new().name("redirect".to_owned()).spawn(move || {
             let mut looked = Instant::now();
-            while let Some(has_changed) = netdev.wait(&wakes) {
-                netdev.check_refusals(&ports);
+            while let Some(has_changed) = exits.wait(&wakes) {
+                exits.check_refusals(&ports);
                 if has_changed || looked.elapsed() >= PERIOD {
-                    netdev.look(&watched, &device_of, &ports);
+                    exits.look(&watched, &device_of, &ports);
                     looked = Instant::now();
                 }
             }
@@ -134,8 +126,8 @@ pub(super) fn has_zero_copy(device: &str) -> bool {
 
 /// The XDP features that a device reports; none if the kernel does not report them.
 fn features(device: &str) -> u64 {
-    let Ok(netdev) = Netdev::open() else { return 0 };
-    let facts = interface::query(netdev.control.as_fd(), device).ok();
+    let (Ok(netdev), Ok(control)) = (Netdev::open(), UnixDatagram::unbound()) else { return 0 };
+    let facts = interface::query(control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
     index.map_or(0, |index| netdev.features(index))
 }
@@ -147,13 +139,14 @@ struct UpDevice {
     mtu: u16,
 }
 
-/// Generic netlink's family for network devices.
-struct Netdev {
-    requests: Socket,
-    changes: Socket,
+/// The devices by which packets may leave, as far as they are known.
+struct Exits {
+    /// None before Linux 6.3.
+    netdev: Option<Netdev>,
+    /// Some port has the XDP path.
+    has_xdp: bool,
     /// The socket for interface requests.
     control: UnixDatagram,
-    family: u16,
     /// The names of the ports' devices, and whether the devices report that they accept redirected
     /// frames.
     reported: BTreeMap<PortId, (String, bool)>,
@@ -191,32 +184,12 @@ impl Doubt {
     }
 }
 
-impl Netdev {
-    fn open() -> io::Result<Self> {
-        let (requests, changes) = (socket()?, socket()?);
-        let mut name = b"netdev".to_vec();
-        name.push(0);
-        let message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, &name));
-        let answer = query(&requests, &message)?;
-        let family = find(&answer, GENERAL, CTRL_ATTR_FAMILY_ID).and_then(number);
-        let family = family.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))? as u16;
-        let groups = find(&answer, GENERAL, CTRL_ATTR_MCAST_GROUPS);
-        for group in groups.iter().flat_map(Attribute::nested) {
-            let part = |kind| find(group.value, 0, kind);
-            let is_mgmt =
-                part(CTRL_ATTR_MCAST_GRP_NAME).is_some_and(|name| name.value == b"mgmt\0");
-            let id = part(CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_mgmt);
-            if let Some(id) = id.and_then(|id| id.u32()) {
-                changes.add_membership(id)?;
-            }
-        }
-        changes.set_non_blocking(true)?;
-        let control = UnixDatagram::unbound()?;
+impl Exits {
+    fn new(netdev: Option<Netdev>, has_xdp: bool) -> io::Result<Self> {
         Ok(Self {
-            requests,
-            changes,
-            control,
-            family,
+            netdev,
+            has_xdp,
+            control: UnixDatagram::unbound()?,
             reported: BTreeMap::new(),
             doubts: BTreeMap::new(),
             believe_at: Instant::now() + UNPROVEN_FOR,
@@ -226,13 +199,14 @@ impl Netdev {
     /// Sleeps until the next check, and returns whether a device has changed; `None` at the end of
     /// the watch.
     fn wait(&self, wakes: &WakeReceiver) -> Option<bool> {
-        let fds = [wakes.as_fd().as_raw_fd(), self.changes.as_raw_fd()];
-        let mut fds = fds.map(sys::readable);
+        /// No file: poll(2) ignores it.
+        const NO_FILE: RawFd = -1;
+        let changes = self.netdev.as_ref().map_or(NO_FILE, Netdev::changes);
+        let mut fds = [wakes.as_fd().as_raw_fd(), changes].map(sys::readable);
         // Waking too early does no harm.
         let _ = sys::wait(&mut fds, LOOK_MS);
-        let mut buffer = Vec::with_capacity(8192);
-        while self.changes.recv(&mut buffer, 0).is_ok() {
-            buffer.clear();
+        if let Some(netdev) = &self.netdev {
+            netdev.skip_changes();
         }
         (fds[0].revents == 0).then_some(fds[1].revents != 0)
     }
@@ -295,6 +269,7 @@ impl Netdev {
         for port in watched {
             let device = device_of(*port).and_then(|index| self.identify(index));
             ports.set_device(*port, device.as_ref().map(|device| device.ifindex));
+            let Some(netdev) = &self.netdev else { continue };
             // A device that is down drops its frames; the path counts those.
             let Some(UpDevice { name, ifindex, mtu }) = device else {
                 ports.set_exit(*port, None);
@@ -306,7 +281,7 @@ impl Netdev {
                 }
                 continue;
             };
-            let features = self.features(ifindex);
+            let features = netdev.features(ifindex);
             let takes_pieces = features & NDO_XMIT_SG != 0;
             let exit = may_exit(features, ports.refusals().is_some()).then_some(Exit {
                 ifindex,
@@ -320,9 +295,11 @@ impl Netdev {
                 continue;
             }
             self.believe_at = Instant::now() + UNPROVEN_FOR;
-            if exit.is_some() {
+            if !self.has_xdp || ports.is_left_to_kernel(*port) {
+                tracing::debug!("{name} gets no frames of the XDP path");
+            } else if exit.is_some() {
                 tracing::debug!("{name} takes frames of the XDP path");
-            } else if self.takes_redirected(ifindex) {
+            } else if features & NDO_XMIT != 0 {
                 tracing::info!(
                     "{name} has zero-copy, and Tollway cannot watch which frames it refuses, so packets that \
                      leave there take the user path"
@@ -345,17 +322,6 @@ impl Netdev {
         let ifindex = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
         Some(UpDevice { name, ifindex, mtu: facts.mtu })
     }
-
-    fn takes_redirected(&self, ifindex: NonZeroU32) -> bool {
-        self.features(ifindex) & NDO_XMIT != 0
-    }
-
-    fn features(&self, ifindex: NonZeroU32) -> u64 {
-        let index = ifindex.get().to_ne_bytes();
-        let message = request(self.family, NETDEV_CMD_DEV_GET, (NETDEV_A_DEV_IFINDEX, &index));
-        let Ok(answer) = query(&self.requests, &message) else { return 0 };
-        find(&answer, GENERAL, NETDEV_A_DEV_XDP_FEATURES).and_then(number).unwrap_or(0)
-    }
 }
 
 /// Whether a device with these features may get frames of the XDP path.
@@ -374,42 +340,6 @@ fn log_refusal(device: &str, cause: Cause, pause: Duration) {
          is tried again in {} s. Packets that were lost are counted as dropped, dev_tx_failed",
         pause.as_secs()
     );
-}
-
-fn socket() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_GENERIC)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    Ok(socket)
-}
-
-/// A request with one attribute.
-fn request(family: u16, command: u8, (kind, value): (u16, &[u8])) -> Vec<u8> {
-    const VERSION: u8 = 1;
-    let mut body = vec![command, VERSION, 0, 0];
-    push(&mut body, kind, value);
-    netlink::request(family, 0, 0, &body)
-}
-
-/// Sends a request and returns the body of the answer.
-fn query(socket: &Socket, message: &[u8]) -> io::Result<Vec<u8>> {
-    socket.send(message, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    let (message, _) = Message::cut(&answer).ok_or(io::ErrorKind::InvalidData)?;
-    if message.kind == NLMSG_ERROR {
-        let error = message.error();
-        return Err(error.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPROTO)));
-    }
-    Ok(message.body.to_vec())
-}
-
-/// A number of 2, 4 or 8 bytes.
-fn number(attribute: Attribute<'_>) -> Option<u64> {
-    match *attribute.value {
-        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
-        [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
-        _ => Some(u64::from_ne_bytes(attribute.value.try_into().ok()?)),
-    }
 }
 
 #[cfg(test)]
@@ -452,15 +382,5 @@ mod tests {
         }
         let last = (0..20).fold(first, |doubt, _| Doubt::after(Some(&doubt), doubt.until));
         assert_eq!(last.pause, LONGEST_PAUSE);
-    }
-
-    #[test]
-    fn a_request_has_its_command_and_its_attribute() {
-        let message = request(7, 1, (3, &[1, 2]));
-        assert_eq!(message.len(), 28);
-        let (message, _) = Message::cut(&message).unwrap();
-        assert_eq!((message.kind, &message.body[..GENERAL]), (7, &[1, 1, 0, 0][..]));
-        assert_eq!(find(message.body, GENERAL, 3).and_then(number), Some(0x0201));
-        assert_eq!(number(Attribute { kind: 3, value: &[1] }), None);
     }
 }
