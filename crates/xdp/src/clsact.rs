@@ -67,7 +67,7 @@ pub(super) fn attach(ifindex: u32, program: BorrowedFd<'_>) -> io::Result<()> {
         Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
         _ => {}
     }
-    if let Some(Found { is_own: false, .. }) = found(&mut socket, ifindex)? {
+    if let Some(FilterAtPlace { is_own: false, .. }) = filter_at_place(&mut socket, ifindex)? {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     let mut options = Vec::new();
@@ -83,15 +83,17 @@ pub(super) fn attach(ifindex: u32, program: BorrowedFd<'_>) -> io::Result<()> {
 /// Removes Tollway's filter from a device.
 pub(super) fn detach(ifindex: u32) -> io::Result<()> {
     let mut socket = socket()?;
-    match found(&mut socket, ifindex)? {
-        Some(Found { is_own: true, .. }) => socket.change(RTM_DELTFILTER, 0, &filter(ifindex)),
+    match filter_at_place(&mut socket, ifindex)? {
+        Some(FilterAtPlace { is_own: true, .. }) => {
+            socket.change(RTM_DELTFILTER, 0, &filter(ifindex))
+        }
         _ => Ok(()),
     }
 }
 
 /// The id of Tollway's program on a device.
 pub(super) fn program(ifindex: u32) -> io::Result<Option<u32>> {
-    let found = found(&mut socket()?, ifindex)?;
+    let found = filter_at_place(&mut socket()?, ifindex)?;
     Ok(found.filter(|found| found.is_own).map(|found| found.program))
 }
 
@@ -106,12 +108,12 @@ pub fn is_own_filter(body: &[u8]) -> bool {
 }
 
 /// A filter at the place of Tollway's.
-struct Found {
+struct FilterAtPlace {
     program: u32,
     is_own: bool,
 }
 
-fn found(socket: &mut QuerySocket, ifindex: u32) -> io::Result<Option<Found>> {
+fn filter_at_place(socket: &mut QuerySocket, ifindex: u32) -> io::Result<Option<FilterAtPlace>> {
     let answer = match socket.answer(RTM_GETTFILTER, &filter(ifindex))? {
         Ok(answer) => answer,
         // There is no device, discipline, preference or filter.
@@ -121,5 +123,5 @@ fn found(socket: &mut QuerySocket, ifindex: u32) -> io::Result<Option<Found>> {
     let options = find(&answer, TCMSG, TCA_OPTIONS).map_or(&[][..], |options| options.value);
     let is_own = is_own_filter(&answer);
     let program = find(options, 0, TCA_BPF_ID).and_then(|id| id.u32()).unwrap_or(0);
-    Ok(Some(Found { program, is_own }))
+    Ok(Some(FilterAtPlace { program, is_own }))
 }

@@ -24,15 +24,15 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 /// The port's program, or a thread that attaches it: this takes tens of milliseconds, in which the worker has to
 /// serve other ports.
-enum Program {
+enum TcProgram {
     Here(Box<dyn OwnedProgram>),
-    Away(Receiver<(Box<dyn OwnedProgram>, Attached)>),
+    Away(Receiver<(Box<dyn OwnedProgram>, TcAttached)>),
     /// The thread has panicked.
     Lost,
 }
 
 /// How the program is attached, in words, or why it is not.
-type Attached = Result<&'static str, Refusal>;
+type TcAttached = Result<&'static str, Refusal>;
 
 /// A port with a tc program.
 pub(super) struct Tc {
@@ -44,7 +44,7 @@ pub(super) struct Tc {
     facts: Facts,
     /// The address that the port was opened with.
     mac: Mac,
-    program: Program,
+    program: TcProgram,
     /// Whether the program is attached.
     serves: bool,
     how: String,
@@ -77,7 +77,7 @@ impl Tc {
             called: device.to_owned(),
             facts,
             mac: facts.mac,
-            program: Program::Here(program),
+            program: TcProgram::Here(program),
             serves: false,
             how: NOT_ATTACHED.to_owned(),
             state: State::Up,
@@ -88,8 +88,8 @@ impl Tc {
         // A predecessor's program is taken over first, so that it can be detached.
         if idle.is_none() || tollway_xdp::program_of(facts.index.cast_unsigned()).is_some() {
             let attached = match &mut this.program {
-                Program::Here(program) => program.attach_tc(target(device, &facts, facts.mac)),
-                Program::Away(_) | Program::Lost => Err(lost()),
+                TcProgram::Here(program) => program.attach_tc(target(device, &facts, facts.mac)),
+                TcProgram::Away(_) | TcProgram::Lost => Err(lost()),
             };
             this.arrive(attached).map_err(|refusal| refused(port, device, &refusal))?;
         }
@@ -101,7 +101,7 @@ impl Tc {
         Ok(this)
     }
 
-    fn arrive(&mut self, attached: Attached) -> Result<(), Refusal> {
+    fn arrive(&mut self, attached: TcAttached) -> Result<(), Refusal> {
         attached?.clone_into(&mut self.how);
         self.serves = true;
         Ok(())
@@ -109,7 +109,7 @@ impl Tc {
 
     /// Starts to attach the program on a thread.
     fn begin(&mut self) {
-        let Program::Here(program) = std::mem::replace(&mut self.program, Program::Lost) else {
+        let TcProgram::Here(program) = std::mem::replace(&mut self.program, TcProgram::Lost) else {
             return;
         };
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -126,10 +126,10 @@ impl Tc {
             Ok(_) => {
                 // The thread waits for it.
                 let _ = give.send(program);
-                self.program = Program::Away(receiver);
+                self.program = TcProgram::Away(receiver);
             }
             Err(error) => {
-                self.program = Program::Here(program);
+                self.program = TcProgram::Here(program);
                 self.enter(State::Down(format!("cannot start a thread for it: {}", why(&error))));
             }
         }
@@ -137,15 +137,15 @@ impl Tc {
 
     /// Takes the program back from the thread, if that is ready; returns whether the program is here.
     fn take_back(&mut self, now_ns: u64) -> bool {
-        let Program::Away(away) = &self.program else { return true };
+        let TcProgram::Away(away) = &self.program else { return true };
         let attached = match away.try_recv() {
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => {
-                self.program = Program::Lost;
+                self.program = TcProgram::Lost;
                 Err(lost())
             }
             Ok((program, attached)) => {
-                self.program = Program::Here(program);
+                self.program = TcProgram::Here(program);
                 attached
             }
         };
@@ -161,11 +161,12 @@ impl Tc {
     }
 
     fn detach(&mut self) {
-        if let Program::Away(away) = &self.program {
-            let program = away.recv().map_or(Program::Lost, |(program, _)| Program::Here(program));
+        if let TcProgram::Away(away) = &self.program {
+            let program =
+                away.recv().map_or(TcProgram::Lost, |(program, _)| TcProgram::Here(program));
             self.program = program;
         }
-        if let Program::Here(program) = &mut self.program {
+        if let TcProgram::Here(program) = &mut self.program {
             program.detach();
         }
         self.serves = false;
@@ -173,7 +174,7 @@ impl Tc {
     }
 
     fn is_attached(&self) -> bool {
-        matches!(&self.program, Program::Here(program) if program.is_attached())
+        matches!(&self.program, TcProgram::Here(program) if program.is_attached())
     }
 
     /// Checks whether the interface still exists, is up, and has the program.
@@ -347,13 +348,13 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::os::unix::net::UnixDatagram;
 
-    use super::super::af_xdp;
+    use super::super::af_xdp::Program;
     use super::*;
 
     /// A program that is on no device.
     struct Detached;
 
-    impl af_xdp::Program for Detached {
+    impl Program for Detached {
         fn attach(&mut self, _target: Target<'_>, _generic: bool) -> Result<(), Refusal> {
             Ok(())
         }
@@ -372,8 +373,8 @@ mod tests {
     }
 
     /// A port whose thread has ended with an outcome.
-    fn port(attached: Attached) -> Tc {
-        let (sender, receiver) = mpsc::sync_channel::<(Box<dyn OwnedProgram>, Attached)>(1);
+    fn port(attached: TcAttached) -> Tc {
+        let (sender, receiver) = mpsc::sync_channel::<(Box<dyn OwnedProgram>, TcAttached)>(1);
         sender.send((Box::new(Detached), attached)).unwrap();
         let mac = Mac([0; 6]);
         Tc {
@@ -382,7 +383,7 @@ mod tests {
             called: "no-such-device".to_owned(),
             facts: Facts { index: i32::MAX, mac, mtu: 1500, up: true },
             mac,
-            program: Program::Away(receiver),
+            program: TcProgram::Away(receiver),
             serves: false,
             how: NOT_ATTACHED.to_owned(),
             state: State::Up,
