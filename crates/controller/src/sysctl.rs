@@ -33,6 +33,9 @@ pub struct Sysctls {
 pub struct Global {
     /// `ip_forward_use_pmtu`: path MTUs that the host has learnt hold for forwarded packets.
     pub path_mtu: bool,
+    /// `ip_fwd_update_priority` is 0: forwarded IPv4 packets keep the priority that they had on arrival, instead of
+    /// that of their type of service.
+    pub keeps_priority: bool,
     /// IPv4 `fib_multipath_hash_policy`: 0 addresses, 1 flows, 2 inner addresses, 3 chosen fields.
     pub multipath4: u8,
     /// The same for IPv6.
@@ -143,6 +146,7 @@ impl Sysctls {
         let (v4, v6) = (Files(root.join("ipv4")), Files(root.join("ipv6")));
         let global = Global {
             path_mtu: v4.flag("ip_forward_use_pmtu"),
+            keeps_priority: v4.some::<i64>("ip_fwd_update_priority") == Some(0),
             multipath4: v4.number("fib_multipath_hash_policy"),
             multipath6: v6.number("fib_multipath_hash_policy"),
             multipath_seed: v4.some("fib_multipath_hash_seed"),
@@ -289,7 +293,7 @@ mod tests {
             ],
             &["a", "b.7", "gone"],
         );
-        let Global { path_mtu, multipath4, multipath6, multipath_seed, multipath_neigh } =
+        let Global { path_mtu, multipath4, multipath6, multipath_seed, multipath_neigh, .. } =
             sysctls.global;
         assert_eq!((path_mtu, multipath_seed, multipath_neigh), (true, Some(u32::MAX), false));
         assert_eq!((multipath4, multipath6), (3, 1));
@@ -306,6 +310,14 @@ mod tests {
         assert_eq!((a.forward6, b.forward6), (false, true), "all, or the device that forces it");
         assert_eq!((a.has6, b.has6, a.mtu6), (true, false, Some(1400)));
         assert!(!gone.has4 && !gone.has6 && !gone.forward4);
+    }
+
+    #[test]
+    fn forwarded_packets_get_their_priority_unless_the_sysctl_is_0() {
+        let keeps = |files: &[(&str, &str)]| read(files, &[]).global.keeps_priority;
+        assert!(!keeps(&[]), "before Linux 4.19");
+        assert!(!keeps(&[("ipv4/ip_fwd_update_priority", "1")]));
+        assert!(keeps(&[("ipv4/ip_fwd_update_priority", "0")]));
     }
 
     #[test]

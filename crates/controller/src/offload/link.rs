@@ -100,8 +100,7 @@ fn link(
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
     let both_ways = both_ways(facts, stack, has_tc);
-    let (mut incoming, outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
-    incoming.extend(has_tc.then(|| limit_of_tc(facts, stack)).flatten());
+    let (incoming, outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
@@ -109,6 +108,11 @@ fn link(
         let found =
             port.found.and_then(|found| general::own_hash(facts, family, &port.netdev.name, found));
         arrives.of_mut(family).extend(found);
+    }
+    if has_tc {
+        for family in [Family::V4, Family::V6] {
+            arrives.of_mut(family).extend(limit_of_tc(facts, stack, family));
+        }
     }
     if stack.len() > MOST_PARSED {
         for family in [Family::V4, Family::V6] {
@@ -129,17 +133,21 @@ fn link(
     }
 }
 
-/// Why a tc program decides about nothing that arrives by a link.
-fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Option<Reason> {
+/// Why a tc program decides about nothing of a family that arrives by a link.
+fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>], family: Family) -> Option<Reason> {
     let device = stack.first()?.netdev.name.clone();
     let is_egress = |(hook, _): &(Hook, String)| *hook == Hook::Egress;
     // The kernel evaluates them when the program has sent a packet.
     let has_egress =
         matches!(facts.firewall, Firewall::Read(rules) if rules.at_devices.iter().any(is_egress));
-    let what = match (stack.len() > MOST_TAGS_OF_TC + 1, has_egress) {
-        (true, _) => "reads only one VLAN tag",
-        (false, true) => "leaves chains of nftables at the hook egress to the kernel",
-        (false, false) => return None,
+    let what = if stack.len() > MOST_TAGS_OF_TC + 1 {
+        "reads only one VLAN tag"
+    } else if has_egress {
+        "leaves chains of nftables at the hook egress to the kernel"
+    } else if family == Family::V4 && facts.sysctls.global.keeps_priority {
+        "sets priorities by the type of service (net.ipv4.ip_fwd_update_priority is 0)"
+    } else {
+        return None;
     };
     Some(Reason::Engine { device, what })
 }
@@ -167,6 +175,10 @@ fn incoming(
             false => &found.filters_in,
         });
         add_if(filters, "tc filters", || Reason::FiltersIn(name()), &mut reasons);
+        // The program runs before the VLAN device sets the priority that qdiscs go by.
+        if has_tc && layer.found.is_some_and(|found| found.ingress_qos) {
+            reasons.push(Reason::IngressQos(name()));
+        }
     }
     if let Err(why) = &facts.probes.foreign_uppers {
         reasons.push(Reason::Unknown("devices in other network namespaces", why.0.clone()));

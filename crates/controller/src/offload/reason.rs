@@ -88,6 +88,8 @@ pub enum Reason {
     OwnMac(String),
     /// A VLAN device that writes priorities into tags.
     EgressQos(String),
+    /// A VLAN device that gives packets priorities by their tags.
+    IngressQos(String),
     /// A VLAN device on more tags than the router parses.
     TooManyTags(String),
     /// Its packets may be larger than the buffers.
@@ -176,6 +178,7 @@ impl Reason {
             Self::KeepsTags(_) => "keeps_tags",
             Self::OwnMac(_) => "own_mac",
             Self::EgressQos(_) => "egress_qos",
+            Self::IngressQos(_) => "ingress_qos",
             Self::TooManyTags(_) => "too_many_tags",
             Self::LargeMtu { .. } => "large_mtu",
             Self::External(_) => "external",
@@ -297,6 +300,9 @@ impl fmt::Display for Reason {
             }
             Self::EgressQos(device) => {
                 write!(f, "{device} writes priorities into tags (egress-qos-map)")
+            }
+            Self::IngressQos(device) => {
+                write!(f, "{device} gives packets priorities by their tags (ingress-qos-map)")
             }
             Self::TooManyTags(device) => write!(f, "frames of {device} have more than two VLAN tags"),
             Self::LargeMtu { device, mtu, most } => {

@@ -1,6 +1,8 @@
 //! Streams between hosts whose segmentation and checksums are left to cards that do not exist.
 
-use super::namespaces::sh;
+use tollway_commands::control::ShowRequest;
+
+use super::namespaces::{sh, until};
 use super::scene::{Net, arrives, bridge, start, tunnel, until_forwarded};
 
 pub fn plain() {
@@ -11,7 +13,7 @@ pub fn plain() {
     arrives(&router, (&net.a, &net.b), "10.0.2.2:5001");
     arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
     arrives(&router, (&net.a, &net.b), "[fd00:2::2]:5001");
-    let ports = router.show(&tollway_commands::control::ShowRequest::Ports);
+    let ports = router.show(&ShowRequest::Ports);
     assert_eq!(ports["ports"][0]["engine"], "tc", "{ports}");
     assert!(ports["ports"][0]["how"].as_str().unwrap().starts_with("tc program"), "{ports}");
 }
@@ -29,6 +31,10 @@ pub fn vlans() {
     until_forwarded(&router, &net.a, "10.0.22.2");
     arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
     arrives(&router, (&net.b, &net.a), "[fd00:11::2]:5001");
+    // The kernel sets priorities by tags.
+    sh("ip link set ra.10 type vlan ingress-qos-map 2:5");
+    let offload = || router.show(&ShowRequest::Offload).to_string();
+    until("the kernel path", || offload().contains("ingress_qos"));
 }
 
 /// By a bridge that is a port: the program sees what its members have received.

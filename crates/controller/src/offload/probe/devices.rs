@@ -16,6 +16,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_FLAGS: u16 = 2;
 const IFLA_VLAN_EGRESS_QOS: u16 = 3;
+const IFLA_VLAN_INGRESS_QOS: u16 = 4;
 const IFLA_TUN_VNET_HDR: u16 = 5;
 /// By the kinds of tunnels, the attribute that says that packets bring the tunnel's addresses (`external`).
 const COLLECT_METADATA: [(&str, u16); 2] = [("vxlan", 25), ("geneve", 6)];
@@ -32,6 +33,8 @@ pub(super) struct LinkProperties {
     pub(super) keeps_tags: bool,
     /// For a VLAN device: some packets leave with a priority in their tag.
     pub(super) egress_qos: bool,
+    /// For a VLAN device: some packets get a priority by their tag.
+    pub(super) ingress_qos: bool,
     /// For a TAP device: its owner may leave checksums to others (`vnet_hdr`).
     pub(super) vnet_hdr: bool,
     /// For a tunnel: its packets bring, or are given, the other end's address (`external`).
@@ -74,13 +77,16 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
         let flags = data.nested().find(|attribute| attribute.kind == IFLA_VLAN_FLAGS);
         flags.and_then(|flags| flags.u32()).unwrap_or_default()
     });
-    let qos = data.into_iter().flat_map(|data| data.nested());
-    let mut qos =
-        qos.filter(|attribute| attribute.kind == IFLA_VLAN_EGRESS_QOS).flat_map(|qos| qos.nested());
+    let maps = |kind| {
+        let maps = data.into_iter().flat_map(|data| data.nested());
+        let mut maps = maps.filter(|map| map.kind == kind).flat_map(|map| map.nested());
+        maps.any(|mapping| marks(&mapping))
+    };
     let properties = LinkProperties {
         ethernet: kind == libc::ARPHRD_ETHER,
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
-        egress_qos: qos.any(|mapping| marks(&mapping)),
+        egress_qos: maps(IFLA_VLAN_EGRESS_QOS),
+        ingress_qos: maps(IFLA_VLAN_INGRESS_QOS),
         vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
         external,
         xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
@@ -88,7 +94,7 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
     Some((ifindex, properties))
 }
 
-/// Says whether packets leave with a priority (`struct ifla_vlan_qos_mapping`: from, to).
+/// Says whether packets get a priority (`struct ifla_vlan_qos_mapping`: from, to).
 fn marks(mapping: &Attribute<'_>) -> bool {
     let to = mapping.value.get(4..).and_then(<[u8]>::first_chunk);
     to.is_some_and(|to| u32::from_ne_bytes(*to) != 0)
@@ -109,12 +115,15 @@ mod tests {
     }
 
     /// The properties of a VLAN device.
-    fn vlan(flags: u32, egress: &[(u32, u32)]) -> Vec<u8> {
-        let (mut data, mut maps, mut info) = (Vec::new(), Vec::new(), Vec::new());
+    fn vlan(flags: u32, egress: &[(u32, u32)], ingress: &[(u32, u32)]) -> Vec<u8> {
+        let (mut data, mut info) = (Vec::new(), Vec::new());
         let words = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
         push(&mut data, IFLA_VLAN_FLAGS, &words(flags, u32::MAX));
-        egress.iter().for_each(|(from, to)| push(&mut maps, 1, &words(*from, *to)));
-        push(&mut data, IFLA_VLAN_EGRESS_QOS, &maps);
+        for (kind, map) in [(IFLA_VLAN_EGRESS_QOS, egress), (IFLA_VLAN_INGRESS_QOS, ingress)] {
+            let mut maps = Vec::new();
+            map.iter().for_each(|(from, to)| push(&mut maps, 1, &words(*from, *to)));
+            push(&mut data, kind, &maps);
+        }
         push(&mut info, IFLA_INFO_KIND, b"vlan\0");
         push(&mut info, IFLA_INFO_DATA, &data);
         message(1, &info)
@@ -140,6 +149,7 @@ mod tests {
             ethernet: true,
             keeps_tags: false,
             egress_qos: false,
+            ingress_qos: false,
             vnet_hdr: false,
             external: false,
             xdp: None,
@@ -150,11 +160,16 @@ mod tests {
             Some((7, LinkProperties { ethernet: false, ..plain })),
             "a tunnel"
         );
-        assert_eq!(properties(&vlan(1, &[])), Some((7, plain)));
-        assert_eq!(properties(&vlan(1, &[(3, 0)])), Some((7, plain)), "to priority 0, as all are");
+        assert_eq!(properties(&vlan(1, &[], &[])), Some((7, plain)));
+        let to_0 = vlan(1, &[(3, 0)], &[(2, 0)]);
+        assert_eq!(properties(&to_0), Some((7, plain)), "to priority 0, as all are");
         assert_eq!(
-            properties(&vlan(0, &[(3, 0), (4, 5)])),
+            properties(&vlan(0, &[(3, 0), (4, 5)], &[])),
             Some((7, LinkProperties { keeps_tags: true, egress_qos: true, ..plain }))
+        );
+        assert_eq!(
+            properties(&vlan(1, &[], &[(1, 0), (2, 6)])),
+            Some((7, LinkProperties { ingress_qos: true, ..plain }))
         );
         assert_eq!(properties(&tap(0)), Some((7, plain)));
         assert_eq!(properties(&tap(1)), Some((7, LinkProperties { vnet_hdr: true, ..plain })));
@@ -169,7 +184,7 @@ mod tests {
         push(&mut modes, 2, &[4]);
         push(&mut carrier, IFLA_XDP, &modes);
         assert_eq!(properties(&carrier), Some((7, LinkProperties { xdp: Some(9), ..plain })));
-        let whole = vlan(0, &[(4, 5)]);
+        let whole = vlan(0, &[(4, 5)], &[(1, 2)]);
         (0..IFINFO).for_each(|end| assert_eq!(properties(&whole[..end]), None, "{end}"));
         (IFINFO..whole.len()).for_each(|end| assert!(properties(&whole[..end]).is_some(), "{end}"));
     }

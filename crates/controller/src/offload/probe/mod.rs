@@ -78,6 +78,8 @@ pub struct Device {
     pub keeps_tags: bool,
     /// For a VLAN device: some packets leave with a priority in their tag.
     pub egress_qos: bool,
+    /// For a VLAN device: some packets get a priority by their tag.
+    pub ingress_qos: bool,
     /// A tunnel whose packets bring, or are given, the other end's address (`external`).
     pub external: bool,
     /// The queueing discipline that has been configured for egress.
@@ -136,6 +138,7 @@ impl Default for Device {
             ethernet: true,
             keeps_tags: false,
             egress_qos: false,
+            ingress_qos: false,
             external: false,
             qdisc: Ok(None),
             filters_in: Ok(false),
@@ -262,6 +265,7 @@ fn device(
         ethernet: properties.ethernet,
         keeps_tags: properties.keeps_tags,
         egress_qos: properties.egress_qos,
+        ingress_qos: properties.ingress_qos,
         external: properties.external,
         filters_in: filters(&|attachments| attachments.ingress, &|tcx| {
             !tcx.ingress.iter().all(&is_own)

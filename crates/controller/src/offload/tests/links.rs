@@ -329,6 +329,24 @@ fn a_tc_program_has_limits_of_its_own() {
 }
 
 #[test]
+fn a_tc_program_leaves_priorities_of_other_origin_to_the_kernel() {
+    let with = |engine, change: fn(&mut Router), wanted: &[&str]| {
+        let change = |router: &mut Router| {
+            router.engine = engine;
+            change(router);
+        };
+        expect(change, wanted);
+    };
+    let map = |router: &mut Router| router.found(4).ingress_qos = true;
+    with(Engine::Xdp, map, &[]);
+    with(Engine::Tc, map, &["into eth0.10 *: ingress_qos"]);
+    let sysctl = |router: &mut Router| router.set("ipv4/ip_fwd_update_priority", "0");
+    with(Engine::Xdp, sysctl, &[]);
+    let all = ["into eth0 4: engine", "into eth0.10 4: engine", "into eth1 4: engine"];
+    with(Engine::Tc, sysctl, &all);
+}
+
+#[test]
 fn filters_of_others_come_before_a_tc_program_or_count() {
     let found = |router: &mut Router, behind| {
         router.engine = Engine::Tc;
