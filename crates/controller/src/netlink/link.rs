@@ -86,6 +86,13 @@ pub(crate) fn xdp_program(xdp: Attribute<'_>) -> Option<u32> {
     ids.find_map(|part| part.u32().filter(|id| *id != 0))
 }
 
+/// Says whether an `IFLA_XDP` names a program in generic mode.
+pub(crate) fn has_generic_xdp(xdp: Attribute<'_>) -> bool {
+    /// `IFLA_XDP_SKB_PROG_ID`.
+    const ID: u16 = 6;
+    xdp.nested().any(|part| part.kind == ID && part.u32().is_some_and(|id| id != 0))
+}
+
 /// An address from the body of an `RTM_NEWADDR` or `RTM_DELADDR`.
 pub(super) fn address(body: &[u8]) -> Option<Address> {
     const PEER: u16 = 1;

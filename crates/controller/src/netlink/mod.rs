@@ -37,7 +37,7 @@ mod tests;
 mod touched;
 mod whole;
 
-pub(crate) use link::xdp_program;
+pub(crate) use link::{has_generic_xdp, xdp_program};
 pub(crate) use locked::{Flow, Locked, list_locked, query_locked};
 pub(crate) use message::link_body;
 pub(crate) use rule::{NOT, VRF_ONLY};

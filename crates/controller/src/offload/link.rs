@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::probe::{Checksums, Device, ForeignUpper, QueryResult, Tags};
-use super::{Facts, Firewall, Link, PerFamily, Reason, general};
+use super::{Facts, Firewall, Link, PerFamily, Reason, general, peers};
 use crate::kernel::{Family, Ifindex, Netdev};
 use crate::sysctl::LinkSysctls;
 use tollway_firewall::ir::Hook;
@@ -50,7 +50,7 @@ const HARMLESS: [&str; 16] = [
 /// The links with their offload: each port, followed by the VLAN devices on it, each behind the one that
 /// carries it.
 pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
-    let uppers = uppers(facts);
+    let (uppers, peers) = (uppers(facts), peers::with_xdp(facts));
     let mut links = Vec::new();
     for (port, engine) in facts.ports {
         let of_port = facts.kernel.netdevs.keys().filter_map(|ifindex| {
@@ -61,7 +61,7 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
         // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
         let has_tc = *engine == Engine::Tc;
-        let known = (&uppers, fragments, has_tc);
+        let known = PortFacts { uppers: &uppers, peers: &peers, fragments, has_tc };
         links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
     }
     links
@@ -91,16 +91,29 @@ fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<L
     None
 }
 
-fn link(
-    facts: &Facts<'_>,
-    stack: &[Layer<'_>],
-    (uppers, fragments, has_tc): (&Uppers, &PerFamily<Option<String>>, bool),
-) -> Link {
+/// What is the same for all links of a port.
+#[derive(Clone, Copy)]
+struct PortFacts<'a> {
+    /// By device, why other devices take its frames first.
+    uppers: &'a Reasons,
+    /// By device, why its peers must not get packets from a tc program.
+    peers: &'a Reasons,
+    /// The rules for which the kernel reassembles fragments.
+    fragments: &'a PerFamily<Option<String>>,
+    /// The port has a tc program.
+    has_tc: bool,
+}
+
+fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Link {
+    let PortFacts { uppers, peers, fragments, has_tc } = port_facts;
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
     let both_ways = both_ways(facts, stack, has_tc);
-    let (incoming, outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
+    let (incoming, mut outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
+    if has_tc {
+        outgoing.extend(peers.get(&port.ifindex).into_iter().flatten().cloned());
+    }
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
@@ -161,7 +174,7 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
 fn incoming(
     facts: &Facts<'_>,
     stack: &[Layer<'_>],
-    (uppers, has_tc): (&Uppers, bool),
+    (uppers, has_tc): (&Reasons, bool),
 ) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let port = stack.last().map(|port| port.ifindex);
@@ -366,16 +379,17 @@ fn member(facts: &Facts<'_>, netdev: &Netdev, master: Ifindex) -> Option<Reason>
     })
 }
 
-/// For each device, the devices on it that take its frames first.
-type Uppers = BTreeMap<Ifindex, Vec<Reason>>;
+/// Reasons by device.
+type Reasons = BTreeMap<Ifindex, Vec<Reason>>;
 
-/// Finds these devices once for all links: there may be thousands of links, and of devices.
-fn uppers(facts: &Facts<'_>) -> Uppers {
+/// For each device, finds the devices on it that take its frames first: once for all links, for there may be thousands of
+/// links, and of devices.
+fn uppers(facts: &Facts<'_>) -> Reasons {
     let below = |lower: Ifindex, kind: &str| {
         let netdev = facts.kernel.netdevs.get(&lower).filter(|_| !HARMLESS.contains(&kind));
         netdev.map(|netdev| netdev.name.clone())
     };
-    let mut uppers = Uppers::new();
+    let mut uppers = Reasons::new();
     for upper in facts.kernel.netdevs.values() {
         let Some(lower) = upper.lower else { continue };
         let kind = upper.kind.as_deref().unwrap_or("device");
@@ -384,7 +398,7 @@ fn uppers(facts: &Facts<'_>) -> Uppers {
             uppers.entry(lower).or_default().push(Reason::Upper { device, kind, upper });
         }
     }
-    for ForeignUpper { lower, kind, name, namespace } in
+    for ForeignUpper { lower, kind, name, namespace, .. } in
         facts.probes.foreign_uppers.iter().flatten()
     {
         if let Some(device) = below(*lower, kind) {

@@ -18,6 +18,7 @@ mod idle;
 mod link;
 mod live;
 mod parts;
+mod peers;
 mod probe;
 mod reason;
 mod routes;

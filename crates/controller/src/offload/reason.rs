@@ -80,6 +80,15 @@ pub enum Reason {
         /// Its peer, if that is a device of this namespace.
         peer: Option<String>,
     },
+    /// The peer of a veth has an XDP program in generic mode, which does not see what a tc program redirects.
+    PeerXdp {
+        /// The veth.
+        device: String,
+        /// Its peer.
+        peer: String,
+        /// The number of the peer's namespace, if that is another one.
+        namespace: Option<i32>,
+    },
     /// A TAP device whose owner may leave checksums to a network card (`vnet_hdr`).
     OwnerChecksums(String),
     /// A VLAN device that keeps tags in the frames that its taps see.
@@ -174,6 +183,7 @@ impl Reason {
             Self::StripsTags(_) => "strips_tags",
             Self::PeerTags { .. } => "peer_tags",
             Self::PeerChecksums { .. } => "peer_checksums",
+            Self::PeerXdp { .. } => "peer_xdp",
             Self::OwnerChecksums(_) => "owner_checksums",
             Self::KeepsTags(_) => "keeps_tags",
             Self::OwnMac(_) => "own_mac",
@@ -285,6 +295,15 @@ impl fmt::Display for Reason {
                     f,
                     "the peer of {device} may leave checksums unfinished, for a network card that is not there; \
                      run ethtool -K PEER tx off in its namespace, and ethtool -K {device} rx off here to say so"
+                )
+            }
+            Self::PeerXdp { device, peer, namespace } => {
+                write!(f, "the peer of {device}, {peer}")?;
+                if let Some(namespace) = namespace {
+                    write!(f, " in another network namespace (number {namespace}: ip netns list-id)")?;
+                }
+                f.write_str(
+                    ", has an XDP program in generic mode, which does not see what a tc program sends"
                 )
             }
             Self::OwnerChecksums(device) => {

@@ -27,13 +27,14 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 17] = [
+const BESIDE: [Test; 18] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
     ("programs_of_others_keep_their_place", others::tcx),
     ("filters_of_others_see_the_packets_first", others::filters),
     ("a_filter_takes_the_place_of_tcx", others::clsact),
+    ("generic_xdp_at_a_peer_sees_all_packets", others::generic_xdp),
     ("streams_arrive_whole", streams::plain),
     ("streams_into_a_small_mtu_arrive_whole", streams::small_mtu),
     ("streams_by_a_bridge_arrive_whole", streams::bridges),

@@ -62,6 +62,29 @@ pub fn filters_first() {
     assert!(!router.show(&ShowRequest::Offload).to_string().contains("filters_in"));
 }
 
+/// A program in generic mode at the peer of a port drops everything that comes there, and so what Tollway forwards.
+pub fn generic_xdp() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (source, object) = (dir.path().join("drop.c"), dir.path().join("drop.o"));
+    std::fs::write(&source, "__attribute__((section(\"xdp\"))) int all(void *c) { return 1; }\n")
+        .unwrap();
+    let (from, to) = (source.display(), object.display());
+    sh(&format!("clang -O2 -target bpf -c {from} -o {to}"));
+    let router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    net.b.sh(&format!("ip link set dev hb xdpgeneric obj {to} sec xdp"));
+    let offload = || router.show(&ShowRequest::Offload).to_string();
+    until("the kernel path", || offload().contains("peer_xdp"));
+    router.sync();
+    for _ in 0..3 {
+        assert_eq!(answered(&net.a, "10.0.2.2"), 0);
+    }
+    net.b.sh("ip link set dev hb xdpgeneric off");
+    until("no program", || !offload().contains("peer_xdp"));
+    until_forwarded(&router, &net.a, "10.0.2.2");
+}
+
 /// Without tcx, the program is a filter behind those of others.
 pub fn clsact() {
     let net = Net::new();

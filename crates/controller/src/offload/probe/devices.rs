@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use crate::kernel::Ifindex;
-use crate::netlink::{link_body, xdp_program};
+use crate::netlink::{has_generic_xdp, link_body, xdp_program};
 use tollway_linux::netlink::QuerySocket;
 use tollway_linux::netlink::{Attribute, find};
 
@@ -41,6 +41,8 @@ pub(super) struct LinkProperties {
     pub(super) external: bool,
     /// The number of its XDP program.
     pub(super) xdp: Option<u32>,
+    /// It has a program in generic mode.
+    pub(super) generic_xdp: bool,
 }
 
 /// The properties of all devices.
@@ -82,6 +84,7 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
         let mut maps = maps.filter(|map| map.kind == kind).flat_map(|map| map.nested());
         maps.any(|mapping| marks(&mapping))
     };
+    let xdp = find(body, IFINFO, IFLA_XDP);
     let properties = LinkProperties {
         ethernet: kind == libc::ARPHRD_ETHER,
         keeps_tags: flags.is_some_and(|flags| flags & VLAN_FLAG_REORDER_HDR == 0),
@@ -89,7 +92,8 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
         ingress_qos: maps(IFLA_VLAN_INGRESS_QOS),
         vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
         external,
-        xdp: find(body, IFINFO, IFLA_XDP).and_then(xdp_program),
+        xdp: xdp.and_then(xdp_program),
+        generic_xdp: xdp.is_some_and(has_generic_xdp),
     };
     Some((ifindex, properties))
 }
@@ -153,6 +157,7 @@ mod tests {
             vnet_hdr: false,
             external: false,
             xdp: None,
+            generic_xdp: false,
         };
         assert_eq!(properties(&message(1, &[])), Some((7, plain)));
         assert_eq!(
@@ -184,6 +189,13 @@ mod tests {
         push(&mut modes, 2, &[4]);
         push(&mut carrier, IFLA_XDP, &modes);
         assert_eq!(properties(&carrier), Some((7, LinkProperties { xdp: Some(9), ..plain })));
+        let mut carrier = message(1, &[]);
+        let mut modes = Vec::new();
+        // `IFLA_XDP_PROG_ID`, `IFLA_XDP_SKB_PROG_ID`.
+        [4, 6].iter().for_each(|kind| push(&mut modes, *kind, &8_u32.to_ne_bytes()));
+        push(&mut carrier, IFLA_XDP, &modes);
+        let generic = LinkProperties { xdp: Some(8), generic_xdp: true, ..plain };
+        assert_eq!(properties(&carrier), Some((7, generic)));
         let whole = vlan(0, &[(4, 5)], &[(1, 2)]);
         (0..IFINFO).for_each(|end| assert_eq!(properties(&whole[..end]), None, "{end}"));
         (IFINFO..whole.len()).for_each(|end| assert!(properties(&whole[..end]).is_some(), "{end}"));

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::kernel::Ifindex;
-use crate::netlink::link_body;
+use crate::netlink::{has_generic_xdp, link_body};
 use tollway_linux::netlink::QuerySocket;
 use tollway_linux::netlink::{find, push};
 
@@ -26,6 +26,7 @@ const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_XDP: u16 = 43;
 const IFLA_TARGET_NETNSID: u16 = 46;
 /// Bytes of `struct ifinfomsg`, and of `struct rtgenmsg` with its padding.
 const IFINFO: usize = 16;
@@ -42,6 +43,8 @@ pub struct ForeignUpper {
     pub name: String,
     /// The number of its namespace.
     pub namespace: i32,
+    /// It has an XDP program in generic mode.
+    pub generic_xdp: bool,
 }
 
 /// A device as its namespace reports it.
@@ -53,6 +56,7 @@ struct DeviceReport {
     lower: Option<Ifindex>,
     /// The namespace of the device below, if that is another.
     lower_in: Option<i32>,
+    generic_xdp: bool,
 }
 
 /// The devices on top of devices of this namespace.
@@ -126,6 +130,7 @@ fn device_report(body: &[u8]) -> Option<DeviceReport> {
         kind: find(info, 0, IFLA_INFO_KIND).map(|kind| kind.text()),
         lower: lower.filter(|index| *index != 0),
         lower_in: lower_in.map(i32::from_ne_bytes),
+        generic_xdp: find(body, IFINFO, IFLA_XDP).is_some_and(has_generic_xdp),
     })
 }
 
@@ -138,7 +143,8 @@ fn uppers(namespace: i32, devices: Vec<DeviceReport>) -> Vec<(Option<i32>, Forei
         let lower = device.lower?;
         let is_upper = device.lower_in.is_some() || !own.contains(&lower);
         let kind = device.kind.unwrap_or_else(|| "device".to_owned());
-        let upper = ForeignUpper { lower, kind, name: device.name, namespace };
+        let DeviceReport { name, generic_xdp, .. } = device;
+        let upper = ForeignUpper { lower, kind, name, namespace, generic_xdp };
         is_upper.then_some((device.lower_in, upper))
     };
     devices.into_iter().filter_map(upper).collect()
@@ -177,6 +183,7 @@ mod tests {
             kind: kind.to_owned(),
             name: name.to_owned(),
             namespace: 8,
+            generic_xdp: false,
         };
         assert_eq!(all, [(Some(7), upper("macvlan", "c1", 2)), (None, upper("ipvtap", "c4", 9))]);
         let whole = message(1, "macvlan", 2, Some(7));

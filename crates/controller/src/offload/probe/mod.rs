@@ -49,7 +49,9 @@ pub type QueryResult<T> = Result<T, Unknown>;
 pub struct Probes {
     /// The queried devices, by number.
     pub devices: BTreeMap<Ifindex, Device>,
-    /// Devices in other namespaces on top of the queried ones.
+    /// Devices here with an XDP program in generic mode.
+    pub generic_xdp: BTreeSet<Ifindex>,
+    /// Devices in other namespaces on top of the queried ones, or of members of those.
     pub foreign_uppers: QueryResult<BTreeSet<ForeignUpper>>,
     /// IPsec.
     pub xfrm: QueryResult<Xfrm>,
@@ -158,6 +160,7 @@ impl Default for Probes {
     fn default() -> Self {
         Self {
             devices: BTreeMap::new(),
+            generic_xdp: BTreeSet::new(),
             foreign_uppers: Ok(BTreeSet::new()),
             xfrm: Ok(Xfrm::default()),
             legacy: Ok(PerFamily::default()),
@@ -184,21 +187,26 @@ impl Probes {
     ) -> io::Result<Self> {
         let mut route = QuerySocket::open(NETLINK_ROUTE)?;
         let queried: Vec<Ifindex> = queried.into_iter().collect();
-        let mut devices = read_devices(&mut route, netdevs, &queried)?;
+        let (mut devices, mut generic_xdp) = read_devices(&mut route, netdevs, &queried)?;
         for _ in 0..TRIES {
             // A program may have been attached between its device's message and the query for its owner.
             if devices.values().all(|device| device.own_xdp.as_ref() == Ok(&device.xdp)) {
                 break;
             }
-            devices = read_devices(&mut route, netdevs, &queried)?;
+            (devices, generic_xdp) = read_devices(&mut route, netdevs, &queried)?;
         }
         let mut foreign_uppers =
             foreign_uppers.unwrap_or_else(|| known(foreign_uppers::foreign_uppers(&mut route)));
         if let Ok(all) = &mut foreign_uppers {
-            all.retain(|upper| devices.contains_key(&upper.lower));
+            let master = |lower: Ifindex| netdevs.get(&lower).and_then(|netdev| netdev.master);
+            let is_queried = |ifindex: Ifindex| devices.contains_key(&ifindex);
+            all.retain(|upper| {
+                is_queried(upper.lower) || master(upper.lower).is_some_and(is_queried)
+            });
         }
         Ok(Self {
             devices,
+            generic_xdp,
             foreign_uppers,
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
@@ -217,11 +225,12 @@ fn known<T>(result: io::Result<T>) -> QueryResult<T> {
     result.map_err(|error| Unknown(why(&error)))
 }
 
+/// Reads the queried devices, and which devices have an XDP program in generic mode.
 fn read_devices(
     route: &mut QuerySocket,
     netdevs: &BTreeMap<Ifindex, Netdev>,
     queried: &[Ifindex],
-) -> io::Result<BTreeMap<Ifindex, Device>> {
+) -> io::Result<(BTreeMap<Ifindex, Device>, BTreeSet<Ifindex>)> {
     let link_properties = devices::link_properties(route)?;
     let attachments = known(tc::attachments(route));
     let devices = queried.iter().filter_map(|ifindex| {
@@ -233,7 +242,8 @@ fn read_devices(
         );
         Some((*ifindex, device))
     });
-    Ok(devices.collect())
+    let generic_xdp = link_properties.iter().filter(|(_, properties)| properties.generic_xdp);
+    Ok((devices.collect(), generic_xdp.map(|(ifindex, _)| *ifindex).collect()))
 }
 
 fn device(

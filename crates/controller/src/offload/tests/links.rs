@@ -98,6 +98,7 @@ fn devices_that_take_frames_first() {
                 kind: kind.to_owned(),
                 name: "eth0".to_owned(),
                 namespace: 1,
+                generic_xdp: false,
             };
             router.probes.foreign_uppers = Ok([upper].into());
         }
@@ -326,6 +327,41 @@ fn a_tc_program_has_limits_of_its_own() {
     let all = ["eth0", "eth0.10", "eth1"].map(|link| format!("into {link} *: engine"));
     let all = all.each_ref().map(String::as_str);
     expect(|router| rules(router, Engine::Tc, ir::Hook::Egress), &all);
+}
+
+#[test]
+fn generic_xdp_at_the_peer_of_a_veth_does_not_see_what_tc_sends() {
+    let peer = |engine| {
+        move |router: &mut Router| {
+            router.engine = engine;
+            router.add(9, netdev("peer", Some("veth")));
+            router.netdev(3).lower = Some(9);
+            router.probes.generic_xdp.insert(9);
+        }
+    };
+    expect(peer(Engine::Xdp), &[]);
+    expect(peer(Engine::Tc), &["out of eth1 *: peer_xdp"]);
+    let elsewhere = |kind: &'static str, lower, generic_xdp| {
+        move |router: &mut Router| {
+            router.engine = Engine::Tc;
+            router.netdev(2).kind = Some("bridge".to_owned());
+            let member = Netdev { master: Some(2), ..netdev("member", Some("veth")) };
+            router.add(8, member);
+            let (kind, name) = (kind.to_owned(), "eth0".to_owned());
+            let upper = ForeignUpper { lower, kind, name, namespace: 1, generic_xdp };
+            router.probes.foreign_uppers = Ok([upper].into());
+        }
+    };
+    expect(elsewhere("veth", 3, false), &[]);
+    expect(elsewhere("veth", 3, true), &["out of eth1 *: peer_xdp"]);
+    expect(elsewhere("vxlan", 3, true), &[]);
+    expect(elsewhere("veth", 8, true), &["out of eth0 *: peer_xdp", "out of eth0.10 *: peer_xdp"]);
+    let mut router = Router::new();
+    elsewhere("veth", 3, true)(&mut router);
+    let reason = router.offload().links[2].leaves.v4[0].to_string();
+    let words =
+        "the peer of eth1, eth0 in another network namespace (number 1: ip netns list-id), has";
+    assert!(reason.starts_with(words), "{reason}");
 }
 
 #[test]
