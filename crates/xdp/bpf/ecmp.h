@@ -90,9 +90,14 @@ static __always_inline struct sip sip_of(const struct multipath *multipath, __u8
 	return protocol == IPPROTO_TCP ? multipath->tcp : multipath->udp;
 }
 
-/* The ports behind a header in the kernel's order; NO_HASH if the packet ends before. */
-static __always_inline __u32 sorted_ports(const __u16 *ports, const void *end)
+/*
+ * The ports behind a header, which has so many bytes of the packet behind it, in the kernel's order. A packet that is
+ * too short has none, whatever a small frame's padding is. NO_HASH if they are out of reach.
+ */
+static __always_inline __u32 sorted_ports(const __u16 *ports, __u32 len, const void *end)
 {
+	if (len < 2 * sizeof(*ports))
+		return NO_PORTS;
 	if ((const void *)(ports + 2) > end)
 		return NO_HASH;
 	return ports[0] < ports[1] ? ports[0] | (__u32)ports[1] << 16 : ports[1] | (__u32)ports[0] << 16;
@@ -138,7 +143,8 @@ static __always_inline __u32 hash4(const struct multipath *multipath, const stru
 	if (multipath->v4 != HASH_L3) {
 		protocol = ip->protocol;
 		if (!(ip->frag_off & bpf_htons(0x3fff)))
-			ports = sorted_ports((const __u16 *)(ip + 1), end);
+			ports = sorted_ports((const __u16 *)(ip + 1),
+					     bpf_ntohs(ip->tot_len) - sizeof(*ip), end);
 		if (ports == NO_HASH)
 			return NO_HASH;
 	}
@@ -199,7 +205,7 @@ static __always_inline __u32 hash6(const struct multipath *multipath, const stru
 	if (!is_tcp_or_udp(ip->nexthdr))
 		return NO_HASH;
 	if (multipath->v6 != HASH_L3) {
-		ports = sorted_ports((const __u16 *)(ip + 1), end);
+		ports = sorted_ports((const __u16 *)(ip + 1), bpf_ntohs(ip->payload_len), end);
 		if (ports == NO_HASH)
 			return NO_HASH;
 	} else {

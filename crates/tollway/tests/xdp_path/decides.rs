@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use etherparse::IpNumber;
 use tollway_capture::CaptureReader;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::ecmp::Hash;
@@ -15,7 +16,7 @@ use crate::bench::exit;
 use crate::compared::{Compared, arriving};
 use crate::testkit::dice::Dice;
 use crate::testkit::mixed;
-use crate::testkit::packet::{Packet, ip};
+use crate::testkit::packet::{Ip, Packet, ip};
 use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, give_default_routes};
 
 /// Links whose frames the XDP program takes: untagged or one tag, and the port's address.
@@ -141,6 +142,34 @@ pub fn groups() {
     frame[20] = 58;
     assert_eq!(compared.run(0, &frame).reason, Some(PassReason::NoSocket));
     compared.both([(0, &frame[..])]);
+}
+
+/// Packets that end before their ports, in frames whose padding looks like ports.
+pub fn short() {
+    let mut compared = Compared::new();
+    let mut dice = Dice(4);
+    compared.set_multipath(Hash::L4, 1);
+    let groups = [Special::Group.host4(), Special::Group.host6()];
+    let sources = [ip("192.0.2.77"), ip("2001:db8::77")];
+    let mut redirected = 0;
+    for number in 0..800 {
+        let is_ipv6 = number % 2;
+        let packet = Packet::between(sources[is_ipv6], groups[is_ipv6]);
+        let mut packet = packet.to([2, 0, 0, 0, 0, 0]).ports(dice.roll() as u16, 53);
+        let protocol = dice.pick(&[IpNumber::TCP, IpNumber::UDP]);
+        match &mut packet.ip {
+            Ip::V4(header) => header.protocol = protocol,
+            Ip::V6 { header, .. } => header.next_header = protocol,
+        }
+        packet.body.truncate(dice.below(6));
+        let mut frame = packet.build();
+        frame.extend(dice.wide().to_be_bytes());
+        frame.extend(dice.wide().to_be_bytes());
+        frame.truncate(60.max(frame.len() - 32));
+        redirected += u32::from(compared.run(0, &frame).action == Action::Redirect);
+        compared.both([(0, &frame[..])]);
+    }
+    assert!(redirected > 100, "{redirected}");
 }
 
 pub fn mixture() {

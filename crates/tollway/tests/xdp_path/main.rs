@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 24] = [
+const BESIDE: [Test; 25] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -39,6 +39,7 @@ const BESIDE: [Test; 24] = [
     ("the_first_packet_goes_by_the_tables", decides::first),
     ("the_kernel_gets_what_is_its_own_by_the_tables", decides::kernels),
     ("flows_to_groups_go_by_the_tables", decides::groups),
+    ("padding_is_no_part_of_a_flow_to_a_group", decides::short),
     ("the_tables_decide_as_the_user_path", decides::mixture),
     ("the_tables_decide_captures_as_the_user_path", decides::captures),
     ("the_tables_decide_fragments_where_they_are_not_the_kernels", decides::fragments),
