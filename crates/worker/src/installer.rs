@@ -207,6 +207,9 @@ impl Installer {
         self.parts.dispatcher.set_ruled(if done.is_ok() { ruled(&model) } else { before });
         if done.is_ok() {
             self.parts.model = model;
+        } else {
+            // No worker will have the next tables.
+            self.parts.dispatcher.use_active_tables(self.parts.updater.router());
         }
         done
     }

@@ -8,6 +8,7 @@ use aya::Ebpf;
 use super::error::XdpError;
 use super::hook::Hook;
 use super::pin::{Claim, Pins};
+use super::reading::Reading;
 use super::{Mode, XdpPort};
 
 /// How the program was attached to a device.
@@ -36,6 +37,8 @@ pub(super) struct Attachment {
     pub(super) object: Option<Ebpf>,
     /// Whether the program has the XDP path.
     pub(super) xdp_path: bool,
+    /// What the program reads, as long as it runs.
+    pub(super) reading: Option<Reading>,
 }
 
 impl Attachment {
@@ -66,7 +69,7 @@ impl Attachment {
         let made = |hook: Hook, mode, pins, object| {
             let program =
                 hook.program().map_err(XdpError::system(device, "looking at its link"))?.0;
-            Ok(Self { hook, program, pins, claim, mode, object, xdp_path: false })
+            Ok(Self { hook, program, pins, claim, mode, object, xdp_path: false, reading: None })
         };
         if let Some((mode, mut hook)) = predecessor(port, &pins)? {
             if !pins.are_of(state) && !replace && pins.are_alive() {
@@ -98,6 +101,26 @@ impl Attachment {
             }
         }
         Err(step_down.unwrap_or_else(|| XdpError::NoDevice { device: device.to_owned() }))
+    }
+
+    /// Replaces the program between two packets by one of the same mode, with what that reads. If the device is gone,
+    /// or the program was detached or replaced, nothing happens: the port notices this itself, and attaches again.
+    pub(super) fn replace(
+        &mut self,
+        (new, reading): (BorrowedFd<'_>, Option<Reading>),
+        state: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        if let Err(error) = self.hook.replace(new) {
+            // The device may have gone at this moment.
+            return if self.is_there() { Err(error) } else { Ok(()) };
+        }
+        // The old program may still run for some packets; the end of a reading waits for these.
+        self.reading = reading;
+        self.program = self.hook.program()?.0;
+        self.pins.keep((self.mode, &self.hook), state)
     }
 
     /// Detaches the program, unless a successor's is on the device by now.

@@ -56,6 +56,7 @@ mod port;
 mod prober;
 mod program;
 mod programs;
+mod reading;
 pub mod refusals;
 pub mod regions;
 mod shared;
@@ -81,7 +82,8 @@ pub use pin::{clean, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
 pub use program::{Action, Program};
-pub use programs::XdpPrograms;
+pub use programs::{Renewal, XdpPrograms};
+pub use reading::SharedTables;
 pub use refusals::Refusals;
 pub use tables::TableMaps;
 

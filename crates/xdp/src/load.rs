@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
@@ -37,8 +36,6 @@ pub(super) struct Maps {
     tallies: OwnedFd,
     pub(super) locals4_bits: OwnedFd,
     refusals: OwnedFd,
-    /// The tables of user space, if the programs can read them.
-    pub(super) tables: Option<Arc<TableMaps>>,
     /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
     seeds: Seeds,
@@ -63,6 +60,16 @@ const NAMES: [&str; 13] = [
     "refusals",
 ];
 
+/// A kind of program for a port.
+#[derive(Clone, Copy)]
+pub(super) struct Variant<'a> {
+    pub(super) mode: Mode,
+    /// Whether it has the XDP path.
+    pub(super) xdp_path: bool,
+    /// The tables that it decides by.
+    pub(super) tables: Option<&'a TableMaps>,
+}
+
 /// The constants that the programs get when they are loaded (bpf/maps.h).
 #[derive(Clone, Copy)]
 struct Constants {
@@ -82,7 +89,8 @@ struct Constants {
 }
 
 impl Constants {
-    fn new(port: &XdpPort, mode: Mode, xdp_path: bool, maps: &Maps) -> Self {
+    fn new(port: &XdpPort, variant: Variant<'_>, maps: &Maps) -> Self {
+        let Variant { mode, xdp_path, tables } = variant;
         let [a, b, c, d, e, f] = port.mac.0;
         Self {
             port: u32::from(port.port.0),
@@ -91,7 +99,7 @@ impl Constants {
             mac_last: u32::from(u16::from_ne_bytes([e, f])),
             queues: port.queues,
             xdp_path: u32::from(xdp_path),
-            tables: u32::from(maps.tables.is_some()),
+            tables: u32::from(tables.is_some()),
             generic: u32::from(mode == Mode::Generic),
             // Generic XDP sees packets of any sender.
             unfinished: u32::from(
@@ -180,7 +188,6 @@ impl Maps {
             tallies: tallies?,
             locals4_bits: locals4_bits?,
             refusals: refusals?,
-            tables: None,
             buckets,
             seeds: Seeds::random(),
             punt_mark: punt_mark(Seeds::random()),
@@ -219,19 +226,18 @@ impl Maps {
     pub(super) fn program(
         &self,
         port: &XdpPort,
-        mode: Mode,
-        xdp_path: bool,
+        variant: Variant<'_>,
     ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
-        if mode.is_tc() {
-            return Ok((self.tc(port, mode)?, None));
+        if variant.mode.is_tc() {
+            return Ok((self.tc(port, variant)?, None));
         }
-        self.xdp(port, mode, xdp_path).map(|(program, object)| (program, Some(object)))
+        self.xdp(port, variant).map(|(program, object)| (program, Some(object)))
     }
 
-    fn tc(&self, port: &XdpPort, mode: Mode) -> Result<OwnedFd, XdpError> {
+    fn tc(&self, port: &XdpPort, variant: Variant<'_>) -> Result<OwnedFd, XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(TC, port, mode, true)?;
+        let mut object = self.object(TC, port, Variant { xdp_path: true, ..variant })?;
         let program: &mut SchedClassifier =
             program(&mut object, "forward").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
@@ -239,10 +245,10 @@ impl Maps {
         fd.map_err(XdpError::system(&port.device, "keeping the program"))
     }
 
-    fn xdp(&self, port: &XdpPort, mode: Mode, xdp_path: bool) -> Result<(OwnedFd, Ebpf), XdpError> {
+    fn xdp(&self, port: &XdpPort, variant: Variant<'_>) -> Result<(OwnedFd, Ebpf), XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(PORT, port, mode, xdp_path)?;
+        let mut object = self.object(PORT, port, variant)?;
         let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
@@ -272,21 +278,20 @@ impl Maps {
 
     /// The XDP programs of a port, not yet loaded into the kernel.
     pub(super) fn port_object(&self, port: &XdpPort, mode: Mode) -> Result<Ebpf, XdpError> {
-        self.object(PORT, port, mode, false)
+        self.object(PORT, port, Variant { mode, xdp_path: false, tables: None })
     }
 
     fn object(
         &self,
         compiled: &[u8],
         port: &XdpPort,
-        mode: Mode,
-        xdp_path: bool,
+        variant: Variant<'_>,
     ) -> Result<Ebpf, XdpError> {
         let names = Names::new()?;
-        let constants = Constants::new(port, mode, xdp_path, self);
+        let constants = Constants::new(port, variant, self);
         let mut loader = EbpfLoader::new();
         let maps = NAMES.into_iter().zip(self.all().map(AsFd::as_fd));
-        for (name, map) in maps.chain(self.tables.iter().flat_map(|tables| tables.named())) {
+        for (name, map) in maps.chain(variant.tables.into_iter().flat_map(TableMaps::named)) {
             let path = names.path(name);
             let named = sys::pin(map, &path);
             named.map_err(XdpError::system(&port.device, "naming a map"))?;

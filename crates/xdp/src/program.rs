@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use super::reading::Reading;
 use super::{Mode, sys};
 
 /// The program's verdict on a frame.
@@ -22,11 +23,13 @@ pub enum Action {
 pub struct Program {
     program: OwnedFd,
     is_tc: bool,
+    /// What it reads.
+    _reading: Option<Reading>,
 }
 
 impl Program {
-    pub(super) const fn new(program: OwnedFd, mode: Mode) -> Self {
-        Self { program, is_tc: mode.is_tc() }
+    pub(super) const fn new(program: OwnedFd, mode: Mode, reading: Option<Reading>) -> Self {
+        Self { program, is_tc: mode.is_tc(), _reading: reading }
     }
 
     /// Returns the program's verdict on a frame now, and the frame as it would leave. The frame

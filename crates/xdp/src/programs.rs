@@ -1,32 +1,34 @@
 //! The programs of all ports, and the maps that they share.
 
+mod renewal;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::tables::Tables;
 
 use crate::attach::{Attached, Attachment};
 use crate::device::make_tap;
 use crate::error::XdpError;
 use crate::flows::FlowMaps;
-use crate::grace::Grace;
-use crate::load::Maps;
+use crate::load::{Maps, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
 use crate::port::{MOST_QUEUES, XdpPort, link_slot, socket_slot, vlan_note};
 use crate::program::Program;
-use crate::tables::TableMaps;
+use crate::reading::{Reading, SharedTables};
 use crate::{Mode, Options, Refusals, pin, sys};
+pub use renewal::Renewal;
 
 /// The XDP programs of all ports, and the maps that they share.
 ///
 /// When dropped, it makes the kernel forward: it sets the bypass first, and then detaches the
 /// programs from the devices, except those that a successor has taken over.
 pub struct XdpPrograms {
-    maps: Maps,
+    maps: Arc<Maps>,
     state: State,
     flows: FlowMaps,
     counts: CountMap,
@@ -34,8 +36,8 @@ pub struct XdpPrograms {
     ports: BTreeMap<PortId, LoadedPort>,
     locals: BTreeSet<IpAddr>,
     locals4_bits: LocalBits,
-    /// Waits for the programs before memory of the tables is used again.
-    grace: Option<Grace>,
+    /// The tables that programs with the XDP path decide by.
+    tables: Option<SharedTables>,
     /// Whether the programs stay attached when this is dropped.
     keeps_attached: bool,
 }
@@ -73,9 +75,9 @@ impl XdpPrograms {
             locals: BTreeSet::new(),
             locals4_bits: LocalBits::map(&maps.locals4_bits)
                 .map_err(XdpError::system("locals4_bits", "mapping"))?,
-            grace: None,
+            tables: None,
             keeps_attached: false,
-            maps,
+            maps: Arc::new(maps),
         };
         ports.iter().try_for_each(|port| programs.set_port(port.clone()))?;
         Ok(programs)
@@ -230,12 +232,25 @@ impl XdpPrograms {
         (modes, xdp_path): (&[Mode], bool),
     ) -> Result<(Attachment, Attached), XdpError> {
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
-        let mut load = |mode| self.maps.program(port, mode, xdp_path);
+        let reading = self.reading(xdp_path);
+        let tables = reading.as_ref().map(Reading::tables);
+        let mut load = |mode| self.maps.program(port, Variant { mode, xdp_path, tables });
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
-        attachment.xdp_path = xdp_path;
+        (attachment.xdp_path, attachment.reading) = (xdp_path, reading);
         attached.note = vlan_note(port).filter(|_| !attached.mode.is_tc());
         Ok((attachment, attached))
+    }
+
+    /// What a program reads, if it can decide by tables.
+    fn reading(&self, xdp_path: bool) -> Option<Reading> {
+        let tables = self.tables.as_ref().filter(|_| xdp_path)?;
+        let reading = tables.read().inspect_err(|error| {
+            tracing::warn!(
+                "a program decides by flows only, since nothing can wait for it: {error}"
+            );
+        });
+        reading.ok()
     }
 
     /// Reloads a port's program onto its device in the same mode, to apply changes of the port.
@@ -323,55 +338,6 @@ impl XdpPrograms {
         Ok(())
     }
 
-    /// Lets the programs of all ports with the XDP path decide by tables, if these lie in maps; otherwise by flows only.
-    /// The tables say when they may be used ([`Tables::write_engines`]). If the system refuses, the programs
-    /// decide by flows only.
-    ///
-    /// # Errors
-    /// The system refused: it cannot load the programs, or start the thread that waits for them.
-    pub fn use_tables(&mut self, tables: &Tables) -> Result<(), XdpError> {
-        let maps = tables.memory().lender::<TableMaps>();
-        let started = maps.as_ref().map(|_| Grace::start(&tables.epochs)).transpose();
-        let (grace, started) = match started {
-            Ok(grace) => (grace, Ok(())),
-            Err(error) => (None, Err(XdpError::system("tables", "waiting for programs")(error))),
-        };
-        // Without the thread, no program may read the tables.
-        self.maps.tables = maps.filter(|_| grace.is_some());
-        let old = std::mem::replace(&mut self.grace, grace);
-        let attached = self.attach_all_again();
-        // From here on, no program reads the old tables.
-        drop(old);
-        if attached.is_err() && self.maps.tables.take().is_some() {
-            self.grace = None;
-            self.attach_all_again()?;
-        }
-        started.and(attached)
-    }
-
-    /// Whether the programs decide by tables.
-    #[must_use]
-    pub const fn has_tables(&self) -> bool {
-        self.maps.tables.is_some()
-    }
-
-    fn attach_all_again(&mut self) -> Result<(), XdpError> {
-        let with_path = |loaded_port: &&LoadedPort| {
-            loaded_port.attachment.as_ref().is_some_and(|attachment| attachment.xdp_path)
-        };
-        let ports: Vec<_> = self
-            .ports
-            .values()
-            .filter(with_path)
-            .map(|loaded_port| loaded_port.port.port)
-            .collect();
-        ports.into_iter().try_for_each(|port| match self.attach_again(port) {
-            // The port itself notices this, and attaches when the device comes back.
-            Err(XdpError::NoDevice { .. }) => Ok(()),
-            attached => attached,
-        })
-    }
-
     /// Creates the TAP device that hands frames to the kernel as if an attached port had just
     /// received them: one frame per write(2). The device exists until the descriptor is closed.
     /// Create it again when the port is attached in another mode.
@@ -398,8 +364,10 @@ impl XdpPrograms {
     /// # Errors
     /// There is no such port, or the system refused.
     pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
-        let (program, _) = self.maps.program(&self.loaded_port(port)?.port, mode, xdp_path)?;
-        Ok(Program::new(program, mode))
+        let reading = self.reading(xdp_path);
+        let variant = Variant { mode, xdp_path, tables: reading.as_ref().map(Reading::tables) };
+        let (program, _) = self.maps.program(&self.loaded_port(port)?.port, variant)?;
+        Ok(Program::new(program, mode, reading))
     }
 
     /// The heartbeats, the bypass and the generation; for the workers' threads too.

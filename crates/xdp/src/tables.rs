@@ -3,7 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
@@ -12,6 +13,7 @@ use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS};
 
 use super::shared::Shared;
 use super::sys;
+use tollway_linux::sync::lock;
 
 /// Bytes of a line of values, `struct value_line` of `bpf/fib.h`, and of a node.
 const LINE: usize = 64;
@@ -43,9 +45,18 @@ const FULL_TABLE: Capacities = Capacities {
 };
 
 /// A set of maps for the tables of one forwarding state. It lends each of them once.
+///
+/// All of them are there, or none: a program that read some parts, and found others empty, would follow routes that
+/// nobody has.
 pub struct TableMaps {
     capacities: Capacities,
-    maps: [(OwnedFd, AtomicBool); Part::ALL.len()],
+    maps: [TableMap; Part::ALL.len()],
+}
+
+/// The map of a part, and its memory until that is lent.
+struct TableMap {
+    map: OwnedFd,
+    memory: Mutex<Option<Shared<AtomicU64>>>,
 }
 
 impl TableMaps {
@@ -78,7 +89,8 @@ impl TableMaps {
         for part in Part::ALL {
             let (size, count) = elements(part, &capacities);
             let map = sys::create_array(name(part), size as u32, count as u32)?;
-            maps.push((map, AtomicBool::new(false)));
+            let memory = Shared::map(map.as_fd(), size * count / size_of::<AtomicU64>())?;
+            maps.push(TableMap { map, memory: Mutex::new(Some(memory)) });
         }
         let maps = maps.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(Self { capacities, maps })
@@ -86,7 +98,7 @@ impl TableMaps {
 
     /// The maps and their names in `bpf/fib.h`.
     pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        names().zip(self.maps.iter().map(|(map, _)| map.as_fd()))
+        names().zip(self.maps.iter().map(|of_part| of_part.map.as_fd()))
     }
 }
 
@@ -96,20 +108,8 @@ impl Lender for TableMaps {
     }
 
     fn lend(&self, part: Part) -> Option<Box<dyn Words>> {
-        let (map, is_lent) = &self.maps[part as usize];
-        if is_lent.swap(true, Ordering::Relaxed) {
-            return None;
-        }
-        let (size, count) = elements(part, &self.capacities);
-        let words = Shared::map(map.as_fd(), size * count / size_of::<AtomicU64>());
-        match words {
-            Ok(words) => Some(Box::new(words)),
-            Err(error) => {
-                // The programs then find nothing there, and ask user space.
-                tracing::warn!("the map {} cannot be mapped: {error}", name(part));
-                None
-            }
-        }
+        let memory = lock(&self.maps[part as usize].memory).take()?;
+        Some(Box::new(memory))
     }
 }
 

@@ -14,6 +14,7 @@ mod dispatcher;
 mod drops;
 mod echo;
 mod frames;
+mod installs;
 mod partial_checksums;
 mod regions;
 #[path = "../oracle/socket.rs"]
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 38] = [
+const TESTS: [Test; 43] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
@@ -61,6 +62,11 @@ const TESTS: [Test; 38] = [
     ("a_process_lives_while_one_of_its_workers_does", devices::owners::one_of_two_workers),
     ("a_device_with_another_program_is_refused", devices::owners::refusal),
     ("pins_of_dead_routers_are_taken_over_or_removed", devices::owners::the_dead),
+    ("a_device_that_is_gone_costs_no_other_port_its_tables", devices::tables::gone),
+    ("programs_for_other_tables_are_loaded_beside_those_that_run", devices::tables::renewed),
+    ("memory_of_tables_waits_only_for_programs_that_read_them", devices::tables::unread),
+    ("programs_keep_the_active_tables_if_others_cannot_be_installed", installs::failed),
+    ("tables_lie_in_maps_only_if_programs_may_read_them", installs::lent),
     ("the_kernel_answers_punted_packets", devices::punts::answered),
     ("packets_from_outside_are_never_taken_for_punted_ones", devices::punts::lookalikes),
     ("a_directory_of_pins_that_others_made_is_refused", directory::intruders),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::id::{LinkId, NextHopId, PortId};
-use tollway_dataplane::memory::{Capacities, Capacity, Memory};
+use tollway_dataplane::memory::{Capacities, Capacity, Lender as _, Memory, Part};
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM, NextHop};
 use tollway_dataplane::prefix::Prefix;
 use tollway_dataplane::tables::Tables;
@@ -15,7 +15,7 @@ use tollway_xdp::counts::PassReason;
 use tollway_xdp::{Program, TableMaps};
 
 use crate::compared::{Compared, arriving};
-use crate::namespaces::until;
+use crate::namespaces::{sh, until};
 use crate::testkit::dice::Dice;
 use crate::testkit::packet::{Packet, ip};
 use crate::testkit::wires::{LinkVariant, PORTS};
@@ -44,7 +44,30 @@ pub fn grace() {
     // The programs decide by flows again, and nobody reads the tables any more.
     compared.programs.use_tables(&Tables::new()).unwrap();
     assert!(!compared.programs.has_tables());
+    assert!(epochs.passed() < epochs.advance(), "programs of before may run");
+    compared.loaded.clear();
     until("the programs no longer read the tables", || epochs.passed() == u64::MAX);
+}
+
+/// Limits the address space of this process, in bytes.
+fn limit_memory(bytes: &str) {
+    sh(&format!("prlimit --pid {} --as={bytes}:unlimited", std::process::id()));
+}
+
+/// A process that may not map all of the maps gets none of them.
+pub fn unmapped() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let used_kb: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    for more_kb in [1 << 10, 12 << 10, 20 << 10] {
+        limit_memory(&((used_kb + more_kb) << 10).to_string());
+        let maps = TableMaps::new(0);
+        limit_memory("unlimited");
+        assert!(maps.is_err(), "with {more_kb} KB");
+    }
+    let maps = TableMaps::new(0).unwrap();
+    assert!(Part::ALL.into_iter().all(|part| maps.lend(part).is_some()), "all are lent");
+    assert!(Part::ALL.into_iter().all(|part| maps.lend(part).is_none()), "once");
 }
 
 fn small() -> Capacities {

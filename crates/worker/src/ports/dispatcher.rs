@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use tollway_dataplane::changes::Voided;
 use tollway_dataplane::id::{LinkId, PortId, Vid};
 use tollway_dataplane::memory::Memory;
+use tollway_dataplane::router::Router;
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::xdp_path::XdpPath;
 
@@ -21,7 +22,9 @@ use tollway_model::{
     Engine, FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode,
 };
 use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
-use tollway_xdp::{CountMap, Options, Ruled, State, XdpError, XdpLink, XdpPort, XdpPrograms};
+use tollway_xdp::{
+    CountMap, Options, Ruled, SharedTables, State, XdpError, XdpLink, XdpPort, XdpPrograms,
+};
 
 /// Logged at the begin of a bypass, if the kernel does not have the rules.
 const CHANGE_BEGINS: &str =
@@ -66,7 +69,7 @@ impl Dispatcher {
         });
         let state = programs.as_ref().and_then(|programs| programs.as_ref().ok());
         let state = state.map(|programs| lock(programs).state());
-        let table_memory = TableMemory::of(state.is_some() && has_xdp_path(model));
+        let table_memory = TableMemory::of(state.is_some());
         let ports = Ports::with_programs(model.ports.len(), state);
         let of_ports = || (0..model.ports.len()).map(PortIndex);
         let plans = of_ports().map(|port| Arc::new(Mutex::new(plan(model, port)))).collect();
@@ -79,8 +82,8 @@ impl Dispatcher {
         Self { programs, ports, wanted, voided: Arc::default(), plans, table_memory }
     }
 
-    /// Makes tables in memory that the XDP programs can read, or else in the process's own. `make` may be called
-    /// again if the tables had no room.
+    /// Makes tables in memory that the XDP programs can read, if some port has the XDP path or may get it, or else in the
+    /// process's own. `make` may be called again if the tables had no room.
     ///
     /// # Errors
     /// That of `make`.
@@ -88,20 +91,34 @@ impl Dispatcher {
         &self,
         make: impl FnMut(&Memory) -> Result<T, CompileError>,
     ) -> Result<T, CompileError> {
-        self.table_memory.make(make)
+        self.table_memory.make(self.may_have_xdp_path(), make)
     }
 
-    /// Gives the tables that are made from now on more room: the last ones were too small.
-    pub fn grow_tables(&self) {
-        self.table_memory.grow();
+    /// Gives the tables that are made from now on more room: the last ones were too small. False if there is no more.
+    pub fn grow_tables(&self) -> bool {
+        self.table_memory.grow()
     }
 
     /// Lets the XDP programs decide by tables, as soon as these are those of the workers.
     pub fn use_tables(&self, tables: &Tables) {
+        self.use_shared(SharedTables::of(tables));
+    }
+
+    /// Lets the XDP programs decide by the tables that a router has now.
+    pub fn use_active_tables(&self, router: &Router) {
+        let tables = SharedTables::of(&router.lock().tables);
+        self.use_shared(tables);
+    }
+
+    fn use_shared(&self, tables: Option<SharedTables>) {
         let Some(programs) = self.programs() else { return };
-        if let Err(error) = lock(programs).use_tables(tables) {
+        let mut renewal = lock(programs).renewal(tables);
+        // Without the lock: a worker may need it meanwhile.
+        let loaded = renewal.load();
+        let renewed = lock(programs).renew(renewal);
+        if let Err(error) = loaded.and(renewed) {
             tracing::warn!(
-                "the XDP programs cannot read the tables, so the user path decides about each flow: {error}"
+                "XDP programs cannot read the tables, so the user path decides about each of their flows: {error}"
             );
         }
     }
@@ -184,8 +201,10 @@ impl Dispatcher {
                 Err(XdpError::NoDevice { .. }) => continue,
                 entered => entered?,
             }
-            if is_moved {
-                programs.attach_again(port_id(index))?;
+            let attached = if is_moved { programs.attach_again(port_id(index)) } else { Ok(()) };
+            // The port itself notices that its program is gone, too.
+            if programs.is_attached(port_id(index)) {
+                attached?;
             }
         }
         programs.set_locals(&locals(model))

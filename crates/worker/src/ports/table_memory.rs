@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tollway_dataplane::memory::{Lender, Memory};
 use tollway_model::compile::CompileError;
@@ -15,27 +15,34 @@ const MOST_DOUBLINGS: u32 = 5;
 type Lend = fn(u32) -> io::Result<Arc<dyn Lender>>;
 
 /// Where the tables of a model get their memory.
+#[derive(Default)]
 pub(super) struct TableMemory {
     /// Lends memory that XDP programs can read, if there are such programs.
     lend: Option<Lend>,
     /// How often the room was doubled.
     doublings: AtomicU32,
+    /// Whether programs might read earlier tables.
+    was_read: AtomicBool,
 }
 
 impl TableMemory {
-    /// Memory of maps, if XDP programs can read it.
-    pub(super) fn of(is_read: bool) -> Self {
+    /// Memory of maps, if there are programs that can read it.
+    pub(super) fn of(has_programs: bool) -> Self {
         let maps = |doublings| Ok(Arc::new(TableMaps::new(doublings)?) as Arc<dyn Lender>);
-        Self { lend: is_read.then_some(maps), doublings: AtomicU32::new(0) }
+        Self { lend: has_programs.then_some(maps), ..Self::default() }
     }
 
-    /// Makes tables, with more room if they had none.
+    /// Makes tables, with more room if they had none. Their memory is lent only if programs may read it (`is_read`), or
+    /// might before: the kernel takes all of it at once.
     pub(super) fn make<T>(
         &self,
+        is_read: bool,
         mut make: impl FnMut(&Memory) -> Result<T, CompileError>,
     ) -> Result<T, CompileError> {
+        // A port that is just opened again has no path for a moment.
+        let is_read = self.was_read.fetch_or(is_read, Ordering::Relaxed) || is_read;
         loop {
-            let memory = self.memory();
+            let memory = if is_read { self.memory() } else { Memory::default() };
             match make(&memory) {
                 Err(error) if error.is_for_room() && memory.is_lent() => {
                     self.grow();
@@ -45,9 +52,19 @@ impl TableMemory {
         }
     }
 
-    /// Doubles the room of the tables that are made from now on.
-    pub(super) fn grow(&self) {
-        self.doublings.fetch_add(1, Ordering::Relaxed);
+    /// Doubles the room of the tables that are made from now on; false if they have all that there is.
+    pub(super) fn grow(&self) -> bool {
+        if self.lend.is_none() || !self.was_read.load(Ordering::Relaxed) {
+            return false;
+        }
+        let more = |doublings| (doublings <= MOST_DOUBLINGS).then_some(doublings + 1);
+        let before = self.doublings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if before == Ok(MOST_DOUBLINGS) {
+            tracing::warn!(
+                "the tables are too large for BPF maps, so the user path decides about each flow from now on"
+            );
+        }
+        before.is_ok()
     }
 
     fn memory(&self) -> Memory {
@@ -111,7 +128,7 @@ mod tests {
     }
 
     fn memory(lend: Lend) -> TableMemory {
-        TableMemory { lend: Some(lend), doublings: AtomicU32::new(0) }
+        TableMemory { lend: Some(lend), ..TableMemory::default() }
     }
 
     /// A model with so many routes, each in a node of its own.
@@ -127,7 +144,7 @@ mod tests {
     /// Compiles in the memory; returns the result and the number of attempts.
     fn made(memory: &TableMemory, model: &Model) -> (Result<Compiled, CompileError>, u32) {
         let mut attempts = 0;
-        let made = memory.make(|memory| {
+        let made = memory.make(true, |memory| {
             attempts += 1;
             compile_in(memory, model)
         });
@@ -168,5 +185,16 @@ mod tests {
             assert_eq!(attempts, 1);
             assert!(!compiled.unwrap().tables.memory().is_lent());
         }
+        let unread = memory(limit).make(false, |memory| compile_in(memory, &model(400)));
+        assert!(!unread.unwrap().tables.memory().is_lent());
+    }
+
+    #[test]
+    fn room_ends() {
+        let memory = memory(limit);
+        assert!(!memory.grow(), "tables that no program reads have all that there is");
+        assert_eq!(made(&memory, &model(10)).1, 1);
+        assert!((0..=MOST_DOUBLINGS).all(|_| memory.grow()));
+        assert!(!memory.grow());
     }
 }

@@ -3,6 +3,7 @@
 pub mod owners;
 pub mod punts;
 pub mod refusals;
+pub mod tables;
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Returns the ID of the program on a device.
-fn program_on(device: &str) -> u32 {
+pub fn program_on(device: &str) -> u32 {
     let output = sh(&format!("ip -details link show {device}"));
     let id = output.split("prog/xdp id ").nth(1).unwrap().split_whitespace().next().unwrap();
     id.parse().unwrap()
