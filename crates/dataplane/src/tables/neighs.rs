@@ -138,6 +138,16 @@ impl Tables {
         self.neighs.known.get(&(link, address)).map(|record| record.next)
     }
 
+    /// All next hops that lead to a neighbour: routes with requirements of their own, and next-hop objects, have others
+    /// than [`Tables::find_neigh`] returns.
+    pub fn next_hops_to(&self, link: LinkId, address: IpAddr) -> impl Iterator<Item = NextHopId> {
+        let record = self.neighs.known.get(&(link, address));
+        record.into_iter().flat_map(|record| {
+            let others = record.requested.iter().chain(&record.followers);
+            std::iter::once(record.next).chain(others.map(|(_, id)| *id))
+        })
+    }
+
     /// Every neighbour that is known or needed, with the next hop that leads to it; in no order.
     pub fn neighs(&self) -> impl Iterator<Item = (LinkId, IpAddr, NextHopId)> {
         self.neighs.known.iter().map(|(&(link, address), record)| (link, address, record.next))

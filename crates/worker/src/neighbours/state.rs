@@ -127,8 +127,8 @@ impl State {
         })
     }
 
-    /// Switches to other links, and adds their neighbours to new tables. Returns how many could not be added,
-    /// and the earlier state.
+    /// Switches to other links, and adds their neighbours to new tables. Returns how many could not be added yet, and
+    /// the earlier state.
     pub(super) fn rebind(
         &mut self,
         watch: Watch,
@@ -141,8 +141,9 @@ impl State {
         let before = BeforeSwitch { watch, contents, changes };
         self.bound = self.watch.bind(&self.netdevs, &self.bound.ports);
         let wanted = self.all().filter(|change| !is_static(change.link, change.address));
-        let failed = wanted.filter(|change| !change.apply(tables));
-        (failed.count(), before)
+        // They are tried again.
+        self.changes = wanted.filter(|change| !change.apply(tables)).collect();
+        (self.changes.len(), before)
     }
 
     /// Switches back to the earlier links, whose tables have stayed active, with changes for them since then.
@@ -185,12 +186,14 @@ impl Change {
         }
     }
 
-    /// Whether tables send packets to another address than this change says.
+    /// Whether tables send packets to another address than this change says, by any of the neighbour's next hops: some
+    /// may have changed, and others not.
     fn is_missed(&self, tables: &Tables) -> bool {
-        let Some(id) = tables.find_neigh(self.link, self.address) else { return false };
-        let next = tables.next_hop(id);
-        let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
-        next.action == Action::Forward && self.mac.is_none_or(|mac| !header.starts_with(&mac))
+        tables.next_hops_to(self.link, self.address).any(|id| {
+            let next = tables.next_hop(id);
+            let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
+            next.action == Action::Forward && self.mac.is_none_or(|mac| !header.starts_with(&mac))
+        })
     }
 }
 
@@ -361,6 +364,43 @@ mod tests {
         assert_eq!(failed.changes, []);
         let id = router.lock().tables.find_neigh(link, address);
         assert!(id.is_none_or(|id| router.state().next_hop(id).action != Action::Forward));
+    }
+
+    /// The memory ends between the changes of two next hops that lead to one neighbour.
+    #[test]
+    fn no_next_hop_of_a_neighbour_is_forgotten() {
+        for odd in [false, true] {
+            let mut tables = Tables::default();
+            let vrf = tables.add_vrf().unwrap();
+            let (_, link) = tables.add_port(MAC, vrf, 1500).unwrap();
+            let address = IpAddr::from([10, 0, 0, 1]);
+            let requested = tables.neigh_mtu(link, address, 1400).unwrap();
+            let _reader = tables.epochs.join();
+            if odd {
+                tables.publish_neigh(link, IpAddr::from([10, 0, 0, 2]), MAC).unwrap();
+            }
+            let router = Router::new(tables, Host::new());
+            let change = |number: u32| {
+                let [_, a, b, c] = number.to_be_bytes();
+                Change { link, address, mac: Some([2, 0, 0, a, b, c]) }
+            };
+            let mut failed = Failed::default();
+            for number in 0.. {
+                apply(&mut router.lock(), &[change(number)], &mut failed);
+                if !failed.changes.is_empty() {
+                    break;
+                }
+            }
+            let wanted = failed.changes[0].mac.unwrap();
+            let locked = router.lock();
+            let plain = locked.tables.find_neigh(link, address).unwrap();
+            let leads_there = |id| {
+                let next = locked.tables.next_hop(id);
+                next.header[HEADER_ROOM - usize::from(next.header_len)..].starts_with(&wanted)
+            };
+            assert_eq!((leads_there(plain), leads_there(requested)), (odd, false));
+            assert!(failed.is_wrong, "packets of some routes go to the address before");
+        }
     }
 
     #[test]
