@@ -175,12 +175,10 @@ static __always_inline int has_route_back(const struct packet *packet, const str
 static __always_inline int depends_on_vrf(__u32 flags, const struct next_hop *hop)
 {
 	const struct engine_link *out;
-	__u32 number;
 
 	if (!(flags & ENGINE_SOURCE_NOT_TO_VRF4) || !hop)
 		return 0;
-	number = hop->link;
-	out = bpf_map_lookup_elem(&engine_links, &number);
+	out = ELEMENT(engine_links, hop->link);
 	return !out || out->decision & ENGINE_IN_VRF;
 }
 
@@ -215,8 +213,8 @@ static __always_inline int ruled6(struct packet *packet, const struct passage *p
 static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 number = packet->link, flags;
-	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+	__u32 flags;
+	struct engine_link *link = ELEMENT(engine_links, packet->link);
 	struct passage passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len };
 	const struct next_hop *hop;
 	__u64 decision;
@@ -254,8 +252,8 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 number = packet->link, entry;
-	struct engine_link *link = bpf_map_lookup_elem(&engine_links, &number);
+	__u32 entry;
+	struct engine_link *link = ELEMENT(engine_links, packet->link);
 	struct passage passage = {
 		.l3 = l3, .l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len), .len = len,
 	};

@@ -117,8 +117,7 @@ static __always_inline int is_tcp_or_udp(__u8 protocol)
  */
 __attribute__((noinline)) __u32 hash_words4(__u32 protocol, __u64 ports, __u64 lower, __u64 higher)
 {
-	__u32 zero = 0;
-	const struct multipath *how = bpf_map_lookup_elem(&multipath, &zero);
+	const struct multipath *how = ELEMENT(multipath, 0);
 	struct sip sip;
 
 	if (!how)
@@ -172,8 +171,7 @@ struct flow_words {
 /* As hash_words4, for an IPv6 packet. */
 __attribute__((noinline)) __u32 hash_words6(const struct flow_words *words)
 {
-	__u32 zero = 0;
-	const struct multipath *how = bpf_map_lookup_elem(&multipath, &zero);
+	const struct multipath *how = ELEMENT(multipath, 0);
 	struct sip sip;
 
 	if (!how || !words)
@@ -224,8 +222,7 @@ static __always_inline __u32 hash6(const struct multipath *multipath, const stru
 __attribute__((noinline)) __u32 select_member(__u32 group, __u32 hash)
 {
 	for (__u32 i = 0; i < LINES_OF_GROUP; i++) {
-		__u32 number = group * LINES_OF_GROUP + i;
-		struct member_line *line = bpf_map_lookup_elem(&groups, &number);
+		struct member_line *line = ELEMENT(groups, group * LINES_OF_GROUP + i);
 
 		if (!line)
 			return NO_ENTRY;
@@ -242,12 +239,12 @@ __attribute__((noinline)) __u32 select_member(__u32 group, __u32 hash)
 /* An entry that is a group becomes that of its member. */
 static __always_inline __u32 member_of(__u32 entry, const void *ip, const void *end, int v4)
 {
-	__u32 zero = 0, hash;
 	struct multipath *how;
+	__u32 hash;
 
 	if (entry & ENTRY_NODE || !(entry & NEXT_HOP_GROUP))
 		return entry;
-	how = bpf_map_lookup_elem(&multipath, &zero);
+	how = ELEMENT(multipath, 0);
 	if (!how)
 		return NO_ENTRY;
 	hash = v4 ? hash4(how, ip, end) : hash6(how, ip, end);

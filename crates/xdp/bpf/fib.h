@@ -81,15 +81,59 @@ struct engine_link {
 #define ENGINE_SOURCE_NOT_TO_VRF4 (1U << 4)
 #define ENGINE_IN_VRF (1U << 5)
 
-/* User space makes the maps, with room for its tables. */
-#define TABLE(name, type_of_value)                                                                 \
-	struct {                                                                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
-		__uint(map_flags, BPF_F_MMAPABLE);                                                 \
-		__uint(max_entries, 1);                                                            \
-		__type(key, __u32);                                                                \
-		__type(value, type_of_value);                                                      \
-	} name SEC(".maps")
+/* The tables, in the order of `Part` in dataplane/src/memory.rs. */
+enum part {
+	PART_roots4,
+	PART_nodes4,
+	PART_values4,
+	PART_roots6,
+	PART_nodes6,
+	PART_values6,
+	PART_next_hops,
+	PART_records,
+	PART_groups,
+	PART_multipath,
+	PART_engine_links,
+	PART_rules,
+	PART_rule_counts,
+	PARTS,
+};
+
+/* By part: the number of elements; 0 without tables. */
+const volatile __u32 ELEMENTS[PARTS] = {};
+
+/*
+ * User space makes the tables, with the room that they need. A table is the one value of a map, which the program
+ * reads by its address: this takes half of the time of a lookup in a map with many values. In the place of the
+ * address stands a number, which the loader replaces (src/addresses.rs).
+ */
+#define UNKNOWN_ADDRESS 0x746f6c6c77617900
+#define FIRST(name)                                                                                \
+	({                                                                                         \
+		void *first;                                                                       \
+		asm("%0 = %1 ll" : "=r"(first) : "i"(UNKNOWN_ADDRESS + PART_##name));              \
+		first;                                                                             \
+	})
+
+/*
+ * Returns the address of a thing of this size, NULL if there is none of this number. An element of the table has
+ * so many of them.
+ */
+static __always_inline void *thing_at(enum part part, void *first, __u32 size, __u32 of_element, __u32 number)
+{
+	__u64 place = number;
+
+	/* The verifier must see that what is compared is what is multiplied, in this order. */
+	asm volatile("" : "+r"(place));
+	if (place >= (__u64)ELEMENTS[part] * of_element)
+		return 0;
+	asm volatile("" : "+r"(place));
+	return first + place * size;
+}
+
+#define TABLE(name, type) typedef type name##_element
+#define ELEMENT(name, number)                                                                      \
+	((name##_element *)thing_at(PART_##name, FIRST(name), sizeof(name##_element), 1, number))
 
 TABLE(roots4, __u64);
 TABLE(nodes4, struct fib_node);
@@ -104,13 +148,16 @@ TABLE(engine_links, struct engine_link);
 /* The entry that is nowhere: a node that does not exist. */
 #define NO_ENTRY (~0U)
 
-static __always_inline __u32 entry_at(void *values, __u32 place)
+/* Returns a value of a table of lines; NO_ENTRY if there is none at this place. */
+static __always_inline __u32 entry_at(enum part part, const volatile __u32 *first, __u32 place)
 {
-	__u32 number = place / VALUES_OF_LINE;
-	struct value_line *line = bpf_map_lookup_elem(values, &number);
+	const volatile __u32 *entry =
+		thing_at(part, (void *)first, sizeof(*first), VALUES_OF_LINE, place);
 
-	return line ? *(volatile __u32 *)&line->value[place % VALUES_OF_LINE] : NO_ENTRY;
+	return entry ? *entry : NO_ENTRY;
 }
+
+#define ENTRY(name, place) entry_at(PART_##name, FIRST(name), place)
 
 /* Hacker's Delight, figure 5-2: the processor's instruction is not at hand. */
 static __always_inline __u32 count_ones(__u64 word)
@@ -132,30 +179,26 @@ static __always_inline __u32 place_in(const struct fib_node *node, __u64 key)
 	return node->places[word] + count_ones(node->changes[word] << (~slot & 63));
 }
 
-/* The entry in a FIB's top for a key. */
-static __always_inline __u32 top_entry(void *roots, void *values, __u32 root, __u64 key)
+/* The place of a key's entry in a FIB's top. */
+static __always_inline __u32 place_in_top(const __u64 *root, __u64 key)
 {
-	__u64 *top = bpf_map_lookup_elem(roots, &root), word;
+	__u64 word = *(const volatile __u64 *)root;
 
-	if (!top)
-		return NO_ENTRY;
-	word = *(volatile __u64 *)top;
-	return entry_at(values, (__u32)word + (__u32)(key >> (word >> 32 & 63)));
+	return (__u32)word + (__u32)(key >> (word >> 32 & 63));
 }
 
 /* Looks an IPv4 address up; returns a next hop, or an entry that is a node if nothing can be said. */
 static __always_inline __u32 look_up4(__u32 root, __be32 address)
 {
-	__u64 key = (__u64)bpf_ntohl(address) << 32;
-	__u32 entry = top_entry(&roots4, &values4, root, key);
+	__u64 key = (__u64)bpf_ntohl(address) << 32, *top = ELEMENT(roots4, root);
+	__u32 entry = top ? ENTRY(values4, place_in_top(top, key)) : NO_ENTRY;
 
 	for (int step = 0; step < MOST_STEPS4 && entry & ENTRY_NODE; step++) {
-		__u32 number = entry & ENTRY_NODE_NUMBER;
-		struct fib_node *node = bpf_map_lookup_elem(&nodes4, &number);
+		struct fib_node *node = ELEMENT(nodes4, entry & ENTRY_NODE_NUMBER);
 
 		if (!node)
 			return NO_ENTRY;
-		entry = entry_at(&values4, place_in(node, key));
+		entry = ENTRY(values4, place_in(node, key));
 	}
 	return entry;
 }
@@ -166,15 +209,15 @@ static __always_inline __u32 look_up4(__u32 root, __be32 address)
  */
 __attribute__((noinline)) __u32 look_up_halves6(__u32 root, __u64 upper, __u64 lower)
 {
-	__u32 entry = top_entry(&roots6, &values6, root, upper);
+	__u64 *top = ELEMENT(roots6, root);
+	__u32 entry = top ? ENTRY(values6, place_in_top(top, upper)) : NO_ENTRY;
 
 	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
-		__u32 number = entry & ENTRY_NODE_NUMBER;
-		struct fib_node *node = bpf_map_lookup_elem(&nodes6, &number);
+		struct fib_node *node = ELEMENT(nodes6, entry & ENTRY_NODE_NUMBER);
 
 		if (!node)
 			return NO_ENTRY;
-		entry = entry_at(&values6, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
+		entry = ENTRY(values6, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
 	}
 	return entry;
 }
@@ -188,12 +231,11 @@ static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
 /* The active record of the next hop in an entry; NULL for a group, or if nothing can be said. */
 static __always_inline const struct next_hop *next_hop_of(__u32 entry)
 {
-	__u32 number = entry & ENTRY_NEXT_HOP, record;
+	__u32 number = entry & ENTRY_NEXT_HOP;
 
 	if (entry & ENTRY_NODE || number & NEXT_HOP_GROUP)
 		return 0;
-	record = entry_at(&next_hops, number);
-	return bpf_map_lookup_elem(&records, &record);
+	return ELEMENT(records, ENTRY(next_hops, number));
 }
 
 #endif

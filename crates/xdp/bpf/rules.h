@@ -189,7 +189,7 @@ static __always_inline struct rules_walk *walk_of_processor(void)
 
 static __always_inline void *rules_line(__u32 line)
 {
-	return bpf_map_lookup_elem(&rules, &line);
+	return ELEMENT(rules, line);
 }
 
 /* The number of the lowest bit. */
@@ -205,14 +205,14 @@ static __always_inline __u32 lowest_bit(__u64 word)
  */
 __attribute__((noinline)) __u32 rules_trie(__u64 upper, __u64 lower, __u32 values, __u32 nodes, __u32 shift)
 {
-	__u32 entry = entry_at(&rules, values + (__u32)(upper >> (shift & 63)));
+	__u32 entry = ENTRY(rules, values + (__u32)(upper >> (shift & 63)));
 
 	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
 		struct fib_node *node = rules_line(nodes + (entry & ENTRY_NODE_NUMBER));
 
 		if (!node)
 			return 0;
-		entry = entry_at(&rules,
+		entry = ENTRY(rules,
 				 values + place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
 	}
 	return entry & ENTRY_NEXT_HOP;
@@ -231,8 +231,8 @@ static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const 
 static __always_inline __u32 class_by_page(const struct rules_walk *walk, const struct lookup *lookup)
 {
 	__u32 value = walk->value[lookup->field % FIELDS];
-	__u32 page = entry_at(&rules, (walk->line + lookup->first) * WORDS_OF_LINE + (value >> 8 & 0xff));
-	__u32 pair = entry_at(&rules, (walk->line + page) * WORDS_OF_LINE + ((value & 0xff) >> 1));
+	__u32 page = ENTRY(rules, (walk->line + lookup->first) * WORDS_OF_LINE + (value >> 8 & 0xff));
+	__u32 pair = ENTRY(rules, (walk->line + page) * WORDS_OF_LINE + ((value & 0xff) >> 1));
 
 	return pair >> (value & 1) * 16 & 0xffff;
 }
@@ -279,8 +279,7 @@ __attribute__((noinline)) __u64 rules_word(__u32 word)
 	for (__u32 i = 0; i < MOST_FIELDS && i < walk->fields; i++) {
 		__u32 place = walk->set[i].more + walk->set[i].first +
 			      (__u32)count_ones(walk->set[i].bits & below);
-		__u32 number = place / (WORDS_OF_LINE / 2);
-		__u64 *line = bpf_map_lookup_elem(&rules, &number);
+		__u64 *line = rules_line(place / (WORDS_OF_LINE / 2));
 
 		if (!line)
 			return 0;
@@ -406,7 +405,7 @@ __attribute__((noinline)) int rules_step(__u32 starts, __u32 ops)
 
 		walk->at = at;
 		walk->from = NO_RULE;
-		walk->pc = entry_at(&rules, (walk->line + starts) * WORDS_OF_LINE + at);
+		walk->pc = ENTRY(rules, (walk->line + starts) * WORDS_OF_LINE + at);
 		if (at == NO_RULE)
 			return RULES_ASK;
 	}
@@ -563,8 +562,8 @@ __attribute__((noinline)) int count_rules(__u32 image, __u32 l3_len, __u32 frame
 	first = bpf_get_smp_processor_id() * MOST_COUNTERS + head->value[FIRST_COUNTER];
 	for (__u32 i = 0; i < MOST_TOUCHED && i < walk->touched_count; i++) {
 		__u32 touched = walk->touched[i];
-		__u32 place = first + (touched & ~TOUCHED_AT_INGRESS);
-		struct rule_count *count = bpf_map_lookup_elem(&rule_counts, &place);
+		struct rule_count *count =
+			ELEMENT(rule_counts, first + (touched & ~TOUCHED_AT_INGRESS));
 
 		if (!count)
 			continue;

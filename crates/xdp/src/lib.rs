@@ -32,6 +32,7 @@
 //! redirected frames that a driver drops; on a kernel without BTF, only that device's statistics
 //! count them.
 
+mod addresses;
 mod attach;
 mod clock;
 mod clsact;

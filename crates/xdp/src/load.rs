@@ -5,13 +5,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use tollway_dataplane::memory::Part;
 
+use super::addresses;
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
 use super::object::program;
 use super::pin::Names;
-use super::tables::{self, TableMaps};
+use super::tables::TableMaps;
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
 /// The compiled XDP programs of a port.
@@ -86,6 +88,8 @@ struct Constants {
     flow_masks: [u32; 2],
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
+    /// By part of the tables (bpf/fib.h).
+    elements: [u32; Part::ALL.len()],
 }
 
 impl Constants {
@@ -109,6 +113,7 @@ impl Constants {
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
+            elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
         }
     }
 
@@ -131,6 +136,7 @@ impl Constants {
         }
         loader.override_global("FLOW_SEEDS", &self.flow_seeds, true);
         loader.override_global("PUNT_MARK", &self.punt_mark, true);
+        loader.override_global("ELEMENTS", &self.elements, true);
     }
 }
 
@@ -255,7 +261,7 @@ impl Maps {
         let fd = fd.map_err(XdpError::system(&port.device, "keeping the program"))?;
         // A kept object needs no descriptors but those of its constants, for `punt`.
         program.unload().map_err(|error| failed(&error))?;
-        NAMES.into_iter().chain(tables::names()).for_each(|name| drop(object.take_map(name)));
+        NAMES.into_iter().for_each(|name| drop(object.take_map(name)));
         Ok((fd, object))
     }
 
@@ -291,13 +297,17 @@ impl Maps {
         let constants = Constants::new(port, variant, self);
         let mut loader = EbpfLoader::new();
         let maps = NAMES.into_iter().zip(self.all().map(AsFd::as_fd));
-        for (name, map) in maps.chain(variant.tables.into_iter().flat_map(TableMaps::named)) {
+        for (name, map) in maps {
             let path = names.path(name);
             let named = sys::pin(map, &path);
             named.map_err(XdpError::system(&port.device, "naming a map"))?;
             loader.map_pin_path(name, path);
         }
         constants.give(&mut loader);
-        loader.load(compiled).map_err(|error| XdpError::load(&port.device, &error))
+        let mut compiled = compiled.to_vec();
+        for (part, map) in variant.tables.into_iter().flat_map(TableMaps::maps) {
+            addresses::give(&mut compiled, part, map);
+        }
+        loader.load(&compiled).map_err(|error| XdpError::load(&port.device, &error))
     }
 }

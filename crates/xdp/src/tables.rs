@@ -56,6 +56,7 @@ pub struct TableMaps {
 /// The map of a part, and its memory until that is lent.
 struct TableMap {
     map: OwnedFd,
+    elements: u32,
     memory: Mutex<Option<Shared<AtomicU64>>>,
 }
 
@@ -88,17 +89,23 @@ impl TableMaps {
         let mut maps = Vec::with_capacity(Part::ALL.len());
         for part in Part::ALL {
             let (size, count) = elements(part, &capacities);
-            let map = sys::create_array(name(part), size as u32, count as u32)?;
+            // All elements are one value, which programs reach by its address.
+            let map = sys::create_array(name(part), (size * count) as u32, 1)?;
             let memory = Shared::map(map.as_fd(), size * count / size_of::<AtomicU64>())?;
-            maps.push(TableMap { map, memory: Mutex::new(Some(memory)) });
+            maps.push(TableMap { map, elements: count as u32, memory: Mutex::new(Some(memory)) });
         }
         let maps = maps.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(Self { capacities, maps })
     }
 
-    /// The maps and their names in `bpf/fib.h`.
-    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        names().zip(self.maps.iter().map(|of_part| of_part.map.as_fd()))
+    /// The map of each part.
+    pub(super) fn maps(&self) -> impl Iterator<Item = (Part, BorrowedFd<'_>)> {
+        Part::ALL.into_iter().zip(self.maps.iter().map(|of_part| of_part.map.as_fd()))
+    }
+
+    /// The constant `ELEMENTS` of `bpf/fib.h`.
+    pub(super) fn elements(&self) -> [u32; Part::ALL.len()] {
+        self.maps.each_ref().map(|of_part| of_part.elements)
     }
 }
 
@@ -119,12 +126,7 @@ impl Words for Shared<AtomicU64> {
     }
 }
 
-/// The names of all maps of `bpf/fib.h`.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    Part::ALL.into_iter().map(name)
-}
-
-/// The map's name in `bpf/fib.h`.
+/// The map's name.
 const fn name(part: Part) -> &'static str {
     match part {
         Part::Roots4 => "roots4",
