@@ -55,7 +55,7 @@ pub(super) enum Request {
     /// Answer when everything that the kernel has notified of so far is active.
     Sync(SyncSender<Synced>),
     /// Clear the bypass when everything that the kernel has notified of so far is active; the number says how
-    /// often the worker was paused.
+    /// often the router was paused.
     Pause(u64, State),
     /// Count the routes and evaluate the offload.
     Evaluate(SyncSender<()>),
@@ -70,7 +70,7 @@ pub(super) enum Request {
 pub struct Handle {
     requests: Mailbox<Request>,
     status: Arc<Mutex<Status>>,
-    /// How often the worker was paused.
+    /// How often the router was paused.
     pauses: Arc<AtomicU64>,
 }
 
@@ -82,8 +82,8 @@ pub(super) struct ControllerMailbox {
 }
 
 impl ControllerMailbox {
-    /// Clears the bypass after `pauses` pauses of the worker, because everything is active. Does nothing if the
-    /// worker was paused again.
+    /// Clears the bypass after `pauses` pauses of the router, because everything is active. Does nothing if the
+    /// router was paused again.
     pub(super) fn go_on(&self, pauses: u64, state: &State) {
         state.set_behind(false);
         if self.pauses.load(Ordering::SeqCst) != pauses {
@@ -130,9 +130,9 @@ impl Handle {
         self.send(Request::Audit);
     }
 
-    /// Lets the kernel forward until everything that it has notified of so far is active. The worker calls
-    /// this after a pause, before the XDP programs see a fresh heartbeat.
-    pub fn worker_paused(&self, state: &State) {
+    /// Lets the kernel forward until everything that it has notified of so far is active; to be called after a
+    /// pause of the router, before the programs see a fresh heartbeat.
+    pub fn paused(&self, state: &State) {
         // In this order: see `ControllerMailbox::go_on`.
         let pauses = self.pauses.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);

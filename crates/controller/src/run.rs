@@ -110,7 +110,7 @@ struct Requester {
 /// Who waits.
 enum Waiting {
     Sync(SyncSender<Synced>),
-    /// The XDP programs, after the worker was paused.
+    /// The programs, after the router was paused.
     Pause(u64, tollway_xdp::State),
 }
 

@@ -1,5 +1,6 @@
 //! Checks whether the rules of a configuration were evaluated for every packet. While a worker gets
-//! no processor for too long, the XDP program drops packets, or the kernel forwards them unfiltered ([`Ruled`]). The guard counts and logs both.
+//! no processor for too long, the XDP program drops packets that are for it, or the kernel forwards them unfiltered
+//! ([`Ruled`]). The guard counts and logs both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +90,9 @@ impl Guard {
         if let Phase::Lapsed { longest_ns, report_at_ns } = self.phase
             && now_ns >= report_at_ns
         {
-            report(ruled, Duration::from_nanos(longest_ns), self.unevaluated);
+            if self.unevaluated != Unevaluated::default() {
+                report(ruled, Duration::from_nanos(longest_ns), self.unevaluated);
+            }
             (self.phase, self.unevaluated, self.reported_ns) =
                 (Phase::Evaluated, Unevaluated::default(), Some(now_ns));
         }

@@ -11,6 +11,7 @@ mod activity;
 mod cores;
 mod guard;
 pub mod hand_over;
+mod heartbeat;
 pub mod installer;
 mod losses;
 mod mailbox;
@@ -27,8 +28,8 @@ mod wake;
 mod workers;
 
 pub use activity::{Activity, Usage};
+pub use heartbeat::OnPause;
 pub use mailbox::{Job, Overdue, WorkerMailbox, WorkerMailboxReceiver, mailbox};
 pub use stop::{Stop, Stopper, stop_flag};
-pub use turns::OnPause;
 pub use update::Updater;
 pub use workers::{Duties, First, Other, run};

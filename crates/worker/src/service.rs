@@ -104,6 +104,11 @@ impl Watchdog {
         Self { service, parts, next_ns: 0 }
     }
 
+    /// The parts of the router that it watches besides the worker.
+    pub(crate) fn parts(&self) -> &[Beat] {
+        &self.parts
+    }
+
     /// To be called at least twice per watchdog interval.
     pub fn tick(&mut self, now_ns: u64) {
         let Some(limit) = self.service.watchdog().filter(|_| now_ns >= self.next_ns) else {

@@ -1,4 +1,4 @@
-//! Logs which workers take no turns: the dispatcher then takes away what their queues receive.
+//! Logs which workers take no turns: the dispatcher then sends nothing to them.
 
 use tollway_xdp::{Ruled, State};
 
@@ -18,8 +18,12 @@ impl Turns {
         match (self, silence_ns > SILENT_NS) {
             (Self::Taken, true) => {
                 let meanwhile = match ruled {
-                    Ruled::FailClosed => "what its queues receive is dropped (fail = \"closed\")",
-                    Ruled::Not | Ruled::FailOpen => "the kernel forwards what its queues receive",
+                    Ruled::FailClosed => {
+                        "what its queues have for it is dropped (fail = \"closed\")"
+                    }
+                    Ruled::Not | Ruled::FailOpen => {
+                        "the kernel forwards what its queues have for it"
+                    }
                 };
                 let silence_ms = silence_ns / 1_000_000;
                 let line =
@@ -77,7 +81,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "worker 2 has taken no turn for 150 ms; the kernel forwards what its queues receive",
+                "worker 2 has taken no turn for 150 ms; the kernel forwards what its queues have for it",
                 "worker 2 takes turns again"
             ]
         );

@@ -24,8 +24,8 @@ use tollway_xdp::State;
 const TICK_NS: u64 = 100_000_000;
 /// The longest time between two heartbeats for the XDP programs; these give up after 20 ms.
 const PULSE_NS: u64 = 8_000_000;
-/// After a gap of this length, all threads may have been stopped. It is a little less than those 20
-/// ms, since the clock advances by ticks.
+/// A gap of this length counts as a pause. It is a little less than those 20 ms, since the clock advances by
+/// ticks.
 const PAUSE_NS: u64 = 16_000_000;
 /// If no frame arrives for this long after the bypass began, none is in transit any more.
 const QUIET: Duration = Duration::from_millis(3);
@@ -34,10 +34,6 @@ const DRAIN: Duration = Duration::from_millis(100);
 /// While frames arrive at least this often, the loop does not sleep in between: falling asleep and
 /// waking up costs several microseconds.
 const SPIN_NS: u64 = 50_000;
-
-/// Called before a worker's next heartbeat, after a pause so long that the XDP programs assumed the worker
-/// had ended.
-pub type OnPause = Arc<dyn Fn(&State) + Send + Sync>;
 
 /// The time since a moment that all workers share: limits and logs compare their times.
 #[derive(Clone, Copy)]
@@ -59,7 +55,6 @@ pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The state in which the XDP programs expect heartbeats.
     pub(crate) pulse: Option<State>,
-    pub(crate) on_pause: Option<OnPause>,
     pub(crate) valves: Option<Valves>,
     pub(crate) journal: Journal,
     pub(crate) priority: Priority,
@@ -106,7 +101,6 @@ impl Turns {
             state,
             number,
             last_ns: State::now_ns(),
-            on_pause: common.on_pause.clone(),
             longest_ns: Arc::clone(&common.longest_pause_ns),
         });
         Self {
@@ -235,7 +229,6 @@ struct Pulse {
     state: State,
     number: usize,
     last_ns: u64,
-    on_pause: Option<OnPause>,
     longest_ns: Arc<AtomicU64>,
 }
 
@@ -246,9 +239,6 @@ impl Pulse {
         let pause_ns = now_ns.saturating_sub(self.last_ns);
         if pause_ns > PAUSE_NS {
             self.longest_ns.fetch_max(pause_ns, Ordering::Relaxed);
-            if let Some(on_pause) = &self.on_pause {
-                on_pause(&self.state);
-            }
         }
         self.last_ns = now_ns;
         self.state.beat_at(self.number, now_ns);

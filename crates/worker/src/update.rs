@@ -23,9 +23,8 @@ use crate::{Overdue, WorkerMailbox};
 #[cfg(test)]
 mod tests;
 
-/// A worker that has taken no turn for this long gets no frames. It reports a pause if its last heartbeat is 16
-/// ms old (`PAUSE_NS`). The dispatcher takes its queues away when that is 20 ms old (`STALE_NS` in
-/// `xdp/bpf/maps.h`). The clock of both advances by up to 4 ms at once.
+/// A worker that has taken no turn for this long gets no frames: the dispatcher takes its queues away when its
+/// last heartbeat is 20 ms old (`STALE_NS` in `xdp/bpf/maps.h`). The clock of both advances by up to 10 ms at once.
 const UNSERVED: Duration = Duration::from_millis(40);
 
 /// How often a thread tries to get a lock before it waits for it.

@@ -11,13 +11,14 @@ use tollway_dataplane::worker::Worker;
 
 use crate::cores;
 use crate::guard::Guard;
+use crate::heartbeat::{Heartbeat, OnPause};
 use crate::mailbox::{WorkerMailbox, WorkerMailboxReceiver};
 use crate::ports::Devices;
 use crate::priority::Priority;
 use crate::service::Watchdog;
 use crate::silence::Silence;
 use crate::stop::Stop;
-use crate::turns::{Clock, Common, OnPause, Seat, Turn, Turns};
+use crate::turns::{Clock, Common, Seat, Turn, Turns};
 use crate::valve::Valves;
 use tollway_firewall::log::Journal;
 use tollway_xdp::{CountMap, State};
@@ -32,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(300);
 pub struct Duties {
     /// The state in which the XDP programs expect heartbeats.
     pub pulse: Option<State>,
-    /// Called after a pause of a worker.
+    /// Called when the kernel's changes may not be in the tables.
     pub on_pause: Option<OnPause>,
     /// The XDP programs' counters, and the ports' names.
     pub xdp_counts: Option<(CountMap, Vec<String>)>,
@@ -98,12 +99,16 @@ pub fn run(
     let common = Common {
         clock: Clock::start(),
         pulse: duties.pulse,
-        on_pause: duties.on_pause,
         valves,
         journal: duties.journal,
         priority: duties.priority,
         longest_pause_ns,
     };
+    let heartbeat = common
+        .pulse
+        .clone()
+        .map(|state| Heartbeat::start(state, duties.on_pause, duties.watchdog.parts().to_vec()));
+    let _heartbeat = heartbeat.transpose()?;
     let cores = cores::of_workers(others.len() + 1, &duties.devices);
     let threads = Threads::start(others, &common, &cores)?;
     seat.mailbox.activity().set_processor(cores::pin(cores[0]));

@@ -2,7 +2,7 @@
 /*
  * The XDP program of a port. It dispatches each frame to the XDP path, to a socket of user space,
  * or to the kernel. A frame that only the kernel can handle correctly goes to the kernel. So does
- * every frame of a queue while no worker answers for it in user space.
+ * every frame while nobody confirms the tables, and what is for user space while no worker takes it.
  */
 #include "engine_xdp.h"
 
@@ -17,20 +17,6 @@ struct vlan {
 	__be16 tci;
 	__be16 protocol;
 };
-
-/*
- * Returns the number of the worker that serves the frame's queue. With one worker, this costs no
- * division and no read of the queue.
- */
-static __always_inline __u32 worker_of(const struct packet *packet)
-{
-	__u32 workers = packet->state->workers;
-
-	if (workers <= 1)
-		return 0;
-	/* The last operation changes nothing, but shows the verifier the bound. */
-	return packet->ctx->rx_queue_index % workers % MOST_WORKERS;
-}
 
 /*
  * Removes the mark from a frame that user space handed to the kernel; the kernel gets it in any
@@ -240,7 +226,7 @@ int dispatch(struct xdp_md *ctx)
 		return unmark(&packet);
 	if (!packet.state || !packet.counts)
 		return XDP_PASS;
-	if (is_served(&packet, worker_of(&packet)))
+	if (is_served(&packet))
 		return dispatch_frame(&packet, 1);
 	/* The worker that evaluates the rules is not there, and the kernel does not know them. */
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;

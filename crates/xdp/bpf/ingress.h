@@ -8,8 +8,8 @@
 #include "packet.h"
 
 /*
- * Counts a packet that no worker serves, unless it fails closed: the program counts that one later,
- * when it decides on it.
+ * Counts a packet that the tables do not serve, unless it fails closed: the program counts that one
+ * later, when it decides on it.
  */
 static __always_inline int not_served(struct packet *packet, enum pass_reason reason)
 {
@@ -19,35 +19,27 @@ static __always_inline int not_served(struct packet *packet, enum pass_reason re
 }
 
 /*
- * Says whether a worker runs and takes packets; counts the packet if not.
+ * Says whether user space keeps the tables; counts the packet if not.
  *
- * Its heartbeat alone decides, for the XDP path as well as for the socket. The flows of a queue are
- * those that its worker entered. So a worker that hangs loses its queues to the kernel altogether,
- * and the other queues go on. A change of the tables needs no worker to stop flows: whoever makes
- * it raises the generation, or sets the bypass, and both hold for all queues.
+ * What the program decides needs no worker, but somebody who makes the kernel's changes in the tables. A
+ * thread of its own confirms that, which computes nothing, so that it is in time on busy processors
+ * (worker/src/heartbeat.rs). A worker that hangs loses only what the program has for user space
+ * (user.h): it enters no flows then, and whoever changes the tables voids those that are there.
  *
- * The coarse clock advances once per tick, so one read per tick and worker is as good as one per
- * packet, and reading the tick costs only a load. A processor takes the frames of one queue in
- * bursts, so the last worker is enough to remember.
+ * The coarse clock advances once per tick, so one read per tick is as good as one per packet, and
+ * reading the tick costs only a load.
  */
-static __always_inline int is_served(struct packet *packet, __u32 worker)
+static __always_inline int is_served(struct packet *packet)
 {
-	__u64 tick = bpf_jiffies64() << WORKER_BITS | worker;
-	__s64 age;
+	__u64 tick = bpf_jiffies64();
 
-	packet->heartbeat = &packet->state->heartbeats[worker];
 	if (packet->state->bypass)
 		return not_served(packet, PASS_BYPASS);
-	if (packet->counts->alive_tick == tick)
+	if (packet->counts->confirmed_tick == tick)
 		return 1;
-	age = bpf_ktime_get_coarse_ns() - packet->heartbeat->ns;
-	/*
-	 * Signed: a heartbeat from another processor may be newer than the clock that was read
-	 * here.
-	 */
-	if (age > STALE_NS)
+	if (is_older(packet->state->confirmed_ns, UNCONFIRMED_NS))
 		return not_served(packet, PASS_STALE);
-	packet->counts->alive_tick = tick;
+	packet->counts->confirmed_tick = tick;
 	return 1;
 }
 

@@ -13,6 +13,8 @@
 
 #define HEADER_ROOM 24
 
+/* If nobody has confirmed the tables for longer than this, nobody makes the kernel's changes in them. */
+#define UNCONFIRMED_NS 50000000
 /* With a heartbeat older than this, its worker counts as absent. */
 #define STALE_NS 20000000LL
 
@@ -89,6 +91,7 @@ struct state {
 	 */
 	__u64 crowded4;
 	__u64 crowded6;
+	__u64 confirmed_ns; /* when user space last confirmed that it keeps the tables */
 	__u32 workers; /* queue `q` of each port is served by worker `q % workers`; 0 means 1 */
 	__u32 unused;
 	/*
@@ -136,6 +139,7 @@ struct port_counts {
 	__u64 closed_bytes;
 	struct drop_counts drops[DROP_REASONS];
 	__u64 pass[PASS_REASONS];
+	__u64 confirmed_tick; /* the tick in which the tables were last found confirmed */
 	__u64 alive_tick; /* the tick in which a heartbeat was last found fresh, and its worker */
 };
 

@@ -55,7 +55,6 @@ struct {
 struct packet {
 	context *ctx;
 	const struct state *state;
-	const struct heartbeat *heartbeat; /* of the worker that answers for the packet */
 	struct port_counts *counts;
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */
@@ -81,6 +80,15 @@ static __always_inline void count_drop(struct packet *packet, enum drop_reason r
 {
 	packet->counts->drops[reason].packets++;
 	packet->counts->drops[reason].bytes += len;
+}
+
+/*
+ * Says whether a time of the coarse clock is longer ago than this. Signed: it may come from another
+ * processor, and be newer than the clock that is read here.
+ */
+static __always_inline int is_older(__u64 then_ns, __s64 limit_ns)
+{
+	return (__s64)(bpf_ktime_get_coarse_ns() - then_ns) > limit_ns;
 }
 
 static __always_inline int fails_closed(const struct packet *packet)

@@ -99,8 +99,7 @@ int forward(context *ctx)
 
 	packet.state = bpf_map_lookup_elem(&state, &zero);
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
-	/* Worker 0 always runs, and keeps the tables. */
-	if (!packet.state || !packet.counts || !is_served(&packet, 0))
+	if (!packet.state || !packet.counts || !is_served(&packet))
 		return TO_KERNEL;
 	return decide_frame(&packet);
 }

@@ -14,13 +14,45 @@ struct {
 } xsks SEC(".maps");
 
 /*
- * Sends a packet to the socket of its queue. Without a socket, the kernel gets it, or it fails
- * closed.
+ * Returns the number of the worker that serves a queue. With one worker, this costs no division.
+ */
+static __always_inline __u32 worker_of(const struct packet *packet, __u32 queue)
+{
+	__u32 workers = packet->state->workers;
+
+	if (workers <= 1)
+		return 0;
+	/* The last operation changes nothing, but shows the verifier the bound. */
+	return queue % workers % MOST_WORKERS;
+}
+
+/*
+ * Says whether the worker of a queue takes packets. A processor takes the frames of one queue in
+ * bursts, so the last worker of this tick is enough to remember.
+ */
+static __always_inline int has_worker(struct packet *packet, __u32 queue)
+{
+	__u32 worker = worker_of(packet, queue);
+	__u64 tick = bpf_jiffies64() << WORKER_BITS | worker;
+
+	if (packet->counts->alive_tick == tick)
+		return 1;
+	if (is_older(packet->state->heartbeats[worker].ns, STALE_NS))
+		return 0;
+	packet->counts->alive_tick = tick;
+	return 1;
+}
+
+/*
+ * Sends a packet to the socket of its queue. Without a worker or a socket, the kernel gets it, or it
+ * fails closed.
  */
 static __always_inline int to_user(struct packet *packet)
 {
 	__u32 queue = packet->ctx->rx_queue_index;
 
+	if (!has_worker(packet, queue))
+		return fails_closed(packet) ? drop_closed(packet) : pass(packet, PASS_STALE);
 	if (queue >= QUEUES ||
 	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT) {
 		if (fails_closed(packet))

@@ -151,6 +151,8 @@ pub struct PortCounts {
     pub drops: [[u64; 2]; DROP_REASONS],
     /// Packets passed to the kernel, by [`PassReason`].
     pub pass: [u64; PASS_REASONS],
+    /// The tick in which a program last found the tables confirmed; only programs use it.
+    pub(super) confirmed_tick: u64,
     /// The tick in which the XDP program last found a heartbeat fresh, and its worker; only the program
     /// uses it.
     pub(super) alive_tick: u64,

@@ -35,7 +35,7 @@ pub enum Ruled {
 /// Bits of the bypass: no worker takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
-/// More bits: the worker is late with a job; it was paused, and kernel events may be unprocessed.
+/// More bits: the worker is late with a job; kernel events may be unprocessed.
 const BYPASS_OVERDUE: u32 = 4;
 const BYPASS_BEHIND: u32 = 8;
 
@@ -54,12 +54,17 @@ impl State {
         self.0.set_workers(workers.clamp(1, MOST_WORKERS) as u32);
     }
 
-    /// Writes a worker's heartbeat. Call it in each turn, and at least every 8 ms.
-    ///
-    /// It costs one read of the coarse clock, which is no system call, and one store.
-    #[inline]
+    /// Writes a worker's heartbeat, and confirms the tables, both for now.
     pub fn beat(&self, worker: usize) {
-        self.beat_at(worker, Self::now_ns());
+        let now_ns = Self::now_ns();
+        self.beat_at(worker, now_ns);
+        self.confirm_at(now_ns);
+    }
+
+    /// Confirms that somebody keeps the tables at a time, in nanoseconds of [`State::now_ns`]. When that
+    /// was 50 ms ago (`UNCONFIRMED_NS` of bpf/maps.h), the programs leave everything to the kernel.
+    pub fn confirm_at(&self, now_ns: u64) {
+        self.0.set_confirmed_ns(now_ns);
     }
 
     /// The time in nanoseconds, by the clock of heartbeats.
@@ -69,8 +74,9 @@ impl State {
         sys::coarse_ns()
     }
 
-    /// Writes a worker's heartbeat with a time that it has just read. If the process is stopped in
-    /// between, the heartbeat is as old as the stop. A worker from [`MOST_WORKERS`] on has none.
+    /// Writes a worker's heartbeat with a time that it has just read; call it at least every 8 ms. If
+    /// the process is stopped in between, the heartbeat is as old as the stop. A worker from
+    /// [`MOST_WORKERS`] on has none.
     #[inline]
     pub fn beat_at(&self, worker: usize, now_ns: u64) {
         self.0.set_heartbeat_ns(worker, now_ns);
@@ -105,7 +111,7 @@ impl State {
     }
 
     /// Sets or clears the bypass for the time until the tables reflect all events that the kernel
-    /// reported while the process was paused.
+    /// reported while the process was paused, or made no changes.
     pub fn set_behind(&self, behind: bool) {
         self.0.set_bypass(BYPASS_BEHIND, behind);
     }

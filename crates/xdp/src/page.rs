@@ -67,6 +67,7 @@ struct XdpState {
     region_changes: AtomicU32,
     crowded4: AtomicU64,
     crowded6: AtomicU64,
+    confirmed_ns: AtomicU64,
     workers: AtomicU32,
     unused: AtomicU32,
     exit_limits: [AtomicU32; MOST_PORTS],
@@ -122,6 +123,12 @@ impl Page {
     pub(super) fn heartbeat_ns(&self, worker: usize) -> u64 {
         let heartbeat = self.state().heartbeats.get(worker);
         heartbeat.map_or(0, |heartbeat| heartbeat.ns.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time at which user space kept the tables.
+    pub(super) fn set_confirmed_ns(&self, now_ns: u64) {
+        // After a bypass that was set before.
+        self.state().confirmed_ns.store(now_ns, Ordering::Release);
     }
 
     pub(super) fn set_workers(&self, workers: u32) {

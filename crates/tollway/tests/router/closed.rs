@@ -62,8 +62,8 @@ impl Router {
 
     fn signal(&self, name: &str) {
         sh(&format!("kill -{name} {}", self.process.0.id()));
-        // After this time the heartbeat is stale.
-        std::thread::sleep(Duration::from_millis(50));
+        // After this time the heartbeats are stale.
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -100,7 +100,7 @@ pub fn closed() {
     // SIGKILL: the router cannot clean up, and afterwards no worker can evaluate the rules.
     router.process.0.kill().unwrap();
     router.process.0.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(100));
     is_closed(&net, "killed");
     let Router { dir, .. } = router;
     let mut next = Router::start_in(dir);

@@ -1,5 +1,5 @@
-//! Tests that each worker's heartbeat stands for the queues of that worker, in the XDP path and before
-//! the sockets.
+//! Tests that each worker's heartbeat stands for what its queues have for the sockets, and that the XDP path needs
+//! confirmed tables only.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -19,8 +19,9 @@ use super::xdp_path::{enter, flow, new_header};
 const QUEUES: u32 = 6;
 /// More than a tick of any kernel: the XDP program looks at a heartbeat once per tick.
 const TICK: Duration = Duration::from_millis(12);
-/// Older than any heartbeat may be.
-const OLD_NS: u64 = 40_000_000;
+/// Older than any heartbeat and any confirmation may be.
+const OLD_NS: u64 = 80_000_000;
+const FORWARDED: (Action, Option<PassReason>) = (Action::Redirect, None);
 const STALE: (Action, Option<PassReason>) = (Action::Pass, Some(PassReason::Stale));
 
 /// What the program did with the frames of all queues.
@@ -65,18 +66,25 @@ impl Queues {
         Self { bench, state, ifindex: ifindex("rq"), frames, _sockets: sockets }
     }
 
-    /// Gives the first workers heartbeats, each a fresh or an old one, and runs both frames on each
-    /// queue.
+    /// Confirms the tables, gives the first workers heartbeats, each a fresh or an old one, and runs both frames on
+    /// each queue.
     fn run(&mut self, fresh: &[bool]) -> Outcome {
+        self.run_confirmed(true, fresh)
+    }
+
+    /// As [`Queues::run`]; the confirmation is fresh or old.
+    fn run_confirmed(&mut self, is_confirmed: bool, fresh: &[bool]) -> Outcome {
         // On a busy machine a heartbeat may become stale in between, but not each time.
         for _ in 0..10 {
             std::thread::sleep(TICK);
             let (now_ns, before) = (State::now_ns(), self.counts());
+            let at = |is_fresh| if is_fresh { now_ns } else { now_ns - OLD_NS };
+            self.state.confirm_at(at(is_confirmed));
             for (worker, is_fresh) in fresh.iter().enumerate() {
-                self.state.beat_at(worker, if *is_fresh { now_ns } else { now_ns - OLD_NS });
+                self.state.beat_at(worker, at(*is_fresh));
             }
             let verdicts = (0..QUEUES).map(|queue| self.run_on(queue)).collect();
-            if State::now_ns() - now_ns < OLD_NS / 4 {
+            if State::now_ns() - now_ns < OLD_NS / 8 {
                 let after = self.counts();
                 return Outcome {
                     verdicts,
@@ -104,17 +112,18 @@ impl Queues {
     }
 }
 
-/// Asserts that the program serves exactly the queues for which `is_served` is true: it passes the
-/// frames of the others to the kernel.
+/// Asserts that the program sends frames without a flow to user space exactly from the queues for which
+/// `is_served` is true, and passes those of the others to the kernel; and that it forwards by a flow from all.
 #[track_caller]
 fn assert_served(queues: &mut Queues, fresh: &[bool], is_served: impl Fn(usize) -> bool) {
     let outcome = queues.run(fresh);
     for (queue, verdicts) in outcome.verdicts.into_iter().enumerate() {
-        let verdict = if is_served(queue) { (Action::Redirect, None) } else { STALE };
-        assert_eq!(verdicts, [verdict; 2], "queue {queue} with {fresh:?}");
+        let verdict = if is_served(queue) { FORWARDED } else { STALE };
+        assert_eq!(verdicts, [FORWARDED, verdict], "queue {queue} with {fresh:?}");
     }
     let served = (0..QUEUES as usize).filter(|queue| is_served(*queue)).count() as u64;
-    assert_eq!((outcome.to_sockets, outcome.xdp), (served, served), "with {fresh:?}");
+    let all = u64::from(QUEUES);
+    assert_eq!((outcome.to_sockets, outcome.xdp), (served, all), "with {fresh:?}");
 }
 
 /// With two workers, and with a number that is no power of two.
@@ -132,6 +141,9 @@ pub fn queues() {
     // A worker that is new has no heartbeat.
     queues.state.set_workers(6);
     assert_served(&mut queues, &[true; 5], |queue| queue < 5);
+    for verdicts in queues.run_confirmed(false, &[true; 6]).verdicts {
+        assert_eq!(verdicts, [STALE; 2], "nobody confirms the tables");
+    }
     queues.state.set_bypass(true);
     for verdicts in queues.run(&[true; 6]).verdicts {
         assert_eq!(verdicts, [(Action::Pass, Some(PassReason::Bypass)); 2]);
@@ -162,9 +174,11 @@ pub fn closed() {
     queues.state.set_workers(2);
     queues.state.set_ruled(Ruled::FailClosed);
     let outcome = queues.run(&[true, false]);
-    assert_eq!(outcome.dropped, u64::from(QUEUES), "two frames on each second queue");
+    assert_eq!(outcome.dropped, u64::from(QUEUES / 2), "a frame on each second queue");
     for (queue, verdicts) in outcome.verdicts.into_iter().enumerate() {
         let action = if queue % 2 == 0 { Action::Redirect } else { Action::Drop };
-        assert_eq!(verdicts, [(action, None); 2], "{queue}");
+        assert_eq!(verdicts, [FORWARDED, (action, None)], "{queue}");
     }
+    let outcome = queues.run_confirmed(false, &[true; 2]);
+    assert_eq!(outcome.dropped, 2 * u64::from(QUEUES), "all frames");
 }

@@ -315,9 +315,8 @@ pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
 
 /// The table of flows in this test has room for 4,096 flows.
 pub fn room() {
-    // Of 1,000. With some seeds, consecutive addresses share buckets; 987 were the fewest in 80
-    // tries.
-    const NEARLY_ALL: usize = 950;
+    // Of 1,000. With some seeds, consecutive addresses share buckets; 850 were the fewest in 100 tries.
+    const NEARLY_ALL: usize = 800;
     let bench = Bench::new(Mode::Native, true);
     let flows = bench.programs.flows();
     let key = |index: u32| {

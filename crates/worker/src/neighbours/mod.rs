@@ -13,7 +13,7 @@
 //!
 //! The kernel uses a neighbour's new address at once; Tollway may read its notification later. The kernel
 //! forwards until the worker is up to date in three cases: more notifications arrive than the thread reads
-//! within milliseconds, messages were lost, or the worker was paused ([`PauseReporter`]). With rules from a
+//! within milliseconds, messages were lost, or the router was paused ([`PauseReporter`]). With rules from a
 //! configuration, which the kernel does not have, nothing is forwarded meanwhile.
 //!
 //! Limits: a VLAN link's neighbours are those of the kernel's VLAN device with its tag or, without such a
@@ -105,7 +105,7 @@ enum Request {
     Stop,
 }
 
-/// Lets the worker report that it was paused; cheap to clone.
+/// Reports that the router was paused; cheap to clone.
 #[derive(Clone)]
 pub struct PauseReporter {
     requests: Mailbox<Request>,
@@ -114,23 +114,23 @@ pub struct PauseReporter {
 }
 
 impl PauseReporter {
-    /// Lets the kernel forward until the tables have all notifications that the kernel has sent so far.
-    /// The worker calls this after a pause, before the XDP programs see a fresh heartbeat.
-    pub fn worker_paused(&self, state: &tollway_xdp::State) {
+    /// Lets the kernel forward until the tables have all notifications that the kernel has sent so far; to be
+    /// called before the programs see a fresh heartbeat.
+    pub fn paused(&self, state: &tollway_xdp::State) {
         let pauses = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
         let (mailbox, count, of_job) =
             (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
         let waiter = Box::new(move || {
             mailbox.post(move |_, _| {
-                // A worker may have been paused again.
+                // The router may have been paused again.
                 let is_last = || count.load(Ordering::SeqCst) == pauses;
                 if is_last() {
                     of_job.bump_generation();
                     of_job.set_behind(false);
                 }
                 if !is_last() {
-                    // Another worker does this at the same time, and its own job ends it.
+                    // Another report does this at the same time, and its own job ends it.
                     of_job.set_behind(true);
                 }
             });
@@ -178,7 +178,7 @@ impl Follower {
         self.requests.post(Request::CatchUp(waiter)) && answered.recv_timeout(patience).is_ok()
     }
 
-    /// A handle for a worker without a controller. A controller has its own (`worker_paused` of its
+    /// A handle for a worker without a controller. A controller has its own (`paused` of its
     /// handle).
     #[must_use]
     pub fn pause_reporter(&self) -> PauseReporter {

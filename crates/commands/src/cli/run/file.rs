@@ -14,8 +14,10 @@ use tollway_model::compile::compile_in;
 use tollway_model::{Model, PortKind};
 use tollway_worker::OnPause;
 use tollway_worker::neighbours::{self, Follower, PauseReporter};
+use tollway_worker::ports::dispatcher::ruled;
 use tollway_worker::ports::{self, Facts};
 use tollway_worker::service::{Service, Watchdog};
+use tollway_xdp::Ruled;
 
 pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
     let mut model = load(file)?;
@@ -41,9 +43,8 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     warn_of_kernel(&model);
     let service = Service::from_environment();
     service.ready();
-    let on_pause = pause_reporter.map(|pause_reporter| -> OnPause {
-        Arc::new(move |state| pause_reporter.worker_paused(state))
-    });
+    let on_pause = pause_reporter
+        .map(|pause_reporter| -> OnPause { Arc::new(move |state| pause_reporter.paused(state)) });
     let ran = machine.run(&mut prepared, Watchdog::new(service, Vec::new()), on_pause);
     drop(server);
     machine.end(&model, ran)
@@ -93,6 +94,16 @@ fn warn_of_kernel(model: &Model) {
     if model.filter.is_some() && model.ports.iter().any(is_af_xdp) {
         tracing::warn!(
             "before the start and after a stop, the kernel forwards without the rules of the file; load them into the kernel too"
+        );
+        let meanwhile = match ruled(model) {
+            Ruled::Not => return,
+            Ruled::FailClosed => {
+                "the programs drop packets that these rules cannot decide (fail = \"closed\")"
+            }
+            Ruled::FailOpen => "the kernel forwards without these rules (fail = \"open\")",
+        };
+        tracing::info!(
+            "while Tollway is there but gets no processor, changes or has died, {meanwhile}"
         );
     }
 }

@@ -64,11 +64,8 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let service = Service::from_environment();
     service.ready();
     let watchdog = Watchdog::new(service, vec![beat]);
-    let ran = machine.run(
-        &mut prepared,
-        watchdog,
-        Some(Arc::new(move |state| handle.worker_paused(state))),
-    );
+    let ran =
+        machine.run(&mut prepared, watchdog, Some(Arc::new(move |state| handle.paused(state))));
     drop(server);
     // The controller may be waiting for the worker, which has ended; this ends the wait.
     drop(prepared);

@@ -239,7 +239,8 @@ pub fn fail_open() {
     let alive = || pings_with_heartbeats(&programs, &[A, B], (&a, &BOTH[..1], 1))[0];
     assert_eq!(alive().xdp_rx_packets, 10, "while the heart beats");
     drop(worker);
-    std::thread::sleep(Duration::from_millis(30));
+    // Longer than the programs wait for a confirmation of their tables.
+    std::thread::sleep(Duration::from_millis(80));
     let (fast, stale) = (forwarded(), passed(PassReason::Stale));
     pings(&a, "10.0.2.2");
     pings(&a, "fd00:2::2");

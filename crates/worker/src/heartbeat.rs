@@ -1,0 +1,131 @@
+//! Confirms to the programs that the router keeps their tables.
+//!
+//! What the programs decide needs no worker. It needs threads that make the kernel's changes in the tables. On
+//! busy processors all threads of the router may be late, and the router is healthy nevertheless. So a thread
+//! that computes nothing, and therefore may be a real-time thread, confirms the tables. The kernel forwards
+//!
+//! - when the thread is late itself: the process was stopped or killed, or the machine was;
+//! - when a part of the router that makes changes has not worked for a second.
+//!
+//! Afterwards it forwards until all changes are made ([`OnPause`]).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::service::Beat;
+use tollway_linux::priority;
+use tollway_linux::sys::{self, Schedule};
+use tollway_xdp::State;
+
+/// The time between two confirmations.
+const EVERY: Duration = Duration::from_millis(8);
+/// After a gap of this length, the programs may have left everything to the kernel: they do so after
+/// `UNCONFIRMED_NS` of xdp/bpf/maps.h, and their clock advances by up to 10 ms at once.
+const PAUSE_NS: u64 = 40_000_000;
+/// A part that has not worked for so long may have left changes undone: twice the time between the heartbeats
+/// of an idle one.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// Lets the kernel forward until all of its changes so far are in the tables.
+pub type OnPause = Arc<dyn Fn(&State) + Send + Sync>;
+
+/// The thread, until this is dropped.
+pub(crate) struct Heartbeat {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heartbeat {
+    /// Starts to confirm the tables, which `parts` of the router change.
+    pub(crate) fn start(
+        state: State,
+        on_pause: Option<OnPause>,
+        parts: Vec<Beat>,
+    ) -> io::Result<Self> {
+        let ends = Arc::<AtomicBool>::default();
+        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
+        let has_ended = Arc::clone(&ends);
+        let thread = thread.spawn(move || {
+            be_first();
+            let mut watch = Watch::begin(State::now_ns());
+            while !has_ended.load(Ordering::Acquire) {
+                let now_ns = State::now_ns();
+                let silence = parts.iter().map(Beat::silence).max().unwrap_or_default();
+                if watch.is_late(now_ns, silence)
+                    && let Some(on_pause) = &on_pause
+                {
+                    on_pause(&state);
+                }
+                state.confirm_at(now_ns);
+                std::thread::sleep(EVERY);
+            }
+        })?;
+        Ok(Self { ends, thread: Some(thread) })
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes the calling thread a real-time thread, or at least one of nice -20. The worker says what it means if
+/// the system refuses both.
+fn be_first() {
+    if sys::set_schedule(Schedule::Realtime).is_err() {
+        let _ = priority::be_nice();
+    }
+}
+
+/// Whether changes may be undone.
+struct Watch {
+    last_ns: u64,
+    parts: Parts,
+}
+
+/// Whether all parts of the router have worked of late.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    Work,
+    Silent,
+}
+
+impl Watch {
+    const fn begin(now_ns: u64) -> Self {
+        Self { last_ns: now_ns, parts: Parts::Work }
+    }
+
+    /// Whether changes may be undone since the last call; once for each silence of a part.
+    fn is_late(&mut self, now_ns: u64, silence: Duration) -> bool {
+        let was_paused = now_ns.saturating_sub(self.last_ns) > PAUSE_NS;
+        let parts = if silence > SILENT { Parts::Silent } else { Parts::Work };
+        let falls_silent = (self.parts, parts) == (Parts::Work, Parts::Silent);
+        (self.last_ns, self.parts) = (now_ns, parts);
+        was_paused || falls_silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_and_a_silent_part_are_late_once() {
+        let mut watch = Watch::begin(0);
+        let late: Vec<_> =
+            [(8, 0), (48, 0), (89, 0), (97, 1000), (105, 1001), (113, 1009), (121, 3)]
+                .into_iter()
+                .map(|(now_ms, silence_ms)| {
+                    watch.is_late(now_ms * 1_000_000, Duration::from_millis(silence_ms))
+                })
+                .collect();
+        assert_eq!(late, [false, false, true, false, true, false, false]);
+    }
+}
