@@ -7,6 +7,7 @@
 
 mod apply;
 mod attached;
+mod bypass_log;
 mod mode;
 mod start;
 
@@ -34,6 +35,7 @@ use tollway_worker::installer::{Installer, PATIENCE};
 use tollway_worker::service::Beat;
 
 use attached::AttachRequests;
+use bypass_log::BypassLog;
 use mode::{ModeEvent, ModeTracker};
 pub use start::ControllerThread;
 
@@ -95,6 +97,7 @@ pub(super) struct Controller {
     /// Requesters that wait for a new evaluation of the offload.
     evaluations: Vec<SyncSender<()>>,
     status: Status,
+    bypass_log: BypassLog,
     beat: Beat,
 }
 
@@ -155,6 +158,7 @@ impl Controller {
             waiting: Vec::new(),
             evaluations: Vec::new(),
             status: Status::default(),
+            bypass_log: BypassLog::default(),
             beat,
         }
     }
@@ -403,6 +407,9 @@ impl Controller {
     }
 
     fn report(&mut self) {
+        if let Some(line) = self.bypass_log.next(self.mode.why(), Instant::now()) {
+            tracing::warn!("{line}");
+        }
         let KernelState { kernel, rib, changes, .. } = &self.kernel_state;
         let stats = self.source.stats();
         self.status = Status {

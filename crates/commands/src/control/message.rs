@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::offload::PathCounts;
 use super::workers::WorkerState;
 
 /// The version of the messages. It changes when an existing message changes.
@@ -424,6 +425,9 @@ pub struct All {
     pub punts: BTreeMap<String, u64>,
     /// The XDP path.
     pub xdp: Xdp,
+    /// Packets that arrived, by path; none without a controller.
+    #[serde(default)]
+    pub paths: PathCounts,
     /// The workers; none from a router that does not report them.
     #[serde(default)]
     pub workers: Vec<WorkerState>,

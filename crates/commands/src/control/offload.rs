@@ -139,6 +139,26 @@ pub struct PathCounts {
     pub punts: BTreeMap<String, u64>,
 }
 
+impl PathCounts {
+    /// Packets that arrived while a program was attached.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        let of_port = |port: &PortPaths| port.xdp + port.user + port.kernel.values().sum::<u64>();
+        self.ports.iter().map(of_port).sum()
+    }
+
+    /// Those of them that took the kernel path, by reason.
+    #[must_use]
+    pub fn kernel(&self) -> BTreeMap<&str, u64> {
+        let mut sums = BTreeMap::new();
+        let of_ports = self.ports.iter().flat_map(|port| &port.kernel);
+        for (reason, count) in of_ports.chain(&self.punts) {
+            *sums.entry(reason.as_str()).or_default() += count;
+        }
+        sums
+    }
+}
+
 /// Packets that arrived at a port, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortPaths {

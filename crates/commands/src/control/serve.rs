@@ -199,10 +199,15 @@ impl RequestHandler {
         let controller = self.backends.controller.as_ref();
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
         let snapshot = self.snapshot()?;
-        let ports = snapshot.port_names();
-        let ports = offload::paths(live.counts(), ports);
-        let counts = PathCounts { ports, punts: snapshot.punts() };
+        let counts = self.paths(&snapshot);
         Ok(line(&Offload { counts: Some(counts), ..Offload::from(&*live.get()) }))
+    }
+
+    /// Packets that arrived, by path; none without a controller.
+    fn paths(&self, snapshot: &Snapshot) -> PathCounts {
+        let Some(live) = &self.backends.offload else { return PathCounts::default() };
+        let ports = offload::paths(live.counts(), snapshot.port_names());
+        PathCounts { ports, punts: snapshot.punts() }
     }
 
     /// Changes a set of the active rules. The worker only hands the rules over; this thread changes
@@ -297,6 +302,7 @@ impl RequestHandler {
             drops: snapshot.drops(),
             punts: snapshot.punts(),
             xdp: snapshot.xdp(),
+            paths: self.paths(snapshot),
             workers: snapshot.workers(),
             tolls: snapshot.tolls(tsc_mhz),
         })

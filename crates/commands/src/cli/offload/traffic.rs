@@ -17,18 +17,23 @@ pub(super) fn headlines(offload: &Offload) -> Vec<String> {
 
 /// What a running router has counted.
 fn taken(counts: &PathCounts) -> Vec<String> {
-    let sum = |of: fn(&crate::control::PortPaths) -> u64| counts.ports.iter().map(of).sum::<u64>();
-    let tried = sum(|port| port.xdp + port.user);
-    let all = tried + sum(|port| port.kernel.values().sum());
+    let all = counts.arrived();
     if all == 0 {
         return Vec::new();
     }
-    let fast = tried.saturating_sub(counts.punts.values().sum());
-    let packets = count(all);
-    let (fast, kernel) = (share(fast, all), share(all.saturating_sub(fast), all));
-    vec![format!(
-        "Of {packets} that arrived while a program was attached, {fast} took the fast path, {kernel} the kernel path."
-    )]
+    let reasons = counts.kernel();
+    let kernel = reasons.values().sum::<u64>();
+    let (packets, fast) = (count(all), share(all.saturating_sub(kernel), all));
+    let mut text = format!(
+        "Of {packets} that arrived while a program was attached, {fast} took the fast path, {} the kernel path",
+        share(kernel, all)
+    );
+    if let Some((reason, part)) =
+        reasons.iter().max_by_key(|(_, part)| **part).filter(|(_, part)| **part > 0)
+    {
+        text += &format!(": of these {} for {reason}", share(*part, kernel));
+    }
+    vec![text + "."]
 }
 
 /// What devices counted before a program was attached.
@@ -151,7 +156,8 @@ mod tests {
         assert_eq!(
             reported(counts),
             [
-                "Of 1,000 packets that arrived while a program was attached, 95% took the fast path, 6% the kernel path."
+                "Of 1,000 packets that arrived while a program was attached, 95% took the fast path, 6% the kernel path: \
+                 of these 91% for ttl."
             ]
         );
         assert!(reported(PathCounts::default()).is_empty());

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{All, PortState, StageToll, Totals, Traffic, WorkerCounts, WorkerState};
+use crate::control::{
+    All, PathCounts, PortState, StageToll, Totals, Traffic, WorkerCounts, WorkerState,
+};
 
 /// Rates per second.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,8 +16,19 @@ pub(super) struct Rates {
     pub(super) drops: Vec<Reason>,
     pub(super) punts: Vec<Reason>,
     pub(super) tolls: Vec<Toll>,
+    /// Where packets went that arrived in this interval; none if none did, or if nobody counts them.
+    pub(super) paths: Option<PathShares>,
     /// The counters of the XDP path.
     pub(super) xdp: Vec<(String, u64)>,
+}
+
+/// How many of the packets that arrived took each path, in percent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PathShares {
+    pub(super) fast: f64,
+    pub(super) kernel: f64,
+    /// The reason of most packets on the kernel path.
+    pub(super) why: Option<String>,
 }
 
 /// A port's rates.
@@ -112,9 +125,24 @@ impl Rates {
             drops: reasons(&old.drops, &new.drops),
             punts: reasons(&old.punts, &new.punts),
             tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
+            paths: paths_between(&old.paths, &new.paths),
             xdp: new.xdp.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
         }
     }
+}
+
+/// The shares of the paths in this interval.
+fn paths_between(old: &PathCounts, new: &PathCounts) -> Option<PathShares> {
+    let arrived = new.arrived().checked_sub(old.arrived()).filter(|count| *count > 0)?;
+    let before = old.kernel();
+    let grown = new.kernel().into_iter().map(|(reason, count)| {
+        (reason, count.saturating_sub(before.get(reason).copied().unwrap_or(0)))
+    });
+    let grown: Vec<_> = grown.filter(|(_, count)| *count > 0).collect();
+    let kernel = grown.iter().map(|(_, count)| count).sum::<u64>().min(arrived);
+    let why = grown.iter().max_by_key(|(_, count)| count).map(|(reason, _)| (*reason).to_owned());
+    let percent = |part: u64| part as f64 * 100.0 / arrived as f64;
+    Some(PathShares { fast: percent(arrived - kernel), kernel: percent(kernel), why })
 }
 
 /// The toll of a stage, from the samples of this interval.

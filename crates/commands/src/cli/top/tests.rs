@@ -6,7 +6,8 @@ use super::rates::{Flow, Rates};
 use super::view::si;
 use super::{Screen, text};
 use crate::control::{
-    All, PortState, Ports, StageToll, Tolls, Totals, Traffic, WorkerCounts, WorkerState, Xdp,
+    All, PathCounts, PortPaths, PortState, Ports, StageToll, Tolls, Totals, Traffic, WorkerCounts,
+    WorkerState, Xdp,
 };
 
 fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
@@ -58,6 +59,15 @@ fn answer(seconds: u64, ports: usize) -> All {
         drops: counts(&[("ip_csum", seconds * 10), ("otherhost", 12_345)]),
         punts: counts(&[("ttl_expired", seconds * 2000)]),
         xdp: Xdp { on: false, why: None, counts: BTreeMap::new() },
+        paths: PathCounts {
+            ports: vec![PortPaths {
+                port: "wan".to_owned(),
+                xdp: seconds * 9_000,
+                user: seconds * 100,
+                kernel: counts(&[("kernel_rule", seconds * 900), ("local", 50_000)]),
+            }],
+            punts: counts(&[("ttl_expired", seconds * 100)]),
+        },
         workers: Vec::new(),
         tolls: Tolls {
             tsc_mhz: 2600.0,
@@ -100,6 +110,7 @@ fn a_screen_of_80_by_24_has_everything() {
     for words in [
         "tollway top  up 1:02:03  /run/tollway/net-4026531840.sock",
         "3.00M/s received",
+        "90.0% fast path  10.0% kernel path, most for kernel_rule",
         "port            state  rx pkt/s  rx bit/s  tx pkt/s  tx bit/s  missed/s",
         "wan             up        1.00M      512M     1.00M      512M         0",
         "lan             down ",

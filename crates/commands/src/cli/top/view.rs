@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row, Table};
 
-use super::rates::{PortRates, Rates, Reason, WorkerRates};
+use super::rates::{PathShares, PortRates, Rates, Reason, WorkerRates};
 use crate::cli::text::thousands;
 
 /// The contents of the screen.
@@ -29,12 +29,13 @@ const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let area = frame.area();
     let count = screen.rates.as_ref().map_or(0, |rates| rates.ports.len()) as u16;
+    let has_paths = screen.rates.as_ref().is_some_and(|rates| rates.paths.is_some());
     // Half of the height is for the other tables, if they need it.
     let most = (area.height / 2).max(area.height.saturating_sub(16));
     let workers = worker_rows(screen).min(most / 2);
     let ports = (count + 1).min(most - workers);
     let rows = [
-        Constraint::Length(3),
+        Constraint::Length(3 + u16::from(has_paths)),
         Constraint::Length(ports + 1),
         Constraint::Length(workers),
         Constraint::Min(0),
@@ -98,7 +99,28 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
             }
         }
     }
-    ratatui::text::Text::from(vec![first, second])
+    let paths = screen.rates.as_ref().and_then(|rates| rates.paths.as_ref());
+    ratatui::text::Text::from(
+        [first, second].into_iter().chain(paths.map(paths_line)).collect::<Vec<_>>(),
+    )
+}
+
+/// The shares of the paths. Rounding never turns one into none or all.
+fn paths_line(shares: &PathShares) -> Line<'static> {
+    let percent = |percent: f64| {
+        let least_and_most =
+            if percent > 0.0 && percent < 100.0 { (0.1, 99.9) } else { (0.0, 100.0) };
+        format!("{:.1}%", percent.clamp(least_and_most.0, least_and_most.1))
+    };
+    let mut line = Line::default();
+    line.push_span(Span::styled(percent(shares.fast), BOLD));
+    line.push_span(" fast path  ");
+    line.push_span(Span::styled(percent(shares.kernel), BOLD));
+    line.push_span(" kernel path");
+    if let Some(why) = &shares.why {
+        line.push_span(format!(", most for {why}"));
+    }
+    line
 }
 
 /// Widths of a port's name, state, and a rate. A rate takes at least [`LEAST_RATE`].
