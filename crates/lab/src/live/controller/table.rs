@@ -20,7 +20,9 @@ type By = fn(usize) -> usize;
 impl Table {
     /// `count` prefixes of an Internet table, IPv4 first.
     pub(in crate::live) fn new(internet: &Internet, count: usize) -> Self {
-        let v4 = internet.v4.iter().map(|prefix| text(*prefix, true));
+        // The routers' own networks, 10.0.0.0/8, may be in a generated table.
+        let is_outside = |prefix: &&Prefix| prefix.bits() >> 120 != 10;
+        let v4 = internet.v4.iter().filter(is_outside).map(|prefix| text(*prefix, true));
         let v6 = internet.v6.iter().map(|prefix| text(*prefix, false));
         Self(v4.chain(v6).take(count).collect())
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::case::Case;
 use super::draw::DeviceTypes;
-use super::kernel_router::{Counts, KernelRouter};
+use super::kernel_router::{Counts, KernelRouter, Setup};
 use super::paths::{self, PathCounts};
 use super::router_namespace::{KernelAlone, RouterNamespace};
 use super::traffic::Packet;
@@ -97,7 +97,7 @@ impl Bench {
     pub fn configure(&mut self, case: &Case) -> Result<usize, Vec<String>> {
         let device_types = self.device_types;
         let other =
-            matches!(&self.second, Second::Tollway(Some(old)) if old.ports() != case.config.ports);
+            matches!(&self.second, Second::Tollway(Some(old)) if old.setup() != case.setup());
         if case.start == Start::Fresh || case.before.is_some() || other || self.tracked {
             self.renew();
         }
@@ -107,7 +107,7 @@ impl Bench {
         self.namespaces.iter_mut().for_each(|namespace| namespace.reset(device_types));
         if case.start == Start::Running && matches!(self.second, Second::Tollway(_)) {
             let before = case.before.as_ref();
-            self.start(case.config.ports)?;
+            self.start(case.setup())?;
             if let Some(before) = before {
                 self.namespaces[1].apply(before);
                 self.sync()?;
@@ -120,7 +120,7 @@ impl Bench {
             "the kernel answers differently in the two namespaces"
         );
         self.wait_until_equal();
-        self.start(case.config.ports)?;
+        self.start(case.setup())?;
         self.sync()?;
         Ok(complaints[0].matches("Command failed").count())
     }
@@ -151,11 +151,11 @@ impl Bench {
         }
     }
 
-    fn start(&mut self, ports: usize) -> Result<(), Vec<String>> {
+    fn start(&mut self, setup: Setup) -> Result<(), Vec<String>> {
         match &mut self.second {
             Second::Tollway(none @ None) => {
                 *none = Some(
-                    KernelRouter::start(&self.namespaces[1], ports).map_err(|error| vec![error])?,
+                    KernelRouter::start(&self.namespaces[1], setup).map_err(|error| vec![error])?,
                 );
             }
             Second::Tollway(_) => {}
@@ -180,7 +180,7 @@ impl Bench {
         let Second::Tollway(Some(router)) = &mut self.second else {
             return Ok((Vec::new(), by_path));
         };
-        let checked = check(&self.namespaces[1], case.config.ports)?;
+        let checked = check(&self.namespaces[1], case.setup())?;
         let start = Instant::now();
         let (report, mut wrong) = loop {
             let report = router.offload()?;
@@ -224,11 +224,11 @@ impl Bench {
 }
 
 /// What `tollway check` reports about a router.
-fn check(namespace: &RouterNamespace, ports: usize) -> Result<Value, String> {
+fn check(namespace: &RouterNamespace, setup: Setup) -> Result<Value, String> {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
     let output = command
-        .args(["check", "--engine", "xdp", "--json"])
-        .args(&DEVICES[..ports])
+        .args(["check", "--engine", setup.engine.name(), "--json"])
+        .args(&DEVICES[..setup.ports])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -6,6 +6,7 @@ use super::bench::{Bench, Start};
 use super::config::Config;
 use super::draw::{self, DeviceTypes};
 use super::excluded::differences;
+use super::kernel_router::{Engine, Setup};
 use super::paths::PathCounts;
 use super::traffic::{self, Packet};
 use crate::dice::Dice;
@@ -16,6 +17,9 @@ pub struct Case {
     pub seed: u64,
     /// How Tollway gets the configuration.
     pub start: Start,
+    /// The engine of its devices.
+    #[serde(default)]
+    pub engine: Engine,
     /// The configuration before this one, under a Tollway that has kept running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Config>,
@@ -57,11 +61,17 @@ const FLOWS: usize = 44;
 
 impl Case {
     /// The case of a seed.
-    pub fn draw(seed: u64, device_types: DeviceTypes, ports: usize, start: Start) -> Self {
+    pub fn draw(seed: u64, device_types: DeviceTypes, setup: Setup, start: Start) -> Self {
+        let Setup { ports, engine } = setup;
         let mut dice = Dice(seed);
         let mut drawn = draw::draw(&mut dice, device_types, ports);
         let packets = traffic::draw(&mut drawn, FLOWS, &mut dice);
-        Self { seed, start, before: None, config: drawn.config, packets }
+        Self { seed, start, engine, before: None, config: drawn.config, packets }
+    }
+
+    /// How Tollway runs.
+    pub const fn setup(&self) -> Setup {
+        Setup { ports: self.config.ports, engine: self.engine }
     }
 
     /// Runs the case in both routers, and repeats it if this machine was too slow for a verdict.

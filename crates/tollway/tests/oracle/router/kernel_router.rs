@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -34,20 +35,48 @@ impl Counts {
     }
 }
 
+/// The engine of all devices of a router (`--engine`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Engine {
+    #[default]
+    Xdp,
+    Tc,
+    User,
+}
+
+impl Engine {
+    pub const ALL: [Self; 3] = [Self::Xdp, Self::Tc, Self::User];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Tc => "tc",
+            Self::User => "user",
+        }
+    }
+}
+
+/// How Tollway runs: on the first so many devices, with this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    pub ports: usize,
+    pub engine: Engine,
+}
+
 /// A running Tollway.
 pub struct KernelRouter {
     process: Process,
-    ports: usize,
+    setup: Setup,
     dir: TempDir,
 }
 
 impl KernelRouter {
-    /// Starts Tollway on the first `ports` devices. Returns its output if it does not start.
-    pub fn start(namespace: &RouterNamespace, ports: usize) -> Result<Self, String> {
+    /// Starts Tollway. Returns its output if it does not start.
+    pub fn start(namespace: &RouterNamespace, setup: Setup) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
         let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
-        command.arg("run").args(&DEVICES[..ports]).args(["--socket", "control.sock"]);
-        command.args(["--engine", "xdp"]);
+        command.arg("run").args(&DEVICES[..setup.ports]).args(["--socket", "control.sock"]);
+        command.args(["--engine", setup.engine.name()]);
         command.args(["--workers", &workers().to_string()]);
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.current_dir(dir.path()).stdout(Stdio::null()).stderr(file("stderr"));
@@ -63,11 +92,11 @@ impl KernelRouter {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Self { process, ports, dir })
+        Ok(Self { process, setup, dir })
     }
 
-    pub fn ports(&self) -> usize {
-        self.ports
+    pub fn setup(&self) -> Setup {
+        self.setup
     }
 
     fn request(&mut self, request: &str) -> Result<Value, String> {

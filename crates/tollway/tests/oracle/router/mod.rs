@@ -23,6 +23,7 @@ use std::time::Instant;
 use bench::{Bench, Second, Start};
 use case::{Case, Outcome, Tally};
 use config::Config;
+use kernel_router::{Engine, Setup};
 
 use crate::namespaces::{self, Process};
 use crate::setting;
@@ -85,10 +86,11 @@ pub fn proven() {
     let mut bench = Bench::new(Second::Kernel(String::new()));
     let failed = run(&mut bench, 7, cases);
     assert!(failed.is_empty(), "the kernel differs from itself: {failed:?}");
+    let setup = Setup { ports: 4, engine: Engine::default() };
     for (what, script) in INJECTED {
         bench.second = Second::Kernel((*script).to_owned());
         let differs = |number: u64| {
-            let case = Case::draw(7 * APART + number, bench.device_types, 4, Start::Running);
+            let case = Case::draw(7 * APART + number, bench.device_types, setup, Start::Running);
             matches!(case.run(&mut bench), Outcome::Differs(_)).then_some(case)
         };
         // On a busy machine, what the fault changes may come too late to be seen; another case shows it.
@@ -151,11 +153,13 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     for number in first..first + cases {
         // The last cases of each run start a Tollway each.
         let how = if number % RUNNING > RUNNING * 3 / 4 { Start::Fresh } else { Start::Running };
-        let ports = [4, 4, 3, 4, 2][(number / RUNNING % 5) as usize];
+        let run = (number / RUNNING) as usize;
+        let engine = Engine::ALL[run % Engine::ALL.len()];
+        let setup = Setup { ports: [4, 4, 3, 4, 2][run % 5], engine };
         let case = Case::draw(
             seed.wrapping_mul(APART).wrapping_add(number),
             bench.device_types,
-            ports,
+            setup,
             how,
         );
         let config = case.config.clone();
@@ -246,7 +250,8 @@ fn report(case: Case, (found, strays): (Vec<String>, bool), bench: &mut Bench) -
 }
 
 fn print(case: &Case, differences: &[String]) {
-    println!("{} lines, {} packets", case.config.lines.len(), case.packets.len());
+    let (lines, packets) = (case.config.lines.len(), case.packets.len());
+    println!("engine {}, {lines} lines, {packets} packets", case.engine.name());
     if let [packet] = &case.packets[..] {
         println!("by {}: {}", crate::net::DEVICES[packet.device], net::words_of(&packet.frame));
     }
