@@ -20,8 +20,8 @@ use tollway_linux::priority;
 use tollway_linux::sys::{self, Schedule};
 use tollway_xdp::State;
 
-/// The time between two confirmations.
-const EVERY: Duration = Duration::from_millis(8);
+/// The time between two confirmations; more of them would cost an idle router too much of its processor.
+const EVERY: Duration = Duration::from_millis(30);
 /// After a gap of this length, the programs may have left everything to the kernel: they do so after
 /// `UNCONFIRMED_NS` of xdp/bpf/maps.h, and their clock advances by up to 10 ms at once.
 const PAUSE_NS: u64 = 40_000_000;

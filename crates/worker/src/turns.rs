@@ -23,7 +23,7 @@ use tollway_xdp::State;
 /// How often the loop looks after the ports.
 const TICK_NS: u64 = 100_000_000;
 /// The longest time between two heartbeats for the XDP programs; these give up after 20 ms.
-const PULSE_NS: u64 = 8_000_000;
+const PULSE_NS: u64 = 11_000_000;
 /// A gap of this length counts as a pause. It is a little less than those 20 ms, since the clock advances by
 /// ticks.
 const PAUSE_NS: u64 = 16_000_000;
