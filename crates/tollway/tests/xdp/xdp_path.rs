@@ -315,7 +315,7 @@ pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
 
 /// The table of flows in this test has room for 4,096 flows.
 pub fn room() {
-    // Of 1,000. With some seeds, consecutive addresses share buckets; 850 were the fewest in 100 tries.
+    // Of 1,000. With some seeds, consecutive addresses share buckets; 850 were the fewest in 24 tries.
     const NEARLY_ALL: usize = 800;
     let bench = Bench::new(Mode::Native, true);
     let flows = bench.programs.flows();
