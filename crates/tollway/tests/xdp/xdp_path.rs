@@ -315,12 +315,14 @@ pub fn in_time<C: FnOnce()>(bench: &Bench, mut run: impl FnMut() -> C) {
 
 /// The table of flows in this test has room for 4,096 flows.
 pub fn room() {
-    // Of 1,000. With some seeds, consecutive addresses share buckets; 850 were the fewest in 24 tries.
-    const NEARLY_ALL: usize = 800;
+    // Of 1,000.
+    const NEARLY_ALL: usize = 950;
+    // Odd, so no address comes twice. With one pair of seeds in a hundred, consecutive addresses share buckets.
+    const SPREAD: u32 = 0x9e37_79b1;
     let bench = Bench::new(Mode::Native, true);
     let flows = bench.programs.flows();
     let key = |index: u32| {
-        let end = |port: u16| (std::net::Ipv4Addr::from(0x0a00_0000 + index), port);
+        let end = |port: u16| (std::net::Ipv4Addr::from(index.wrapping_mul(SPREAD)), port);
         Flow4Key::new(LinkId(7), UDP, end(1), end(2))
     };
     let keys = |range: std::ops::Range<u32>| range.map(key).collect::<Vec<_>>();
