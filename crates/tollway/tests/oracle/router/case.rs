@@ -1,12 +1,13 @@
 //! One case: a router and packets, and how both routers handle them.
 
 use serde::{Deserialize, Serialize};
+use tollway_model::Engine;
 
 use super::bench::{Bench, Start};
 use super::config::Config;
 use super::draw::{self, DeviceTypes};
 use super::excluded::differences;
-use super::kernel_router::{Engine, Setup};
+use super::kernel_router::Setup;
 use super::paths::PathCounts;
 use super::traffic::{self, Packet};
 use crate::dice::Dice;
@@ -17,9 +18,6 @@ pub struct Case {
     pub seed: u64,
     /// How Tollway gets the configuration.
     pub start: Start,
-    /// The engine of its devices.
-    #[serde(default)]
-    pub engine: Engine,
     /// The configuration before this one, under a Tollway that has kept running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Config>,
@@ -58,20 +56,26 @@ pub enum Outcome {
 const PATIENCE: usize = 4;
 /// Flows in each case.
 const FLOWS: usize = 44;
+/// Number of cases that one Tollway gets while it keeps running, before the test starts another.
+pub const RUNNING: u64 = 20;
+/// Distance between the first case numbers of two seeds.
+pub const APART: u64 = 1 << 20;
+const ENGINES: [Engine; 3] = [Engine::Xdp, Engine::Tc, Engine::User];
 
 impl Case {
     /// The case of a seed.
-    pub fn draw(seed: u64, device_types: DeviceTypes, setup: Setup, start: Start) -> Self {
-        let Setup { ports, engine } = setup;
+    pub fn draw(seed: u64, device_types: DeviceTypes, ports: usize, start: Start) -> Self {
         let mut dice = Dice(seed);
         let mut drawn = draw::draw(&mut dice, device_types, ports);
         let packets = traffic::draw(&mut drawn, FLOWS, &mut dice);
-        Self { seed, start, engine, before: None, config: drawn.config, packets }
+        Self { seed, start, before: None, config: drawn.config, packets }
     }
 
-    /// How Tollway runs.
+    /// How Tollway runs. The cases of one run have one engine.
     pub const fn setup(&self) -> Setup {
-        Setup { ports: self.config.ports, engine: self.engine }
+        let run = self.seed % APART / RUNNING;
+        let engine = ENGINES[(run % ENGINES.len() as u64) as usize];
+        Setup { ports: self.config.ports, engine }
     }
 
     /// Runs the case in both routers, and repeats it if this machine was too slow for a verdict.

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
+use tollway_model::Engine;
 
 use super::router_namespace::{Idle, RouterNamespace};
 use crate::namespaces::{PATIENCE, Process, workers};
@@ -31,27 +31,6 @@ impl Counts {
             punted: self.punted - before.punted,
             xdp_path: self.xdp_path.saturating_sub(before.xdp_path),
             moved: self.moved.wrapping_sub(before.moved),
-        }
-    }
-}
-
-/// The engine of all devices of a router (`--engine`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Engine {
-    #[default]
-    Xdp,
-    Tc,
-    User,
-}
-
-impl Engine {
-    pub const ALL: [Self; 3] = [Self::Xdp, Self::Tc, Self::User];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Xdp => "xdp",
-            Self::Tc => "tc",
-            Self::User => "user",
         }
     }
 }

@@ -21,9 +21,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Instant;
 
 use bench::{Bench, Second, Start};
-use case::{Case, Outcome, Tally};
+use case::{APART, Case, Outcome, RUNNING, Tally};
 use config::Config;
-use kernel_router::{Engine, Setup};
 
 use crate::namespaces::{self, Process};
 use crate::setting;
@@ -32,14 +31,10 @@ use crate::setting;
 const CASES: u64 = 500;
 /// Number of processes that share the cases and run at the same time.
 const SHARES: u64 = 3;
-/// Number of cases that one Tollway gets while it keeps running, before the test starts another.
-const RUNNING: u64 = 20;
 /// A run ends after it has investigated this many differences.
 const ENOUGH: usize = 5;
 /// How often a case that differs runs again until it differs once more.
 const REPEATS: usize = 3;
-/// Distance between the first case numbers of two seeds.
-const APART: u64 = 1 << 20;
 
 /// Runs all cases, or those that the environment selects, and fails if Tollway differs from the
 /// kernel.
@@ -86,11 +81,10 @@ pub fn proven() {
     let mut bench = Bench::new(Second::Kernel(String::new()));
     let failed = run(&mut bench, 7, cases);
     assert!(failed.is_empty(), "the kernel differs from itself: {failed:?}");
-    let setup = Setup { ports: 4, engine: Engine::default() };
     for (what, script) in INJECTED {
         bench.second = Second::Kernel((*script).to_owned());
         let differs = |number: u64| {
-            let case = Case::draw(7 * APART + number, bench.device_types, setup, Start::Running);
+            let case = Case::draw(7 * APART + number, bench.device_types, 4, Start::Running);
             matches!(case.run(&mut bench), Outcome::Differs(_)).then_some(case)
         };
         // On a busy machine, what the fault changes may come too late to be seen; another case shows it.
@@ -153,13 +147,11 @@ fn run(bench: &mut Bench, seed: u64, cases: u64) -> Vec<String> {
     for number in first..first + cases {
         // The last cases of each run start a Tollway each.
         let how = if number % RUNNING > RUNNING * 3 / 4 { Start::Fresh } else { Start::Running };
-        let run = (number / RUNNING) as usize;
-        let engine = Engine::ALL[run % Engine::ALL.len()];
-        let setup = Setup { ports: [4, 4, 3, 4, 2][run % 5], engine };
+        let ports = [4, 4, 3, 4, 2][(number / RUNNING % 5) as usize];
         let case = Case::draw(
             seed.wrapping_mul(APART).wrapping_add(number),
             bench.device_types,
-            setup,
+            ports,
             how,
         );
         let config = case.config.clone();
@@ -251,7 +243,7 @@ fn report(case: Case, (found, strays): (Vec<String>, bool), bench: &mut Bench) -
 
 fn print(case: &Case, differences: &[String]) {
     let (lines, packets) = (case.config.lines.len(), case.packets.len());
-    println!("engine {}, {lines} lines, {packets} packets", case.engine.name());
+    println!("engine {}, {lines} lines, {packets} packets", case.setup().engine.name());
     if let [packet] = &case.packets[..] {
         println!("by {}: {}", crate::net::DEVICES[packet.device], net::words_of(&packet.frame));
     }
