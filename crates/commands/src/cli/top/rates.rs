@@ -22,10 +22,10 @@ pub(super) struct Rates {
     pub(super) xdp: Vec<(String, u64)>,
 }
 
-/// How many of the packets that arrived took each path, in percent.
+/// How many of the packets that arrived took the kernel path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PathShares {
-    pub(super) fast: f64,
+    /// In percent; the others took the fast path.
     pub(super) kernel: f64,
     /// The reason of most packets on the kernel path.
     pub(super) why: Option<String>,
@@ -141,8 +141,7 @@ fn paths_between(old: &PathCounts, new: &PathCounts) -> Option<PathShares> {
     let grown: Vec<_> = grown.filter(|(_, count)| *count > 0).collect();
     let kernel = grown.iter().map(|(_, count)| count).sum::<u64>().min(arrived);
     let why = grown.iter().max_by_key(|(_, count)| count).map(|(reason, _)| (*reason).to_owned());
-    let percent = |part: u64| part as f64 * 100.0 / arrived as f64;
-    Some(PathShares { fast: percent(arrived - kernel), kernel: percent(kernel), why })
+    Some(PathShares { kernel: kernel as f64 * 100.0 / arrived as f64, why })
 }
 
 /// The toll of a stage, from the samples of this interval.

@@ -108,12 +108,11 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
 /// The shares of the paths. Rounding never turns one into none or all.
 fn paths_line(shares: &PathShares) -> Line<'static> {
     let percent = |percent: f64| {
-        let least_and_most =
-            if percent > 0.0 && percent < 100.0 { (0.1, 99.9) } else { (0.0, 100.0) };
-        format!("{:.1}%", percent.clamp(least_and_most.0, least_and_most.1))
+        let is_part = percent > 0.0 && percent < 100.0;
+        format!("{:.1}%", if is_part { percent.clamp(0.1, 99.9) } else { percent })
     };
     let mut line = Line::default();
-    line.push_span(Span::styled(percent(shares.fast), BOLD));
+    line.push_span(Span::styled(percent(100.0 - shares.kernel), BOLD));
     line.push_span(" fast path  ");
     line.push_span(Span::styled(percent(shares.kernel), BOLD));
     line.push_span(" kernel path");

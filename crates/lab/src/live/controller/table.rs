@@ -20,9 +20,8 @@ type By = fn(usize) -> usize;
 impl Table {
     /// `count` prefixes of an Internet table, IPv4 first.
     pub(in crate::live) fn new(internet: &Internet, count: usize) -> Self {
-        // The routers' own networks, 10.0.0.0/8, may be in a generated table.
-        let is_outside = |prefix: &&Prefix| prefix.bits() >> 120 != 10;
-        let v4 = internet.v4.iter().filter(is_outside).map(|prefix| text(*prefix, true));
+        let outside = internet.v4.iter().filter(|prefix| !is_own4(prefix.bits()));
+        let v4 = outside.map(|prefix| text(*prefix, true));
         let v6 = internet.v6.iter().map(|prefix| text(*prefix, false));
         Self(v4.chain(v6).take(count).collect())
     }
@@ -42,6 +41,11 @@ impl Table {
         }
         lines
     }
+}
+
+/// Whether an IPv4 address is in the routers' own networks, 10.0.0.0/8, which may be in a generated table.
+pub(in crate::live) const fn is_own4(bits: u128) -> bool {
+    bits >> 120 == 10
 }
 
 /// A gateway's address.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::prefix::Prefix;
 
+use super::super::controller::table::is_own4;
 use super::super::generator::{Destinations, Flows, Stream};
 use super::super::sink::SinkHook;
 use super::follow::{AS_CARDS, Follower};
@@ -45,10 +46,9 @@ pub(super) fn draw(prefixes: &[Prefix], v6: bool, count: u32) -> Destinations {
         // The last bits of an IPv4 prefix are not part of an address.
         if v6 { bits } else { bits >> 96 << 96 }
     };
-    // The wires' own networks, 10.0.0.0/8, may be in a generated table.
     let mut outside = || loop {
         let bits = address();
-        if v6 || bits >> 120 != 10 {
+        if v6 || !is_own4(bits) {
             return bits.to_be_bytes();
         }
     };
