@@ -43,22 +43,22 @@ static __always_inline int has_worker(struct packet *packet, __u32 queue)
 	return 1;
 }
 
-/*
- * Sends a packet to the socket of its queue. Without a worker or a socket, the kernel gets it, or it
- * fails closed.
- */
+/* What user space does not take, the kernel gets, or it fails closed. */
+static __always_inline int without_user(struct packet *packet, enum pass_reason reason)
+{
+	return fails_closed(packet) ? drop_closed(packet) : pass(packet, reason);
+}
+
+/* Sends a packet to the socket of its queue, if there are a worker and a socket. */
 static __always_inline int to_user(struct packet *packet)
 {
 	__u32 queue = packet->ctx->rx_queue_index;
 
 	if (!has_worker(packet, queue))
-		return fails_closed(packet) ? drop_closed(packet) : pass(packet, PASS_STALE);
+		return without_user(packet, PASS_STALE);
 	if (queue >= QUEUES ||
-	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT) {
-		if (fails_closed(packet))
-			return drop_closed(packet);
-		return pass(packet, PASS_NO_SOCKET);
-	}
+	    bpf_redirect_map(&xsks, PORT * MOST_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
+		return without_user(packet, PASS_NO_SOCKET);
 	packet->counts->to_user++;
 	return XDP_REDIRECT;
 }

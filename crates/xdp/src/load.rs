@@ -305,8 +305,8 @@ impl Maps {
         }
         constants.give(&mut loader);
         let mut compiled = compiled.to_vec();
-        for (part, map) in variant.tables.into_iter().flat_map(TableMaps::maps) {
-            addresses::give(&mut compiled, part, map);
+        if let Some(tables) = variant.tables {
+            addresses::give(&mut compiled, &tables.maps());
         }
         loader.load(&compiled).map_err(|error| XdpError::load(&port.device, &error))
     }

@@ -56,7 +56,6 @@ pub struct TableMaps {
 /// The map of a part, and its memory until that is lent.
 struct TableMap {
     map: OwnedFd,
-    elements: u32,
     memory: Mutex<Option<Shared<AtomicU64>>>,
 }
 
@@ -92,20 +91,20 @@ impl TableMaps {
             // All elements are one value, which programs reach by its address.
             let map = sys::create_array(name(part), (size * count) as u32, 1)?;
             let memory = Shared::map(map.as_fd(), size * count / size_of::<AtomicU64>())?;
-            maps.push(TableMap { map, elements: count as u32, memory: Mutex::new(Some(memory)) });
+            maps.push(TableMap { map, memory: Mutex::new(Some(memory)) });
         }
         let maps = maps.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(Self { capacities, maps })
     }
 
     /// The map of each part.
-    pub(super) fn maps(&self) -> impl Iterator<Item = (Part, BorrowedFd<'_>)> {
-        Part::ALL.into_iter().zip(self.maps.iter().map(|of_part| of_part.map.as_fd()))
+    pub(super) fn maps(&self) -> [BorrowedFd<'_>; Part::ALL.len()] {
+        self.maps.each_ref().map(|of_part| of_part.map.as_fd())
     }
 
     /// The constant `ELEMENTS` of `bpf/fib.h`.
     pub(super) fn elements(&self) -> [u32; Part::ALL.len()] {
-        self.maps.each_ref().map(|of_part| of_part.elements)
+        Part::ALL.map(|part| elements(part, &self.capacities).1 as u32)
     }
 }
 
