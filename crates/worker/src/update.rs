@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The kernel has made the same change to its own forwarding already. So it forwards while the lock or a worker
-//! is late. It does not wait for a worker that hangs: the dispatcher takes that worker's queues away, and the
+//! is late. It does not wait for a worker that hangs: the dispatcher sends nothing to that worker, and the
 //! others forward on. What such a worker may still read is not reused (`epoch.rs` of the data plane).
 
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::{Overdue, WorkerMailbox};
 #[cfg(test)]
 mod tests;
 
-/// A worker that has taken no turn for this long gets no frames: the dispatcher takes its queues away when its
+/// A worker that has taken no turn for this long gets no frames: the dispatcher sends it none when its
 /// last heartbeat is 20 ms old (`STALE_NS` in `xdp/bpf/maps.h`). The clock of both advances by up to 10 ms at once.
 const UNSERVED: Duration = Duration::from_millis(40);
 

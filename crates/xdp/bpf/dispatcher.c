@@ -228,6 +228,6 @@ int dispatch(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (is_served(&packet))
 		return dispatch_frame(&packet, 1);
-	/* The worker that evaluates the rules is not there, and the kernel does not know them. */
+	/* Nobody is there to evaluate the rules, and the kernel does not know them. */
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
 }

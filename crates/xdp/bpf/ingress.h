@@ -24,7 +24,8 @@ static __always_inline int not_served(struct packet *packet, enum pass_reason re
  * What the program decides needs no worker, but somebody who makes the kernel's changes in the tables. A
  * thread of its own confirms that, which computes nothing, so that it is in time on busy processors
  * (worker/src/heartbeat.rs). A worker that hangs loses only what the program has for user space
- * (user.h): it enters no flows then, and whoever changes the tables voids those that are there.
+ * (user.h): it enters no flows then. Whoever changes the tables voids those that are there; changes of ports are for
+ * workers to notice.
  *
  * The coarse clock advances once per tick, so one read per tick is as good as one per packet, and
  * reading the tick costs only a load.

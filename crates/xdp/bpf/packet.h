@@ -67,7 +67,7 @@ static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 	return TO_KERNEL;
 }
 
-/* Drops a packet, since no worker is there to evaluate the rules. */
+/* Drops a packet, since nobody is there to evaluate the rules. */
 static __always_inline int drop_closed(struct packet *packet)
 {
 	packet->counts->closed_packets++;

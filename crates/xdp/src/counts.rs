@@ -8,7 +8,7 @@ use tollway_dataplane::verdict::DropReason;
 pub enum PassReason {
     /// The bypass is set: user space makes the kernel forward everything.
     Bypass,
-    /// The heartbeat of its queue's worker is too old: that worker does not run.
+    /// Nobody confirms the tables, or the packet is for a worker whose heartbeat is too old.
     Stale,
     /// Its destination Ethernet address is a multicast or broadcast address.
     GroupMac,

@@ -7,7 +7,8 @@
 //! [`PassReason`](counts::PassReason):
 //!
 //! - everything, while the bypass of [`State`] is set
-//! - the frames of a queue whose worker writes no heartbeat in [`State`]
+//! - everything, while nobody confirms the tables in [`State`]
+//! - what is for user space in a queue whose worker writes no heartbeat there
 //! - a family that takes the kernel path on its link
 //! - frames for other stations, groups and broadcast
 //! - everything except IPv4 and IPv6

@@ -46,9 +46,9 @@ impl State {
 
     /// Sets the number of workers, from 1 to [`MOST_WORKERS`]; a number out of this range becomes the
     /// nearest in it. Worker `q % workers` serves queue `q` of each port, and the XDP program looks at
-    /// its heartbeat for the frames of that queue. At first there is one worker.
+    /// its heartbeat for what is for user space in that queue. At first there is one worker.
     ///
-    /// The queues of a worker that has not yet written a heartbeat are the kernel's. So while the
+    /// A worker that has not yet written a heartbeat gets no frames; they are the kernel's. So while the
     /// queues change workers, set the bypass.
     pub fn set_workers(&self, workers: usize) {
         self.0.set_workers(workers.clamp(1, MOST_WORKERS) as u32);

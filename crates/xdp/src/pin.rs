@@ -3,7 +3,7 @@
 //! Each device has a directory with two pins: the link, which keeps the program on the device, and
 //! the map with the heartbeats that the program reads. For a filter of tc, which stays by itself, the
 //! program is pinned instead of the link. A process that dies leaves both. The program
-//! then finds the heartbeats stale, so the kernel forwards, and the next process takes the link
+//! then finds no fresh confirmation, so the kernel forwards, and the next process takes the link
 //! over. A living process has the directory's lock, even while it is stopped.
 
 use std::fs::{self, DirBuilder, File, TryLockError};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::events::Event;
 use crate::numbered::Losses;
 
-/// The dispatcher notices after 20 ms that a router was killed or hangs. An emulated machine may
+/// The dispatcher notices after 20 to 50 ms that a router was killed or hangs. An emulated machine may
 /// take longer.
 const NOTICED: Duration = Duration::from_millis(200);
 /// How much one time differs from the next on an emulated machine, whose cards check their links
