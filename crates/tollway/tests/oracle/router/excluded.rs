@@ -19,7 +19,8 @@
 //! - The IPv4 identification (and so the checksum) of packets that the router itself sends, and the
 //!   time of day in its ICMP timestamps.
 //! - ARP, ND and MLD of the router: what the kernel requests depends on the time of its last
-//!   request. The test compares the effects of the answers.
+//!   request. The test compares the effects of the answers. Rules may reject an answer of ND, so errors about ND
+//!   depend on that time as well.
 //! - How often the router sends a redirect (the kernel limits that by time: `ip_rt_send_redirect`,
 //!   `ndisc_send_redirect`), and for which packet. Also, whether an IPv6 redirect has the
 //!   neighbour's Ethernet address, which may still be unknown. The test compares whether there is a
@@ -113,12 +114,18 @@ fn is_compared(frame: &[u8]) -> bool {
     }
     let at = packet_at(frame);
     let hops = frame.get(at + 7).copied();
-    let is_nd = matches!(icmp(frame), Some([133..=136, _])) && hops == Some(255);
+    let about = frame.get(at + 48..).filter(|_| matches!(icmp(frame), Some([1..=4, _])));
+    let is_nd = is_nd(&frame[at..]) || about.is_some_and(is_nd);
     // Multicast listener reports have a hop-by-hop header with a router alert.
     let is_report = frame.get(at + 6) == Some(&0)
         && hops == Some(1)
         && matches!(frame.get(at + 48), Some(131 | 132 | 143));
     !is_nd && !is_report
+}
+
+/// Whether an IPv6 packet belongs to ND: a hop limit of 255, ICMPv6, and one of four types.
+fn is_nd(packet: &[u8]) -> bool {
+    packet.get(6..8) == Some(&[58, 255]) && matches!(packet.get(40), Some(133..=136))
 }
 
 /// Returns a frame without the fields that each router chooses for itself.
