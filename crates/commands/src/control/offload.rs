@@ -168,7 +168,8 @@ pub struct PortPaths {
     pub xdp: u64,
     /// Packets that the XDP program has redirected to the user path.
     pub user: u64,
-    /// Packets that the XDP program has passed to the kernel, by reason.
+    /// Packets that the XDP program has passed to the kernel, by reason; without those that came back from the user
+    /// path.
     pub kernel: BTreeMap<String, u64>,
 }
 
@@ -250,7 +251,8 @@ pub(super) fn paths<'a>(
     let path_counts = |(index, name): (usize, &str)| {
         let counted = counts.port(PortId(index as u16)).unwrap_or_default();
         let passed = PassReason::ALL.iter().map(|reason| (reason, counted.passed(*reason)));
-        let passed = passed.filter(|(_, count)| *count > 0);
+        // What the user path has handed to the kernel arrives a second time; `punts` has it.
+        let passed = passed.filter(|(reason, count)| **reason != PassReason::Punted && *count > 0);
         PortPaths {
             port: name.to_owned(),
             xdp: counted.xdp_rx_packets + counted.dropped_packets(),
