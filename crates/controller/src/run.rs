@@ -52,6 +52,7 @@ const PORTS_AGAIN: Duration = Duration::from_millis(20);
 const PORTS_ANSWER: Duration = Duration::from_millis(5);
 /// The kernel forwards once the oldest notification that is not active yet may be older than this.
 const LATE: Duration = Duration::from_millis(5);
+const PAUSED: &str = "Tollway was paused, and installs what has changed meanwhile";
 
 /// The state of the controller's thread.
 pub(super) struct Controller {
@@ -311,6 +312,22 @@ impl Controller {
     fn on(&mut self, event: ModeEvent) {
         self.mode.on(event);
         self.installer.bypass(!self.mode.is_forwarding());
+        self.log_bypass();
+    }
+
+    /// Why the kernel forwards, if it does.
+    fn why(&self) -> Option<&str> {
+        let is_pause = |requester: &Requester| matches!(requester.waiting, Waiting::Pause(..));
+        let paused = || self.waiting.iter().any(is_pause).then_some(PAUSED);
+        self.mode.why().or_else(paused)
+    }
+
+    fn log_bypass(&mut self) {
+        let mut log = std::mem::take(&mut self.bypass_log);
+        if let Some(line) = log.next(self.why(), Instant::now()) {
+            tracing::warn!("{line}");
+        }
+        self.bypass_log = log;
     }
 
     /// After a change of IPsec policies, lets the kernel forward until the consequences are active. They
@@ -407,9 +424,7 @@ impl Controller {
     }
 
     fn report(&mut self) {
-        if let Some(line) = self.bypass_log.next(self.mode.why(), Instant::now()) {
-            tracing::warn!("{line}");
-        }
+        self.log_bypass();
         let KernelState { kernel, rib, changes, .. } = &self.kernel_state;
         let stats = self.source.stats();
         self.status = Status {
@@ -420,7 +435,7 @@ impl Controller {
             nexthops: kernel.nexthops.len(),
             changes: *changes,
             installed: if self.mode.is_broken() { self.status.installed } else { *changes },
-            bypassed: self.mode.why().map(str::to_owned),
+            bypassed: self.why().map(str::to_owned),
             rebuilds: self.status.rebuilds,
             lost: stats.lost,
             audits: stats.audits,

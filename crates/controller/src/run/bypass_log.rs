@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(1);
 
 /// Who has forwarded since when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum BypassLog {
     /// Tollway.
     #[default]
     Forwarding,
-    /// The kernel; not logged so far.
-    Bypassed(Instant),
+    /// The kernel, for this reason; not logged so far.
+    Bypassed(Instant, String),
     /// The kernel; logged.
     Logged(Instant),
 }
@@ -20,23 +20,27 @@ pub(super) enum BypassLog {
 impl BypassLog {
     /// Follows why the kernel forwards, if it does; returns the line that is due, if any.
     pub(super) fn next(&mut self, why: Option<&str>, now: Instant) -> Option<String> {
-        let (next, line) = match (*self, why) {
-            (Self::Forwarding, Some(_)) => (Self::Bypassed(now), None),
-            (Self::Bypassed(since), Some(why)) if now - since >= LONG => {
+        let (next, line) = match (&*self, why) {
+            (Self::Forwarding, Some(why)) => (Self::Bypassed(now, why.to_owned()), None),
+            (Self::Bypassed(since, _), Some(why)) if now - *since >= LONG => {
                 let line = format!("the kernel forwards everything on all ports: {why}");
-                (Self::Logged(since), Some(line))
+                (Self::Logged(*since), Some(line))
             }
-            (Self::Logged(since), None) => {
-                let seconds = (now - since).as_secs_f64();
-                let line = format!("Tollway forwards again; the kernel has for {seconds:.1} s");
-                (Self::Forwarding, Some(line))
+            // It began and ended within one turn.
+            (Self::Bypassed(since, why), None) if now - *since >= LONG => {
+                (Self::Forwarding, Some(format!("{}: {why}", ended(now - *since))))
             }
-            (Self::Bypassed(_), None) => (Self::Forwarding, None),
-            (same, _) => (same, None),
+            (Self::Logged(since), None) => (Self::Forwarding, Some(ended(now - *since))),
+            (Self::Bypassed(..), None) => (Self::Forwarding, None),
+            _ => return None,
         };
         *self = next;
         line
     }
+}
+
+fn ended(after: Duration) -> String {
+    format!("Tollway forwards again; the kernel has for {:.1} s", after.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -50,14 +54,15 @@ mod tests {
         let steps = [(0, why), (900, why), (950, None), (1000, why), (2100, why), (2500, why)];
         let lines: Vec<_> = steps
             .into_iter()
-            .chain([(3500, None), (3600, None)])
+            .chain([(3500, None), (3600, None), (4000, why), (5200, None)])
             .filter_map(|(ms, why)| log.next(why, start + Duration::from_millis(ms)))
             .collect();
         assert_eq!(
             lines,
             [
                 "the kernel forwards everything on all ports: messages were lost",
-                "Tollway forwards again; the kernel has for 2.5 s"
+                "Tollway forwards again; the kernel has for 2.5 s",
+                "Tollway forwards again; the kernel has for 1.2 s: messages were lost"
             ]
         );
     }
