@@ -24,8 +24,9 @@ static __always_inline int not_served(struct packet *packet, enum pass_reason re
  * What the program decides needs no worker, but somebody who makes the kernel's changes in the tables. A
  * thread of its own confirms that, which computes nothing, so that it is in time on busy processors
  * (worker/src/heartbeat.rs). A worker that hangs loses only what the program has for user space
- * (user.h): it enters no flows then. Whoever changes the tables voids those that are there; changes of ports are for
- * workers to notice.
+ * (user.h): it enters no flows then. Whoever changes the tables or a port voids those that are there.
+ *
+ * After a pause, the bypass begins before the next confirmation, so the program looks for it after that.
  *
  * The coarse clock advances once per tick, so one read per tick is as good as one per packet, and
  * reading the tick costs only a load.
@@ -34,13 +35,13 @@ static __always_inline int is_served(struct packet *packet)
 {
 	__u64 tick = bpf_jiffies64();
 
+	if (packet->counts->confirmed_tick != tick) {
+		if (is_older(packet->state->confirmed_ns, UNCONFIRMED_NS))
+			return not_served(packet, packet->state->bypass ? PASS_BYPASS : PASS_STALE);
+		packet->counts->confirmed_tick = tick;
+	}
 	if (packet->state->bypass)
 		return not_served(packet, PASS_BYPASS);
-	if (packet->counts->confirmed_tick == tick)
-		return 1;
-	if (is_older(packet->state->confirmed_ns, UNCONFIRMED_NS))
-		return not_served(packet, PASS_STALE);
-	packet->counts->confirmed_tick = tick;
 	return 1;
 }
 

@@ -45,7 +45,7 @@ impl Outdated {
     /// for the workers may be asleep or have no processor. To a worker, it looks as if another
     /// worker had noticed the changes first (`XdpFlows::begin`).
     pub fn void(&mut self, changes: &Changes, state: &State) {
-        // Changes of ports are for the workers to notice.
+        // Changes of ports void by themselves (`Ports`).
         let now = Basis { tables: changes.version(), ports: 0 };
         self.follow(changes, now, |void| match void {
             Void::Regions(regions) => state.bump_regions(regions.iter().copied()),

@@ -108,9 +108,10 @@ impl Ports {
 
     /// Sets whether flows that arrive at a port enter the XDP path.
     pub fn set_entrance(&self, port: PortId, on: bool) {
-        if let Some(state) = self.ports.get(usize::from(port.0)) {
-            state.entrance.store(on, Relaxed);
-            self.changes.fetch_add(1, Release);
+        if let Some(state) = self.ports.get(usize::from(port.0))
+            && state.entrance.swap(on, Relaxed) != on
+        {
+            self.void();
         }
     }
 
@@ -126,7 +127,15 @@ impl Ports {
         if let Some(state) = self.ports.get(usize::from(port.0))
             && state.exit.swap(word, Relaxed) != word
         {
-            self.changes.fetch_add(1, Release);
+            self.void();
+        }
+    }
+
+    /// Voids all flows after a change. Workers notice it, but they may hang; the generation needs none of them.
+    fn void(&self) {
+        self.changes.fetch_add(1, Release);
+        if let Some(state) = &self.state {
+            state.bump_generation();
         }
     }
 
