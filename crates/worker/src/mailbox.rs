@@ -172,6 +172,13 @@ impl WorkerMailbox {
         self.bypass.state.get()
     }
 
+    /// Voids all flows of the XDP path after a change that a sleeping worker would notice later.
+    pub fn void_flows(&self) {
+        if let Some(state) = self.dispatcher_state() {
+            state.bump_generation();
+        }
+    }
+
     /// Whether somebody holds the bypass.
     #[cfg(test)]
     pub(super) fn is_bypassed(&self) -> bool {
