@@ -1,4 +1,4 @@
-//! Checks whether the rules of a configuration were evaluated for every packet. While a worker gets
+//! Checks whether the rules of a configuration were evaluated for every packet. While a worker or the heartbeat gets
 //! no processor for too long, the XDP program drops packets that are for it, or the kernel forwards them unfiltered
 //! ([`Ruled`]). The guard counts and logs both.
 
@@ -14,7 +14,7 @@ use tollway_xdp::counts::PassReason;
 use tollway_xdp::{CountMap, PortCounts, Ruled, State};
 
 /// With a heartbeat older than this, the worker counts as absent: `STALE_NS` of bpf/maps.h.
-const STALE_NS: u64 = 20_000_000;
+const STALE_NS: u64 = 30_000_000;
 /// The least time between two log lines about rules that were not evaluated.
 const REPORT_NS: u64 = 5_000_000_000;
 
@@ -28,7 +28,7 @@ enum Phase {
 }
 
 impl Phase {
-    /// Records that the worker was paused for `pause_ns`.
+    /// Records that a thread was paused for `pause_ns`.
     fn lapse(self, pause_ns: u64, now_ns: u64, reported_ns: Option<u64>) -> Self {
         match self {
             Self::Evaluated => {
@@ -55,7 +55,7 @@ pub(super) struct Guard {
     state: State,
     counts: CountMap,
     last: Vec<PortCounts>,
-    /// The longest pause of a worker since the last tick, in ns.
+    /// The longest pause of a worker or of the heartbeat since the last tick, in ns.
     longest_pause_ns: Arc<AtomicU64>,
     phase: Phase,
     unevaluated: Unevaluated,
@@ -63,7 +63,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Watches the first `ports` ports. The workers report their pauses in `longest_pause_ns`.
+    /// Watches the first `ports` ports. Their threads report pauses in `longest_pause_ns`.
     pub(super) fn new(
         state: State,
         counts: CountMap,
@@ -139,7 +139,7 @@ fn read(counts: &CountMap, port: usize) -> PortCounts {
 fn report(ruled: Ruled, longest: Duration, Unevaluated { dropped, forwarded }: Unevaluated) {
     let longest = longest.as_millis();
     let why = format!(
-        "a worker had no processor for {longest} ms, so the configuration's rules could not be evaluated"
+        "Tollway had no processor for {longest} ms, so the configuration's rules could not be evaluated"
     );
     match ruled {
         Ruled::FailOpen => tracing::warn!(

@@ -11,10 +11,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::priority::Priority;
 use crate::service::Beat;
 use tollway_linux::priority;
 use tollway_linux::sys::{self, Schedule};
@@ -24,7 +25,7 @@ use tollway_xdp::State;
 const EVERY: Duration = Duration::from_millis(30);
 /// After a gap of this length, the programs may have left everything to the kernel: they do so after
 /// `UNCONFIRMED_NS` of xdp/bpf/maps.h, and their clock advances by up to 10 ms at once.
-const PAUSE_NS: u64 = 40_000_000;
+const PAUSE_NS: u64 = 70_000_000;
 /// A part that has not worked for so long may have left changes undone: twice the time between the heartbeats
 /// of an idle one.
 const SILENT: Duration = Duration::from_secs(1);
@@ -42,21 +43,24 @@ impl Heartbeat {
     /// Starts to confirm the tables, which `parts` of the router change.
     pub(crate) fn start(
         state: State,
+        (priority, longest_pause_ns): (Priority, Arc<AtomicU64>),
         on_pause: Option<OnPause>,
         parts: Vec<Beat>,
     ) -> io::Result<Self> {
         let ends = Arc::<AtomicBool>::default();
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
         let has_ended = Arc::clone(&ends);
+        let mut watch = Watch::begin(State::now_ns());
         let thread = thread.spawn(move || {
-            be_first();
-            let mut watch = Watch::begin(State::now_ns());
+            be_first(priority);
             while !has_ended.load(Ordering::Acquire) {
                 let now_ns = State::now_ns();
                 let silence = parts.iter().map(Beat::silence).max().unwrap_or_default();
-                if watch.is_late(now_ns, silence)
-                    && let Some(on_pause) = &on_pause
-                {
+                let late = watch.look(now_ns, silence);
+                if let Some(Late::Paused { ns }) = late {
+                    longest_pause_ns.fetch_max(ns, Ordering::Relaxed);
+                }
+                if let Some(on_pause) = on_pause.as_ref().filter(|_| late.is_some()) {
                     on_pause(&state);
                 }
                 state.confirm_at(now_ns);
@@ -76,10 +80,13 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Makes the calling thread a real-time thread, or at least one of nice -20. The worker says what it means if
-/// the system refuses both.
-fn be_first() {
-    if sys::set_schedule(Schedule::Realtime).is_err() {
+/// Makes the calling thread a real-time thread, on a single processor too, for it delays nobody; or at least one of
+/// nice -20. The worker says what it means if the system refuses both.
+fn be_first(priority: Priority) {
+    if priority == Priority::Normal {
+        return;
+    }
+    if priority == Priority::High || sys::set_schedule(Schedule::Realtime).is_err() {
         let _ = priority::be_nice();
     }
 }
@@ -97,18 +104,30 @@ enum Parts {
     Silent,
 }
 
+/// Why changes may be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Late {
+    /// The thread itself had no processor for so long.
+    Paused { ns: u64 },
+    /// A part of the router has not worked.
+    PartSilent,
+}
+
 impl Watch {
     const fn begin(now_ns: u64) -> Self {
         Self { last_ns: now_ns, parts: Parts::Work }
     }
 
-    /// Whether changes may be undone since the last call; once for each silence of a part.
-    fn is_late(&mut self, now_ns: u64, silence: Duration) -> bool {
-        let was_paused = now_ns.saturating_sub(self.last_ns) > PAUSE_NS;
+    /// Why changes may be undone since the last look, if they may; a silence of a part is one reason.
+    fn look(&mut self, now_ns: u64, silence: Duration) -> Option<Late> {
+        let ns = now_ns.saturating_sub(self.last_ns);
         let parts = if silence > SILENT { Parts::Silent } else { Parts::Work };
         let falls_silent = (self.parts, parts) == (Parts::Work, Parts::Silent);
         (self.last_ns, self.parts) = (now_ns, parts);
-        was_paused || falls_silent
+        if ns > PAUSE_NS {
+            return Some(Late::Paused { ns });
+        }
+        falls_silent.then_some(Late::PartSilent)
     }
 }
 
@@ -119,13 +138,13 @@ mod tests {
     #[test]
     fn a_pause_and_a_silent_part_are_late_once() {
         let mut watch = Watch::begin(0);
-        let late: Vec<_> =
-            [(8, 0), (48, 0), (89, 0), (97, 1000), (105, 1001), (113, 1009), (121, 3)]
-                .into_iter()
-                .map(|(now_ms, silence_ms)| {
-                    watch.is_late(now_ms * 1_000_000, Duration::from_millis(silence_ms))
-                })
-                .collect();
-        assert_eq!(late, [false, false, true, false, true, false, false]);
+        let looks = [(30, 0), (100, 0), (171, 0), (200, 1000), (230, 1001), (260, 1009), (290, 3)];
+        let late: Vec<_> = looks
+            .into_iter()
+            .filter_map(|(now_ms, silence_ms)| {
+                watch.look(now_ms * 1_000_000, Duration::from_millis(silence_ms))
+            })
+            .collect();
+        assert_eq!(late, [Late::Paused { ns: 71_000_000 }, Late::PartSilent]);
     }
 }

@@ -22,11 +22,12 @@ use tollway_xdp::State;
 
 /// How often the loop looks after the ports.
 const TICK_NS: u64 = 100_000_000;
-/// The longest time between two heartbeats for the XDP programs; these give up after 20 ms.
-const PULSE_NS: u64 = 11_000_000;
-/// A gap of this length counts as a pause. It is a little less than those 20 ms, since the clock advances by
+/// The longest time between two heartbeats for the XDP programs; these give up after 30 ms. More of them would cost an
+/// idle router too much of its processors.
+const PULSE_NS: u64 = 20_000_000;
+/// A gap of this length counts as a pause. It is a little less than those 30 ms, since the clock advances by
 /// ticks.
-const PAUSE_NS: u64 = 16_000_000;
+const PAUSE_NS: u64 = 26_000_000;
 /// If no frame arrives for this long after the bypass began, none is in transit any more.
 const QUIET: Duration = Duration::from_millis(3);
 /// The longest time that a stop waits for frames in transit.
@@ -58,7 +59,7 @@ pub(crate) struct Common {
     pub(crate) valves: Option<Valves>,
     pub(crate) journal: Journal,
     pub(crate) priority: Priority,
-    /// The longest pause of a worker since worker 0 last looked, in ns.
+    /// The longest pause of a worker or of the heartbeat since worker 0 last looked, in ns.
     pub(crate) longest_pause_ns: Arc<AtomicU64>,
 }
 

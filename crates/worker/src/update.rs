@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lock the router ─▶ change ─▶ release: a changed state is published ─▶ void flows ─▶ wait for the workers
-//!   late? bypass                                                                     late? bypass, for 40 ms
+//!   late? bypass                                                                     late? bypass, for 50 ms
 //! ```
 //!
 //! The kernel has made the same change to its own forwarding already. So it forwards while the lock or a worker
@@ -24,8 +24,8 @@ use crate::{Overdue, WorkerMailbox};
 mod tests;
 
 /// A worker that has taken no turn for this long gets no frames: the dispatcher sends it none when its
-/// last heartbeat is 20 ms old (`STALE_NS` in `xdp/bpf/maps.h`). The clock of both advances by up to 10 ms at once.
-const UNSERVED: Duration = Duration::from_millis(40);
+/// last heartbeat is 30 ms old (`STALE_NS` in `xdp/bpf/maps.h`). The clock of both advances by up to 10 ms at once.
+const UNSERVED: Duration = Duration::from_millis(50);
 
 /// How often a thread tries to get a lock before it waits for it.
 const TRY_EVERY: Duration = Duration::from_micros(20);

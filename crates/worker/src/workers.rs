@@ -104,10 +104,10 @@ pub fn run(
         priority: duties.priority,
         longest_pause_ns,
     };
-    let heartbeat = common
-        .pulse
-        .clone()
-        .map(|state| Heartbeat::start(state, duties.on_pause, duties.watchdog.parts().to_vec()));
+    let heartbeat = common.pulse.clone().map(|state| {
+        let scheduling = (common.priority, Arc::clone(&common.longest_pause_ns));
+        Heartbeat::start(state, scheduling, duties.on_pause, duties.watchdog.parts().to_vec())
+    });
     let _heartbeat = heartbeat.transpose()?;
     let cores = cores::of_workers(others.len() + 1, &duties.devices);
     let threads = Threads::start(others, &common, &cores)?;

@@ -14,9 +14,9 @@
 #define HEADER_ROOM 24
 
 /* If nobody has confirmed the tables for longer than this, nobody makes the kernel's changes in them. */
-#define UNCONFIRMED_NS 50000000
+#define UNCONFIRMED_NS 80000000
 /* With a heartbeat older than this, its worker counts as absent. */
-#define STALE_NS 20000000LL
+#define STALE_NS 30000000LL
 
 /* As in src/port.rs and src/flows.rs. */
 #define MOST_PORTS 64

@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Confirms that somebody keeps the tables at a time, in nanoseconds of [`State::now_ns`]. When that
-    /// was 50 ms ago (`UNCONFIRMED_NS` of bpf/maps.h), the programs leave everything to the kernel.
+    /// was 80 ms ago (`UNCONFIRMED_NS` of bpf/maps.h), the programs leave everything to the kernel.
     pub fn confirm_at(&self, now_ns: u64) {
         self.0.set_confirmed_ns(now_ns);
     }

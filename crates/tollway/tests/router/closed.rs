@@ -1,12 +1,11 @@
 //! Tests what happens to packets while no worker can evaluate the configuration's own rules.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use super::leaks::busy;
 use super::load::mac_of;
 use super::namespaces::{Process, sh, until};
-use super::running::{Net, answered};
+use super::running::{Net, SILENCE, answered};
 
 const RULES: &str = "table inet f {\n chain fw {\n type filter hook forward priority 0; policy accept;\n \
                      ip daddr 10.0.2.3 drop\n }\n}\n";
@@ -62,8 +61,7 @@ impl Router {
 
     fn signal(&self, name: &str) {
         sh(&format!("kill -{name} {}", self.process.0.id()));
-        // After this time the heartbeats are stale.
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(SILENCE);
     }
 }
 
@@ -100,7 +98,7 @@ pub fn closed() {
     // SIGKILL: the router cannot clean up, and afterwards no worker can evaluate the rules.
     router.process.0.kill().unwrap();
     router.process.0.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(SILENCE);
     is_closed(&net, "killed");
     let Router { dir, .. } = router;
     let mut next = Router::start_in(dir);

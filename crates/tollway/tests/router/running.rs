@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -11,6 +12,10 @@ use tollway_commands::control::{Client, Command as Do, Request, ShowRequest};
 use tollway_controller::handle::{Status, Synced};
 
 use super::namespaces::{Host, Process, queues, sh, until, workers};
+
+/// After so long without Tollway, its programs leave everything to the kernel: more than `UNCONFIRMED_NS` of
+/// `xdp/bpf/maps.h`.
+pub const SILENCE: Duration = Duration::from_millis(150);
 
 /// Two hosts and the router's kernel, which has routes to both.
 pub struct Net {
@@ -125,7 +130,7 @@ impl KernelRouter {
     /// Connects to the control socket.
     pub fn client(&self) -> Client {
         let mut client = Client::connect(Some(&self.path("control.sock"))).unwrap();
-        client.wait_for(std::time::Duration::from_secs(90)).unwrap();
+        client.wait_for(Duration::from_secs(90)).unwrap();
         client
     }
 
@@ -145,7 +150,7 @@ impl KernelRouter {
         let before = self.status().audits;
         sh(&format!("kill -HUP {}", self.process.0.id()));
         until("an audit", || self.status().audits > before);
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(2));
         self.status()
     }
 
@@ -179,7 +184,7 @@ impl KernelRouter {
         let before = self.counts();
         let answered = answered(host, address);
         // Tollway counts packets of the XDP path with a delay.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         (answered, self.counts().since(before))
     }
 

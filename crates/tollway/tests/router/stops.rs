@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::namespaces::{PATIENCE, sh, until};
-use super::running::{KernelRouter, Net, answered};
+use super::running::{KernelRouter, Net, SILENCE, answered};
 
 pub fn refused() {
     let _net = Net::new();
@@ -40,13 +40,13 @@ pub fn kill() {
     until("neighbours by IPv6", || answered(&net.a, "fd00:2::2") == 5);
     // A process that hangs counts as dead, but may come back.
     sh(&format!("kill -STOP {}", router.process.0.id()));
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(SILENCE);
     assert_eq!(answered(&net.a, "10.0.2.2"), 5, "stopped");
     sh(&format!("kill -CONT {}", router.process.0.id()));
     router.forwards(&net.a, "10.0.2.2");
     router.process.0.kill().unwrap();
     router.process.0.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(SILENCE);
     for address in ["10.0.2.2", "fd00:2::2"] {
         assert_eq!(answered(&net.a, address), 5, "{address}: killed");
     }
@@ -70,7 +70,7 @@ pub fn clock() {
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         let child = std::fs::read_to_string(children).unwrap();
         sh(&format!("kill -9 {}", child.trim()));
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(SILENCE);
         for address in ["10.0.2.2", "fd00:2::2"] {
             assert_eq!(answered(&net.a, address), 5, "{offset} s: killed");
         }

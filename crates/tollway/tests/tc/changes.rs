@@ -7,7 +7,7 @@ use tollway_commands::control::{Client, ShowRequest};
 use tollway_xdp::Mode;
 
 use super::namespaces::{Host, sh, until};
-use super::running::answered;
+use super::running::{SILENCE, answered};
 use super::scene::{Net, by_kernel, start, until_forwarded};
 
 /// Says whether Tollway's program is at the ingress of a device.
@@ -150,9 +150,10 @@ pub fn kill() {
     router.process.0.wait().unwrap();
     let killed = Instant::now();
     assert!(has_program("ra") && has_program("rb"));
-    let before = by_kernel();
     until("an answer", || single_ping(&net.a));
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    std::thread::sleep(SILENCE);
+    let before = by_kernel();
     net.a.pings(20, "10.0.2.2");
     assert!(by_kernel() - before >= 40);
     let router = start("ra rb");

@@ -246,7 +246,7 @@ pub fn closed() {
         state.set_bypass(false);
     }
     // First there is no heartbeat, then no socket.
-    std::thread::sleep(Duration::from_millis(40));
+    std::thread::sleep(Duration::from_millis(60));
     assert_eq!(bench.run_as_it_is(&Packet::v4().frame()).0, Action::Drop);
     assert_eq!(bench.run(&Packet::v4().frame()).0, Action::Drop);
     state.set_ruled(Ruled::Not);
@@ -275,8 +275,8 @@ pub fn no_heartbeat() {
     let state = bench.programs.state();
     assert_eq!(bench.run_as_it_is(&frame).2, Some(PassReason::Stale), "never a heartbeat");
     assert_eq!(bench.passes(&frame), USER);
-    std::thread::sleep(Duration::from_millis(40));
-    assert_eq!(bench.run_as_it_is(&frame).2, Some(PassReason::Stale), "40 ms without a heartbeat");
+    std::thread::sleep(Duration::from_millis(60));
+    assert_eq!(bench.run_as_it_is(&frame).2, Some(PassReason::Stale), "60 ms without a heartbeat");
     assert_eq!(bench.passes(&frame), USER, "alive again");
     state.set_bypass(true);
     assert_eq!(bench.passes(&frame), PassReason::Bypass);

@@ -20,7 +20,9 @@ const QUEUES: u32 = 6;
 /// More than a tick of any kernel: the XDP program looks at a heartbeat once per tick.
 const TICK: Duration = Duration::from_millis(12);
 /// Older than any heartbeat and any confirmation may be.
-const OLD_NS: u64 = 80_000_000;
+const OLD_NS: u64 = 150_000_000;
+/// A heartbeat stays fresh for longer.
+const FRESH_NS: u64 = 10_000_000;
 const FORWARDED: (Action, Option<PassReason>) = (Action::Redirect, None);
 const STALE: (Action, Option<PassReason>) = (Action::Pass, Some(PassReason::Stale));
 
@@ -84,7 +86,7 @@ impl Queues {
                 self.state.beat_at(worker, at(*is_fresh));
             }
             let verdicts = (0..QUEUES).map(|queue| self.run_on(queue)).collect();
-            if State::now_ns() - now_ns < OLD_NS / 8 {
+            if State::now_ns() - now_ns < FRESH_NS {
                 let after = self.counts();
                 return Outcome {
                     verdicts,

@@ -26,6 +26,8 @@ const CHANGES_PER_LOCK: usize = 32;
 /// Stale neighbours per second that the kernel gets a request to confirm.
 const CONFIRMED_PER_SECOND: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
+/// The longest time between two heartbeats.
+const BEAT: Duration = Duration::from_millis(500);
 /// If the oldest message that is not applied may be older than this, the kernel forwards.
 const LATE: Duration = Duration::from_millis(5);
 /// When changes are tried again that must wait for BPF programs: these take as long.
@@ -129,9 +131,10 @@ impl FollowerThread {
         let due = [self.list_at, self.again_at, Some(self.look_at), self.confirm_due()]
             .into_iter()
             .flatten();
-        let until = due.min().map_or(SECOND, |at| at.saturating_duration_since(Instant::now()));
-        let timeout = until.min(SECOND).as_micros().div_ceil(1000);
+        let until = due.min().map_or(BEAT, |at| at.saturating_duration_since(Instant::now()));
+        let timeout = until.min(BEAT).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
+        self.counts.beat.beat();
         if fds[0].revents != 0 && !self.receive_requests() {
             return Ok(false);
         }

@@ -34,8 +34,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::Updater;
 use crate::ports::Facts;
-use crate::{Updater, WorkerMailbox};
+use crate::service::Beat;
 use tollway_linux::mailbox::Mailbox;
 use tollway_linux::sync::lock;
 use tollway_model::PortIndex;
@@ -63,13 +64,14 @@ impl Default for Settings {
 /// Called when the device behind a port has got another address or MTU, and at first.
 pub type OnDevice = Box<dyn Fn(PortIndex, Facts) + Send>;
 
-/// The counters of a follower, while it runs.
+/// The counters of a follower, while it runs, and its heartbeat.
 #[derive(Debug, Default)]
 struct Counts {
     lists: AtomicU64,
     lost: AtomicU64,
     changes: AtomicU64,
     confirmed: AtomicU64,
+    beat: Beat,
 }
 
 /// The counters of a [`Follower`].
@@ -91,7 +93,6 @@ pub struct Follower {
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
     requests: Mailbox<Request>,
-    mailbox: WorkerMailbox,
 }
 
 /// Called when the tables have all notifications of the kernel.
@@ -109,7 +110,6 @@ enum Request {
 #[derive(Clone)]
 pub struct PauseReporter {
     requests: Mailbox<Request>,
-    mailbox: WorkerMailbox,
     count: Arc<AtomicU64>,
 }
 
@@ -119,21 +119,19 @@ impl PauseReporter {
     pub fn paused(&self, state: &tollway_xdp::State) {
         let pauses = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         state.set_behind(true);
-        let (mailbox, count, of_job) =
-            (self.mailbox.clone(), Arc::clone(&self.count), state.clone());
+        let (count, of_waiter) = (Arc::clone(&self.count), state.clone());
+        // On the follower's thread, for workers may get no processor.
         let waiter = Box::new(move || {
-            mailbox.post(move |_, _| {
-                // The router may have been paused again.
-                let is_last = || count.load(Ordering::SeqCst) == pauses;
-                if is_last() {
-                    of_job.bump_generation();
-                    of_job.set_behind(false);
-                }
-                if !is_last() {
-                    // Another report does this at the same time, and its own job ends it.
-                    of_job.set_behind(true);
-                }
-            });
+            // The router may have been paused again.
+            let is_last = || count.load(Ordering::SeqCst) == pauses;
+            if is_last() {
+                of_waiter.bump_generation();
+                of_waiter.set_behind(false);
+            }
+            if !is_last() {
+                // Another report does this at the same time, and its own waiter ends it.
+                of_waiter.set_behind(true);
+            }
         });
         if !self.requests.post(Request::CatchUp(waiter)) {
             state.set_behind(false);
@@ -152,7 +150,6 @@ impl Follower {
         on_device: OnDevice,
         settings: Settings,
     ) -> io::Result<Self> {
-        let mailbox = updater.mailbox().clone();
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (requests, received) = Mailbox::pair()?;
@@ -165,7 +162,7 @@ impl Follower {
         )?;
         let thread = std::thread::Builder::new().name("neighbours".to_owned());
         let thread = Some(thread.spawn(move || follow.run())?);
-        Ok(Self { state, counts, thread, requests, mailbox })
+        Ok(Self { state, counts, thread, requests })
     }
 
     /// Waits until the tables have all changes that the kernel has notified of so far; false if that takes longer
@@ -182,18 +179,20 @@ impl Follower {
     /// handle).
     #[must_use]
     pub fn pause_reporter(&self) -> PauseReporter {
-        PauseReporter {
-            requests: self.requests.clone(),
-            mailbox: self.mailbox.clone(),
-            count: Arc::default(),
-        }
+        PauseReporter { requests: self.requests.clone(), count: Arc::default() }
+    }
+
+    /// The heartbeat of its thread, which beats at least twice a second.
+    #[must_use]
+    pub fn beat(&self) -> Beat {
+        self.counts.beat.clone()
     }
 
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { lists, lost, changes, confirmed } = &*self.counts;
+        let Counts { lists, lost, changes, confirmed, .. } = &*self.counts;
         Stats {
             lists: read(lists),
             lost: read(lost),

@@ -16,7 +16,7 @@ use tollway_worker::OnPause;
 use tollway_worker::neighbours::{self, Follower, PauseReporter};
 use tollway_worker::ports::dispatcher::ruled;
 use tollway_worker::ports::{self, Facts};
-use tollway_worker::service::{Service, Watchdog};
+use tollway_worker::service::{Beat, Service, Watchdog};
 use tollway_xdp::Ruled;
 
 pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliError> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
         largest_mtu: machine.worker.umem.limit() - ports::LARGEST_HEADER,
         parts: machine.parts(&model),
     };
-    let (reloader, pause_reporter) = live(started).map_err(super::follow_failed)?;
+    let (reloader, follows) = live(started).map_err(super::follow_failed)?;
     let backends = Backends { reloader: Some(reloader), ..Backends::default() };
     let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
@@ -43,19 +43,21 @@ pub(super) fn run(args: &Args, file: &Path, log: &Arc<Log>) -> Result<(), CliErr
     warn_of_kernel(&model);
     let service = Service::from_environment();
     service.ready();
+    let (pause_reporter, beat) = follows.unzip();
     let on_pause = pause_reporter
         .map(|pause_reporter| -> OnPause { Arc::new(move |state| pause_reporter.paused(state)) });
-    let ran = machine.run(&mut prepared, Watchdog::new(service, Vec::new()), on_pause);
+    let watchdog = Watchdog::new(service, Vec::from_iter(beat));
+    let ran = machine.run(&mut prepared, watchdog, on_pause);
     drop(server);
     machine.end(&model, ran)
 }
 
 /// Starts what changes the running router: reloads of the configuration file, and the follower of
 /// the kernel's neighbours on ports where the kernel is the host.
-fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
+fn live(started: Started) -> io::Result<(Reloader, Option<(PauseReporter, Beat)>)> {
     let parts = &started.parts;
     let (updater, watch) = (parts.updater.clone(), parts.watch(&parts.model));
-    let mut pause_reporter = None;
+    let mut follows = None;
     let reloader = Reloader::start(started, |reloader| {
         if watch.is_empty() {
             return Ok(None);
@@ -63,10 +65,10 @@ fn live(started: Started) -> io::Result<(Reloader, Option<PauseReporter>)> {
         let reloader = reloader.clone();
         let on_device = Box::new(move |port, facts| reloader.device_changed(port, facts));
         let follower = Follower::start(watch, updater, on_device, neighbours::Settings::default())?;
-        pause_reporter = Some(follower.pause_reporter());
+        follows = Some((follower.pause_reporter(), follower.beat()));
         Ok(Some(follower))
     })?;
-    Ok((reloader, pause_reporter))
+    Ok((reloader, follows))
 }
 
 /// The files of a configuration that has no live port; none if it has one.

@@ -46,7 +46,9 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
     let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
-    let installer = Installer::new(parts, Some(follower.map_err(super::follow_failed)?));
+    let follower = follower.map_err(super::follow_failed)?;
+    let of_neighbours = follower.beat();
+    let installer = Installer::new(parts, Some(follower));
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
     live.set(startup.offload().clone());
@@ -63,7 +65,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     audit_on_signal(handle.clone()).map_err(super::follow_failed)?;
     let service = Service::from_environment();
     service.ready();
-    let watchdog = Watchdog::new(service, vec![beat]);
+    let watchdog = Watchdog::new(service, vec![beat, of_neighbours]);
     let ran =
         machine.run(&mut prepared, watchdog, Some(Arc::new(move |state| handle.paused(state))));
     drop(server);

@@ -141,7 +141,7 @@ pub fn run(options: &Options) -> Result<Report<Row>, String> {
 }
 
 /// One measurement of the intended router. The kernel takes over from a Tollway that had no
-/// processor for 20 ms; the measurement is then repeated.
+/// processor for 30 ms; the measurement is then repeated.
 fn one(
     testbed: &Testbed,
     kind: Kind,

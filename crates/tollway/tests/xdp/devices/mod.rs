@@ -240,7 +240,7 @@ pub fn fail_open() {
     assert_eq!(alive().xdp_rx_packets, 10, "while the heart beats");
     drop(worker);
     // Longer than the programs wait for a confirmation of their tables.
-    std::thread::sleep(Duration::from_millis(80));
+    std::thread::sleep(Duration::from_millis(150));
     let (fast, stale) = (forwarded(), passed(PassReason::Stale));
     pings(&a, "10.0.2.2");
     pings(&a, "fd00:2::2");
