@@ -6,8 +6,9 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// The most lines that wait for stderr; further lines are lost.
@@ -18,8 +19,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The queue between the threads that log and stderr.
 #[derive(Default)]
 pub(super) struct Log {
-    /// The sender to the writing thread, if there is one.
-    queue: OnceLock<SyncSender<Vec<u8>>>,
+    /// The sender to the writing thread, and that thread, if there is one.
+    queue: OnceLock<(SyncSender<Vec<u8>>, Thread)>,
     waiting: AtomicUsize,
     lost: AtomicU64,
 }
@@ -31,16 +32,24 @@ impl Log {
         let (queue, lines) = sync_channel(MOST_WAITING);
         let log = Arc::clone(self);
         let thread = std::thread::Builder::new().name("log".to_owned());
-        if thread.spawn(move || log.write_all_of(&lines)).is_ok() {
+        if let Ok(thread) = thread.spawn(move || log.write_all_of(&lines)) {
             // This cannot fail: no other caller detaches the log.
-            let _ = self.queue.set(queue);
+            let _ = self.queue.set((queue, thread.thread().clone()));
         }
     }
 
+    /// Parks while there are no lines. A receiver that waits in the channel would be woken under a lock: a thread that
+    /// gets no processor could have it, and threads that change tables would wait for it to log a line.
     fn write_all_of(&self, lines: &Receiver<Vec<u8>>) {
-        for line in lines {
-            self.put(&mut io::stderr().lock(), &line);
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        loop {
+            match lines.try_recv() {
+                Ok(line) => {
+                    self.put(&mut io::stderr().lock(), &line);
+                    self.waiting.fetch_sub(1, Ordering::AcqRel);
+                }
+                Err(TryRecvError::Empty) => std::thread::park(),
+                Err(TryRecvError::Disconnected) => return,
+            }
         }
     }
 
@@ -68,12 +77,13 @@ impl Write for &Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self.queue.get() {
             None => self.put(&mut io::stderr().lock(), line),
-            Some(queue) => {
+            Some((queue, thread)) => {
                 self.waiting.fetch_add(1, Ordering::AcqRel);
                 if queue.try_send(line.to_vec()).is_err() {
                     self.waiting.fetch_sub(1, Ordering::AcqRel);
                     self.lost.fetch_add(1, Ordering::AcqRel);
                 }
+                thread.unpark();
             }
         }
         Ok(line.len())
@@ -127,7 +137,7 @@ mod tests {
     fn logging_does_not_wait_for_a_reader() {
         let log = Log::default();
         let (queue, lines) = sync_channel(2);
-        log.queue.set(queue).unwrap();
+        log.queue.set((queue, std::thread::current())).unwrap();
         for line in ["a", "b", "c", "d"] {
             (&log).write_all(line.as_bytes()).unwrap();
         }

@@ -40,6 +40,7 @@ pub fn workers() {
     std::thread::sleep(Duration::from_millis(100));
     let fast = router.by_xdp_path() - before;
     println!("{fast} of {PACKETS} packets by the program");
-    let paths = || router.show(&ShowRequest::Offload).to_string();
-    assert!(fast >= PACKETS - MOST_TO_KERNEL, "{fast}: {}", paths());
+    let paths = || router.show(&ShowRequest::Offload)["counts"].to_string();
+    let log = || router.read("stderr");
+    assert!(fast >= PACKETS - MOST_TO_KERNEL, "{fast}: {}\n{}", paths(), log());
 }
