@@ -302,6 +302,11 @@ impl Worker {
     /// others call `tick_ports`.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.tick_ports(ports);
+        if self.kernel_has_rules {
+            // The kernel is the host, and whoever changes tables restores records. A worker that gets no processor
+            // must not have a lock meanwhile.
+            return;
+        }
         // Any thread may do so, also beside another, but one is enough.
         self.view.state.routes.next_hops.restore_displaced();
         let router = Arc::clone(&self.router);

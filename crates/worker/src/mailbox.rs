@@ -53,36 +53,56 @@ pub struct WorkerMailboxReceiver {
     activity: Arc<Activity>,
 }
 
-/// Makes the kernel forward while jobs are overdue.
+/// Makes the kernel forward while changes are overdue.
 #[derive(Default)]
 struct OverdueBypass {
     /// Empty until the worker runs, and without a dispatcher.
     state: OnceLock<State>,
-    /// The number of callers that wait for an overdue job.
-    overdue: Mutex<u32>,
+    /// The number of callers that wait, by [`Late`].
+    overdue: Mutex<[u32; 2]>,
+}
+
+/// What is late.
+#[derive(Clone, Copy)]
+enum Late {
+    /// The tables: the kernel forwards everything.
+    Tables,
+    /// The workers: the kernel forwards what is for them.
+    Workers,
 }
 
 /// The kernel forwards until this is dropped. Where the kernel does not know the rules, nothing
 /// forwards.
-pub struct Overdue(Arc<OverdueBypass>);
+pub struct Overdue(Arc<OverdueBypass>, Late);
 
 impl Overdue {
-    fn begin(bypass: &Arc<OverdueBypass>) -> Self {
+    fn begin(bypass: &Arc<OverdueBypass>, late: Late) -> Self {
         let mut overdue = lock(&bypass.overdue);
-        *overdue += 1;
-        if let (1, Some(state)) = (*overdue, bypass.state.get()) {
-            state.set_overdue(true);
+        let count = &mut overdue[late as usize];
+        *count += 1;
+        if let (1, Some(state)) = (*count, bypass.state.get()) {
+            late.set(state, true);
         }
-        Self(Arc::clone(bypass))
+        Self(Arc::clone(bypass), late)
     }
 }
 
 impl Drop for Overdue {
     fn drop(&mut self) {
         let mut overdue = lock(&self.0.overdue);
-        *overdue -= 1;
-        if let (0, Some(state)) = (*overdue, self.0.state.get()) {
-            state.set_overdue(false);
+        let count = &mut overdue[self.1 as usize];
+        *count -= 1;
+        if let (0, Some(state)) = (*count, self.0.state.get()) {
+            self.1.set(state, false);
+        }
+    }
+}
+
+impl Late {
+    fn set(self, state: &State, is_late: bool) {
+        match self {
+            Self::Tables => state.set_overdue(is_late),
+            Self::Workers => state.set_workers_late(is_late),
         }
     }
 }
@@ -182,14 +202,21 @@ impl WorkerMailbox {
     /// Whether somebody holds the bypass.
     #[cfg(test)]
     pub(super) fn is_bypassed(&self) -> bool {
-        *lock(&self.bypass.overdue) > 0
+        *lock(&self.bypass.overdue) != [0; 2]
     }
 
     /// Makes the kernel forward as long as a caller knows that the active tables differ from the
     /// kernel's.
     #[must_use]
     pub fn bypass(&self) -> Overdue {
-        Overdue::begin(&self.bypass)
+        Overdue::begin(&self.bypass, Late::Tables)
+    }
+
+    /// As [`WorkerMailbox::bypass`], for as long as workers may work by older tables than the active ones: what the
+    /// programs decide goes on.
+    #[must_use]
+    pub fn bypass_workers(&self) -> Overdue {
+        Overdue::begin(&self.bypass, Late::Workers)
     }
 
     /// Posts a job; the receiver gets its result.

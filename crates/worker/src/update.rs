@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! lock the router ─▶ change ─▶ release: a changed state is published ─▶ void flows ─▶ wait for the workers
-//!   late? bypass                                                                     late? bypass, for 50 ms
+//!   late? bypass                                                        late? bypass of the workers, for 50 ms
 //! ```
 //!
-//! The kernel has made the same change to its own forwarding already. So it forwards while the lock or a worker
-//! is late. It does not wait for a worker that hangs: the dispatcher sends nothing to that worker, and the
-//! others forward on. What such a worker may still read is not reused (`epoch.rs` of the data plane).
+//! The kernel has made the same change to its own forwarding already. So it forwards while the lock is late, and what
+//! is for workers while one of them is. A change does not wait for a worker that hangs: the dispatcher sends nothing
+//! to that worker, and the others forward on. What such a worker may still read is not reused (`epoch.rs` of the data
+//! plane).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -129,20 +130,24 @@ impl Updater {
         (self.router.lock(), Some(bypass))
     }
 
-    /// Waits for the workers. If one is late, the kernel forwards meanwhile.
+    /// Waits for the workers. If one is late, the kernel forwards meanwhile what is for them: the programs decide by
+    /// the change already, and what a late worker enters as a flow is void.
     fn wait(&self, bypass: Option<Overdue>) {
+        let late = bypass.map(|_| self.mailbox.bypass_workers());
         if self.router.synchronize(SOON) {
             return self.keep_up();
         }
         if matches!(*lock(&self.shared.workers), Workers::Lag(_)) {
             return;
         }
-        let _bypass = bypass.unwrap_or_else(|| self.mailbox.bypass());
+        let _late = late.unwrap_or_else(|| self.mailbox.bypass_workers());
         if self.router.synchronize(UNSERVED) { self.keep_up() } else { self.lag() }
     }
 
     /// Notes that all workers keep up.
     fn keep_up(&self) {
+        // No worker looks at the displaced records any more.
+        self.router.state().routes.next_hops.restore_displaced();
         let mut workers = lock(&self.shared.workers);
         if let Workers::Lag(logged) = *workers {
             *workers = Workers::KeepUp(logged);

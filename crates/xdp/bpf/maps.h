@@ -93,7 +93,7 @@ struct state {
 	__u64 crowded6;
 	__u64 confirmed_ns; /* when user space last confirmed that it keeps the tables */
 	__u32 workers; /* queue `q` of each port is served by worker `q % workers`; 0 means 1 */
-	__u32 unused;
+	__u32 workers_late; /* some worker may work by older tables, so none gets packets */
 	/*
 	 * By port: the longest frame, in bytes, that its device takes from the XDP path; 0 if none, or
 	 * EXIT_OF_KERNEL. A next hop is used if its longest frame fits.

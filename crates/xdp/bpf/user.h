@@ -54,6 +54,8 @@ static __always_inline int to_user(struct packet *packet)
 {
 	__u32 queue = packet->ctx->rx_queue_index;
 
+	if (packet->state->workers_late)
+		return without_user(packet, PASS_BYPASS);
 	if (!has_worker(packet, queue))
 		return without_user(packet, PASS_STALE);
 	if (queue >= QUEUES ||

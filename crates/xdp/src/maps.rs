@@ -110,6 +110,12 @@ impl State {
         self.0.set_bypass(BYPASS_OVERDUE, overdue);
     }
 
+    /// Sets whether the kernel gets what is for the workers, because one of them may work by older tables. What the
+    /// programs decide by the tables goes on.
+    pub fn set_workers_late(&self, late: bool) {
+        self.0.set_workers_late(late);
+    }
+
     /// Sets or clears the bypass for the time until the tables reflect all events that the kernel
     /// reported while the process was paused, or made no changes.
     pub fn set_behind(&self, behind: bool) {

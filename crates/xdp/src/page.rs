@@ -69,7 +69,7 @@ struct XdpState {
     crowded6: AtomicU64,
     confirmed_ns: AtomicU64,
     workers: AtomicU32,
-    unused: AtomicU32,
+    workers_late: AtomicU32,
     exit_limits: [AtomicU32; MOST_PORTS],
     exit_devices: [AtomicU32; MOST_PORTS],
 }
@@ -133,6 +133,10 @@ impl Page {
 
     pub(super) fn set_workers(&self, workers: u32) {
         self.state().workers.store(workers, Ordering::Release);
+    }
+
+    pub(super) fn set_workers_late(&self, late: bool) {
+        self.state().workers_late.store(late.into(), Ordering::Release);
     }
 
     /// Sets or clears bits of the bypass, which is active while any is set.

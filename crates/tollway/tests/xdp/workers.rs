@@ -146,6 +146,11 @@ pub fn queues() {
     for verdicts in queues.run_confirmed(false, &[true; 6]).verdicts {
         assert_eq!(verdicts, [STALE; 2], "nobody confirms the tables");
     }
+    queues.state.set_workers_late(true);
+    for verdicts in queues.run(&[true; 6]).verdicts {
+        assert_eq!(verdicts, [FORWARDED, (Action::Pass, Some(PassReason::Bypass))]);
+    }
+    queues.state.set_workers_late(false);
     queues.state.set_bypass(true);
     for verdicts in queues.run(&[true; 6]).verdicts {
         assert_eq!(verdicts, [(Action::Pass, Some(PassReason::Bypass)); 2]);
