@@ -1,7 +1,7 @@
 //! Which path executes each rule. It is the fast path, or the kernel path because of the rule's conditions or
 //! actions, or another path because the rule's packets never take the fast path.
 
-use super::ir::{Chain, Datum, Elements, Family, Hook, Rule, Ruleset, Step};
+use super::ir::{Chain, Datum, Elements, Family, Hook, Policy, Rule, Ruleset, Step, Verdict};
 use super::undone::{At, POINTS};
 
 /// The path that executes a rule.
@@ -92,7 +92,12 @@ fn hook_path(rules: &Ruleset, hook: Hook, family: Family) -> HookPath {
 
 /// Why a rule cannot be executed exactly, if so.
 fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule, at: At) -> Option<&'a str> {
-    rule.steps.iter().find_map(|step| match step {
+    rule.steps.iter().find_map(|step| unsupported_step(rules, step, at))
+}
+
+/// Why a step cannot be executed exactly, if so.
+fn unsupported_step<'a>(rules: &'a Ruleset, step: &'a Step, at: At) -> Option<&'a str> {
+    match step {
         Step::Unsupported(why) => Some(why.as_str()),
         Step::Verdict(verdict) => at.verdict(verdict),
         Step::Do(action) => at.action(action),
@@ -106,7 +111,63 @@ fn unsupported<'a>(rules: &'a Ruleset, rule: &'a Rule, at: At) -> Option<&'a str
             Elements::Ranges(_) => None,
         },
         _ => None,
-    })
+    }
+}
+
+/// Returns the rule that leaves all forwarded packets of an IP version to the kernel, if there is one: all of them
+/// come to it, since no rule before it decides about any. [`Ruleset::check`] must have accepted the ruleset.
+#[must_use]
+pub fn kernel_for_all(rules: &Ruleset, is_ipv4: bool) -> Option<RuleOffload<'_>> {
+    for hooks in POINTS {
+        let at = At::of(rules, hooks);
+        for (id, base) in hooks.iter().flat_map(|hook| rules.base_chains(*hook)) {
+            let chain = &rules.chains[id.0];
+            let sees_all = match chain.family {
+                Family::Inet => true,
+                Family::Ip if is_ipv4 => true,
+                Family::Ip6 if !is_ipv4 => true,
+                // Those of some devices.
+                Family::Netdev => false,
+                Family::Ip | Family::Ip6 | Family::Bridge => continue,
+            };
+            match first_decision(rules, chain, at) {
+                Decision::Kernel(rule, why) if sees_all => {
+                    return Some(RuleOffload { chain, rule, offload: Offload::Kernel(why) });
+                }
+                Decision::Some => return None,
+                Decision::None if base.policy == Policy::Drop => return None,
+                Decision::Kernel(..) | Decision::None => {}
+            }
+        }
+    }
+    None
+}
+
+/// What the rules of a chain decide first.
+enum Decision<'a> {
+    /// Nothing, but that the kernel path has some packets.
+    None,
+    /// The kernel path has all packets, because of this rule, and why.
+    Kernel(&'a Rule, String),
+    /// A verdict on some packets.
+    Some,
+}
+
+fn first_decision<'a>(rules: &'a Ruleset, chain: &'a Chain, at: At) -> Decision<'a> {
+    for rule in &chain.rules {
+        let mut is_for_all = true;
+        for step in &rule.steps {
+            match (step, unsupported_step(rules, step, at)) {
+                (Step::VerdictMap { .. }, _) => return Decision::Some,
+                (_, Some(why)) if is_for_all => return Decision::Kernel(rule, why.to_owned()),
+                (_, Some(_)) | (Step::Verdict(Verdict::Continue), None) => break,
+                (Step::Verdict(_), None) => return Decision::Some,
+                (Step::Do(_), None) => {}
+                (_, None) => is_for_all = false,
+            }
+        }
+    }
+    Decision::None
 }
 
 #[cfg(test)]
@@ -114,7 +175,7 @@ mod tests {
     use super::*;
     use std::net::IpAddr;
 
-    use crate::ir::{Action, Base, ChainId, Log, Place, Policy, Reject, Verdict};
+    use crate::ir::{Action, Base, ChainId, Field, Log, Match, Place, Reject};
     use crate::listing::refusals;
 
     fn rule(line: usize, steps: Vec<Step>) -> Rule {
@@ -177,8 +238,41 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_all_packets_come_to_leaves_all_to_the_kernel() {
+        let udp = || Step::Match(Match::is(Field::Protocol, 17));
+        let counts = || rule(1, vec![Step::Do(Action::Log(Log::default()))]);
+        let some = || rule(2, vec![udp(), tracked()]);
+        let all = || rule(3, vec![Step::Do(Action::Log(Log::default())), tracked(), udp()]);
+        let drops = || rule(4, vec![udp(), Step::Verdict(Verdict::Drop)]);
+        let found = |chains: Vec<Chain>| {
+            let mut rules = Ruleset::default();
+            chains.into_iter().for_each(|chain| _ = rules.add_chain(chain));
+            assert_eq!(rules.check(), Ok(()));
+            [true, false]
+                .map(|is_ipv4| kernel_for_all(&rules, is_ipv4).map(|one| one.rule.place.line))
+        };
+        let at = |hook, family, rules| chain("c", Some(hook), family, rules);
+        use Family::{Inet, Ip, Ip6, Netdev};
+        use Hook::{Forward, Ingress, Input, Prerouting};
+        let both = [Some(3), Some(3)];
+        assert_eq!(found(vec![at(Forward, Inet, vec![counts(), some(), all(), drops()])]), both);
+        assert_eq!(found(vec![at(Forward, Ip, vec![all()])]), [Some(3), None]);
+        assert_eq!(found(vec![at(Forward, Inet, vec![some()])]), [None; 2]);
+        assert_eq!(found(vec![at(Input, Inet, vec![all()])]), [None; 2]);
+        assert_eq!(found(vec![at(Forward, Inet, vec![drops(), all()])]), [None; 2]);
+        assert_eq!(found(vec![at(Ingress, Netdev, vec![all()])]), [None; 2]);
+        let forward = || at(Forward, Inet, vec![all()]);
+        assert_eq!(found(vec![forward(), at(Prerouting, Ip6, vec![drops()])]), [Some(3), None]);
+        assert_eq!(found(vec![forward(), at(Ingress, Netdev, vec![drops()])]), [None; 2]);
+        assert_eq!(found(vec![forward(), at(Prerouting, Inet, vec![counts(), some()])]), both);
+        let mut closed = at(Prerouting, Ip, vec![counts()]);
+        closed.base.as_mut().unwrap().policy = Policy::Drop;
+        assert_eq!(found(vec![closed, forward()]), [None, Some(3)]);
+    }
+
+    #[test]
     fn verdicts_of_the_kernels_are_found_in_maps() {
-        use crate::ir::{Element, Field, Item, Range, Set};
+        use crate::ir::{Element, Item, Range, Set};
         let mut rules = Ruleset::default();
         let datum = Datum::Verdict(Verdict::Unsupported("queue".to_owned()));
         let map = rules.add_set(Set {

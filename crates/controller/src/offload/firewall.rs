@@ -4,7 +4,7 @@ use super::{Firewall, PerFamily, Rules};
 use crate::kernel::Family;
 use tollway_firewall::ir::{Chain, Hook};
 use tollway_firewall::listing::listed;
-use tollway_firewall::offload::Offload;
+use tollway_firewall::offload::{Offload, RuleOffload, kernel_for_all};
 use tollway_rules::Reading;
 
 impl From<&Reading> for Firewall {
@@ -19,6 +19,10 @@ impl From<&Reading> for Firewall {
                 need.map(ToString::to_string)
             }),
             at_devices: at_devices(reading),
+            whole: PerFamily::each(|family| {
+                let rule = kernel_for_all(&reading.rules, family == Family::V4);
+                rule.as_ref().and_then(comes_to).into_iter().collect()
+            }),
             ..Rules::default()
         };
         for one in listed(&reading.rules) {
@@ -33,6 +37,12 @@ impl From<&Reading> for Firewall {
         }
         Self::Read(rules)
     }
+}
+
+fn comes_to(one: &RuleOffload<'_>) -> Option<String> {
+    let Offload::Kernel(why) = &one.offload else { return None };
+    let RuleOffload { chain, rule, .. } = one;
+    Some(format!("all packets come to \"{}\" in {}: {why}", rule.text, chain.name))
 }
 
 /// The chains at the hooks of devices.
@@ -51,6 +61,30 @@ mod tests {
     use super::*;
     use tollway_firewall::ir::{Base, Family as Of, Place, Policy, Rule, Ruleset, Step, Verdict};
     use tollway_rules::{Need, Needs};
+
+    #[test]
+    fn a_rule_that_all_packets_come_to_is_a_reason_for_the_family() {
+        let mut forward = Chain::new("ip t forward", Of::Ip);
+        forward.base = Some(Base::new(Hook::Forward, 0, Policy::Accept));
+        forward.rules = vec![Rule {
+            place: Place::handle(1),
+            text: "ip saddr @old drop".to_owned(),
+            steps: vec![Step::Unsupported("its elements time out".to_owned())],
+        }];
+        let mut rules = Ruleset::default();
+        rules.add_chain(forward);
+        let reading = Reading {
+            rules: Arc::new(rules),
+            needs: Needs::default(),
+            generation: 7,
+            knows_numbers: false,
+            watches_ipsets: false,
+        };
+        let Firewall::Read(rules) = Firewall::from(&reading) else { panic!() };
+        let why =
+            "all packets come to \"ip saddr @old drop\" in ip t forward: its elements time out";
+        assert_eq!(rules.whole, PerFamily { v4: vec![why.to_owned()], v6: vec![] });
+    }
 
     #[test]
     fn a_reading_is_summarized_by_rule() {
