@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::bits::{self, MOST_RULES};
 use super::classifier::{Classifier, Classify};
 use super::dim::{Dim, MOST_DIMS, Ranges};
+use super::partition::Partition;
 use super::rules::join;
 use super::scratch::Packing;
 use super::summary::{RuleSummary, VerdictSets};
@@ -55,10 +56,11 @@ impl Classifier {
         for rule in 0..rules.rules.len() {
             bits::put(&mut all, rule as u32);
         }
-        let dims = fields
-            .iter()
-            .map(|(field, ranges)| Dim::build(*field, ranges, &all))
-            .collect::<Result<Vec<_>, _>>()?;
+        let is_ip4 = version == 4 && point != Point::Ingress;
+        let (partition, dims) = match Partition::build(&fields, rules.rules.len(), is_ip4) {
+            Some((partition, dims)) => (Some(partition), dims),
+            None => (None, with_sets(&fields, &all)?),
+        };
         let summaries: Vec<_> = programs.iter().map(|(ops, _)| RuleSummary::of(ops)).collect();
         Ok(Self {
             classify: Classify::at(level),
@@ -66,11 +68,12 @@ impl Classifier {
             version,
             past_auth: false,
             width: all.len(),
-            packing: Packing::of(&dims, all.len()),
+            packing: Packing::of(&dims, all.len()).filter(|_| partition.is_none()),
             wants: wants(point, version, &dims),
             all,
             live: live.to_vec(),
             dims,
+            partition,
             verdict_sets: VerdictSets::of(&summaries),
             summaries,
             programs,
@@ -79,6 +82,11 @@ impl Classifier {
             sees_df,
         })
     }
+}
+
+/// The lookups of all fields, with sets of rules.
+fn with_sets(fields: &BTreeMap<Field, Ranges>, all: &[u64]) -> Result<Vec<Dim>, FilterError> {
+    fields.iter().map(|(field, ranges)| Dim::build(*field, ranges, all)).collect()
 }
 
 /// The number of bytes of the transport header that rules match on, and whether the lookup needs its

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::bits::{self, BLOCK};
 use super::dim::Dim;
+use super::partition::Partition;
 use super::scratch::Packing;
 use super::summary::{RuleSummary, VerdictSets};
 use super::{Field, LiveSet, Op, Parsed, Point, VERSIONS, place};
@@ -47,6 +48,8 @@ pub struct Classifier {
     pub(super) live: Vec<Arc<LiveSet>>,
     /// Fields that are looked up.
     pub(super) dims: Vec<Dim>,
+    /// Many rules in parts; the fields then have no sets, and their classes are their values.
+    pub(super) partition: Option<Partition>,
     /// A summary of each rule.
     pub(super) summaries: Vec<RuleSummary>,
     /// The rules of the first word that accept a packet, and those that drop it.
@@ -65,6 +68,9 @@ impl Classifier {
     /// The first rule from `from` on that a packet of these classes matches; beyond the last if none
     /// does.
     pub(super) fn next(&self, classes: &[u32], from: u32) -> u32 {
+        if let Some(partition) = &self.partition {
+            return partition.next(|dim| classes.get(dim).copied(), from);
+        }
         let candidates = self.candidates(classes);
         let mut word = from as usize / 64;
         let mut mask = u64::MAX << (from % 64);
@@ -121,7 +127,8 @@ impl Classifier {
     pub(super) fn memory_bytes(&self) -> usize {
         let programs: usize = self.programs.iter().map(|(ops, _)| size_of_val(&**ops) + 24).sum();
         let dims: usize = self.dims.iter().map(Dim::memory_bytes).sum();
-        dims + programs + self.summaries.len() + self.all.len() * size_of::<u64>()
+        let parts = self.partition.as_ref().map_or(0, Partition::memory_bytes);
+        dims + parts + programs + self.summaries.len() + self.all.len() * size_of::<u64>()
     }
 }
 

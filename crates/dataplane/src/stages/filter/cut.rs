@@ -44,6 +44,19 @@ impl Cut {
         (cut.steps <= MOST_STEPS).then_some(cut)
     }
 
+    /// Creates a table for values of 32 bits, however close together the bounds lie. `classes` are those
+    /// from each bound on, and first that of values below all bounds.
+    pub(super) fn of_bounds(bounds: Vec<u32>, classes: &[u32]) -> Self {
+        let parts = (bounds.len().max(1) as u32).ilog2() + 3;
+        // Values of fewer bits are in the last parts of the table.
+        let bits = u32::BITS - bounds.last().map_or(0, |last| last.leading_zeros());
+        let few = Self::with_top(bounds.clone(), classes, bits.saturating_sub(parts.max(8)));
+        if few.steps <= 3 {
+            return few;
+        }
+        Self::with_top(bounds, classes, bits.saturating_sub(MOST_BITS))
+    }
+
     fn with_top(mut bounds: Vec<u32>, classes: &[u32], shift: u32) -> Self {
         let parts = bounds.last().map_or(0, |last| last >> shift) + 1;
         let not_above = |part: u32| bounds.partition_point(|bound| *bound <= part << shift) as u32;

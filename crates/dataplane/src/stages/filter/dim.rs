@@ -41,6 +41,8 @@ pub(super) struct Dim {
 /// A lookup from a value to its class.
 #[derive(Debug)]
 pub(super) enum Lookup {
+    /// The class is the value.
+    Value,
     /// The class is the number of these bounds that do not exceed the value; values have 32 bits.
     Bounds(Vec<u32>),
     /// Values of up to 32 bits, in many ranges.
@@ -108,10 +110,18 @@ impl Dim {
         Ok(Self { field, lookup, absent, sets: collector.finish() })
     }
 
+    /// The lookup of a field for a partition, without sets. The class is the value's number; that of
+    /// packets that lack the field is the greatest.
+    pub(super) fn of_numbers(field: Field, lookup: Lookup) -> Self {
+        let sets = Collector::new(0, false).finish();
+        Self { field, lookup, absent: u32::MAX, sets }
+    }
+
     /// The class of a value, or of packets that lack the field.
     pub(super) fn class(&self, number: Option<u128>) -> u32 {
         let Some(number) = number else { return self.absent };
         match &self.lookup {
+            Lookup::Value => number as u32,
             Lookup::Bounds(bounds) => {
                 bounds.iter().filter(|bound| u128::from(**bound) <= number).count() as u32
             }
@@ -127,6 +137,7 @@ impl Dim {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let lookup = match &self.lookup {
+            Lookup::Value => 0,
             Lookup::Bounds(bounds) => bounds.len() * size_of::<u32>(),
             Lookup::Cut(cut) => cut.memory_bytes(),
             Lookup::Table(_) => size_of::<[u16; 1 << 16]>(),
@@ -147,7 +158,7 @@ fn wild(ranges: &Ranges, all: &[u64]) -> Vec<u64> {
 }
 
 /// The values of `bits` bits at which the set of matching ranges changes; 0 first.
-fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
+pub(super) fn starts(ranges: &Ranges, bits: u32) -> Vec<u128> {
     let max = u128::MAX >> (128 - bits);
     let ends = ranges.iter().flat_map(|(_, ranges)| ranges);
     let mut starts: Vec<u128> =
@@ -210,10 +221,7 @@ fn trie(field: Field, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError>
     prefixes.sort_unstable_by_key(|(prefix, _)| (prefix.bits(), prefix.len()));
     let mut collector = Collector::new(wild.len(), true);
     let absent = collector.class(wild);
-    let nodes = (prefixes.len() * 4 + 64).min(1 << 26);
-    let capacity = Capacity { roots: 1, nodes, values: nodes * 8 + (1 << 17) };
-    let fib = Fib::new(Epochs::new(), capacity);
-    let root = fib.add_root().map_err(|_| FilterError::Memory)?;
+    let (fib, root) = fib(prefixes.len())?;
     // The prefixes that enclose the current one, with their sets.
     let mut around: Vec<(Prefix, Vec<u64>)> = Vec::new();
     for (prefix, rules) in prefixes {
@@ -234,6 +242,15 @@ fn trie(field: Field, ranges: &Ranges, wild: &[u64]) -> Result<Dim, FilterError>
         absent,
         sets: collector.finish(),
     })
+}
+
+/// An empty FIB with room for that many prefixes, and its only table.
+pub(super) fn fib(prefixes: usize) -> Result<(Fib, Root), FilterError> {
+    let nodes = (prefixes * 4 + 64).min(1 << 26);
+    let capacity = Capacity { roots: 1, nodes, values: nodes * 8 + (1 << 17) };
+    let fib = Fib::new(Epochs::new(), capacity);
+    let root = fib.add_root().map_err(|_| FilterError::Memory)?;
+    Ok((fib, root))
 }
 
 /// Splits a range of numbers of `bits` bits into prefixes.

@@ -254,6 +254,9 @@ impl Walk<'_> {
     /// The first rule from `from` on that the flow's key does not exclude.
     fn next(&self, classes: &[Option<u32>; MOST_DIMS], from: u32) -> u32 {
         let classifier = self.classifier;
+        if let Some(partition) = &classifier.partition {
+            return partition.next(|dim| classes.get(dim).copied().flatten(), from);
+        }
         let known = || {
             let dims = classifier.dims.iter().zip(classes);
             dims.filter_map(|(dim, class)| Some((dim, (*class)?)))

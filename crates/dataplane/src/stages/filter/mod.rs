@@ -43,6 +43,7 @@ mod ingress;
 mod live;
 mod log;
 mod parsed;
+mod partition;
 mod policy_route;
 mod rules;
 mod scratch;

@@ -1,6 +1,42 @@
-//! Operations on eight words at once, with the available instructions.
+//! Operations on eight words, or ranges of sixteen values, at once, with the available instructions.
 
 use super::bits::{BLOCK, Block};
+use crate::burst::BURST;
+
+/// The number of ranges that are compared at once.
+pub(super) const SIDE: usize = 16;
+
+/// Ranges of a field's values.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Side {
+    first: [u32; SIDE],
+    /// The greatest value less the least.
+    span: [u32; SIDE],
+}
+
+impl Side {
+    /// The ranges with these ends, at most [`SIDE`]; the others have one value each.
+    pub(super) fn of(ends: impl Iterator<Item = (u32, u32)>) -> Self {
+        let mut side = Self { first: [0; SIDE], span: [0; SIDE] };
+        for (place, (first, last)) in ends.take(SIDE).enumerate() {
+            side.first[place] = first;
+            side.span[place] = last - first;
+        }
+        side
+    }
+
+    /// A bit for each range that has the value.
+    #[inline(always)]
+    pub(super) fn hits(&self, value: u32) -> u32 {
+        let mut hits = 0;
+        for place in 0..SIDE {
+            let has = value.wrapping_sub(self.first[place]) <= self.span[place];
+            hits |= u32::from(has) << place;
+        }
+        hits
+    }
+}
 
 /// A block in registers.
 pub(super) trait Wide: Copy {
@@ -12,6 +48,8 @@ pub(super) trait Wide: Copy {
     fn nonzero(self) -> u32;
     /// Writes it.
     fn store(self, block: &mut Block);
+    /// A bit for each place at which all sides have a packet's value, field by field.
+    fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32;
 }
 
 /// Plain words, which the compiler vectorises.
@@ -45,6 +83,15 @@ impl Wide for Words {
     fn store(self, block: &mut Block) {
         *block = self.0;
     }
+
+    #[inline(always)]
+    fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32 {
+        let mut hits = u32::MAX;
+        for (side, values) in sides.iter().zip(values) {
+            hits &= side.hits(values[lane & (BURST - 1)]);
+        }
+        hits
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -53,10 +100,11 @@ pub(super) use avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use core::arch::x86_64::{
-        __m512i, _mm512_and_si512, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_test_epi64_mask,
+        __m512i, _mm512_and_si512, _mm512_loadu_si512, _mm512_mask_cmple_epu32_mask,
+        _mm512_set1_epi32, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_test_epi64_mask,
     };
 
-    use super::{Block, Wide};
+    use super::{BURST, Block, SIDE, Side, Wide};
 
     /// One register of AVX-512. Only the loops built for these instructions use it, and they only run
     /// on machines that support them.
@@ -88,5 +136,40 @@ mod avx512 {
             // SAFETY: the machine has AVX-512F, see above; 64 bytes can be written there.
             unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), self.0) }
         }
+
+        #[inline(always)]
+        fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32 {
+            let mut hits = u16::MAX;
+            for (side, values) in sides.iter().zip(values) {
+                let value = set(values[lane & (BURST - 1)]);
+                hits = within(hits, value, load(&side.first), load(&side.span));
+            }
+            hits.into()
+        }
+    }
+
+    /// The value, at every place.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn set(value: u32) -> __m512i {
+        // SAFETY: the machine has AVX-512F, see above.
+        unsafe { _mm512_set1_epi32(value.cast_signed()) }
+    }
+
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn load(words: &[u32; SIDE]) -> __m512i {
+        // SAFETY: the machine has AVX-512F, see above; 64 bytes can be read there.
+        unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
+    }
+
+    /// Those of the hits at which a range has the value.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn within(hits: u16, value: __m512i, first: __m512i, span: __m512i) -> u16 {
+        // SAFETY: the machine has AVX-512F, see above.
+        let above = unsafe { _mm512_sub_epi32(value, first) };
+        // SAFETY: the machine has AVX-512F, see above.
+        unsafe { _mm512_mask_cmple_epu32_mask(hits, above, span) }
     }
 }

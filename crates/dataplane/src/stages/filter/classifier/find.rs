@@ -104,9 +104,13 @@ fn find_wide<V: Wide, const N: usize, const W: usize>(
     }
 }
 
-/// Like `find`, for many rules: takes known results from the cache, and finds and keeps the others.
+/// Like `find`, for many rules: finds them by parts, or takes known results from the cache, and finds and
+/// keeps the others.
 #[inline(always)]
 fn find_in_many<V: Wide>(classifier: &Classifier, scratch: &mut Scratch, lanes: Lanes) {
+    if let Some(partition) = &classifier.partition {
+        return partition.find::<V>(scratch, lanes);
+    }
     let Some(packing) = &classifier.packing else {
         return find_in_blocks::<V>(classifier, scratch, lanes);
     };

@@ -299,6 +299,7 @@ fn compare(dim: &Dim, bounds: &[u32], scratch: &mut Scratch) {
 fn look_up_values(dim: &Dim, scratch: &mut Scratch, index: usize, lanes: Range<usize>) {
     let class = &mut scratch.class[index];
     match &dim.lookup {
+        Lookup::Value => *class = scratch.value,
         Lookup::Bounds(bounds) => {
             *class = [0; BURST];
             for bound in bounds {
