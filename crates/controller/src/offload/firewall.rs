@@ -20,7 +20,10 @@ impl From<&Reading> for Firewall {
             }),
             at_devices: at_devices(reading),
             whole: PerFamily::each(|family| {
-                let rule = kernel_for_all(&reading.rules, family == Family::V4);
+                let is_ipv4 = family == Family::V4;
+                // Connection tracking explains more than one of its rules.
+                let is_tracked = reading.needs.tracking(is_ipv4).is_some();
+                let rule = kernel_for_all(&reading.rules, is_ipv4).filter(|_| !is_tracked);
                 rule.as_ref().and_then(comes_to).into_iter().collect()
             }),
             ..Rules::default()

@@ -312,6 +312,14 @@ pub fn nftables() {
     let nat = "type nat hook postrouting priority 100; oifname rb masquerade;";
     nft(&format!("table ip6 t {{ chain n {{ {nat} }} }}"));
     expect(&["all 6: conntrack"]);
+    // All packets come to a rule that only the kernel can evaluate, or those that a rule before it leaves.
+    let set = "set s { type ipv4_addr; timeout 1h; };";
+    nft(&format!("table ip t {{ {set} chain f {{ {forward}ip saddr @s drop; }} }}"));
+    expect(&["all 4: rules"]);
+    nft(&format!(
+        "table ip t {{ {set} chain f {{ {forward}tcp dport 80 drop; ip saddr @s drop; }} }}"
+    ));
+    expect(&[]);
     nft("");
     expect(&[]);
 }
