@@ -303,8 +303,8 @@ impl Worker {
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.tick_ports(ports);
         if self.kernel_has_rules {
-            // The kernel is the host, and whoever changes tables restores records. A worker that gets no processor
-            // must not have a lock meanwhile.
+            // The kernel is the host, and the thread that follows its neighbours restores records. A worker that gets
+            // no processor must not have a lock meanwhile.
             return;
         }
         // Any thread may do so, also beside another, but one is enough.

@@ -146,8 +146,6 @@ impl Updater {
 
     /// Notes that all workers keep up.
     fn keep_up(&self) {
-        // No worker looks at the displaced records any more.
-        self.router.state().routes.next_hops.restore_displaced();
         let mut workers = lock(&self.shared.workers);
         if let Workers::Lag(logged) = *workers {
             *workers = Workers::KeepUp(logged);

@@ -145,6 +145,8 @@ impl FollowerThread {
             self.caught_up();
         }
         self.confirm()?;
+        // Of changed neighbours, when the grace period of the programs is over.
+        self.updater.router().state().routes.next_hops.restore_displaced();
         Ok(true)
     }
 
