@@ -1,7 +1,7 @@
 //! The functions that netfilter calls for forwarded packets (`nfnetlink_hook`, Linux 5.14): nftables,
 //! iptables, connection tracking, IPVS, BPF programs, security modules.
 //!
-//! Few kernels list them (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does not), so absence from the list
+//! Not all kernels list them (`CONFIG_NETFILTER_NETLINK_HOOK`; Debian's does from 13 on), so absence from the list
 //! proves nothing. BPF programs leave no other trace; without the list, Tollway looks for them among the links
 //! of all programs.
 
@@ -25,6 +25,10 @@ const PROTOCOLS: [u8; 2] = [2, 10];
 const FORWARD_HOOKS: [u32; 3] = [0, 2, 4];
 /// The function that calls BPF programs.
 const BPF: &str = "nf_hook_run_bpf";
+/// AppArmor's function (before Linux 5.16, one for each family) looks only at packets of a local socket that have a
+/// `secmark` (`security/apparmor/lsm.c`), so at none that are forwarded.
+const OF_SOCKETS: [&str; 3] =
+    ["apparmor_ip_postroute", "apparmor_ipv4_postroute", "apparmor_ipv6_postroute"];
 /// Bytes of `struct nfgenmsg`.
 const NFGEN: usize = 4;
 
@@ -119,7 +123,9 @@ fn request(protocol: u8, hook: u32) -> Vec<u8> {
 fn hook(body: &[u8]) -> Option<Hook> {
     body.get(..NFGEN)?;
     let name = |kind| find(body, NFGEN, kind).map(|name| name.text()).unwrap_or_default();
-    Some(Hook::of(&name(NFNLA_HOOK_FUNCTION_NAME), &name(NFNLA_HOOK_MODULE_NAME)))
+    let function = name(NFNLA_HOOK_FUNCTION_NAME);
+    let is_of_forwarded = !OF_SOCKETS.contains(&&*function);
+    is_of_forwarded.then(|| Hook::of(&function, &name(NFNLA_HOOK_MODULE_NAME)))
 }
 
 #[cfg(test)]
@@ -149,6 +155,9 @@ mod tests {
             push(&mut body, NFNLA_HOOK_MODULE_NAME, module.as_bytes());
             assert_eq!(self::hook(&body), Some(hook), "{function}");
         }
+        let mut of_sockets = vec![0; NFGEN];
+        push(&mut of_sockets, NFNLA_HOOK_FUNCTION_NAME, b"apparmor_ip_postroute");
+        assert_eq!(hook(&of_sockets), None);
         assert_eq!(hook(&[2]), None);
     }
 }
