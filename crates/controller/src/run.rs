@@ -118,6 +118,12 @@ enum Waiting {
     Pause(u64, tollway_xdp::State),
 }
 
+/// Why the kernel forwards, if it does.
+fn forwards_because<'a>(mode: &'a ModeTracker, waiting: &[Requester]) -> Option<&'a str> {
+    let is_pause = |requester: &Requester| matches!(requester.waiting, Waiting::Pause(..));
+    mode.why().or_else(|| waiting.iter().any(is_pause).then_some(PAUSED))
+}
+
 impl Controller {
     pub(super) fn new(startup: Startup, installer: Installer, live: Live, beat: Beat) -> Self {
         let attach_requests = AttachRequests::new(startup.idle());
@@ -315,19 +321,12 @@ impl Controller {
         self.log_bypass();
     }
 
-    /// Why the kernel forwards, if it does.
-    fn why(&self) -> Option<&str> {
-        let is_pause = |requester: &Requester| matches!(requester.waiting, Waiting::Pause(..));
-        let paused = || self.waiting.iter().any(is_pause).then_some(PAUSED);
-        self.mode.why().or_else(paused)
-    }
-
     fn log_bypass(&mut self) {
-        let mut log = std::mem::take(&mut self.bypass_log);
-        if let Some(line) = log.next(self.why(), Instant::now()) {
+        if let Some(line) =
+            self.bypass_log.next(forwards_because(&self.mode, &self.waiting), Instant::now())
+        {
             tracing::warn!("{line}");
         }
-        self.bypass_log = log;
     }
 
     /// After a change of IPsec policies, lets the kernel forward until the consequences are active. They
@@ -435,7 +434,7 @@ impl Controller {
             nexthops: kernel.nexthops.len(),
             changes: *changes,
             installed: if self.mode.is_broken() { self.status.installed } else { *changes },
-            bypassed: self.why().map(str::to_owned),
+            bypassed: forwards_because(&self.mode, &self.waiting).map(str::to_owned),
             rebuilds: self.status.rebuilds,
             lost: stats.lost,
             audits: stats.audits,

@@ -56,11 +56,11 @@ impl Heartbeat {
             while !has_ended.load(Ordering::Acquire) {
                 let now_ns = State::now_ns();
                 let silence = parts.iter().map(Beat::silence).max().unwrap_or_default();
-                let late = watch.look(now_ns, silence);
-                if let Some(Late::Paused { ns }) = late {
+                let cause = watch.look(now_ns, silence);
+                if let Some(Cause::Paused { ns }) = cause {
                     longest_pause_ns.fetch_max(ns, Ordering::Relaxed);
                 }
-                if let Some(on_pause) = on_pause.as_ref().filter(|_| late.is_some()) {
+                if let Some(on_pause) = on_pause.as_ref().filter(|_| cause.is_some()) {
                     on_pause(&state);
                 }
                 state.confirm_at(now_ns);
@@ -106,7 +106,7 @@ enum Parts {
 
 /// Why changes may be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Late {
+enum Cause {
     /// The thread itself had no processor for so long.
     Paused { ns: u64 },
     /// A part of the router has not worked.
@@ -119,15 +119,15 @@ impl Watch {
     }
 
     /// Why changes may be undone since the last look, if they may; a silence of a part is one reason.
-    fn look(&mut self, now_ns: u64, silence: Duration) -> Option<Late> {
+    fn look(&mut self, now_ns: u64, silence: Duration) -> Option<Cause> {
         let ns = now_ns.saturating_sub(self.last_ns);
         let parts = if silence > SILENT { Parts::Silent } else { Parts::Work };
         let falls_silent = (self.parts, parts) == (Parts::Work, Parts::Silent);
         (self.last_ns, self.parts) = (now_ns, parts);
         if ns > PAUSE_NS {
-            return Some(Late::Paused { ns });
+            return Some(Cause::Paused { ns });
         }
-        falls_silent.then_some(Late::PartSilent)
+        falls_silent.then_some(Cause::PartSilent)
     }
 }
 
@@ -145,6 +145,6 @@ mod tests {
                 watch.look(now_ms * 1_000_000, Duration::from_millis(silence_ms))
             })
             .collect();
-        assert_eq!(late, [Late::Paused { ns: 71_000_000 }, Late::PartSilent]);
+        assert_eq!(late, [Cause::Paused { ns: 71_000_000 }, Cause::PartSilent]);
     }
 }

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use crate::burst::BURST;
 
+/// A table with so few steps needs no more room for its first part.
+const FEW_STEPS: u32 = 3;
+
 /// The maximum number of steps of the search; values that lie closer together need another kind of
 /// table.
 const MOST_STEPS: u32 = 8;
@@ -51,7 +54,7 @@ impl Cut {
         // Values of fewer bits are in the last parts of the table.
         let bits = u32::BITS - bounds.last().map_or(0, |last| last.leading_zeros());
         let few = Self::with_top(bounds.clone(), classes, bits.saturating_sub(parts.max(8)));
-        if few.steps <= 3 {
+        if few.steps <= FEW_STEPS {
             return few;
         }
         Self::with_top(bounds, classes, bits.saturating_sub(MOST_BITS))
