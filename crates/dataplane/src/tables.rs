@@ -29,8 +29,8 @@ use adjacency::HostRoutes;
 pub(crate) use engines::EngineRules;
 use engines::Engines;
 pub use engines::{
-    DECIDES4, DECIDES6, IN_VRF, MOST_ENGINE_COUNTERS, MOST_LINKS, SOURCE_LINK4, SOURCE_NOT_TO_VRF4,
-    SOURCE_ROUTE4,
+    DECIDES4, DECIDES6, IN_VRF, MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES, ROOT_RULES,
+    SOURCE_DROPS4, SOURCE_KIND4, SOURCE_LINK4, SOURCE_NOT_TO_VRF4, SOURCE_ROUTE4,
 };
 pub use error::TablesError;
 use neighs::Neighs;
@@ -129,7 +129,7 @@ impl Tables {
 
     /// Whether rules wait for room in the memory of the BPF programs.
     pub(crate) fn have_waiting_rules(&self) -> bool {
-        self.memory.is_lent() && self.engines.rules().is_waiting()
+        self.memory.is_lent() && self.engines.are_waiting()
     }
 
     /// What the BPF programs have counted by the rules that they have now, by counter; nothing if they have none.

@@ -12,6 +12,7 @@
 #include "ecmp.h"
 #include "fib.h"
 #include "header.h"
+#include "route_rules.h"
 #include "rules.h"
 
 /* Says whether a packet fits its next hop, or its segments do. This is the engine's part (send_xdp.h, send_tc.h). */
@@ -151,21 +152,40 @@ static __always_inline int follow(struct packet *packet, const struct passage *p
 				 hop->action == ACTION_PUNT ? PASS_KERNEL_ROUTE : PASS_NEIGH);
 }
 
-/*
- * Says whether a packet's source is certainly valid, as the link demands. The kernel, or user space,
- * says what becomes of the others.
- */
-static __always_inline int has_route_back(const struct packet *packet, const struct engine_link *link,
-					  __u32 flags, __be32 source)
-{
-	const struct next_hop *back;
+/* What the route back says about a packet's source. */
+enum source {
+	SOURCE_VALID,
+	SOURCE_INVALID,
+	SOURCE_UNSURE, /* the kernel, or user space, says what becomes of the packet */
+};
 
-	if (!(flags & ENGINE_SOURCE_ROUTE4))
+/* Says whether a next hop that is no unicast route stands for no route at all. */
+static __always_inline int is_unreachable(const struct next_hop *hop)
+{
+	if (hop->action == ACTION_DROP)
 		return 1;
-	back = next_hop_of(look_up4(link->root4, source));
-	if (!back || back->action > ACTION_GLEAN)
-		return 0;
-	return !(flags & ENGINE_SOURCE_LINK4) || back->link == packet->link;
+	return hop->action == ACTION_PUNT &&
+	       (hop->reason == PUNT_NO_ROUTE || hop->reason == PUNT_UNREACHABLE ||
+		hop->reason == PUNT_PROHIBIT);
+}
+
+/* Checks the source of an IPv4 packet, as its link demands. */
+static __always_inline enum source check_source(const struct packet *packet, const struct engine_link *link,
+						__u32 flags, const struct iphdr *ip)
+{
+	__u32 entry = route4(link->root4, ip->daddr, ip->saddr, 0);
+	const struct next_hop *back = next_hop_of(entry);
+
+	if (!(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
+		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_UNSURE;
+	if (!back)
+		return SOURCE_UNSURE;
+	if (back->action > ACTION_GLEAN) {
+		if (!is_unreachable(back))
+			return SOURCE_UNSURE;
+		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_INVALID;
+	}
+	return flags & ENGINE_SOURCE_LINK4 && back->link != packet->link ? SOURCE_INVALID : SOURCE_VALID;
 }
 
 /*
@@ -176,10 +196,38 @@ static __always_inline int depends_on_vrf(__u32 flags, const struct next_hop *ho
 {
 	const struct engine_link *out;
 
-	if (!(flags & ENGINE_SOURCE_NOT_TO_VRF4) || !hop)
+	if (!(flags & ENGINE_SOURCE_NOT_TO_VRF4))
 		return 0;
 	out = ELEMENT(engine_links, hop->link);
 	return !out || out->decision & ENGINE_IN_VRF;
+}
+
+/* Drops a packet whose source is not valid, or does not take it; others go on. Only unicast routes demand a source. */
+static __always_inline int filter_source(struct packet *packet, const struct passage *passage,
+					 const struct engine_link *link, __u32 flags,
+					 const struct next_hop *hop, const struct iphdr *ip)
+{
+	enum source source;
+
+	if (!(flags & ENGINE_SOURCE_ROUTE4) || !hop || hop->action > ACTION_GLEAN)
+		return GOES_ON;
+	if (depends_on_vrf(flags, hop))
+		return NOT_TAKEN;
+	source = check_source(packet, link, flags, ip);
+	if (source == SOURCE_VALID)
+		return GOES_ON;
+	/* The kernel may send a redirect, and may log what it drops. */
+	if (source == SOURCE_UNSURE || !(flags & ENGINE_SOURCE_DROPS4) || hop->link == packet->link)
+		return NOT_TAKEN;
+	return drop_for(packet, passage, DROP_RPFILTER);
+}
+
+/* The mark of a packet that comes to its route lookup. */
+static __always_inline __u32 mark_at_route(const struct packet *packet, const struct passage *passage)
+{
+	const struct rules_walk *walk = passage->rules ? walk_of_processor() : 0;
+
+	return walk ? walk->mark : mark_of(packet->ctx);
 }
 
 /* Evaluates the rules for an IPv4 packet before the route lookup. */
@@ -213,7 +261,8 @@ static __always_inline int ruled6(struct packet *packet, const struct passage *p
 static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 flags;
+	__u32 flags, entry;
+	int action;
 	struct engine_link *link = ELEMENT(engine_links, packet->link);
 	struct passage passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len };
 	const struct next_hop *hop;
@@ -235,16 +284,15 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 	if (!checksum_is_right(ip))
 		return pass(packet, PASS_MALFORMED);
 	if (passage.rules) {
-		int action = ruled4(packet, &passage, ip, end);
-
+		action = ruled4(packet, &passage, ip, end);
 		if (action != GOES_ON)
 			return action;
 	}
-	if (!has_route_back(packet, link, flags, ip->saddr))
-		return NOT_TAKEN;
-	hop = next_hop_of(member_of(look_up4(link->root4, ip->daddr), ip, end, 1));
-	if (depends_on_vrf(flags, hop))
-		return NOT_TAKEN;
+	entry = route4(link->root4, ip->saddr, ip->daddr, mark_at_route(packet, &passage));
+	hop = next_hop_of(member_of(entry, ip, end, 1));
+	action = filter_source(packet, &passage, link, flags, hop, ip);
+	if (action != GOES_ON)
+		return action;
 	return follow(packet, &passage, hop, ip->ttl, 1);
 }
 
@@ -279,7 +327,9 @@ static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *
 		if (action != GOES_ON)
 			return action;
 	}
-	entry = member_of(look_up6(link->root6, ip->daddr.s6_addr32), ip, end, 0);
+	entry = route6(link->root6, ip->saddr.s6_addr32, ip->daddr.s6_addr32,
+		       mark_at_route(packet, &passage));
+	entry = member_of(entry, ip, end, 0);
 	return follow(packet, &passage, next_hop_of(entry), ip->hop_limit, 0);
 }
 

@@ -20,9 +20,10 @@ static __always_inline __u32 tag_len(context *ctx)
 	return ctx->vlan_present ? 4 : 0;
 }
 
+/* Volatile: the compiler must not select among addresses, which the verifier does not allow for the context. */
 static __always_inline __u32 mark_of(const context *ctx)
 {
-	return ctx->mark;
+	return *(const volatile __u32 *)&ctx->mark;
 }
 
 /* Qdiscs and further devices see the mark that rules have given a packet. */

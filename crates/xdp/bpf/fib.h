@@ -58,7 +58,7 @@ struct next_hop {
 	__u8 rest[30];
 };
 
-/* In `action`. */
+/* In `action`. What is not above ACTION_GLEAN is a unicast route. */
 #define ACTION_FORWARD 0
 #define ACTION_RESOLVE 1
 #define ACTION_GLEAN 2
@@ -66,8 +66,14 @@ struct next_hop {
 #define ACTION_DROP 4
 #define ACTION_PUNT 5
 
+/* In `reason` of a next hop whose action is ACTION_PUNT, as PuntReason in the crate tollway-dataplane. */
+#define PUNT_NO_ROUTE 3
+#define PUNT_UNREACHABLE 4
+#define PUNT_PROHIBIT 5
+
 /* A link (tables/engines.rs). */
 struct engine_link {
+	/* A root, or the first of the rules that select one (route_rules.h). */
 	__u32 root4;
 	__u32 root6;
 	/* Flags, and in the upper half the first line of the rules (rules.h): 0 if there are none. */
@@ -80,6 +86,8 @@ struct engine_link {
 #define ENGINE_SOURCE_LINK4 (1U << 3)
 #define ENGINE_SOURCE_NOT_TO_VRF4 (1U << 4)
 #define ENGINE_IN_VRF (1U << 5)
+#define ENGINE_SOURCE_KIND4 (1U << 6)
+#define ENGINE_SOURCE_DROPS4 (1U << 7)
 
 /* The tables, in the order of `Part` in dataplane/src/memory.rs. */
 enum part {
@@ -96,6 +104,7 @@ enum part {
 	PART_engine_links,
 	PART_rules,
 	PART_rule_counts,
+	PART_route_rules,
 	PARTS,
 };
 
@@ -222,10 +231,15 @@ __attribute__((noinline)) __u32 look_up_halves6(__u32 root, __u64 upper, __u64 l
 	return entry;
 }
 
+/* Half of an IPv6 address as a number. */
+static __always_inline __u64 half_of(const __be32 *words)
+{
+	return (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
+}
+
 static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
 {
-	return look_up_halves6(root, (__u64)bpf_ntohl(address[0]) << 32 | bpf_ntohl(address[1]),
-			       (__u64)bpf_ntohl(address[2]) << 32 | bpf_ntohl(address[3]));
+	return look_up_halves6(root, half_of(address), half_of(address + 2));
 }
 
 /* The active record of the next hop in an entry; NULL for a group, or if nothing can be said. */

@@ -119,6 +119,7 @@ struct state {
 
 /* Of these, those for which programs drop packets themselves. */
 enum drop_reason {
+	DROP_RPFILTER = 10,
 	DROP_BLACKHOLE = 12,
 	DROP_NETFILTER = 18,
 };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
 use tollway_dataplane::stages::ecmp::MOST_MEMBERS;
-use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS};
+use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES};
 
 use super::shared::Shared;
 use super::sys;
@@ -141,6 +141,7 @@ const fn name(part: Part) -> &'static str {
         Part::Links => "engine_links",
         Part::Rules => "rules",
         Part::RuleCounts => "rule_counts",
+        Part::RouteRules => "route_rules",
     }
 }
 
@@ -161,5 +162,6 @@ const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
         Part::Links => (LINK, MOST_LINKS),
         Part::Rules => (LINE, *rules + 1),
         Part::RuleCounts => (RULE_COUNT, *processors * MOST_ENGINE_COUNTERS + 1),
+        Part::RouteRules => (LINE, MOST_ROUTE_RULES),
     }
 }

@@ -58,11 +58,13 @@ pub enum Part {
     Rules,
     /// Counters of firewall rules for each processor, 16 bytes each.
     RuleCounts,
+    /// Rules that select the FIB of a packet, 64 bytes each.
+    RouteRules,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -76,6 +78,7 @@ impl Part {
         Self::Links,
         Self::Rules,
         Self::RuleCounts,
+        Self::RouteRules,
     ];
 
     /// The parts of the FIBs of an IP version: roots, nodes, values.

@@ -1,6 +1,8 @@
 //! What the BPF programs read beside FIBs, next hops and groups: where they look up a packet's route, if they may
 //! decide about it, and how they select a group's member.
 
+mod gap;
+mod route_rules;
 mod rules;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -15,6 +17,8 @@ use crate::memory::{Aligned, Memory, Part};
 use crate::stages::ecmp::MULTIPATH_WORDS;
 use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::{AtomicU32, AtomicU64};
+pub use route_rules::{MOST_ROUTE_RULES, ROOT_RULES};
+use route_rules::{RouteRules, Start};
 pub(crate) use rules::EngineRules;
 pub use rules::MOST_ENGINE_COUNTERS;
 use rules::Placement;
@@ -34,12 +38,17 @@ pub const SOURCE_LINK4: u32 = 1 << 3;
 pub const SOURCE_NOT_TO_VRF4: u32 = 1 << 4;
 /// The link belongs to a VRF device.
 pub const IN_VRF: u32 = 1 << 5;
+/// A source without a route is valid, and one with a unicast route, wherever it leads ([`Rpf::Kind`]).
+pub const SOURCE_KIND4: u32 = 1 << 6;
+/// The programs drop IPv4 packets whose source is not valid.
+pub const SOURCE_DROPS4: u32 = 1 << 7;
 
 /// A link, in the order of `struct engine_link` in `bpf/fib.h`.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
 struct EngineLink {
+    /// The root of its FIB, or the first of the rules that select one ([`ROOT_RULES`]).
     root4: AtomicU32,
     root6: AtomicU32,
     /// The flags, and in the upper half the line of the rules: one word, so that no program decides by other rules than
@@ -49,10 +58,11 @@ struct EngineLink {
 
 /// Links by [`LinkId`], and how members are selected, as the BPF programs read them.
 ///
-/// A program decides only about packets for which the path of user space would need nothing but links, rules, FIBs and
-/// next hops. About all others it asks the flows, and then user space.
+/// A program decides only about packets for which the path of user space would need nothing but links, rules of the
+/// firewall and of the policy, FIBs and next hops. About all others it asks the flows, and then user space.
 pub(super) struct Engines {
     rules: Arc<EngineRules>,
+    route_rules: RouteRules,
     links: Aligned<EngineLink>,
     multipath: Aligned<AtomicU64>,
 }
@@ -62,6 +72,7 @@ impl Engines {
     pub(super) fn new(memory: &Memory, epochs: &Arc<Epochs>) -> Self {
         Self {
             rules: Arc::new(EngineRules::new(memory, epochs)),
+            route_rules: RouteRules::new(memory, epochs),
             links: Aligned::new(memory, Part::Links, MOST_LINKS),
             multipath: Aligned::new(memory, Part::Multipath, MULTIPATH_WORDS),
         }
@@ -75,19 +86,41 @@ impl Engines {
                 place.store(word, Release);
             }
         }
-        for ((number, link), place) in (0..).zip(state.routes.links.iter()).zip(self.links.get()) {
-            let decision = decision(flags(state, LinkId(number)), rules);
-            let is_moved =
-                link.root4 != place.root4.load(Relaxed) || link.root6 != place.root6.load(Relaxed);
-            // Whoever may no longer decide learns that first.
-            if is_moved {
-                set_long(&place.decision, decision & !u64::from(DECIDES4 | DECIDES6));
-            }
-            set(&place.root4, link.root4);
-            set(&place.root6, link.root6);
-            set_long(&place.decision, decision);
+        self.route_rules.begin();
+        for (number, place) in (0..state.routes.links.len()).zip(self.links.get()) {
+            self.write_link(state, LinkId(number as u16), rules, place);
         }
+        self.route_rules.end();
         self.rules.retire();
+    }
+
+    /// Writes what has changed for a link.
+    fn write_link(
+        &self,
+        state: &ForwardingState,
+        link: LinkId,
+        rules: Placement,
+        place: &EngineLink,
+    ) {
+        let starts = [4, 6].map(|version| self.route_rules.place(&state.routes, link, version));
+        let decision = decision(flags(state, link) & decidable(starts), rules);
+        let [root4, root6] = [&place.root4, &place.root6].map(|root| root.load(Relaxed));
+        let is_moved = starts[0].is_elsewhere(root4) || starts[1].is_elsewhere(root6);
+        // Whoever may no longer decide learns that first.
+        if is_moved {
+            set_long(&place.decision, decision & !u64::from(DECIDES4 | DECIDES6));
+        }
+        for (place, start) in [&place.root4, &place.root6].into_iter().zip(starts) {
+            if let Start::At(root) = start {
+                set(place, root);
+            }
+        }
+        set_long(&place.decision, decision);
+    }
+
+    /// Whether rules wait for room in the memory of the programs.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.rules.is_waiting() || self.route_rules.is_waiting()
     }
 
     /// The rules that the programs have.
@@ -117,6 +150,12 @@ fn set_long(word: &AtomicU64, value: u64) {
     }
 }
 
+/// The flags that a link may have whose packets find their routes there, IPv4 and IPv6.
+fn decidable([start4, start6]: [Start; 2]) -> u32 {
+    let refused = |start, flag| if start == Start::Nowhere { flag } else { 0 };
+    !(refused(start4, DECIDES4) | refused(start6, DECIDES6))
+}
+
 /// A link's word: its flags, and where its packets' rules are.
 fn decision(flags: u32, rules: Placement) -> u64 {
     match rules {
@@ -135,24 +174,17 @@ fn flags(state: &ForwardingState, link: LinkId) -> u32 {
 
 /// What the programs may decide about packets that arrive on a link.
 fn decides(state: &ForwardingState, link: LinkId) -> u32 {
-    let routes = &state.routes;
-    let record = &routes.links[link];
-    let has_policy = routes.policies.as_ref().is_some_and(|policies| policies.of(link).is_some());
+    let record = &state.routes.links[link];
     // The programs know only the address of the port.
     let port = state.ports.get(usize::from(record.port.0));
-    let has_own_mac = port.is_none_or(|port| port.mac != record.mac);
-    if has_policy || has_own_mac {
+    if port.is_none_or(|port| port.mac != record.mac) {
         return 0;
     }
-    let falls_back = |version, root| {
-        routes.fallbacks.as_ref().is_some_and(|all| all.next_root(version, root).is_some())
-    };
-    let v4 = source_flags(state, link).filter(|_| !falls_back(4, record.root4));
-    v4.map_or(0, |flags| flags | DECIDES4) | if falls_back(6, record.root6) { 0 } else { DECIDES6 }
+    source_flags(state, link).map_or(0, |flags| flags | DECIDES4) | DECIDES6
 }
 
-/// How the programs check the source of an IPv4 packet; none if they cannot. User space says what becomes of the packets
-/// whose source they do not find valid.
+/// How the programs check the source of an IPv4 packet; none if they cannot. User space, or the kernel, says what
+/// becomes of the packets whose source they are not sure of.
 fn source_flags(state: &ForwardingState, link: LinkId) -> Option<u32> {
     let Some(sources) = &state.sources else { return Some(0) };
     let check = sources.of(link);
@@ -160,11 +192,14 @@ fn source_flags(state: &ForwardingState, link: LinkId) -> Option<u32> {
     let route = match check.source.rpf {
         Rpf::Off => return Some(0),
         _ if check.lookup != plain => return None,
+        Rpf::Kind => SOURCE_ROUTE4 | SOURCE_KIND4,
         Rpf::Loose => SOURCE_ROUTE4,
         Rpf::Strict => SOURCE_ROUTE4 | SOURCE_LINK4,
-        Rpf::Kind | Rpf::Unnumbered => return None,
+        Rpf::Unnumbered => return None,
     };
-    Some(route | if sources.has_one_route_back(check) { 0 } else { SOURCE_NOT_TO_VRF4 })
+    let drops = if check.source.martians_to_kernel { 0 } else { SOURCE_DROPS4 };
+    let vrf = if sources.has_one_route_back(check) { 0 } else { SOURCE_NOT_TO_VRF4 };
+    Some(route | drops | vrf)
 }
 
 impl std::fmt::Debug for Engines {

@@ -120,6 +120,7 @@ impl Lender for PlainLender {
             Part::Links => 16 * tollway_dataplane::tables::MOST_LINKS,
             Part::Rules => 64 * rules,
             Part::RuleCounts => 16 * processors * tollway_dataplane::tables::MOST_ENGINE_COUNTERS,
+            Part::RouteRules => 64 * tollway_dataplane::tables::MOST_ROUTE_RULES,
         };
         let mut lent = self.lent.lock().expect("no test has panicked");
         if lent.contains_key(&part) {

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollway_dataplane::dispatch::Path;
-use tollway_dataplane::id::{LinkId, PortId};
+use tollway_dataplane::id::{LinkId, NextHopId, PortId};
 use tollway_dataplane::memory::Memory;
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::stages::ecmp::Hash;
 use tollway_dataplane::stages::filter::{Count, Filter};
+use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck, SourceLookup};
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
@@ -38,6 +40,8 @@ pub struct Compared {
     pub exits: Arc<Ports>,
     /// The check of each link's sources, by number.
     pub checks: BTreeMap<u16, SourceCheck>,
+    /// The policy of each link that has one, by number.
+    policies: BTreeMap<u16, Vec<PolicyRule>>,
     /// The links that belong to VRF devices.
     pub vrf_links: BTreeSet<u16>,
     /// The router's own addresses, and those that the programs take for own.
@@ -106,9 +110,19 @@ impl Compared {
         }
         let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
         let loaded = ports.iter().map(program).collect();
-        let (checks, vrf_links, locals, tally) = <_>::default();
-        let made =
-            Self { tables, programs, loaded, ports, exits, checks, vrf_links, locals, tally };
+        let (checks, policies, vrf_links, locals, tally) = <_>::default();
+        let made = Self {
+            tables,
+            programs,
+            loaded,
+            ports,
+            exits,
+            checks,
+            policies,
+            vrf_links,
+            locals,
+            tally,
+        };
         made.tables.write_engines();
         made
     }
@@ -117,6 +131,15 @@ impl Compared {
     pub fn set_source(&mut self, link: u16, check: SourceCheck) {
         self.tables.set_source(LinkId(link), check).unwrap();
         self.checks.insert(link, check);
+    }
+
+    /// Sets the policy of a link for both paths.
+    pub fn set_policy(&mut self, link: u16, rules: Vec<PolicyRule>) {
+        self.tables.set_policy(LinkId(link), rules.clone()).unwrap();
+        match rules.is_empty() {
+            true => self.policies.remove(&link),
+            false => self.policies.insert(link, rules),
+        };
     }
 
     /// Makes a link one of a VRF device, or not.
@@ -280,6 +303,7 @@ impl Compared {
                 PuntReason::Unreachable,
                 PuntReason::Prohibit,
                 PuntReason::KernelRoute,
+                PuntReason::KernelRule,
                 PuntReason::KernelLink,
             ]),
             PassReason::NeighUnresolved => {
@@ -330,20 +354,47 @@ impl Compared {
             return false;
         }
         let link = variant.link(seen.port);
-        let next = self.tables.lookup(self.tables.link(link).vrf, dst);
+        let next = self.route(link, src, dst);
         if next.is_group() || self.tables.next_hop(next).link == link {
             return false;
         }
         match self.checks.get(&link.0).map_or(Rpf::Off, |check| check.rpf) {
             _ if dst.is_ipv6() => true,
             Rpf::Off => true,
-            Rpf::Loose | Rpf::Strict => {
+            Rpf::Kind | Rpf::Loose | Rpf::Strict => {
                 let leaves_vrf = self.vrf_links.contains(&self.tables.next_hop(next).link.0)
                     && !self.vrf_links.contains(&link.0);
-                !leaves_vrf && !self.tables.lookup(self.tables.link(link).vrf, src).is_group()
+                !leaves_vrf && !self.route(link, dst, src).is_group()
             }
-            Rpf::Kind | Rpf::Unnumbered => false,
+            Rpf::Unnumbered => false,
         }
+    }
+
+    /// The route of a packet that arrives on a link, by its policy, one rule after the other.
+    fn route(&self, link: LinkId, src: IpAddr, dst: IpAddr) -> NextHopId {
+        let Some(rules) = self.policies.get(&link.0) else {
+            return self.tables.resolve(self.tables.link(link).vrf, dst);
+        };
+        let is_in = |prefix: Option<RoutePrefix>, address: IpAddr| match (prefix, address) {
+            (None, _) => true,
+            (Some(RoutePrefix::V4(prefix)), IpAddr::V4(v4)) => {
+                prefix.contains(u128::from(v4.to_bits()) << 96)
+            }
+            (Some(RoutePrefix::V6(prefix)), IpAddr::V6(v6)) => prefix.contains(v6.to_bits()),
+            _ => false,
+        };
+        for rule in rules {
+            let has_mark = rule.mark.is_none_or(|(mark, mask)| mark & mask == 0);
+            if !is_in(rule.src, src) || !is_in(rule.dst, dst) || !has_mark {
+                continue;
+            }
+            let PolicyAction::View(vrf) = rule.action else { return NextHopId::NO_ROUTE };
+            let next = self.tables.resolve(vrf, dst);
+            if next != NextHopId::NO_ROUTE {
+                return next;
+            }
+        }
+        NextHopId::NO_ROUTE
     }
 
     /// The counts of a port's program.

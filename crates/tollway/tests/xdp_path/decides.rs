@@ -259,7 +259,7 @@ pub fn sources() {
                     compared.set_vrf_device(link, (has_vrfs && vrf > 0).then_some(100 + vrf));
                 }
             }
-            let before = compared.tally.redirected;
+            let before = [compared.tally.redirected, compared.tally.dropped];
             let frames: Vec<_> = (0..3000)
                 .map(|_| {
                     let (variant, out) = (dice.pick(&IN), dice.pick(&LinkVariant::ALL));
@@ -270,9 +270,11 @@ pub fn sources() {
                 })
                 .collect();
             compared.both(frames.iter().map(|frame| (0, &frame[..])));
-            let redirected = compared.tally.redirected - before;
-            let decides = !matches!(rpf, Rpf::Kind | Rpf::Unnumbered);
-            assert_eq!(redirected > 0, decides, "{rpf:?}: {redirected}");
+            let [redirected, dropped] =
+                [compared.tally.redirected - before[0], compared.tally.dropped - before[1]];
+            assert_eq!(redirected > 0, rpf != Rpf::Unnumbered, "{rpf:?}: {redirected}");
+            let filters = matches!(rpf, Rpf::Loose | Rpf::Strict);
+            assert_eq!(dropped > 0, filters, "{rpf:?}: {dropped} dropped");
         }
     }
 }

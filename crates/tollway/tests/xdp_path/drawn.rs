@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
+use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 
 use crate::compared::Compared;
@@ -102,7 +103,8 @@ impl Scene {
                 let vrf = u32::from(variant.vrf().0);
                 let device = (has_vrfs && vrf > 0).then_some(100 + vrf);
                 self.compared.set_vrf_device(variant.link(port).0, device);
-                let rpf = self.dice.pick(&[Rpf::Off, Rpf::Off, Rpf::Off, Rpf::Loose, Rpf::Strict]);
+                let rpfs = [Rpf::Off, Rpf::Off, Rpf::Off, Rpf::Kind, Rpf::Loose, Rpf::Strict];
+                let rpf = self.dice.pick(&rpfs);
                 let (own, martians_to_kernel) = (self.dice.one_in(2), self.dice.one_in(3));
                 let check = SourceCheck { own, rpf, martians_to_kernel };
                 self.compared.set_source(variant.link(port).0, check);
@@ -112,8 +114,51 @@ impl Scene {
         self.compared.tables.set_redirects(LinkId(0), v4, v6).unwrap();
     }
 
-    /// Inserts, replaces or removes a route, or changes a neighbour.
+    /// Draws a link's policy, often none, or what the second VRF falls back to.
+    fn draw_policy(&mut self) {
+        let Self { compared, dice, .. } = self;
+        if dice.one_in(8) {
+            let other = dice.pick(&[None, Some(VrfId(0)), Some(VrfId(2))]);
+            compared.tables.set_fallback(VrfId(1), other).unwrap();
+            return;
+        }
+        let actions = [
+            PolicyAction::View(VrfId(0)),
+            PolicyAction::View(VrfId(1)),
+            PolicyAction::View(VrfId(1)),
+            PolicyAction::View(VrfId(2)),
+            PolicyAction::Blackhole,
+            PolicyAction::Unreachable,
+            PolicyAction::Prohibit,
+            PolicyAction::Punt,
+        ];
+        let rules = (0..dice.pick(&[0, 0, 1, 3, 20])).map(|_| {
+            let is_ipv4 = dice.one_in(2);
+            let mut prefix = |chance| {
+                let len = [drawn_len(dice, is_ipv4), dice.below(9) as u8][dice.below(2)];
+                let prefix = RoutePrefix::new(drawn(dice, is_ipv4), len);
+                dice.one_in(chance).then_some(prefix)
+            };
+            let (src, dst) = (prefix(2), prefix(2));
+            let mark = dice.one_in(4).then(|| (dice.below(2) as u32, dice.pick(&[0, 1])));
+            PolicyRule { src, dst, mark, action: dice.pick(&actions) }
+        });
+        let mut rules: Vec<_> = rules.collect();
+        if !rules.is_empty() {
+            let action = PolicyAction::View(VrfId(dice.below(3) as u16));
+            rules.push(PolicyRule { src: None, dst: None, mark: None, action });
+        }
+        let port = dice.below(PORTS.into()) as u8;
+        let link = dice.pick(&LinkVariant::ALL).link(port);
+        compared.set_policy(link.0, rules);
+    }
+
+    /// Inserts, replaces or removes a route, or changes a neighbour, a policy or a fallback.
     fn change(&mut self) {
+        if self.dice.one_in(20) {
+            self.draw_policy();
+            return;
+        }
         let Self { compared, dice, next_hops, routes } = self;
         let tables = &mut compared.tables;
         if dice.one_in(10) {

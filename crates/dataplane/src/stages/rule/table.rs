@@ -99,7 +99,7 @@ impl Policy {
 }
 
 /// A compiled rule.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     src: Prefix,
     dst: Prefix,
@@ -122,6 +122,27 @@ impl Rule {
     pub(crate) fn new(rule: &PolicyRule, (src, dst): (Prefix, Prefix), decision: Decision) -> Self {
         let (mark, mask) = rule.mark.unwrap_or_default();
         Self { src, dst, mark, mask, decision }
+    }
+
+    /// A rule for all packets.
+    pub(crate) const fn any(decision: Decision) -> Self {
+        let all = Prefix::v6(0, 0);
+        Self { src: all, dst: all, mark: 0, mask: 0, decision }
+    }
+
+    /// A rule for the same packets.
+    pub(crate) const fn with(self, decision: Decision) -> Self {
+        Self { decision, ..self }
+    }
+
+    /// The sources and destinations.
+    pub(crate) const fn prefixes(&self) -> (Prefix, Prefix) {
+        (self.src, self.dst)
+    }
+
+    /// The mark, and its bits that count.
+    pub(crate) const fn mark(&self) -> (u32, u32) {
+        (self.mark, self.mask)
     }
 
     /// Says whether the rule matches a packet.

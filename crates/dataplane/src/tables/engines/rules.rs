@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::gap::gap;
 use crate::epoch::{Epochs, Retired};
 use crate::memory::{Aligned, Memory, Part};
 use crate::rule_counts::RuleCounts;
@@ -233,26 +234,6 @@ impl Placed {
         });
         Some(number)
     }
-}
-
-/// The first gap of a size between ranges, within limits.
-fn gap<'a>(
-    used: impl Iterator<Item = &'a Range<u32>>,
-    first: u32,
-    end: u32,
-    size: u32,
-) -> Option<Range<u32>> {
-    let mut used: Vec<_> = used.filter(|range| !range.is_empty()).collect();
-    used.sort_unstable_by_key(|range| range.start);
-    let mut start = first;
-    for range in used {
-        if range.start - start >= size {
-            break;
-        }
-        start = range.end;
-    }
-    let behind = start.checked_add(size).filter(|behind| *behind <= end)?;
-    Some(start..behind)
 }
 
 impl EngineMemory {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::host::Host;
-use crate::id::VrfId;
+use crate::id::{NextHopId, VrfId};
 use crate::router::Router;
 use crate::stages::filter::{FIRST_COUNTER, Filter, LINE, Op, Point, Rule, Rules};
 use crate::stages::rule::{PolicyAction, PolicyRule};
@@ -136,28 +136,102 @@ fn what_programs_count_is_added_to_the_rules() {
     assert!(packets().is_empty());
 }
 
+/// The rules of a link for IPv4, as far as there are some: their numbers, and whether they are of next hops.
+fn route_rules(lender: &PlainLender, link: LinkId) -> Vec<(u32, bool)> {
+    let root = lender.link(link).root4;
+    let mut rules = Vec::new();
+    if root & ROOT_RULES == 0 {
+        return rules;
+    }
+    for rule in (root & !ROOT_RULES) as usize.. {
+        let word = |at: usize| lender.word(Part::RouteRules, 8 * rule + at);
+        let [_, _, is_next_hop, more, ..] = word(4).to_ne_bytes();
+        let [.., a, b, c, d] = word(5).to_ne_bytes();
+        rules.push((u32::from_ne_bytes([a, b, c, d]), is_next_hop != 0));
+        if more == 0 {
+            break;
+        }
+    }
+    rules
+}
+
+const NO_ROUTE: (u32, bool) = (NextHopId::NO_ROUTE.0, true);
+
 #[test]
-fn a_policy_is_for_user_space() {
+fn programs_decide_by_policies() {
     let (lender, mut tables) = network();
-    let rule = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::Blackhole };
-    tables.set_policy(LINK, vec![rule]).unwrap();
+    let roots = [0, 1].map(|vrf: usize| tables.routes.vrfs[vrf].root4.0);
+    let rule = |action| PolicyRule { src: None, dst: None, mark: None, action };
+    let views = [VrfId(1), VrfId(0)].map(|vrf| rule(PolicyAction::View(vrf)));
+    let other = LinkVariant::Vlan.link(0);
+    for link in [LINK, other] {
+        tables.set_policy(link, views.to_vec()).unwrap();
+    }
+    expect(&lender, &tables, BOTH);
+    assert_eq!(route_rules(&lender, LINK), [(roots[1], false), (roots[0], false), NO_ROUTE]);
+    assert_eq!(lender.link(LINK).root4, lender.link(other).root4, "they share their rules");
+    // A kernel-path link has no policy.
+    tables.set_kernel_link(LINK, true, false).unwrap();
+    expect(&lender, &tables, BOTH);
+    assert_eq!(lender.link(LINK).root4, tables.link(LINK).root4);
+    tables.set_kernel_link(LINK, false, false).unwrap();
+    tables.set_policy(LINK, vec![rule(PolicyAction::Blackhole); 63]).unwrap();
+    expect(&lender, &tables, BOTH);
+    assert_eq!(route_rules(&lender, LINK).len(), 64);
+    tables.set_policy(LINK, vec![rule(PolicyAction::Blackhole); 64]).unwrap();
     expect(&lender, &tables, 0);
     tables.set_policy(LINK, Vec::new()).unwrap();
     expect(&lender, &tables, BOTH);
+    assert_eq!(lender.link(LINK).root4, roots[0]);
 }
 
 #[test]
-fn a_vrf_that_falls_back_is_for_user_space() {
+fn programs_look_up_what_a_vrf_falls_back_to() {
     let (lender, mut tables) = network();
     tables.set_fallback(VrfId(1), Some(VrfId(0))).unwrap();
-    tables.write_engines();
-    let falls_back = |variant: LinkVariant| variant.vrf() == VrfId(1);
+    expect(&lender, &tables, BOTH);
+    let roots = [1, 0].map(|vrf: usize| (tables.routes.vrfs[vrf].root4.0, false));
     for variant in LinkVariant::ALL {
-        let flags = if falls_back(variant) { 0 } else { BOTH };
-        assert_eq!(lender.link(variant.link(2)).flags, flags, "{variant:?}");
+        let falls_back = variant.vrf() == VrfId(1);
+        let rules = [roots[0], roots[1], NO_ROUTE];
+        let expected = if falls_back { &rules[..] } else { &[] };
+        assert_eq!(route_rules(&lender, variant.link(2)), expected, "{variant:?}");
     }
+    // A policy that selects the VRF falls back, too.
+    let view = PolicyAction::View(VrfId(1));
+    tables
+        .set_policy(LINK, vec![PolicyRule { src: None, dst: None, mark: None, action: view }])
+        .unwrap();
+    expect(&lender, &tables, BOTH);
+    assert_eq!(route_rules(&lender, LINK), [roots[0], roots[1], NO_ROUTE]);
+    tables.set_policy(LINK, Vec::new()).unwrap();
     tables.set_fallback(VrfId(1), None).unwrap();
     expect(&lender, &tables, BOTH);
+    assert_eq!(route_rules(&lender, LinkVariant::Outer.link(2)), []);
+}
+
+#[test]
+fn rules_of_routes_take_the_place_of_others_when_no_program_reads_these() {
+    let (lender, mut tables) = network();
+    let programs = tables.epochs.join_programs();
+    let policy = |tables: &mut Tables, mark| {
+        let action = PolicyAction::View(VrfId(1));
+        let rule = PolicyRule { src: None, dst: None, mark: Some((mark, !0)), action };
+        tables.set_policy(LINK, vec![rule; 63]).unwrap();
+        tables.write_engines();
+    };
+    let room = (MOST_ROUTE_RULES / 64) as u32;
+    for mark in 0..room {
+        policy(&mut tables, mark);
+        assert_eq!(lender.link(LINK).flags, BOTH, "{mark}");
+    }
+    policy(&mut tables, room);
+    assert_eq!(lender.link(LINK).flags, 0, "programs may still read the first ones");
+    assert!(tables.have_waiting_rules());
+    programs.pass();
+    tables.write_engines();
+    assert_eq!(lender.link(LINK).flags, BOTH);
+    assert!(!tables.have_waiting_rules());
 }
 
 /// The program finds there that the kernel gets everything.
@@ -187,14 +261,16 @@ fn sources_are_checked_as_far_as_a_program_can() {
         (Rpf::Off, BOTH),
         (Rpf::Loose, BOTH | SOURCE_ROUTE4),
         (Rpf::Strict, BOTH | SOURCE_ROUTE4 | SOURCE_LINK4),
-        (Rpf::Kind, DECIDES6),
+        (Rpf::Kind, BOTH | SOURCE_ROUTE4 | SOURCE_KIND4),
         (Rpf::Unnumbered, DECIDES6),
     ];
     for (rpf, flags) in cases.into_iter().chain(cases.into_iter().rev()) {
         for own in [false, true] {
             let check = SourceCheck { own, rpf, martians_to_kernel: own };
             tables.set_source(LINK, check).unwrap();
-            expect(&lender, &tables, flags);
+            // What the kernel logs, it drops itself.
+            let drops = flags & SOURCE_ROUTE4 != 0 && !check.martians_to_kernel;
+            expect(&lender, &tables, flags | if drops { SOURCE_DROPS4 } else { 0 });
         }
         let by_mark = SourceLookup { mark: true, ..SourceLookup::default() };
         let by_input = SourceLookup { by_input: true, ..SourceLookup::default() };
@@ -217,7 +293,7 @@ fn a_route_back_may_depend_on_the_vrf_that_a_packet_leaves_by() {
     let in_vrf = SourceLookup { vrf_device: Some(9), ..SourceLookup::default() };
     tables.set_source_lookup(qinq, in_vrf).unwrap();
     tables.write_engines();
-    let checked = BOTH | SOURCE_ROUTE4 | SOURCE_LINK4;
+    let checked = BOTH | SOURCE_ROUTE4 | SOURCE_LINK4 | SOURCE_DROPS4;
     assert_eq!(lender.link(LINK).flags, checked | SOURCE_NOT_TO_VRF4);
     assert_eq!(lender.link(qinq).flags, checked | IN_VRF);
     assert_eq!(lender.link(LinkVariant::Vlan.link(0)).flags, BOTH, "it checks no source");
