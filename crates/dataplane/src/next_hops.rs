@@ -104,6 +104,13 @@ impl Record {
         self.link.store(next.link.0, Relaxed);
     }
 
+    /// Says whether it leads to another host: [`Action::Forward`], [`Action::Resolve`] or [`Action::Glean`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_unicast(&self) -> bool {
+        self.action.load(Relaxed) <= LAST_UNICAST
+    }
+
     /// What happens to a packet.
     #[must_use]
     pub fn action(&self) -> Action {
@@ -126,6 +133,9 @@ impl Record {
         }
     }
 }
+
+/// The code of the last action of a unicast route.
+const LAST_UNICAST: u8 = code(Action::Glean).0;
 
 /// Encodes an action as two bytes.
 const fn code(action: Action) -> (u8, u8) {

@@ -20,7 +20,7 @@ use crate::links::{LinkRecord, VrfRecord};
 use crate::memory::Memory;
 use crate::next_hops::{Action, NextHop};
 use crate::prefix::RoutePrefix;
-use crate::stages::classify::{PortRecord, VlanEntry, VlanTable};
+use crate::stages::classify::{InnerTag, PortRecord, VlanEntry, VlanTable};
 use crate::stages::ecmp::{MOST_MEMBERS, Member};
 use crate::stages::filter::Count;
 use crate::verdict::{DropReason, PuntReason};
@@ -214,9 +214,14 @@ impl Tables {
         let link = self.add_link(port, mac, vrf, mtu, tags)?;
         self.routes.links.insert_vlan(parent, protocol, vid, link);
         let LinkRecord { mac, root4, root6, .. } = self.routes.links[link];
-        if let Some(record) = self.ports.get_mut(usize::from(port.0)).filter(|p| p.link == parent) {
-            let own_mac = mac != record.mac;
-            record.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, own_mac);
+        if let Some(record) = self.ports.get_mut(usize::from(port.0)) {
+            let (own_mac, entry) = (mac != record.mac, VlanEntry { link, root4, root6 });
+            if record.link == parent {
+                record.vlans.insert(protocol, vid, entry, own_mac);
+            } else {
+                let tag = InnerTag::new(parent, protocol, vid.get());
+                record.vlans.insert_inner(tag, entry, own_mac);
+            }
         }
         Ok(link)
     }

@@ -6,7 +6,7 @@ use crate::id::LinkId;
 use crate::links::LinkRecord;
 use crate::next_hops::Action;
 use crate::prefix::RoutePrefix;
-use crate::stages::classify::VlanEntry;
+use crate::stages::classify::{InnerTag, VlanEntry};
 use crate::verdict::PuntReason;
 
 impl Tables {
@@ -48,11 +48,15 @@ impl Tables {
         (record.root4, record.root6) = (root4, root6);
         let LinkRecord { port, ref tags, .. } = *record;
         let Some(port) = state.ports.get_mut(usize::from(port.0)) else { return };
-        if tags.is_empty() {
-            (port.root4, port.root6) = (root4, root6);
-        }
-        if let [(protocol, vid)] = tags[..] {
-            port.vlans.insert(protocol, vid, VlanEntry { link, root4, root6 }, false);
+        let entry = VlanEntry { link, root4, root6 };
+        match tags[..] {
+            [] => (port.root4, port.root6) = (root4, root6),
+            [(protocol, vid)] => port.vlans.insert(protocol, vid, entry, false),
+            [(outer, outer_vid), (protocol, vid), ..] => {
+                let parent = state.routes.links.vlan(port.link, outer, outer_vid.get());
+                let Some(parent) = parent else { return };
+                port.vlans.insert_inner(InnerTag::new(parent, protocol, vid.get()), entry, false);
+            }
         }
     }
 

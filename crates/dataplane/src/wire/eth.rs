@@ -83,6 +83,61 @@ impl EthView<'_> {
     }
 }
 
+/// The first 22 bytes of a frame that has two tags.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoTagsView<'a>(pub &'a [u8; LEN + 2 * vlan::LEN]);
+
+impl TwoTagsView<'_> {
+    /// Destination address.
+    #[inline(always)]
+    #[must_use]
+    pub fn dst(self) -> MacWord {
+        MacWord(word64(self.0, 0) << 16)
+    }
+
+    /// The protocols of both tags and the ethertype after them, for comparison with other frames.
+    #[inline(always)]
+    #[must_use]
+    pub fn kind(self) -> TwoTagsKind {
+        TwoTagsKind {
+            outer_le: word32(self.0, 12) as u16,
+            inner_le: word32(self.0, 16) as u16,
+            ethertype_le: u16::from_le_bytes([self.0[20], self.0[21]]),
+        }
+    }
+
+    /// VLAN identifiers of the outer and the inner tag.
+    #[inline(always)]
+    #[must_use]
+    pub fn vids(self) -> [u16; 2] {
+        [12, 16].map(|at| word32(self.0, at).swap_bytes() as u16 & 0x0fff)
+    }
+}
+
+/// As [`TagKind`], for two tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoTagsKind {
+    outer_le: u16,
+    inner_le: u16,
+    ethertype_le: u16,
+}
+
+impl TwoTagsKind {
+    /// The inner tag's protocol.
+    #[inline(always)]
+    #[must_use]
+    pub const fn inner(self) -> u16 {
+        self.inner_le.swap_bytes()
+    }
+
+    /// The ethertype after the inner tag.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ethertype(self) -> u16 {
+        self.ethertype_le.swap_bytes()
+    }
+}
+
 /// A tag's protocol and the ethertype after it, both read as little-endian, so that comparing them
 /// needs no byte swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ mod tests;
 
 pub use stage::Classified;
 pub(crate) use stage::run;
-pub use table::{PortRecord, VlanEntry, VlanTable};
+pub use table::{InnerTag, PortRecord, VlanEntry, VlanTable};
 
 /// The maximum number of tags in a frame: two links deep and a priority tag each.
 pub const MAX_TAGS: usize = 4;

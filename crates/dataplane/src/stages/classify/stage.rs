@@ -1,5 +1,5 @@
 use super::MAX_TAGS;
-use super::table::{PortRecord, VlanLinks};
+use super::table::{InnerLinks, InnerTag, PortRecord, VlanLinks};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::features::Features;
 use crate::frame::Umem;
@@ -7,7 +7,7 @@ use crate::id::LinkId;
 use crate::links::{LinkRecord, Links};
 use crate::stages::admit::{self, Admitted};
 use crate::verdict::{DropReason, Verdict};
-use crate::wire::eth::{self, EthView, MacWord, TagKind, ethertype};
+use crate::wire::eth::{self, EthView, MacWord, TagKind, TwoTagsKind, TwoTagsView, ethertype};
 use crate::wire::vlan::{self, TagView};
 
 /// The packets that continue, by family.
@@ -19,8 +19,20 @@ pub struct Classified {
     pub ip6: Lanes,
 }
 
-/// Bytes of an Ethernet header with one tag.
+impl Classified {
+    /// Adds packets of a family.
+    #[inline(always)]
+    fn add(&mut self, ethertype: u16, lanes: Lanes) {
+        match ethertype {
+            ethertype::IPV4 => self.ip4 = self.ip4.or(lanes),
+            _ => self.ip6 = self.ip6.or(lanes),
+        }
+    }
+}
+
+/// Bytes of an Ethernet header with one tag, and with two.
 const TAGGED: usize = eth::LEN + vlan::LEN;
+const TWICE_TAGGED: usize = TAGGED + vlan::LEN;
 
 /// Finds each frame's link and FIB root; untagged frames have those of their port.
 #[inline(always)]
@@ -52,9 +64,9 @@ pub(crate) fn run<F: Features>(
     classified
 }
 
-/// Looks up frames with one tag, the usual number. One loop handles all those with the same tag
-/// protocol and ethertype. Frames without a tag are sorted like in `admit`; those with more tags are
-/// walked one by one.
+/// Looks up frames with one tag, the usual number, or two. One loop handles all those with the same tag
+/// protocols and ethertype. Frames without a tag are sorted like in `admit`; those with more tags, or
+/// priority tags, are walked one by one.
 #[inline(always)]
 fn untag(
     burst: &mut Burst,
@@ -74,10 +86,36 @@ fn untag(
             rest = admitted.tagged;
             continue;
         }
-        let Some(vlans) = port.vlans.of(kind.protocol()).filter(|_| is_ip(kind)) else {
+        let Some(vlans) = port.vlans.of(kind.protocol()) else {
             rare = rare.or(rest);
             break;
         };
+        if ethertype::is_vlan(kind.ethertype()) {
+            let first = TwoTagsView(umem.bytes(burst.addr[lane], 0)).kind();
+            if !is_ip(first.ethertype()) {
+                rare.insert_rare(lane);
+                rest = rest.without(rare);
+                continue;
+            }
+            let inner = port.vlans.inner();
+            let (others, strays) = match vlans.own_macs {
+                false => {
+                    untag_twice::<false>(burst, umem, links, (port.mac, vlans, inner), first, rest)
+                }
+                true => {
+                    untag_twice::<true>(burst, umem, links, (port.mac, vlans, inner), first, rest)
+                }
+            };
+            classified.add(first.ethertype(), rest.without(others).without(strays));
+            rare = rare.or(strays);
+            rest = others;
+            continue;
+        }
+        if !is_ip(kind.ethertype()) {
+            rare.insert_rare(lane);
+            rest = rest.without(rare);
+            continue;
+        }
         let (others, strays) = match (vlans.own_macs, rest.dense()) {
             (false, Some(range)) => {
                 untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, range)
@@ -85,11 +123,7 @@ fn untag(
             (false, None) => untag_alike::<false>(burst, umem, links, port.mac, vlans, kind, rest),
             (true, _) => untag_alike::<true>(burst, umem, links, port.mac, vlans, kind, rest),
         };
-        let done = rest.without(others).without(strays);
-        match kind.ethertype() {
-            ethertype::IPV4 => classified.ip4 = classified.ip4.or(done),
-            _ => classified.ip6 = classified.ip6.or(done),
-        }
+        classified.add(kind.ethertype(), rest.without(others).without(strays));
         rare = rare.or(strays);
         rest = others;
     }
@@ -106,8 +140,45 @@ fn untag(
     }
 }
 
-const fn is_ip(kind: TagKind) -> bool {
-    matches!(kind.ethertype(), ethertype::IPV4 | ethertype::IPV6)
+const fn is_ip(ethertype: u16) -> bool {
+    matches!(ethertype, ethertype::IPV4 | ethertype::IPV6)
+}
+
+/// As [`untag_alike`], for frames with two tags.
+#[inline(never)]
+fn untag_twice<const OWN_MACS: bool>(
+    burst: &mut Burst,
+    umem: &Umem,
+    links: &Links,
+    (port_mac, vlans, inner): (MacWord, VlanLinks<'_>, &InnerLinks),
+    kind: TwoTagsKind,
+    lanes: Lanes,
+) -> (Lanes, Lanes) {
+    let (mut others, mut strays) = (Lanes::NONE, Lanes::NONE);
+    let is_ip4 = kind.ethertype() == ethertype::IPV4;
+    for lane in lanes {
+        let eth = TwoTagsView(umem.bytes(burst.addr[lane], 0));
+        if eth.kind() != kind {
+            others.insert_rare(lane);
+            continue;
+        }
+        let [outer, vid] = eth.vids();
+        // No link is on top of the one that stands for none.
+        let entry = inner.get(InnerTag::new(vlans.get(outer).link, kind.inner(), vid));
+        if !entry.is_some() {
+            strays.insert_rare(lane);
+            continue;
+        }
+        let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
+        if eth.dst() != mac {
+            strays.insert_rare(lane);
+            continue;
+        }
+        burst.l3[lane] = TWICE_TAGGED as u8;
+        burst.link[lane] = entry.link;
+        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
+    }
+    (others, strays)
 }
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.

@@ -1,5 +1,5 @@
 use super::table::VlanEntry;
-use super::{MAX_TAGS, VlanTable};
+use super::{InnerTag, MAX_TAGS, VlanTable};
 use crate::id::{LinkId, Vid};
 use crate::testkit::packet::{DOT1AD, DOT1Q, Mac, Tag, ip};
 use crate::testkit::path_bench::{Outcome, PathBench};
@@ -168,4 +168,53 @@ fn the_table_knows_what_was_put_in() {
     assert!(table.of(0x0800).is_none());
     table.insert(DOT1AD, Vid::new(1).unwrap(), VlanEntry::NONE, true);
     assert!(table.of(DOT1Q).unwrap().own_macs);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes under Miri")]
+fn inner_links_are_found_by_their_outer_link_and_tag() {
+    let mut table = VlanTable::default();
+    let entry = |number: u32| VlanEntry { link: LinkId(number as u16), root4: number, root6: 0 };
+    let tag = |number: u32| {
+        let protocol = [DOT1Q, DOT1AD][number as usize % 2];
+        InnerTag::new(LinkId((number % 7) as u16), protocol, (number / 14) as u16 + 1)
+    };
+    assert!(!table.inner().get(tag(1)).is_some());
+    for number in 0..20_000 {
+        table.insert_inner(tag(number), entry(number), false);
+    }
+    // Entries are replaced.
+    table.insert_inner(tag(3), entry(50_000), true);
+    assert!(table.of(DOT1Q).is_none());
+    for number in 0..20_000 {
+        let found = table.inner().get(tag(number));
+        assert_eq!(found.root4, if number == 3 { 50_000 } else { number });
+        assert!(!table.inner().get(tag(number + 28_000)).is_some(), "{number}");
+    }
+    assert!(!table.inner().get(InnerTag::new(VlanEntry::NONE.link, DOT1Q, 1)).is_some());
+}
+
+/// Frames that follow each other belong to different loops.
+#[test]
+fn any_mixture_of_tags_is_sorted() {
+    let variants = [
+        LinkVariant::ALL.to_vec(),
+        vec![LinkVariant::Qinq, LinkVariant::Outer, LinkVariant::Qinq, LinkVariant::Plain],
+    ];
+    for variants in variants {
+        let frames: Vec<_> = (0..24_usize)
+            .map(|number| {
+                let variant = variants[number % variants.len()];
+                let dst = match number % 3 {
+                    0 => LinkVariant::Vlan.host6(1),
+                    _ => LinkVariant::Vlan.host4(1),
+                };
+                variant.packet(0, dst).build()
+            })
+            .collect();
+        let outcomes = PathBench::new().burst(0, &frames);
+        for (frame, outcome) in frames.iter().zip(outcomes) {
+            assert_eq!(outcome, Outcome::Sent(1, LinkVariant::Vlan.forwarded(1, frame)));
+        }
+    }
 }

@@ -22,18 +22,23 @@ pub(crate) fn run(
     marks: &[u32; BURST],
     lanes: Lanes,
 ) -> Lanes {
-    let (mut suspects, mut by_route) = (Lanes::NONE, Lanes::NONE);
+    let link = only_link(burst, lanes);
     let mut keys = [0; BURST];
-    for lane in lanes {
-        let header: &[u8; 20] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
-        let src = word32(header, SRC).swap_bytes();
-        let looks_up_route = sources.of(burst.link[lane]).source.rpf != Rpf::Off;
-        keys[lane] = u64::from(src) << 32;
-        by_route.put(lane, looks_up_route);
-        suspects.put(lane, !looks_up_route && sources.may_have(src));
+    match lanes.dense() {
+        Some(range) => range.for_each(|lane| keys[lane & (BURST - 1)] = key(burst, umem, lane)),
+        None => lanes.into_iter().for_each(|lane| keys[lane] = key(burst, umem, lane)),
     }
-    if suspects.is_empty() && by_route.is_empty() {
-        return lanes;
+    let (mut suspects, mut by_route) = (Lanes::NONE, Lanes::NONE);
+    match link {
+        Some(link) if sources.of(link).source.rpf != Rpf::Off => by_route = lanes,
+        _ => {
+            for lane in lanes {
+                let looks_up_route = sources.of(burst.link[lane]).source.rpf != Rpf::Off;
+                by_route.put(lane, looks_up_route);
+                let src = (keys[lane] >> 32) as u32;
+                suspects.put(lane, !looks_up_route && sources.may_have(src));
+            }
+        }
     }
     let mut exited = Lanes::NONE;
     for lane in suspects {
@@ -41,17 +46,52 @@ pub(crate) fn run(
         let found = check_address(sources, check, (keys[lane] >> 32) as u32);
         exited.put(lane, exit_if_faulty(burst, tables, check, lane, |_| found));
     }
-    if by_route.is_empty() {
-        return lanes.without(exited);
+    if !by_route.is_empty() {
+        exited =
+            exited.or(check_routes(burst, umem, tables, sources, marks, (by_route, link), &keys));
     }
-    let routes = routes(burst, umem, tables, sources, marks, by_route, &keys);
-    let mut groups = SeenGroups::default();
-    for lane in by_route {
+    lanes.without(exited)
+}
+
+/// The link of all packets, if there is only one.
+#[inline(always)]
+fn only_link(burst: &Burst, lanes: Lanes) -> Option<LinkId> {
+    let first = burst.link[lanes.lowest()?];
+    let mut others = 0;
+    match lanes.dense() {
+        Some(range) => range.for_each(|lane| others |= burst.link[lane & (BURST - 1)].0 ^ first.0),
+        None => lanes.into_iter().for_each(|lane| others |= burst.link[lane].0 ^ first.0),
+    }
+    (others == 0).then_some(first)
+}
+
+/// A packet's source as a key of the FIB.
+#[inline(always)]
+fn key(burst: &Burst, umem: &Umem, lane: usize) -> u64 {
+    let header: &[u8; 20] = umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]));
+    u64::from(word32(header, SRC).swap_bytes()) << 32
+}
+
+/// Checks sources by the routes to them; returns the packets that have exited.
+fn check_routes(
+    burst: &mut Burst,
+    umem: &Umem,
+    tables: &RouteTables,
+    sources: &Sources,
+    marks: &[u32; BURST],
+    (lanes, only): (Lanes, Option<LinkId>),
+    keys: &[u64; BURST],
+) -> Lanes {
+    let routes = routes(burst, umem, tables, sources, marks, (lanes, only), keys);
+    let valid =
+        only.map_or(Lanes::NONE, |link| plainly_valid(tables, sources, link, lanes, &routes));
+    let (mut groups, mut exited) = (SeenGroups::default(), Lanes::NONE);
+    for lane in lanes.without(valid) {
         let link = burst.link[lane];
         let check = sources.of(link);
         let kind = groups.kind(tables, link, NextHopId(routes[lane]));
         let found = check_route(sources, check, (keys[lane] >> 32) as u32, kind);
-        // The common packet: the result does not depend on its egress link, so skip that lookup.
+        // The result does not depend on the packet's egress link, so skip that lookup.
         if found.is_ok() && sources.has_one_route_back(check) {
             continue;
         }
@@ -61,7 +101,36 @@ pub(crate) fn run(
         };
         exited.put(lane, exit_if_faulty(burst, tables, check, lane, evaluate));
     }
-    lanes.without(exited)
+    exited
+}
+
+/// Of packets from one link, the usual ones: the route to their source is to one next hop, which suffices wherever
+/// they leave.
+#[inline(always)]
+fn plainly_valid(
+    tables: &RouteTables,
+    sources: &Sources,
+    link: LinkId,
+    lanes: Lanes,
+    routes: &[u32; BURST],
+) -> Lanes {
+    let check = sources.of(link);
+    let needs_link = match check.source.rpf {
+        Rpf::Strict | Rpf::Unnumbered => true,
+        Rpf::Off | Rpf::Kind | Rpf::Loose => false,
+    };
+    let mut valid = Lanes::NONE;
+    if !sources.has_one_route_back(check) {
+        return valid;
+    }
+    let next_hops = tables.next_hops.view();
+    for lane in lanes {
+        let record = next_hops.record(next_hops.installed(NextHopId(routes[lane])));
+        let suffices = record
+            .is_some_and(|record| record.is_unicast() & (!needs_link | (record.link() == link)));
+        valid.put(lane, suffices);
+    }
+    valid
 }
 
 /// The fault of a source.
@@ -248,19 +317,22 @@ fn routes(
     tables: &RouteTables,
     sources: &Sources,
     marks: &[u32; BURST],
-    by_route: Lanes,
+    (by_route, only): (Lanes, Option<LinkId>),
     keys: &[u64; BURST],
 ) -> [u32; BURST] {
     let mut routes = [0; BURST];
     let Some(first) = by_route.lowest() else { return routes };
     let root = tables.links[burst.link[first]].root4;
     let policies = tables.policies.as_ref();
-    let is_plain = |lane: usize| {
-        let link = burst.link[lane];
+    let is_plain = |link: LinkId| {
         let has_policy = policies.is_some_and(|policies| policies.of(link).is_some());
         tables.links[link].root4 == root && !has_policy
     };
-    if by_route.into_iter().all(is_plain) {
+    let are_plain = match only {
+        Some(link) => is_plain(link),
+        None => by_route.into_iter().all(|lane| is_plain(burst.link[lane])),
+    };
+    if are_plain {
         tables.fib4.look_up_keys(Root(root), keys, &mut routes, 0..burst.count);
         let fallback = tables.fallbacks.as_ref().and_then(|all| all.next_root(4, root));
         if let Some(other) = fallback {
