@@ -13,11 +13,6 @@
 #include "send_xdp.h"
 #include "user.h"
 
-struct vlan {
-	__be16 tci;
-	__be16 protocol;
-};
-
 /*
  * Removes the mark from a frame that user space handed to the kernel; the kernel gets it in any
  * case.
@@ -160,12 +155,15 @@ static __always_inline int dispatch_l3(struct packet *packet, void *data, void *
 	return pass(packet, PASS_ETHERTYPE);
 }
 
-/* Dispatches a packet with a second tag. With more tags, user space finds the link. */
-static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end)
+/* Dispatches a packet with a second tag of this protocol. With more tags, user space finds the link. */
+static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end,
+						 __be16 protocol)
 {
 	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);
 	void *l3 = vlan + 1;
 
+	if (l3 <= end && !is_tag(vlan->protocol) && find_inner_link(packet, protocol, vlan))
+		return dispatch_l3(packet, data, end, vlan->protocol, ETH_HLEN + 2 * sizeof(*vlan), 1);
 	if (!UNFINISHED || packet->state->ruled)
 		return to_user(packet);
 	if (l3 > end)
@@ -193,7 +191,8 @@ static __always_inline int dispatch_tagged(struct packet *packet, void *data, vo
 	if (!find_link(packet, protocol, bpf_ntohs(vlan->tci) & 0xfff))
 		return pass(packet, PASS_VLAN_UNKNOWN);
 	if (is_tag(vlan->protocol))
-		return served ? dispatch_twice_tagged(packet, data, end) : drop_closed(packet);
+		return served ? dispatch_twice_tagged(packet, data, end, vlan->protocol) :
+				drop_closed(packet);
 	return dispatch_l3(packet, data, end, vlan->protocol, ETH_HLEN + sizeof(*vlan), served);
 }
 

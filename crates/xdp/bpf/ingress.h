@@ -50,20 +50,39 @@ static __always_inline int is_tag(__be16 protocol)
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* Finds the link; returns 0 if there is none. */
-static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
-{
-	__u32 slot = PORT * LINKS_PER_PORT + vid;
-	__u32 *link;
+struct vlan {
+	__be16 tci;
+	__be16 protocol;
+};
 
-	if (vid && protocol == bpf_htons(ETH_P_8021AD))
-		slot += LINKS_PER_PORT / 2;
-	link = bpf_map_lookup_elem(&links, &slot);
+/* Makes a packet one of a link that was found; returns 0 if there is none. */
+static __always_inline int is_of(struct packet *packet, const __u32 *link)
+{
 	if (!link || !(*link & LINK_EXISTS))
 		return 0;
 	packet->link = (__u16)*link;
 	packet->kernel_path = *link & ~LINK_EXISTS;
 	return 1;
+}
+
+/* Finds the link; returns 0 if there is none. */
+static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
+{
+	__u32 slot = PORT * LINKS_PER_PORT + vid;
+
+	if (vid && protocol == bpf_htons(ETH_P_8021AD))
+		slot += LINKS_PER_PORT / 2;
+	return is_of(packet, bpf_map_lookup_elem(&links, &slot));
+}
+
+/* Finds the link of an inner tag on top of the packet's link; returns 0 if there is none. */
+static __always_inline int find_inner_link(struct packet *packet, __be16 protocol, const struct vlan *tag)
+{
+	__u32 vid = bpf_ntohs(tag->tci) & 0xfff, key = packet->link << 13 | vid;
+
+	if (protocol == bpf_htons(ETH_P_8021AD))
+		key |= 1U << 12;
+	return is_of(packet, bpf_map_lookup_elem(&inner_links, &key));
 }
 
 #endif

@@ -26,6 +26,15 @@ struct {
 	__type(value, __u32);
 } links SEC(".maps");
 
+/* Links on top of VLAN links, by the outer link, the kind of the inner tag and its VLAN (INNER_TAG). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} inner_links SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -58,6 +67,7 @@ struct packet {
 	struct port_counts *counts;
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */
+	__u32 inner_len; /* tc: bytes of the tag that lies in the frame */
 };
 
 /* Passes a packet to the kernel, and counts the reason. */

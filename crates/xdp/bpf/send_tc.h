@@ -14,6 +14,7 @@
 
 #include "fib.h"
 #include "header.h"
+#include "ingress.h"
 
 /*
  * More bytes than the headers of a segment's packet have. With UDP, the segments may be of a packet in
@@ -25,10 +26,16 @@
 /* Headers that the program does not read to the end. */
 #define UNKNOWN_HEADERS (1 << 16)
 
+/* Where the layer-3 header begins in the frame, in which the inner tag lies. */
+static __always_inline __u32 l3_in_frame(const struct packet *packet)
+{
+	return ETH_HLEN + (packet->inner_len & sizeof(struct vlan));
+}
+
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */
 static __always_inline __u32 headers_len(const struct packet *packet, int v4)
 {
-	const void *l3 = (void *)(long)packet->ctx->data + ETH_HLEN;
+	const void *l3 = (void *)(long)packet->ctx->data + l3_in_frame(packet);
 	const void *end = (void *)(long)packet->ctx->data_end;
 	__u32 l3_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	/* Up to TCP's data offset. */
@@ -67,9 +74,11 @@ static __always_inline int rewrite(struct packet *packet, const void *header, in
 {
 	void *data = (void *)(long)packet->ctx->data;
 	const void *end = (void *)(long)packet->ctx->data_end;
-	struct iphdr *ip = data + ETH_HLEN;
-	struct ipv6hdr *ip6 = data + ETH_HLEN;
+	struct iphdr *ip = data + l3_in_frame(packet);
+	struct ipv6hdr *ip6 = (void *)ip;
 
+	if (data + ETH_HLEN > end)
+		return 0;
 	if (v4 ? (const void *)(ip + 1) > end : (const void *)(ip6 + 1) > end)
 		return 0;
 	*(__u64 *)data = *(const __u64 *)header;
@@ -89,7 +98,7 @@ static __always_inline int rewrite(struct packet *packet, const void *header, in
 }
 
 /*
- * Replaces the packet's tag by the tags of a header of `l2` bytes, a compile-time constant. Returns
+ * Replaces the packet's tags by those of a header of `l2` bytes, a compile-time constant. Returns
  * false if the kernel has no memory for it.
  */
 static __always_inline int change_tags(struct packet *packet, const void *header, __u32 l2)
@@ -97,6 +106,9 @@ static __always_inline int change_tags(struct packet *packet, const void *header
 	const __be16 *tags = header + 2 * ETH_ALEN;
 
 	if (packet->ctx->vlan_present && bpf_skb_vlan_pop(packet->ctx))
+		return 0;
+	/* The kernel has taken the inner tag out of the frame then. */
+	if (packet->inner_len && bpf_skb_vlan_pop(packet->ctx))
 		return 0;
 	/* The outer tag comes last. */
 	if (l2 == ETH_HLEN + 8 && bpf_skb_vlan_push(packet->ctx, tags[2], bpf_ntohs(tags[3])))

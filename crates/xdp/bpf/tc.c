@@ -54,13 +54,26 @@ static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr
  */
 static __always_inline void pull_headers(context *ctx)
 {
-	__u32 l3_len = ctx->protocol == bpf_htons(ETH_P_IPV6) ? sizeof(struct ipv6hdr) :
-								sizeof(struct iphdr);
+	__u32 l3_len = ctx->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
+							      sizeof(struct vlan) + sizeof(struct ipv6hdr);
 	__u64 most = ETH_HLEN + l3_len + (ctx->gso_size ? 0 : TRANSPORT_BYTES);
 	__u64 linear = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 
 	if (linear < most && linear < ctx->len)
 		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);
+}
+
+/* Decides about a packet that has this ethertype behind its Ethernet header and its tags. */
+static __always_inline int decide_l3(struct packet *packet, __be16 protocol, const void *data, const void *end,
+				     __u32 l3, __u32 len)
+{
+	if (protocol == bpf_htons(ETH_P_IP))
+		return packet->kernel_path & LINK_KERNEL4 ? pass(packet, PASS_OFFLOAD) :
+							    decide_v4(packet, data, end, l3, len);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return packet->kernel_path & LINK_KERNEL6 ? pass(packet, PASS_OFFLOAD) :
+							    decide_v6(packet, data, end, l3, len);
+	return pass(packet, is_tag(protocol) ? PASS_UNDECIDED : PASS_ETHERTYPE);
 }
 
 static __always_inline int decide_frame(struct packet *packet)
@@ -69,6 +82,7 @@ static __always_inline int decide_frame(struct packet *packet)
 	__u32 tag = tag_len(ctx), l3 = ETH_HLEN + tag, len = whole_len(ctx);
 	__be16 protocol = ctx->protocol;
 	const struct ethhdr *eth;
+	const struct vlan *inner;
 	const void *end;
 
 	pull_headers(ctx);
@@ -81,14 +95,15 @@ static __always_inline int decide_frame(struct packet *packet)
 		return pass(packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
 	if (!find_link(packet, tag ? ctx->vlan_proto : 0, tag ? ctx->vlan_tci & 0xfff : 0))
 		return pass(packet, PASS_VLAN_UNKNOWN);
-	if (protocol == bpf_htons(ETH_P_IP))
-		return packet->kernel_path & LINK_KERNEL4 ? pass(packet, PASS_OFFLOAD) :
-							    decide_v4(packet, (const void *)(eth + 1), end, l3, len);
-	if (protocol == bpf_htons(ETH_P_IPV6))
-		return packet->kernel_path & LINK_KERNEL6 ? pass(packet, PASS_OFFLOAD) :
-							    decide_v6(packet, (const void *)(eth + 1), end, l3, len);
-	/* A second tag, too. */
-	return pass(packet, is_tag(protocol) ? PASS_UNDECIDED : PASS_ETHERTYPE);
+	if (!is_tag(protocol))
+		return decide_l3(packet, protocol, eth + 1, end, l3, len);
+	inner = (const void *)(eth + 1);
+	if ((const void *)(inner + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (!tag || !find_inner_link(packet, protocol, inner))
+		return pass(packet, PASS_UNDECIDED);
+	packet->inner_len = sizeof(*inner);
+	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
 }
 
 SEC("classifier")

@@ -27,6 +27,7 @@ pub(super) struct Maps {
     pub(super) counts: OwnedFd,
     pub(super) xsks: OwnedFd,
     pub(super) links: OwnedFd,
+    pub(super) inner_links: OwnedFd,
     pub(super) locals4: OwnedFd,
     pub(super) locals6: OwnedFd,
     pub(super) flows4: OwnedFd,
@@ -46,7 +47,7 @@ pub(super) struct Maps {
 }
 
 /// The names of the maps.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "state",
     "counts",
     "xsks",
@@ -60,6 +61,7 @@ const NAMES: [&str; 13] = [
     "tallies",
     "locals4_bits",
     "refusals",
+    "inner_links",
 ];
 
 /// A kind of program for a port.
@@ -171,8 +173,17 @@ impl Maps {
             sys::pinned(&names.path(name)).map_err(XdpError::system(name, "opening the map"))
         };
         let [state, counts, xsks, links, locals4] = [0, 1, 2, 3, 4].map(|index| map(NAMES[index]));
-        let [locals6, flows4, flows6, egress, regions, tallies, locals4_bits, refusals] =
-            [5, 6, 7, 8, 9, 10, 11, 12].map(|index| map(NAMES[index]));
+        let [
+            locals6,
+            flows4,
+            flows6,
+            egress,
+            regions,
+            tallies,
+            locals4_bits,
+            refusals,
+            inner_links,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -185,6 +196,7 @@ impl Maps {
             counts: counts?,
             xsks: xsks?,
             links: links?,
+            inner_links: inner_links?,
             locals4: locals4?,
             locals6: locals6?,
             flows4: flows4?,
@@ -225,6 +237,7 @@ impl Maps {
             &self.tallies,
             &self.locals4_bits,
             &self.refusals,
+            &self.inner_links,
         ]
     }
 

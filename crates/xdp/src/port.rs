@@ -33,8 +33,10 @@ pub struct XdpPort {
 /// A link as the XDP program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpLink {
-    /// The outermost tag of its frames; `None` for untagged frames.
+    /// The last tag of its frames; `None` for untagged frames.
     pub tag: Option<(VlanProtocol, Vid)>,
+    /// The link of the tag before that one, if there are two.
+    pub outer: Option<LinkId>,
     /// Its number in the router's tables.
     pub link: LinkId,
     /// The link's traffic that takes the kernel path.
@@ -42,7 +44,7 @@ pub struct XdpLink {
 }
 
 impl XdpLink {
-    /// Its value in the map `links`.
+    /// Its value in the maps `links` and `inner_links`.
     pub(super) fn value(&self) -> u32 {
         let flag = |is_on: bool, flag| if is_on { flag } else { 0 };
         let families =
@@ -61,14 +63,27 @@ pub(super) fn has_room(port: &XdpPort) -> bool {
     usize::from(port.port.0) < MOST_PORTS && port.queues <= MOST_QUEUES
 }
 
-/// The slot of a link in the map `links`.
-pub(super) fn link_slot(port: PortId, link: &XdpLink) -> u32 {
+/// Where the programs find a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// In this slot of the map `links`.
+    Slot(u32),
+    /// Under this key of the map `inner_links`.
+    Inner(u32),
+}
+
+/// The place of a link of a port.
+pub(super) fn place(port: PortId, link: &XdpLink) -> Place {
     let (kind, vid) = match link.tag {
         None => (0, 0),
         Some((VlanProtocol::Dot1q, vid)) => (0, vid.get()),
         Some((VlanProtocol::Dot1ad, vid)) => (1, vid.get()),
     };
-    (u32::from(port.0) * 2 + kind) * 4096 + u32::from(vid)
+    let tag = kind * 4096 + u32::from(vid);
+    match link.outer {
+        None => Place::Slot(u32::from(port.0) * 2 * 4096 + tag),
+        Some(outer) => Place::Inner(u32::from(outer.0) * 2 * 4096 + tag),
+    }
 }
 
 /// The slot of a queue's socket in the map `xsks`.

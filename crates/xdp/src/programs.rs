@@ -17,7 +17,7 @@ use crate::flows::FlowMaps;
 use crate::load::{Maps, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
-use crate::port::{MOST_QUEUES, XdpPort, link_slot, socket_slot, vlan_note};
+use crate::port::{MOST_QUEUES, Place, XdpPort, place, socket_slot, vlan_note};
 use crate::program::Program;
 use crate::reading::{Reading, SharedTables};
 use crate::{Mode, Options, Refusals, pin, sys};
@@ -121,18 +121,20 @@ impl XdpPrograms {
     /// Updates the maps from a port's old entries to its new ones.
     fn enter(&self, port: &XdpPort, old: Option<&XdpPort>) -> Result<(), XdpError> {
         let failed = |action| XdpError::system(&port.device, action);
-        let wanted: BTreeSet<u32> =
-            port.links.iter().map(|link| link_slot(port.port, link)).collect();
+        let wanted: BTreeSet<_> = port.links.iter().map(|link| place(port.port, link)).collect();
         for link in old.iter().flat_map(|old| &old.links) {
-            let slot = link_slot(port.port, link);
-            if !wanted.contains(&slot) {
-                sys::update(self.maps.links.as_fd(), &slot, &0_u32)
-                    .map_err(failed("removing a link"))?;
+            let place = place(port.port, link);
+            if !wanted.contains(&place) {
+                self.take_out(place).map_err(failed("removing a link"))?;
             }
         }
         for link in &port.links {
-            sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &link.value())
-                .map_err(failed("adding a link"))?;
+            let (links, inner) = (self.maps.links.as_fd(), self.maps.inner_links.as_fd());
+            match place(port.port, link) {
+                Place::Slot(slot) => sys::update(links, &slot, &link.value()),
+                Place::Inner(key) => sys::update(inner, &key, &link.value()),
+            }
+            .map_err(failed("adding a link"))?;
         }
         self.state.set_exit_device(port.port, port.ifindex);
         if let Some(refused) = &self.maps.refused {
@@ -149,12 +151,20 @@ impl XdpPrograms {
         })
     }
 
+    /// Takes a link out of its map.
+    fn take_out(&self, place: Place) -> io::Result<()> {
+        match place {
+            Place::Slot(slot) => sys::update(self.maps.links.as_fd(), &slot, &0_u32),
+            Place::Inner(key) => sys::delete(self.maps.inner_links.as_fd(), &key).map(|_| ()),
+        }
+    }
+
     /// Destroys a port's objects and removes its entries from the maps, as far as they still exist.
     fn forget(&self, loaded_port: LoadedPort) {
         let port = &loaded_port.port;
         self.state.set_exit_device(port.port, 0);
         for link in &port.links {
-            let _ = sys::update(self.maps.links.as_fd(), &link_slot(port.port, link), &0_u32);
+            let _ = self.take_out(place(port.port, link));
         }
         let _ = sys::delete(self.maps.egress.as_fd(), &u32::from(port.port.0));
         if let Some(refused) = &self.maps.refused {

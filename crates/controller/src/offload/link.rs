@@ -15,10 +15,6 @@ const NOARP: u32 = 1 << 7;
 const LOWER_UP: u32 = 1 << 16;
 /// The most VLAN tags.
 const MOST_TAGS: usize = 2;
-/// The most VLAN tags of frames about which a tc program decides.
-const MOST_TAGS_OF_TC: usize = 1;
-/// The XDP program parses packets behind the tags of at most this many stacked devices.
-const MOST_PARSED: usize = 2;
 /// More devices than are ever stacked. This limit ends the walk if devices refer to each other in a circle.
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
@@ -49,7 +45,7 @@ const HARMLESS: [&str; 16] = [
 
 /// The links with their offload: each port, followed by the VLAN devices on it, each behind the one that
 /// carries it.
-pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) -> Vec<Link> {
+pub(super) fn links(facts: &Facts<'_>) -> Vec<Link> {
     let (uppers, peers) = (uppers(facts), peers::with_xdp(facts));
     let mut links = Vec::new();
     for (port, engine) in facts.ports {
@@ -61,7 +57,7 @@ pub(super) fn links(facts: &Facts<'_>, fragments: &PerFamily<Option<String>>) ->
         // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
         let has_tc = *engine == Engine::Tc;
-        let known = PortFacts { uppers: &uppers, peers: &peers, fragments, has_tc };
+        let known = PortFacts { uppers: &uppers, peers: &peers, has_tc };
         links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
     }
     links
@@ -98,14 +94,12 @@ struct PortFacts<'a> {
     uppers: &'a Reasons,
     /// By device, why its peers must not get packets from a tc program.
     peers: &'a Reasons,
-    /// The rules for which the kernel reassembles fragments.
-    fragments: &'a PerFamily<Option<String>>,
     /// The port has a tc program.
     has_tc: bool,
 }
 
 fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Link {
-    let PortFacts { uppers, peers, fragments, has_tc } = port_facts;
+    let PortFacts { uppers, peers, has_tc } = port_facts;
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
@@ -125,12 +119,6 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
     if has_tc {
         for family in [Family::V4, Family::V6] {
             arrives.of_mut(family).extend(limit_of_tc(facts, stack, family));
-        }
-    }
-    if stack.len() > MOST_PARSED {
-        for family in [Family::V4, Family::V6] {
-            let rule = fragments.of(family).clone().map(Reason::Fragments);
-            arrives.of_mut(family).extend(rule);
         }
     }
     Link {
@@ -153,9 +141,7 @@ fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>], family: Family) -> Option
     // The kernel evaluates them when the program has sent a packet.
     let has_egress =
         matches!(facts.firewall, Firewall::Read(rules) if rules.at_devices.iter().any(is_egress));
-    let what = if stack.len() > MOST_TAGS_OF_TC + 1 {
-        "reads only one VLAN tag"
-    } else if has_egress {
+    let what = if has_egress {
         "leaves chains of nftables at the hook egress to the kernel"
     } else if family == Family::V4 && facts.sysctls.global.keeps_priority {
         "sets priorities by the type of service (net.ipv4.ip_fwd_update_priority is 0)"

@@ -195,7 +195,7 @@ impl Offload {
             let rule = general::fragments(facts, family);
             rule.filter(|_| general.of(family).is_empty()).map(str::to_owned)
         });
-        let links = link::links(facts, &fragments);
+        let links = link::links(facts);
         let groups = PerFamily::each(|family| general::groups(facts, family));
         let mut parts = parts::fragments(&fragments);
         parts.extend(parts::parts(facts, &links, &groups));

@@ -73,8 +73,6 @@ pub(super) fn parts(
         let what = format!("packets that {family} {} may match", rule.priority);
         if let Some(why) = rule.unsupported.clone().or_else(|| kernel_reason(facts.kernel, rule)) {
             add(what, why);
-        } else if let Some(why) = is_by_user(rule).then(|| why_tc(facts)).flatten() {
-            add(what, why);
         }
     }
     if let Firewall::Read(rules) = facts.firewall {
@@ -127,21 +125,6 @@ pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
 /// Says whether a rule selects packets by more than their VRF.
 const fn selects(rule: &Rule) -> bool {
     rule.src.is_some() || rule.dst.is_some() || rule.mark.is_some()
-}
-
-/// Says whether a rule is none of those that the kernel has by itself, which look up the tables 253 to 255 or a VRF's.
-const fn is_by_user(rule: &Rule) -> bool {
-    selects(rule) || matches!(rule.action, RuleAction::Table(table) if table < 253 || table > 255)
-}
-
-/// Why packets that rules of routing select take the kernel path, if some ports have tc programs.
-fn why_tc(facts: &Facts<'_>) -> Option<String> {
-    let of_tc = facts.ports.iter().filter(|(_, engine)| *engine == Engine::Tc);
-    let names = of_tc.filter_map(|(port, _)| Some(facts.kernel.netdevs.get(port)?.name.as_str()));
-    let names: Vec<_> = names.collect();
-    let why =
-        || format!("the tc program evaluates no rules of routing (from {})", names.join(", "));
-    (!names.is_empty()).then(why)
 }
 
 /// Why packets of a rule take the kernel path: it sends some to another rule, or selects by a VRF's devices.

@@ -133,8 +133,6 @@ pub enum Reason {
     XfrmBlocks,
     /// The kernel tracks connections, or does something similar; the cause, if it is known.
     Conntrack(Option<String>),
-    /// The kernel reassembles fragments, which the XDP program cannot recognize behind two tags; the cause.
-    Fragments(String),
     /// A listener receives which connections are tracked; its name.
     Watched(&'static str),
     /// There are virtual services.
@@ -200,7 +198,6 @@ impl Reason {
             Self::Xfrm(_) => "xfrm",
             Self::XfrmBlocks => "xfrm_blocks",
             Self::Conntrack(_) => "conntrack",
-            Self::Fragments(_) => "fragments",
             Self::Watched(_) => "conntrack",
             Self::Ipvs => "ipvs",
             Self::Legacy(_) => "legacy",
@@ -370,13 +367,6 @@ impl fmt::Display for Reason {
             ),
             Self::Conntrack(Some(need)) => {
                 write!(f, "the kernel has to see all packets, for {need}")
-            }
-            Self::Fragments(rule) => {
-                write!(
-                    f,
-                    "the kernel reassembles fragments for {rule}, and the XDP program cannot recognize them \
-                     behind two VLAN tags"
-                )
             }
             Self::Watched(listener) => {
                 write!(f, "the kernel tracks connections and reports all of them ({listener})")

@@ -55,7 +55,8 @@ impl LinkVariant {
         }
     }
 
-    const fn parent(self) -> Option<Self> {
+    /// The link below it, if it is not the port's own.
+    pub const fn parent(self) -> Option<Self> {
         match self {
             Self::Plain => None,
             Self::Qinq => Some(Self::Service),

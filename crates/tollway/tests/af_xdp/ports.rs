@@ -95,7 +95,12 @@ fn try_open(
     programs: &Arc<Mutex<XdpPrograms>>,
     memory: (&SharedUmem, &mut Umem),
 ) -> Result<AfXdp, String> {
-    let links = vec![XdpLink { tag: None, link: LinkId(0), kernel_path: KernelPath::default() }];
+    let links = vec![XdpLink {
+        tag: None,
+        outer: None,
+        link: LinkId(0),
+        kernel_path: KernelPath::default(),
+    }];
     let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
     let xdp_path = XdpPathOfPort { wanted: XdpPathMode::Off, ports: Ports::new(1) };
     let program = Box::new(LoadedPort::new(programs, PortId(0), &plan, xdp_path));

@@ -122,7 +122,12 @@ fn load() -> Ebpf {
 fn own() {
     let output = sh("ip -oneline link show dev rb");
     let mac = output.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
-    let links = vec![XdpLink { tag: None, link: LinkId(0), kernel_path: KernelPath::default() }];
+    let links = vec![XdpLink {
+        tag: None,
+        outer: None,
+        link: LinkId(0),
+        kernel_path: KernelPath::default(),
+    }];
     let port = XdpPort {
         port: PortId(0),
         device: "rb".to_owned(),

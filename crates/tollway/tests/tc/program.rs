@@ -44,6 +44,7 @@ fn port(number: u8) -> XdpPort {
     sh(&format!("ip link add {device} address {text} type veth peer name q{number}"));
     let link = XdpLink {
         tag: None,
+        outer: None,
         link: LinkVariant::Plain.link(number),
         kernel_path: KernelPath::default(),
     };

@@ -18,7 +18,8 @@ pub fn plain() {
     assert!(ports["ports"][0]["how"].as_str().unwrap().starts_with("tc program"), "{ports}");
 }
 
-/// From VLAN to VLAN, from a VLAN to none, and back; a host's own tag is taken out of the frame on the way.
+/// From VLAN to VLAN, from a VLAN to none, and back, and with two tags; a host's own tag is taken out of the frame on
+/// the way.
 pub fn vlans() {
     let net = Net::new();
     Net::tag(&net.b, "b", 20, 22);
@@ -31,6 +32,12 @@ pub fn vlans() {
     until_forwarded(&router, &net.a, "10.0.22.2");
     arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
     arrives(&router, (&net.b, &net.a), "[fd00:11::2]:5001");
+    Net::tag(&net.a, "a.10", 7, 17);
+    until_forwarded(&router, &net.a, "10.0.22.2");
+    arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
+    arrives(&router, (&net.b, &net.a), "10.0.17.2:5001");
+    arrives(&router, (&net.a, &net.b), "[fd00:22::2]:5001");
+    arrives(&router, (&net.b, &net.a), "[fd00:17::2]:5001");
     // The kernel sets priorities by tags.
     sh("ip link set ra.10 type vlan ingress-qos-map 2:5");
     let offload = || router.show(&ShowRequest::Offload).to_string();

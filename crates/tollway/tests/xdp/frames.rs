@@ -145,14 +145,16 @@ pub fn port() -> XdpPort {
         mac: Mac(OURS),
         queues: 1,
         links: vec![
-            XdpLink { tag: None, link: LinkId(7), kernel_path: KernelPath::default() },
+            XdpLink { tag: None, outer: None, link: LinkId(7), kernel_path: KernelPath::default() },
             XdpLink {
                 tag: tag(VlanProtocol::Dot1q, 10),
+                outer: None,
                 link: LinkId(8),
                 kernel_path: KernelPath::default(),
             },
             XdpLink {
                 tag: tag(VlanProtocol::Dot1ad, 20),
+                outer: None,
                 link: LinkId(9),
                 kernel_path: KernelPath::default(),
             },

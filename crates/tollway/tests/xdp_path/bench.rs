@@ -31,7 +31,11 @@ fn xdp_link(port: u8, variant: LinkVariant) -> XdpLink {
         (protocol, Vid::new(*vid).unwrap())
     };
     XdpLink {
-        tag: variant.tags().first().map(tag),
+        tag: variant.tags().last().map(tag),
+        outer: variant
+            .parent()
+            .filter(|below| *below != LinkVariant::Plain)
+            .map(|below| below.link(port)),
         link: variant.link(port),
         kernel_path: KernelPath::default(),
     }
@@ -50,14 +54,13 @@ pub fn xdp_port(port: u8) -> XdpPort {
         sh(&format!("ip link add {device} type veth peer name q{port}"));
     }
     let ifindex = ifindex(&device);
-    let links = LinkVariant::ALL.into_iter().filter(|variant| variant.tags().len() < 2);
     XdpPort {
         port: PortId(port.into()),
         device,
         ifindex,
         mac: Mac(LinkVariant::Plain.mac(port)),
         queues: 1,
-        links: links.map(|variant| xdp_link(port, variant)).collect(),
+        links: LinkVariant::ALL.map(|variant| xdp_link(port, variant)).to_vec(),
     }
 }
 

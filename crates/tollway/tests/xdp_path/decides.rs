@@ -16,12 +16,18 @@ use crate::bench::exit;
 use crate::compared::{Compared, arriving};
 use crate::testkit::dice::Dice;
 use crate::testkit::mixed;
-use crate::testkit::packet::{Ip, Packet, ip};
+use crate::testkit::packet::{DOT1Q, Ip, Packet, ip};
 use crate::testkit::wires::{LinkVariant, MTU, PORTS, Special, give_default_routes};
 
-/// Links whose frames the XDP program takes: untagged or one tag, and the port's address.
-pub const IN: [LinkVariant; 4] =
-    [LinkVariant::Plain, LinkVariant::Vlan, LinkVariant::Service, LinkVariant::Outer];
+/// Links whose frames the XDP program takes: those with the port's address.
+pub const IN: [LinkVariant; 6] = [
+    LinkVariant::Plain,
+    LinkVariant::Vlan,
+    LinkVariant::Service,
+    LinkVariant::Qinq,
+    LinkVariant::Outer,
+    LinkVariant::Stacked,
+];
 
 /// From every link to every link, by another author than the user path.
 pub fn first() {
@@ -43,8 +49,13 @@ pub fn first() {
             }
         }
     }
-    let two_tags = arriving(LinkVariant::Qinq, 0, LinkVariant::Plain.host4(1));
-    assert_eq!(compared.run(0, &two_tags).reason, Some(PassReason::NoSocket));
+    // User space finds the link behind priority tags, and says that of others there is none.
+    let to = || LinkVariant::Plain.packet(0, LinkVariant::Plain.host4(1));
+    for inner in [0, 301] {
+        let two_tags = to().tagged(&[LinkVariant::Qinq.tags()[0], (DOT1Q, inner)]).build();
+        assert_eq!(compared.run(0, &two_tags).reason, Some(PassReason::NoSocket));
+        compared.both([(0, &two_tags[..])]);
+    }
     assert_eq!(compared.programs.flows().len(), (0, 0));
 }
 

@@ -37,19 +37,30 @@ fn word(frame: &[u8], at: usize) -> u16 {
 impl Seen {
     pub fn of(port: u8, frame: &[u8]) -> Self {
         let mac = LinkVariant::Plain.mac(port);
-        let (tag, vid) = (word(frame, 12), word(frame, 14) & 0xfff);
-        let is_tagged = [DOT1Q, DOT1AD].contains(&tag);
-        let l3 = if is_tagged { 18 } else { 14 };
-        let variant = match is_tagged && vid != 0 {
-            false => Some(LinkVariant::Plain),
-            true => LinkVariant::ALL.into_iter().find(|variant| variant.tags() == [(tag, vid)]),
+        let tag = |at| (word(frame, at), word(frame, at + 2) & 0xfff);
+        let is_tag = |(protocol, _): (u16, u16)| [DOT1Q, DOT1AD].contains(&protocol);
+        let (first, second) = (tag(12), tag(16));
+        let is_tagged = is_tag(first);
+        let is_twice_tagged = is_tagged && is_tag(second);
+        let with = |tags: &[(u16, u16)]| {
+            LinkVariant::ALL.into_iter().find(|variant| variant.tags() == tags)
+        };
+        let variant = match (is_tagged && first.1 != 0, is_twice_tagged) {
+            (_, true) => with(&[first, second]),
+            (true, false) => with(&[first]),
+            (false, false) => Some(LinkVariant::Plain),
+        };
+        let l3 = match (is_tagged, is_twice_tagged && variant.is_some()) {
+            (_, true) => 22,
+            (true, false) => 18,
+            (false, false) => 14,
         };
         let is_ours = frame.starts_with(&mac);
         let mut seen = Self {
             port,
             is_ours,
             variant,
-            is_twice_tagged: is_tagged && [DOT1Q, DOT1AD].contains(&word(frame, 16)),
+            is_twice_tagged,
             l3,
             ends: None,
             ttl: 0,

@@ -341,21 +341,24 @@ fn locals(model: &Model) -> Vec<IpAddr> {
     both.chain(model.own.iter().copied()).collect()
 }
 
-/// A port's links by their outermost tag: its own, and the VLAN links directly on it.
+/// A port's links: its own, the VLAN links on it, and those on top of them.
 fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
+    let id = |index: usize| u16::try_from(index).ok().map(LinkId);
     let known = model.links.iter().enumerate().filter_map(|(index, link)| {
-        let tag = match link.kind {
-            LinkKind::Port(own) => (own == port).then_some(None)?,
+        let (tag, outer) = match link.kind {
+            LinkKind::Port(own) => (own == port).then_some((None, None))?,
             LinkKind::Vlan { parent, vid, protocol } => {
-                let on_port = parent == LinkIndex(port.0);
-                on_port.then(|| Vid::new(vid).map(|vid| (protocol, vid))).flatten().map(Some)?
+                let tag = Some((protocol, Vid::new(vid)?));
+                let below = model.links.get(parent.0)?;
+                match below.kind {
+                    LinkKind::Port(own) => (own == port).then_some((tag, None))?,
+                    LinkKind::Vlan { parent: under, .. } => {
+                        (under == LinkIndex(port.0)).then_some((tag, Some(id(parent.0)?)))?
+                    }
+                }
             }
         };
-        Some(XdpLink {
-            tag,
-            link: LinkId(u16::try_from(index).ok()?),
-            kernel_path: link.kernel_path,
-        })
+        Some(XdpLink { tag, outer, link: id(index)?, kernel_path: link.kernel_path })
     });
     known.collect()
 }
@@ -388,11 +391,14 @@ mod tests {
     "#;
 
     #[test]
-    fn links_are_known_by_their_outermost_tag() {
+    fn links_are_known_by_their_last_tag_and_the_link_before() {
         let model = tollway_model::config::parse(TEXT, "t.toml").unwrap().model;
-        let tags: Vec<_> = links(&model, PortIndex(0)).iter().map(|link| link.tag).collect();
-        let vid = Vid::new(5).unwrap();
-        assert_eq!(tags, [None, Some((Dot1q, vid)), Some((Dot1ad, vid))]);
+        let links_of_p = links(&model, PortIndex(0));
+        let tags: Vec<_> = links_of_p.iter().map(|link| (link.tag, link.outer)).collect();
+        let [five, seven] = [5, 7].map(|vid| Vid::new(vid).unwrap());
+        let inner = (Some((Dot1q, seven)), Some(links_of_p[2].link));
+        let on_port = [None, Some((Dot1q, five)), Some((Dot1ad, five))].map(|tag| (tag, None));
+        assert_eq!(tags, [&on_port[..], &[inner]].concat());
         let tags = links(&model, PortIndex(1));
         assert_eq!(tags.len(), 2);
         let index = model.links.iter().position(|link| link.name == "d").unwrap();

@@ -161,15 +161,6 @@ fn rules_of_nftables() {
         },
         &["all 4: conntrack"],
     );
-    expect(
-        |router| {
-            own(router);
-            let mut inner = netdev("eth0.10.20", Some("vlan"));
-            (inner.vlan, inner.lower) = (Some((20, 0x8100)), Some(4));
-            router.add(9, inner);
-        },
-        &["into eth0.10.20 4: fragments"],
-    );
     let mut router = Router::new();
     own(&mut router);
     let offload = router.offload();

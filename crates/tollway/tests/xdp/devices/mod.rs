@@ -72,7 +72,7 @@ fn port(port: PortId, device: &str, mac: [u8; 6], links: &[XdpLink]) -> XdpPort 
 }
 
 fn untagged(link: u16) -> XdpLink {
-    XdpLink { tag: None, link: LinkId(link), kernel_path: KernelPath::default() }
+    XdpLink { tag: None, outer: None, link: LinkId(link), kernel_path: KernelPath::default() }
 }
 
 fn ports() -> Vec<XdpPort> {
@@ -200,8 +200,12 @@ pub fn vlans() {
         sh(&format!("ip link set {device} address {mac} up"));
     }
     let ten = Some((VlanProtocol::Dot1q, Vid::new(10).unwrap()));
-    let tagged =
-        |link| XdpLink { tag: ten, link: LinkId(link), kernel_path: KernelPath::default() };
+    let tagged = |link| XdpLink {
+        tag: ten,
+        outer: None,
+        link: LinkId(link),
+        kernel_path: KernelPath::default(),
+    };
     let mut all = ports();
     all.push(port(PortId(2), "rc", macs[0], &[untagged(2), tagged(4)]));
     all.push(port(PortId(3), "rd", macs[1], &[untagged(3), tagged(5)]));
