@@ -15,10 +15,10 @@ pub(super) struct Args {
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
     /// Measure both routers N times in turn
-    #[arg(long, default_value_t = 9, value_name = "N")]
+    #[arg(long, default_value_t = 7, value_name = "N")]
     pairs: usize,
     /// Kill and stop Tollway or a worker N times
-    #[arg(long, default_value_t = 10, value_name = "N")]
+    #[arg(long, default_value_t = 6, value_name = "N")]
     repeat: usize,
 }
 

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time after the senders' start that does not count.
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Duration of a measurement.
-const WINDOW: Duration = Duration::from_millis(400);
+const WINDOW: Duration = Duration::from_millis(300);
 
 /// Senders at A, and a receiver at B.
 pub(super) struct Sockets<'a> {

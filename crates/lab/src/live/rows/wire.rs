@@ -11,7 +11,7 @@ use crate::stats::Summary;
 /// Time after the generator's start that does not count.
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Duration of a measurement.
-const WINDOW: Duration = Duration::from_millis(400);
+const WINDOW: Duration = Duration::from_millis(300);
 /// Duration of a step in which Tollway warms up.
 const STEP: Duration = Duration::from_millis(250);
 /// The most steps: for a million flows, which take some, and for fewer.
