@@ -216,8 +216,11 @@ static __always_inline int filter_source(struct packet *packet, const struct pas
 	source = check_source(packet, link, flags, ip);
 	if (source == SOURCE_VALID)
 		return GOES_ON;
-	/* The kernel may send a redirect, and may log what it drops. */
+	/* User space looks at redirects first. */
 	if (source == SOURCE_UNSURE || !(flags & ENGINE_SOURCE_DROPS4) || hop->link == packet->link)
+		return NOT_TAKEN;
+	/* The root may be newer than the flags. */
+	if (*(volatile __u64 *)&link->decision != (flags | (__u64)passage->rules << 32))
 		return NOT_TAKEN;
 	return drop_for(packet, passage, DROP_RPFILTER);
 }

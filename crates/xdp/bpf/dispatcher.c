@@ -47,6 +47,9 @@ static __always_inline int pass_options(struct packet *packet, int served)
 	return packet->state->ruled ? to_user(packet) : pass(packet, PASS_OPTIONS);
 }
 
+/* Bytes before layer 3 under two tags. No flow is of such frames (src/xdp_path/entry.rs). */
+#define TWICE_TAGGED (ETH_HLEN + 2 * sizeof(struct vlan))
+
 /*
  * The functions below dispatch two kinds of packets: those that a worker can take (`served`), and
  * those that must fail closed while no worker runs. The compiler knows which.
@@ -86,7 +89,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {
 		int action = TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN;
 
-		if (action == NOT_TAKEN)
+		if (action == NOT_TAKEN && l3 < TWICE_TAGGED)
 			action = xdp_forward4(packet, ip, end, l3, len);
 		if (action != NOT_TAKEN)
 			return action;
@@ -122,7 +125,7 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	if (served && XDP_PATH) {
 		int action = TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN;
 
-		if (action == NOT_TAKEN)
+		if (action == NOT_TAKEN && l3 < TWICE_TAGGED)
 			action = xdp_forward6(packet, ip, end, l3, len);
 		if (action != NOT_TAKEN)
 			return action;
@@ -155,15 +158,20 @@ static __always_inline int dispatch_l3(struct packet *packet, void *data, void *
 	return pass(packet, PASS_ETHERTYPE);
 }
 
-/* Dispatches a packet with a second tag of this protocol. With more tags, user space finds the link. */
+/*
+ * Dispatches a packet with a second tag of this protocol behind one of this number. With more tags, and with
+ * priority tags, user space finds the link; it does not see which fragments the kernel reassembles.
+ */
 static __always_inline int dispatch_twice_tagged(struct packet *packet, void *data, void *end,
-						 __be16 protocol)
+						 __u32 outer, __be16 protocol)
 {
 	struct vlan *vlan = data + ETH_HLEN + sizeof(*vlan);
 	void *l3 = vlan + 1;
 
-	if (l3 <= end && !is_tag(vlan->protocol) && find_inner_link(packet, protocol, vlan))
-		return dispatch_l3(packet, data, end, vlan->protocol, ETH_HLEN + 2 * sizeof(*vlan), 1);
+	if (l3 <= end && !is_tag(vlan->protocol) && find_inner_link(packet, outer, protocol, vlan))
+		return dispatch_l3(packet, data, end, vlan->protocol, TWICE_TAGGED, 1);
+	if (packet->kernel_path & (LINK_FRAGMENTS4 | LINK_FRAGMENTS6))
+		return pass(packet, PASS_OFFLOAD);
 	if (!UNFINISHED || packet->state->ruled)
 		return to_user(packet);
 	if (l3 > end)
@@ -185,13 +193,16 @@ static __always_inline int dispatch_tagged(struct packet *packet, void *data, vo
 					__be16 protocol, int served)
 {
 	struct vlan *vlan = data + ETH_HLEN;
+	__u32 vid;
 
 	if ((void *)(vlan + 1) > end)
 		return pass(packet, PASS_MALFORMED);
-	if (!find_link(packet, protocol, bpf_ntohs(vlan->tci) & 0xfff))
+	vid = bpf_ntohs(vlan->tci) & 0xfff;
+	if (!find_link(packet, protocol, vid))
 		return pass(packet, PASS_VLAN_UNKNOWN);
 	if (is_tag(vlan->protocol))
-		return served ? dispatch_twice_tagged(packet, data, end, vlan->protocol) :
+		return served ? dispatch_twice_tagged(packet, data, end, number_of(protocol, vid),
+						      vlan->protocol) :
 				drop_closed(packet);
 	return dispatch_l3(packet, data, end, vlan->protocol, ETH_HLEN + sizeof(*vlan), served);
 }

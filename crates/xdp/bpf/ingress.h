@@ -65,23 +65,27 @@ static __always_inline int is_of(struct packet *packet, const __u32 *link)
 	return 1;
 }
 
+/* The number of a tag among the links of a port; 0 for none and for priority tags. */
+static __always_inline __u32 number_of(__be16 protocol, __u32 vid)
+{
+	return vid && protocol == bpf_htons(ETH_P_8021AD) ? LINKS_PER_PORT / 2 + vid : vid;
+}
+
 /* Finds the link; returns 0 if there is none. */
 static __always_inline int find_link(struct packet *packet, __be16 protocol, __u32 vid)
 {
-	__u32 slot = PORT * LINKS_PER_PORT + vid;
+	__u32 slot = PORT * LINKS_PER_PORT + number_of(protocol, vid);
 
-	if (vid && protocol == bpf_htons(ETH_P_8021AD))
-		slot += LINKS_PER_PORT / 2;
 	return is_of(packet, bpf_map_lookup_elem(&links, &slot));
 }
 
-/* Finds the link of an inner tag on top of the packet's link; returns 0 if there is none. */
-static __always_inline int find_inner_link(struct packet *packet, __be16 protocol, const struct vlan *tag)
+/* Finds the link of an inner tag behind an outer one, which has this number; returns 0 if there is none. */
+static __always_inline int find_inner_link(struct packet *packet, __u32 outer, __be16 protocol,
+					   const struct vlan *tag)
 {
-	__u32 vid = bpf_ntohs(tag->tci) & 0xfff, key = packet->link << 13 | vid;
+	__u32 inner = number_of(protocol, bpf_ntohs(tag->tci) & 0xfff);
+	__u32 key = (PORT * LINKS_PER_PORT + outer) * LINKS_PER_PORT + inner;
 
-	if (protocol == bpf_htons(ETH_P_8021AD))
-		key |= 1U << 12;
 	return is_of(packet, bpf_map_lookup_elem(&inner_links, &key));
 }
 

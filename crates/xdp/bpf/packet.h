@@ -26,7 +26,7 @@ struct {
 	__type(value, __u32);
 } links SEC(".maps");
 
-/* Links on top of VLAN links, by the outer link, the kind of the inner tag and its VLAN (INNER_TAG). */
+/* Links on top of VLAN links, by port and both tags, all 32 bits of the key (`find_inner_link`). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

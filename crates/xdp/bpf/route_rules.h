@@ -30,7 +30,7 @@ TABLE(route_rules, struct route_rule);
 /* In the root of a link: it is the number of its first rule. */
 #define ROOT_RULES (1U << 31)
 /* The most rules of a link, as in engines/route_rules.rs. */
-#define MOST_ROUTE_RULES 64
+#define MOST_RULES_OF_LINK 64
 /* The entry of a FIB for addresses without a route. */
 #define NO_ROUTE 0
 
@@ -70,7 +70,7 @@ static __always_inline __u32 look_up_by_rules(const struct route_query *query, i
 {
 	__u32 first = query->root & ~ROOT_RULES;
 
-	for (__u32 i = 0; i < MOST_ROUTE_RULES; i++) {
+	for (__u32 i = 0; i < MOST_RULES_OF_LINK; i++) {
 		const struct route_rule *rule = ELEMENT(route_rules, first + i);
 		__u32 entry;
 

@@ -54,11 +54,17 @@ static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr
  */
 static __always_inline void pull_headers(context *ctx)
 {
-	__u32 l3_len = ctx->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
-							      sizeof(struct vlan) + sizeof(struct ipv6hdr);
-	__u64 most = ETH_HLEN + l3_len + (ctx->gso_size ? 0 : TRANSPORT_BYTES);
-	__u64 linear = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+	__u64 linear = (void *)(long)ctx->data_end - (void *)(long)ctx->data, most = ETH_HLEN;
+	__be16 protocol = ctx->protocol;
 
+	if (is_tag(protocol)) {
+		/* The ethertype at the end of the inner tag. */
+		if (bpf_skb_load_bytes(ctx, ETH_HLEN + 2, &protocol, sizeof(protocol)))
+			return;
+		most += sizeof(struct vlan);
+	}
+	most += protocol == bpf_htons(ETH_P_IPV6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	most += ctx->gso_size ? 0 : TRANSPORT_BYTES;
 	if (linear < most && linear < ctx->len)
 		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);
 }
@@ -100,7 +106,8 @@ static __always_inline int decide_frame(struct packet *packet)
 	inner = (const void *)(eth + 1);
 	if ((const void *)(inner + 1) > end)
 		return pass(packet, PASS_MALFORMED);
-	if (!tag || !find_inner_link(packet, protocol, inner))
+	if (!tag || !find_inner_link(packet, number_of(ctx->vlan_proto, ctx->vlan_tci & 0xfff), protocol,
+				     inner))
 		return pass(packet, PASS_UNDECIDED);
 	packet->inner_len = sizeof(*inner);
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);

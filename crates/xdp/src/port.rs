@@ -35,8 +35,8 @@ pub struct XdpPort {
 pub struct XdpLink {
     /// The last tag of its frames; `None` for untagged frames.
     pub tag: Option<(VlanProtocol, Vid)>,
-    /// The link of the tag before that one, if there are two.
-    pub outer: Option<LinkId>,
+    /// The tag before that one, if there are two.
+    pub outer: Option<(VlanProtocol, Vid)>,
     /// Its number in the router's tables.
     pub link: LinkId,
     /// The link's traffic that takes the kernel path.
@@ -72,17 +72,21 @@ pub(super) enum Place {
     Inner(u32),
 }
 
+/// Kinds of tags and VLANs, `LINKS_PER_PORT` of bpf/maps.h.
+const LINKS_PER_PORT: u32 = 2 * 4096;
+
 /// The place of a link of a port.
 pub(super) fn place(port: PortId, link: &XdpLink) -> Place {
-    let (kind, vid) = match link.tag {
-        None => (0, 0),
-        Some((VlanProtocol::Dot1q, vid)) => (0, vid.get()),
-        Some((VlanProtocol::Dot1ad, vid)) => (1, vid.get()),
+    let number = |tag: Option<(VlanProtocol, Vid)>| match tag {
+        None => 0,
+        Some((VlanProtocol::Dot1q, vid)) => u32::from(vid.get()),
+        Some((VlanProtocol::Dot1ad, vid)) => LINKS_PER_PORT / 2 + u32::from(vid.get()),
     };
-    let tag = kind * 4096 + u32::from(vid);
+    let (port, tag) = (u32::from(port.0), number(link.tag));
     match link.outer {
-        None => Place::Slot(u32::from(port.0) * 2 * 4096 + tag),
-        Some(outer) => Place::Inner(u32::from(outer.0) * 2 * 4096 + tag),
+        None => Place::Slot(port * LINKS_PER_PORT + tag),
+        // 6 bits for the port, 13 for each tag.
+        outer => Place::Inner((port * LINKS_PER_PORT + number(outer)) * LINKS_PER_PORT + tag),
     }
 }
 
@@ -102,4 +106,37 @@ pub(super) fn vlan_note(port: &XdpPort) -> Option<String> {
              also `ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off` at its peer"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_link_of_each_port_has_a_place_of_its_own() {
+        let vid = |vid| Vid::new(vid).unwrap();
+        let protocols = [VlanProtocol::Dot1q, VlanProtocol::Dot1ad];
+        let tags: Vec<_> = protocols
+            .into_iter()
+            .flat_map(|protocol| [1, 2, 2048, 4094].map(|number| Some((protocol, vid(number)))))
+            .collect();
+        let mut places = BTreeSet::new();
+        let mut count = 0;
+        for port in [0, 1, 63] {
+            let mut add = |tag, outer| {
+                let link =
+                    XdpLink { tag, outer, link: LinkId(7), kernel_path: KernelPath::default() };
+                places.insert(place(PortId(port), &link));
+                count += 1;
+            };
+            add(None, None);
+            for tag in &tags {
+                add(*tag, None);
+                tags.iter().for_each(|outer| add(*tag, *outer));
+            }
+        }
+        assert_eq!(places.len(), count);
+    }
 }

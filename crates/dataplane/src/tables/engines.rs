@@ -105,15 +105,13 @@ impl Engines {
         let starts = [4, 6].map(|version| self.route_rules.place(&state.routes, link, version));
         let decision = decision(flags(state, link) & decidable(starts), rules);
         let [root4, root6] = [&place.root4, &place.root6].map(|root| root.load(Relaxed));
-        let is_moved = starts[0].is_elsewhere(root4) || starts[1].is_elsewhere(root6);
+        let is_moved = [root4, root6] != starts.map(Start::root);
         // Whoever may no longer decide learns that first.
         if is_moved {
             set_long(&place.decision, decision & !u64::from(DECIDES4 | DECIDES6));
         }
         for (place, start) in [&place.root4, &place.root6].into_iter().zip(starts) {
-            if let Start::At(root) = start {
-                set(place, root);
-            }
+            set(place, start.root());
         }
         set_long(&place.decision, decision);
     }
@@ -152,7 +150,7 @@ fn set_long(word: &AtomicU64, value: u64) {
 
 /// The flags that a link may have whose packets find their routes there, IPv4 and IPv6.
 fn decidable([start4, start6]: [Start; 2]) -> u32 {
-    let refused = |start, flag| if start == Start::Nowhere { flag } else { 0 };
+    let refused = |start, flag| if matches!(start, Start::Nowhere(_)) { flag } else { 0 };
     !(refused(start4, DECIDES4) | refused(start6, DECIDES6))
 }
 

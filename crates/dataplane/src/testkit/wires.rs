@@ -55,8 +55,7 @@ impl LinkVariant {
         }
     }
 
-    /// The link below it, if it is not the port's own.
-    pub const fn parent(self) -> Option<Self> {
+    const fn parent(self) -> Option<Self> {
         match self {
             Self::Plain => None,
             Self::Qinq => Some(Self::Service),

@@ -32,10 +32,7 @@ fn xdp_link(port: u8, variant: LinkVariant) -> XdpLink {
     };
     XdpLink {
         tag: variant.tags().last().map(tag),
-        outer: variant
-            .parent()
-            .filter(|below| *below != LinkVariant::Plain)
-            .map(|below| below.link(port)),
+        outer: variant.tags().split_last().and_then(|(_, before)| before.first()).map(tag),
         link: variant.link(port),
         kernel_path: KernelPath::default(),
     }

@@ -343,7 +343,6 @@ fn locals(model: &Model) -> Vec<IpAddr> {
 
 /// A port's links: its own, the VLAN links on it, and those on top of them.
 fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
-    let id = |index: usize| u16::try_from(index).ok().map(LinkId);
     let known = model.links.iter().enumerate().filter_map(|(index, link)| {
         let (tag, outer) = match link.kind {
             LinkKind::Port(own) => (own == port).then_some((None, None))?,
@@ -352,13 +351,15 @@ fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
                 let below = model.links.get(parent.0)?;
                 match below.kind {
                     LinkKind::Port(own) => (own == port).then_some((tag, None))?,
-                    LinkKind::Vlan { parent: under, .. } => {
-                        (under == LinkIndex(port.0)).then_some((tag, Some(id(parent.0)?)))?
+                    LinkKind::Vlan { parent: under, vid, protocol } => {
+                        let outer = Some((protocol, Vid::new(vid)?));
+                        (under == LinkIndex(port.0)).then_some((tag, outer))?
                     }
                 }
             }
         };
-        Some(XdpLink { tag, outer, link: id(index)?, kernel_path: link.kernel_path })
+        let link_id = LinkId(u16::try_from(index).ok()?);
+        Some(XdpLink { tag, outer, link: link_id, kernel_path: link.kernel_path })
     });
     known.collect()
 }
@@ -391,12 +392,12 @@ mod tests {
     "#;
 
     #[test]
-    fn links_are_known_by_their_last_tag_and_the_link_before() {
+    fn links_are_known_by_their_tags() {
         let model = tollway_model::config::parse(TEXT, "t.toml").unwrap().model;
         let links_of_p = links(&model, PortIndex(0));
         let tags: Vec<_> = links_of_p.iter().map(|link| (link.tag, link.outer)).collect();
         let [five, seven] = [5, 7].map(|vid| Vid::new(vid).unwrap());
-        let inner = (Some((Dot1q, seven)), Some(links_of_p[2].link));
+        let inner = (Some((Dot1q, seven)), Some((Dot1ad, five)));
         let on_port = [None, Some((Dot1q, five)), Some((Dot1ad, five))].map(|tag| (tag, None));
         assert_eq!(tags, [&on_port[..], &[inner]].concat());
         let tags = links(&model, PortIndex(1));

@@ -12,6 +12,7 @@
 //! Limits: these never enter:
 //!
 //! - fragments, IPv4 options, IPv6 extension headers
+//! - frames that arrive under more than one VLAN tag
 //! - protocols other than TCP, UDP, ICMP and ICMPv6
 //! - packets to a port that XDP cannot send to
 //! - packets in [`Burst::bound`]

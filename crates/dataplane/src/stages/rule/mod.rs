@@ -6,8 +6,8 @@
 //! route, or a throw route, for the packet (`-EAGAIN`). Matches on the input device are resolved ahead:
 //! each link has a policy of its own rules.
 //!
-//! The path skips this stage while no link has a policy. For links with a policy, it handles one packet
-//! after the other.
+//! The path skips this stage while no link has a policy. It compares a rule with all IPv4 packets of a link at
+//! once, and handles IPv6 packets, and a few of a link, one after the other.
 //!
 //! Limits: rules on source, destination and mark. Packets that may match other rules (ports, protocol,
 //! DSCP, user) take the kernel path ([`PolicyAction::Punt`]). Packets that firewall rules reroute skip

@@ -16,8 +16,8 @@ use crate::sync::AtomicU64;
 
 /// The number of rules that there is room for, of all links together.
 pub const MOST_ROUTE_RULES: usize = 1 << 14;
-/// The maximum number of rules of a link, as in `bpf/route_rules.h`.
-const MOST_OF_LINK: usize = 64;
+/// The maximum number of rules of a link, each FIB that another falls back to included; as in `bpf/route_rules.h`.
+const MOST_RULES_OF_LINK: usize = 64;
 /// Words of a rule, `struct route_rule` of `bpf/route_rules.h`.
 const WORDS: usize = 8;
 /// In the root of a link: it is the number of its first rule.
@@ -31,14 +31,15 @@ type Words = [u64; WORDS];
 pub(super) enum Start {
     /// In the FIB of this root, or by the rules from this one on.
     At(u32),
-    /// There are too many rules for a program, or there is no room for them.
-    Nowhere,
+    /// There are too many rules for a program, or there is no room for them. The FIB has this root.
+    Nowhere(u32),
 }
 
 impl Start {
-    /// Whether programs that find this root begin elsewhere.
-    pub(super) fn is_elsewhere(self, root: u32) -> bool {
-        matches!(self, Self::At(start) if start != root)
+    /// What stands in the link.
+    pub(super) const fn root(self) -> u32 {
+        let (Self::At(root) | Self::Nowhere(root)) = self;
+        root
     }
 }
 
@@ -94,8 +95,8 @@ impl RouteRules {
         let record = &routes.links[link];
         let root = root_of(record, version);
         let Some(rules) = rules(routes, link, version) else { return Start::At(root) };
-        if rules.len() > MOST_OF_LINK {
-            return Start::Nowhere;
+        if rules.len() > MOST_RULES_OF_LINK {
+            return Start::Nowhere(root);
         }
         let mut placed = self.lock();
         if let Some((range, is_used)) = placed.active.get_mut(&rules) {
@@ -105,7 +106,7 @@ impl RouteRules {
         let used = placed.active.values().map(|(range, _)| range).chain(&placed.left);
         let Some(range) = gap(used, 0, MOST_ROUTE_RULES as u32, rules.len() as u32) else {
             placed.is_waiting = true;
-            return Start::Nowhere;
+            return Start::Nowhere(root);
         };
         self.memory.write(range.start, &rules);
         let start = range.start;
