@@ -169,11 +169,14 @@ static __always_inline int is_unreachable(const struct next_hop *hop)
 		hop->reason == PUNT_PROHIBIT);
 }
 
-/* Checks the source of an IPv4 packet, as its link demands. */
-static __always_inline enum source check_source(const struct packet *packet, const struct engine_link *link,
-						__u32 flags, const struct iphdr *ip)
+/*
+ * Checks the source of an IPv4 packet, as its link demands, which has this root; once for the verifier, and not
+ * once for each caller.
+ */
+__attribute__((noinline)) int check_source(__u32 root4, __be32 source, __be32 destination, __u32 flags,
+					   __u32 link)
 {
-	__u32 entry = route4(link->root4, ip->daddr, ip->saddr, 0);
+	__u32 entry = route4(root4, destination, source, 0);
 	const struct next_hop *back = next_hop_of(entry);
 
 	if (!(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
@@ -185,7 +188,7 @@ static __always_inline enum source check_source(const struct packet *packet, con
 			return SOURCE_UNSURE;
 		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_INVALID;
 	}
-	return flags & ENGINE_SOURCE_LINK4 && back->link != packet->link ? SOURCE_INVALID : SOURCE_VALID;
+	return flags & ENGINE_SOURCE_LINK4 && back->link != link ? SOURCE_INVALID : SOURCE_VALID;
 }
 
 /*
@@ -207,13 +210,13 @@ static __always_inline int filter_source(struct packet *packet, const struct pas
 					 const struct engine_link *link, __u32 flags,
 					 const struct next_hop *hop, const struct iphdr *ip)
 {
-	enum source source;
+	int source;
 
 	if (!(flags & ENGINE_SOURCE_ROUTE4) || !hop || hop->action > ACTION_GLEAN)
 		return GOES_ON;
 	if (depends_on_vrf(flags, hop))
 		return NOT_TAKEN;
-	source = check_source(packet, link, flags, ip);
+	source = check_source(link->root4, ip->saddr, ip->daddr, flags, packet->link);
 	if (source == SOURCE_VALID)
 		return GOES_ON;
 	/* User space looks at redirects first. */
@@ -264,7 +267,7 @@ static __always_inline int ruled6(struct packet *packet, const struct passage *p
 static __always_inline int decide4(struct packet *packet, const struct iphdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 flags, entry;
+	__u32 flags, entry, root;
 	int action;
 	struct engine_link *link = ELEMENT(engine_links, packet->link);
 	struct passage passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len };
@@ -291,7 +294,8 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 		if (action != GOES_ON)
 			return action;
 	}
-	entry = route4(link->root4, ip->saddr, ip->daddr, mark_at_route(packet, &passage));
+	root = link->root4;
+	entry = route4(root, ip->saddr, ip->daddr, root & ROOT_RULES ? mark_at_route(packet, &passage) : 0);
 	hop = next_hop_of(member_of(entry, ip, end, 1));
 	action = filter_source(packet, &passage, link, flags, hop, ip);
 	if (action != GOES_ON)
@@ -303,7 +307,7 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *ip, const void *end,
 				   __u32 l3, __u32 len)
 {
-	__u32 entry;
+	__u32 entry, root;
 	struct engine_link *link = ELEMENT(engine_links, packet->link);
 	struct passage passage = {
 		.l3 = l3, .l3_len = sizeof(*ip) + bpf_ntohs(ip->payload_len), .len = len,
@@ -330,8 +334,9 @@ static __always_inline int decide6(struct packet *packet, const struct ipv6hdr *
 		if (action != GOES_ON)
 			return action;
 	}
-	entry = route6(link->root6, ip->saddr.s6_addr32, ip->daddr.s6_addr32,
-		       mark_at_route(packet, &passage));
+	root = link->root6;
+	entry = route6(root, ip->saddr.s6_addr32, ip->daddr.s6_addr32,
+		       root & ROOT_RULES ? mark_at_route(packet, &passage) : 0);
 	entry = member_of(entry, ip, end, 0);
 	return follow(packet, &passage, next_hop_of(entry), ip->hop_limit, 0);
 }

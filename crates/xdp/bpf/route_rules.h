@@ -65,27 +65,51 @@ __attribute__((noinline)) __u32 look_up_key4(__u32 root, __u64 key)
 	return look_up4(root, bpf_htonl(key >> 32));
 }
 
+/* Beside an entry in the result of a rule: it decides, or it is the last one. */
+#define RULE_DECIDES (1ULL << 32)
+#define RULE_IS_LAST (1ULL << 33)
+
+/* What a rule says about a packet. */
+static __always_inline __u64 apply_rule(const struct route_query *query, __u32 number, int v4)
+{
+	const struct route_rule *rule = ELEMENT(route_rules, number);
+	__u32 entry;
+
+	if (!rule || !query)
+		return NO_ENTRY | RULE_DECIDES;
+	if (rule_matches(rule, query)) {
+		if (rule->is_next_hop)
+			return rule->number | RULE_DECIDES;
+		entry = v4 ? look_up_key4(rule->number, query->destination[0]) :
+			     look_up_halves6(rule->number, query->destination[0], query->destination[1]);
+		if (entry & ENTRY_NODE || (entry & ENTRY_NEXT_HOP) != NO_ROUTE)
+			return entry | RULE_DECIDES;
+	}
+	return rule->more ? 0 : RULE_IS_LAST;
+}
+
+/* Functions of their own, which the verifier looks at once, and not once for each rule. */
+__attribute__((noinline)) __u64 apply_rule4(const struct route_query *query, __u32 number)
+{
+	return apply_rule(query, number, 1);
+}
+
+__attribute__((noinline)) __u64 apply_rule6(const struct route_query *query, __u32 number)
+{
+	return apply_rule(query, number, 0);
+}
+
 /* The entry that the rules from `query->root` on find; NO_ENTRY if nothing can be said. */
 static __always_inline __u32 look_up_by_rules(const struct route_query *query, int v4)
 {
 	__u32 first = query->root & ~ROOT_RULES;
 
 	for (__u32 i = 0; i < MOST_RULES_OF_LINK; i++) {
-		const struct route_rule *rule = ELEMENT(route_rules, first + i);
-		__u32 entry;
+		__u64 result = v4 ? apply_rule4(query, first + i) : apply_rule6(query, first + i);
 
-		if (!rule)
-			return NO_ENTRY;
-		if (rule_matches(rule, query)) {
-			if (rule->is_next_hop)
-				return rule->number;
-			entry = v4 ? look_up_key4(rule->number, query->destination[0]) :
-				     look_up_halves6(rule->number, query->destination[0],
-						     query->destination[1]);
-			if (entry & ENTRY_NODE || (entry & ENTRY_NEXT_HOP) != NO_ROUTE)
-				return entry;
-		}
-		if (!rule->more)
+		if (result & RULE_DECIDES)
+			return (__u32)result;
+		if (result & RULE_IS_LAST)
 			return NO_ROUTE;
 	}
 	return NO_ENTRY;
