@@ -26,6 +26,8 @@ pub fn third() {
             }
         }
     }
+    let two_tags = LinkVariant::Qinq.packet(0, LinkVariant::Plain.host4(1)).build();
+    assert_eq!([(); 4].map(|()| bench.both(0, &two_tags)), [false; 4]);
 }
 
 pub fn group() {
