@@ -88,13 +88,6 @@ impl EthView<'_> {
 pub struct TwoTagsView<'a>(pub &'a [u8; LEN + 2 * vlan::LEN]);
 
 impl TwoTagsView<'_> {
-    /// Destination address.
-    #[inline(always)]
-    #[must_use]
-    pub fn dst(self) -> MacWord {
-        MacWord(word64(self.0, 0) << 16)
-    }
-
     /// The protocols of both tags and the ethertype after them, for comparison with other frames.
     #[inline(always)]
     #[must_use]

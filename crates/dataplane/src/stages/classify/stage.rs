@@ -1,5 +1,5 @@
 use super::MAX_TAGS;
-use super::table::{InnerLinks, InnerTag, PortRecord, VlanLinks};
+use super::table::{InnerLinks, InnerTag, PortRecord, VlanEntry, VlanLinks};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::features::Features;
 use crate::frame::Umem;
@@ -165,20 +165,36 @@ fn untag_twice<const OWN_MACS: bool>(
         let [outer, vid] = eth.vids();
         // No link is on top of the one that stands for none.
         let entry = inner.get(InnerTag::new(vlans.get(outer).link, kind.inner(), vid));
-        if !entry.is_some() {
+        let mac = EthView(umem.bytes(burst.addr[lane], 0)).dst();
+        if !arrives::<OWN_MACS>(burst, links, port_mac, (lane, mac), entry, (TWICE_TAGGED, is_ip4))
+        {
             strays.insert_rare(lane);
-            continue;
         }
-        let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
-        if eth.dst() != mac {
-            strays.insert_rare(lane);
-            continue;
-        }
-        burst.l3[lane] = TWICE_TAGGED as u8;
-        burst.link[lane] = entry.link;
-        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
     }
     (others, strays)
+}
+
+/// Gives a frame the link of an entry, if there is one, and the frame is for its address; says whether it has.
+#[inline(always)]
+fn arrives<const OWN_MACS: bool>(
+    burst: &mut Burst,
+    links: &Links,
+    port_mac: MacWord,
+    (lane, dst): (usize, MacWord),
+    entry: &VlanEntry,
+    (l3, is_ip4): (usize, bool),
+) -> bool {
+    if !entry.is_some() {
+        return false;
+    }
+    let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
+    if dst != mac {
+        return false;
+    }
+    burst.l3[lane] = l3 as u8;
+    burst.link[lane] = entry.link;
+    burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
+    true
 }
 
 /// Looks up frames of one kind; returns those of other kinds, and those to be walked.
@@ -203,18 +219,10 @@ fn untag_alike<const OWN_MACS: bool>(
             continue;
         }
         let entry = vlans.get(eth.vid());
-        if !entry.is_some() {
+        let mac = eth.dst();
+        if !arrives::<OWN_MACS>(burst, links, port_mac, (lane, mac), entry, (TAGGED, is_ip4)) {
             strays.insert_rare(lane);
-            continue;
         }
-        let mac = if OWN_MACS { links[entry.link].mac } else { port_mac };
-        if eth.dst() != mac {
-            strays.insert_rare(lane);
-            continue;
-        }
-        burst.l3[lane] = TAGGED as u8;
-        burst.link[lane] = entry.link;
-        burst.root[lane] = if is_ip4 { entry.root4 } else { entry.root6 };
     }
     (others, strays)
 }
