@@ -132,6 +132,18 @@ impl Config {
         merged
     }
 
+    /// Whether the kernel's list may leave out an IPv6 route: one between the next hops of another.
+    pub fn hides_routes(&self) -> bool {
+        let groups: Vec<_> = self.lines.iter().filter_map(|line| line.group.as_ref()).collect();
+        groups.iter().filter(|group| group.to.addr().is_ipv6()).any(|group| {
+            let of_key = groups.iter().filter(|one| (one.to, &one.key) == (group.to, &group.key));
+            let joins: Vec<bool> =
+                of_key.map(|one| one.hops.iter().any(|(_, via)| via.is_some())).collect();
+            let mut rest = joins.iter().skip_while(|joins| !**joins).skip_while(|joins| **joins);
+            rest.any(|joins| *joins)
+        })
+    }
+
     /// Whether a group of several next hops for a destination has one that never answers.
     pub fn waits_in_vain(&self, to: IpAddr) -> bool {
         let groups = self.groups(to).into_iter();

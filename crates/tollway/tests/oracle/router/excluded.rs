@@ -13,6 +13,9 @@
 //! - Which packets get an error after they have waited in vain for a silent neighbour, if the error
 //!   for one of them leaves through the same neighbour. The error waits there, and the kernel drops
 //!   whatever else waits there (`neigh_invalidate`). So the result depends on the packets' order.
+//! - Reports of routes, if an IPv6 route has next hops on both sides of another route of its key in the
+//!   kernel. The kernel's list then leaves out the latter (`fib6_dump_node` skips to the last next hop), so
+//!   a router knows it by a notification alone.
 //! - Which of several default routes an IPv4 packet takes, if they differ only in their next hops.
 //!   This includes errors of the router. The kernel tries the routes in turn, by what it knows
 //!   about their gateways (`fib_select_default`).
