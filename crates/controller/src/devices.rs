@@ -38,6 +38,15 @@ pub enum DeviceError {
         /// What it is, in brackets.
         kind: String,
     },
+    /// Its packets have no header of layer 2, and it has not the engine tc.
+    #[error(
+        "{name} is a layer-3 device, whose packets only the engine tc takes; select that for it \
+         (--engine {name}=tc), or leave it out"
+    )]
+    Layer3 {
+        /// The name.
+        name: String,
+    },
     /// It is a VLAN, which comes with the device below.
     #[error("{name} is a VLAN of {below}; name {below}, and its VLANs come with it")]
     Vlan {
@@ -118,7 +127,10 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         }
         _ => {}
     }
-    if netdev.mac.is_none() {
+    if netdev.is_layer3 && engine != Engine::Tc {
+        return Err(DeviceError::Layer3 { name });
+    }
+    if netdev.mac.is_none() && !netdev.is_layer3 {
         let kind = if kind.is_empty() { kind } else { format!(" (it is of the kind {kind})") };
         return Err(DeviceError::NotEthernet { name, kind });
     }
@@ -174,10 +186,11 @@ mod tests {
             Netdev { master: Some(5), ..netdev("eth2", "") },
             netdev("red", "vrf"),
             Netdev { master: Some(7), ..netdev("eth3", "") },
-            Netdev { mac: None, ..netdev("wg0", "wireguard") },
+            Netdev { mac: None, is_layer3: true, ..netdev("wg0", "wireguard") },
             netdev("toll2", "tun"),
             netdev("toll2b", "tun"),
             netdev("tollgate", "tun"),
+            Netdev { mac: None, ..netdev("ib0", "ipoib") },
         ];
         kernel
             .netdevs
@@ -212,9 +225,8 @@ mod tests {
         );
         assert!(result(&["red"]).starts_with("red is a VRF; name the devices"));
         assert!(result(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
-        assert!(
-            result(&["wg0"]).starts_with("wg0 carries no Ethernet (it is of the kind wireguard)")
-        );
+        assert!(result(&["ib0"]).starts_with("ib0 carries no Ethernet (it is of the kind ipoib)"));
+        assert!(result(&["wg0"]).contains("select that for it (--engine wg0=tc)"));
         for own in ["toll2", "toll2b"] {
             assert!(result(&[own]).contains("Tollway's own"), "{own}");
         }
@@ -223,10 +235,10 @@ mod tests {
 
     #[test]
     fn each_device_has_an_engine() {
-        let of_devices = [("br0".to_owned(), Engine::Tc)].into();
+        let of_devices = ["br0", "wg0"].map(|name| (name.to_owned(), Engine::Tc)).into();
         let engines = Engines { of_devices, of_others: Engine::User };
-        let names = ["br0", "tollgate"].map(str::to_owned);
-        let found = vec![(5, Engine::Tc), (12, Engine::User)];
+        let names = ["br0", "wg0", "tollgate"].map(str::to_owned);
+        let found = vec![(5, Engine::Tc), (9, Engine::Tc), (12, Engine::User)];
         assert_eq!(find(&kernel(), &names, &engines), Ok(found));
     }
 }

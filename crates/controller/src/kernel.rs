@@ -43,6 +43,8 @@ pub struct Netdev {
     pub kind: Option<String>,
     /// Its Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
+    /// Its packets have no header of layer 2.
+    pub is_layer3: bool,
     /// Largest layer-3 packet, bytes.
     pub mtu: u32,
     /// `IFF_*` flags.

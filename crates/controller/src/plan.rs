@@ -278,8 +278,9 @@ fn egress_links(facts: &Facts<'_>, devices: &[Option<Ifindex>]) -> EgressLinks {
         |device, family| facts.offload.leaves(device, family) == PathKind::Fast && works(device);
     let links = devices.iter().enumerate().filter_map(|(index, device)| {
         let (device, link) = ((*device)?, LinkId(u16::try_from(index).ok()?));
-        let egress_link =
-            EgressLink { link, v4: may(device, Family::V4), v6: may(device, Family::V6) };
+        let is_layer3 = facts.kernel.netdevs.get(&device).is_some_and(|netdev| netdev.is_layer3);
+        let (v4, v6) = (may(device, Family::V4), may(device, Family::V6));
+        let egress_link = EgressLink { link, v4, v6, is_layer3 };
         Some((device, egress_link))
     });
     EgressLinks {

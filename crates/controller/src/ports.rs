@@ -10,7 +10,7 @@ pub(super) struct Port {
     pub(super) name: String,
     /// Its device, if it is there.
     pub(super) device: Option<Ifindex>,
-    /// The present or last Ethernet address and MTU of its device.
+    /// The present or last Ethernet address and MTU of its device; a layer-3 device has no address.
     pub(super) mac: Mac,
     pub(super) mtu: u32,
     /// The port can send frames.
@@ -27,7 +27,7 @@ impl Port {
         let mut port = Self {
             name: netdev.name.clone(),
             device: Some(index),
-            mac: Mac([0; 6]),
+            mac: Mac::NONE,
             mtu: 0,
             works: true,
             room: None,
@@ -52,7 +52,8 @@ impl Port {
     }
 
     fn note(&mut self, netdev: &Netdev) {
-        self.mac = netdev.mac.map_or(self.mac, Mac);
+        let none = if netdev.is_layer3 { Mac::NONE } else { self.mac };
+        self.mac = netdev.mac.map_or(none, Mac);
         self.mtu = netdev.mtu;
     }
 }

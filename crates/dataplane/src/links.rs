@@ -24,10 +24,18 @@ pub struct LinkRecord {
     pub mtu: u16,
     /// Largest IPv6 packet, bytes.
     pub mtu6: u16,
-    /// Its address as bytes.
+    /// Its address as bytes; zeros if it is a layer-3 device.
     pub mac_bytes: [u8; 6],
     /// Tags of frames sent on it, outermost first: protocol and VLAN identifier.
     pub tags: Vec<(u16, Vid)>,
+}
+
+impl LinkRecord {
+    /// Says whether packets leave without an Ethernet header: neighbours then have no addresses, and are known.
+    #[must_use]
+    pub fn is_layer3(&self) -> bool {
+        self.mac_bytes == [0; 6]
+    }
 }
 
 /// A VRF: one FIB for each family.

@@ -18,9 +18,25 @@ pub enum Engine {
     User,
 }
 
-/// Kinds of devices whose frames the kernel has made: they may be super-frames, with unfinished checksums.
-const MADE_BY_KERNEL: [&str; 8] =
-    ["veth", "tun", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+/// Kinds of devices whose frames the kernel has made: they may be super-frames, with unfinished checksums. Those of the
+/// second half are layer-3 devices.
+const MADE_BY_KERNEL: [&str; 15] = [
+    "veth",
+    "tun",
+    "bond",
+    "team",
+    "bridge",
+    "macvlan",
+    "vxlan",
+    "geneve",
+    "wireguard",
+    "gre",
+    "ip6gre",
+    "ipip",
+    "ip6tnl",
+    "sit",
+    "ppp",
+];
 
 impl Engine {
     /// All engines.

@@ -1,11 +1,21 @@
 //! What a port and the links on it have for every module: Ethernet addresses, VLAN protocols, and which of a
 //! link's packets take the kernel path.
 
-/// An Ethernet address.
+/// An Ethernet address; all zeros for a device that has none ([`Mac::NONE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
+    /// Of a layer-3 device, whose packets have no Ethernet header. No Ethernet device has this address
+    /// (`is_valid_ether_addr`).
+    pub const NONE: Self = Self([0; 6]);
+
+    /// The address, unless it is that of a layer-3 device.
+    #[must_use]
+    pub fn if_any(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
+    }
+
     /// Reads six pairs of hexadecimal digits, between colons or hyphens.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

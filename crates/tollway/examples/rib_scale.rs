@@ -52,7 +52,7 @@ fn main() {
     let links = LINKS.into_iter().enumerate().map(|(at, index)| {
         let mac = [2, 0, 0, 0, 0, at as u8];
         tables.add_port(mac, VrfId(0), 1500).expect("a port");
-        (index, EgressLink { link: LinkId(at as u16), v4: true, v6: true })
+        (index, EgressLink { link: LinkId(at as u16), v4: true, v6: true, is_layer3: false })
     });
     let links = links.collect();
     let egress_links = EgressLinks { links, kernel_groups4: false, kernel_groups6: false };

@@ -4,6 +4,7 @@
 #define TOLLWAY_ENGINE_TC_H
 
 #include <linux/pkt_cls.h>
+#include <stddef.h>
 
 #include "maps.h"
 
@@ -18,6 +19,26 @@ typedef struct __sk_buff context;
 static __always_inline __u32 tag_len(context *ctx)
 {
 	return ctx->vlan_present ? 4 : 0;
+}
+
+/*
+ * Where the accessible bytes of a frame begin and end. The instructions are given: the compiler may add an offset to the
+ * context's address first, which the verifier does not allow.
+ */
+static __always_inline void *data_of(const context *ctx)
+{
+	__u64 data;
+
+	asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(data) : "r"(ctx), "i"(offsetof(context, data)));
+	return (void *)data;
+}
+
+static __always_inline void *end_of(const context *ctx)
+{
+	__u64 end;
+
+	asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(end) : "r"(ctx), "i"(offsetof(context, data_end)));
+	return (void *)end;
 }
 
 /* Volatile: the compiler must not select among addresses, which the verifier does not allow for the context. */

@@ -171,6 +171,7 @@ const volatile __u32 PORT = 0;
 const volatile __u32 IFINDEX = 0;
 const volatile __u32 MAC_FIRST = 0; /* the first four bytes, as read from the frame */
 const volatile __u32 MAC_LAST = 0; /* the last two */
+const volatile __u32 LAYER3 = 0; /* the device's packets have no Ethernet header */
 const volatile __u32 QUEUES = 0;
 const volatile __u32 XDP_PATH = 0;
 const volatile __u32 TABLES = 0; /* the maps of fib.h are there */

@@ -26,17 +26,17 @@
 /* Headers that the program does not read to the end. */
 #define UNKNOWN_HEADERS (1 << 16)
 
-/* Where the layer-3 header begins in the frame, in which the inner tag lies. */
+/* Where the layer-3 header begins in the frame, in which the inner tag lies; without an Ethernet header, at the start. */
 static __always_inline __u32 l3_in_frame(const struct packet *packet)
 {
-	return ETH_HLEN + (packet->inner_len & sizeof(struct vlan));
+	return LAYER3 ? 0 : ETH_HLEN + (packet->inner_len & sizeof(struct vlan));
 }
 
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */
 static __always_inline __u32 headers_len(const struct packet *packet, int v4)
 {
-	const void *l3 = (void *)(long)packet->ctx->data + l3_in_frame(packet);
-	const void *end = (void *)(long)packet->ctx->data_end;
+	const void *l3 = data_of(packet->ctx) + l3_in_frame(packet);
+	const void *end = end_of(packet->ctx);
 	__u32 l3_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	/* Up to TCP's data offset. */
 	const __u8 *tcp = l3 + l3_len;
@@ -66,23 +66,33 @@ static __always_inline __u32 priority_of(__u8 tos)
 	return 0x4444666622220000ULL >> (tos >> 1 & 15) * 4 & 15;
 }
 
-/*
- * Gives the packet the Ethernet addresses of a header, and decrements its TTL. Returns false if the
- * headers are not where they were a moment ago.
- */
-static __always_inline int rewrite(struct packet *packet, const void *header, int v4)
+/* Gives the packet the Ethernet addresses of a header; a packet of a layer-3 device also the ethertype. */
+static __always_inline void address(void *data, const void *header, int v4)
 {
-	void *data = (void *)(long)packet->ctx->data;
-	const void *end = (void *)(long)packet->ctx->data_end;
-	struct iphdr *ip = data + l3_in_frame(packet);
+	*(__u64 *)data = *(const __u64 *)header;
+	*(__u32 *)(data + 8) = *(const __u32 *)(header + 8);
+	if (LAYER3)
+		((struct ethhdr *)data)->h_proto = v4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+}
+
+/*
+ * Gives the packet the Ethernet addresses of a header of `l2` bytes, and decrements its TTL. Returns false
+ * if the headers are not where they were a moment ago.
+ */
+static __always_inline int rewrite(struct packet *packet, const void *header, __u32 l2, int v4)
+{
+	void *data = data_of(packet->ctx);
+	const void *end = end_of(packet->ctx);
+	/* A packet of a layer-3 device has its header by now. */
+	struct iphdr *ip = data + (LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet));
 	struct ipv6hdr *ip6 = (void *)ip;
 
 	if (data + ETH_HLEN > end)
 		return 0;
 	if (v4 ? (const void *)(ip + 1) > end : (const void *)(ip6 + 1) > end)
 		return 0;
-	*(__u64 *)data = *(const __u64 *)header;
-	*(__u32 *)(data + 8) = *(const __u32 *)(header + 8);
+	if (l2)
+		address(data, header, v4);
 	if (v4) {
 		packet->ctx->priority = priority_of(ip->tos);
 		decrease_ttl(ip);
@@ -113,16 +123,20 @@ static __always_inline int change_tags(struct packet *packet, const void *header
 	/* The outer tag comes last. */
 	if (l2 == ETH_HLEN + 8 && bpf_skb_vlan_push(packet->ctx, tags[2], bpf_ntohs(tags[3])))
 		return 0;
-	return l2 == ETH_HLEN || !bpf_skb_vlan_push(packet->ctx, tags[0], bpf_ntohs(tags[1]));
+	return l2 <= ETH_HLEN || !bpf_skb_vlan_push(packet->ctx, tags[0], bpf_ntohs(tags[1]));
 }
 
 /*
- * Gives the packet a new header of `l2` bytes, a compile-time constant. Only a second tag can lack
- * memory; the kernel drops such a packet, too, and counts it for tc.
+ * Gives the packet a new header of `l2` bytes, a compile-time constant; 0 if it leaves by a layer-3 device,
+ * for which bpf_redirect() takes the old one away. Only a second tag can lack memory; the kernel drops such
+ * a packet, too, and counts it for tc.
  */
 static __always_inline int give_header(struct packet *packet, const void *header, __u32 l2, int v4)
 {
-	if (!rewrite(packet, header, v4))
+	/* Room for an Ethernet header. Without memory for it, the packet is unchanged. */
+	if (LAYER3 && l2 && bpf_skb_change_head(packet->ctx, ETH_HLEN, 0))
+		return pass(packet, PASS_UNDECIDED);
+	if (!rewrite(packet, header, l2, v4))
 		return pass(packet, PASS_MALFORMED);
 	return change_tags(packet, header, l2) ? SENT : DROPPED;
 }
@@ -149,6 +163,9 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 
 	if (has_trailer(&way) || port >= MOST_PORTS)
 		return NOT_TAKEN;
+	/* Only Ethernet has padding. */
+	if ((LAYER3 || !way.l2) && len != l3 + l3_len)
+		return NOT_TAKEN;
 	/* Changes nothing, but shows the verifier of Linux 6.1 the bound. */
 	asm volatile("%0 &= %1" : "+r"(port) : "i"(MOST_PORTS - 1));
 	device = packet->state->exit_devices[port];
@@ -160,6 +177,8 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 		action = give_header(packet, end_of_header - 18, 18, v4);
 	else if (way.l2 == 22)
 		action = give_header(packet, end_of_header - 22, 22, v4);
+	else if (way.l2 == 0)
+		action = give_header(packet, end_of_header, 0, v4);
 	else
 		return NOT_TAKEN;
 	if (action != SENT)

@@ -4,8 +4,8 @@
  * There is no user path behind it, and no socket.
  *
  * It runs where a device hands frames to the kernel's stack. So it suits devices whose frames are made
- * by the kernel, and not by a card: veth, TAP, virtio-net, bond, bridge, macvlan, tunnels with Ethernet
- * frames. A frame may be a super-frame, and its checksum may be unfinished.
+ * by the kernel, and not by a card: veth, TAP, virtio-net, bond, bridge, macvlan, tunnels. A frame may be a
+ * super-frame, and its checksum may be unfinished. The packets of a layer-3 device have no Ethernet header.
  *
  * Frames that user space hands to the kernel never come here: it gets none of this port's frames.
  */
@@ -54,7 +54,7 @@ static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr
  */
 static __always_inline void pull_headers(context *ctx)
 {
-	__u64 linear = (void *)(long)ctx->data_end - (void *)(long)ctx->data, most = ETH_HLEN;
+	__u64 linear = end_of(ctx) - data_of(ctx), most = LAYER3 ? 0 : ETH_HLEN;
 	__be16 protocol = ctx->protocol;
 
 	if (is_tag(protocol)) {
@@ -82,28 +82,36 @@ static __always_inline int decide_l3(struct packet *packet, __be16 protocol, con
 	return pass(packet, is_tag(protocol) ? PASS_UNDECIDED : PASS_ETHERTYPE);
 }
 
+/* Says whether the kernel would forward a packet with this Ethernet header; a layer-3 device's has none. */
+static __always_inline int is_ours(const context *ctx, const struct ethhdr *eth)
+{
+	if (ctx->pkt_type != 0 /* PACKET_HOST */)
+		return 0;
+	return LAYER3 || (*(const __u32 *)eth->h_dest == MAC_FIRST &&
+			  *(const __u16 *)(eth->h_dest + 4) == MAC_LAST);
+}
+
 static __always_inline int decide_frame(struct packet *packet)
 {
 	context *ctx = packet->ctx;
-	__u32 tag = tag_len(ctx), l3 = ETH_HLEN + tag, len = whole_len(ctx);
+	__u32 tag = tag_len(ctx), eth_len = LAYER3 ? 0 : ETH_HLEN, l3 = eth_len + tag, len = whole_len(ctx);
 	__be16 protocol = ctx->protocol;
 	const struct ethhdr *eth;
 	const struct vlan *inner;
 	const void *end;
 
 	pull_headers(ctx);
-	eth = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
+	eth = data_of(ctx);
+	end = end_of(ctx);
 	if ((const void *)(eth + 1) > end)
 		return pass(packet, PASS_MALFORMED);
-	if (ctx->pkt_type != 0 /* PACKET_HOST */ || *(const __u32 *)eth->h_dest != MAC_FIRST ||
-	    *(const __u16 *)(eth->h_dest + 4) != MAC_LAST)
-		return pass(packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
+	if (!is_ours(ctx, eth))
+		return pass(packet, !LAYER3 && eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
 	if (!find_link(packet, tag ? ctx->vlan_proto : 0, tag ? ctx->vlan_tci & 0xfff : 0))
 		return pass(packet, PASS_VLAN_UNKNOWN);
+	inner = (const void *)eth + eth_len;
 	if (!is_tag(protocol))
-		return decide_l3(packet, protocol, eth + 1, end, l3, len);
-	inner = (const void *)(eth + 1);
+		return decide_l3(packet, protocol, inner, end, l3, len);
 	if ((const void *)(inner + 1) > end)
 		return pass(packet, PASS_MALFORMED);
 	if (!tag || !find_inner_link(packet, number_of(ctx->vlan_proto, ctx->vlan_tci & 0xfff), protocol,

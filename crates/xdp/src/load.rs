@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use tollway_dataplane::memory::Part;
+use tollway_net::Mac;
 
 use super::addresses;
 use super::error::XdpError;
@@ -81,6 +82,7 @@ struct Constants {
     ifindex: u32,
     mac_first: u32,
     mac_last: u32,
+    layer3: u32,
     queues: u32,
     xdp_path: u32,
     tables: u32,
@@ -103,6 +105,7 @@ impl Constants {
             ifindex: port.ifindex,
             mac_first: u32::from_ne_bytes([a, b, c, d]),
             mac_last: u32::from(u16::from_ne_bytes([e, f])),
+            layer3: u32::from(port.mac == Mac::NONE),
             queues: port.queues,
             xdp_path: u32::from(xdp_path),
             tables: u32::from(tables.is_some()),
@@ -125,6 +128,7 @@ impl Constants {
             ("IFINDEX", &self.ifindex),
             ("MAC_FIRST", &self.mac_first),
             ("MAC_LAST", &self.mac_last),
+            ("LAYER3", &self.layer3),
             ("QUEUES", &self.queues),
             ("XDP_PATH", &self.xdp_path),
             ("TABLES", &self.tables),

@@ -22,7 +22,7 @@ pub struct XdpPort {
     pub device: String,
     /// The device's ifindex.
     pub ifindex: u32,
-    /// The port's Ethernet address, which is the destination of packets to route.
+    /// The port's Ethernet address, which is the destination of packets to route; none of a layer-3 device.
     pub mac: Mac,
     /// The number of its receive queues, at most [`MOST_QUEUES`].
     pub queues: u32,

@@ -23,6 +23,8 @@ pub(super) fn copy(worker: &Worker) -> NeighCopy {
     let Control { tables, host, .. } = &*worker.lock();
     let state = |link, address| host.neigh_state(link, address);
     let neighs = tables.neighs();
+    // A layer-3 device has next hops, but no neighbours.
+    let neighs = neighs.filter(|(link, ..)| !tables.routes.links[*link].is_layer3());
     let neighs = neighs.map(|(link, address, next)| (link, address, next, state(link, address)));
     NeighCopy { neighs: neighs.collect(), next_hops: Arc::clone(&tables.routes.next_hops) }
 }

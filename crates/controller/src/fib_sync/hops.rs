@@ -5,6 +5,7 @@
 //! ([`Tables::set_group`]). Routes are inserted again only if one of these becomes the other.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::{Epochs, Spare};
@@ -36,6 +37,8 @@ pub struct EgressLink {
     pub v4: bool,
     /// The same for IPv6.
     pub v6: bool,
+    /// It is a layer-3 device: there, no neighbour needs a host route of its own.
+    pub is_layer3: bool,
 }
 
 /// The part of a route's target that routes share.
@@ -145,16 +148,22 @@ fn shared(egress_links: &EgressLinks, hop: &Hop, key: &HopKey) -> Shared {
     });
     let Some(egress_link) = egress_link.filter(|_| !hop.encap) else { return KERNEL };
     let mtu = u16::try_from(key.mtu).ok().filter(|mtu| *mtu > 0);
-    match hop.via {
-        Some(via) => Shared::Neigh(ObjectTarget::Neigh {
-            link: egress_link.link,
-            via,
-            mtu,
-            is_ipv4: key.family == Family::V4,
-        }),
+    let is_ipv4 = key.family == Family::V4;
+    match hop.via.or_else(|| egress_link.is_layer3.then(|| unspecified(key.family))) {
+        Some(via) => {
+            Shared::Neigh(ObjectTarget::Neigh { link: egress_link.link, via, mtu, is_ipv4 })
+        }
         // Each neighbour's own route has the link's MTU.
         None if key.mtu > 0 => KERNEL,
         None => Shared::Glean(egress_link.link),
+    }
+}
+
+/// In the place of a neighbour's address, any neighbour of a layer-3 device.
+const fn unspecified(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 
@@ -375,7 +384,7 @@ impl HopTable {
             }
             Shared::NoRoute => NextHopId::NO_ROUTE,
             Shared::Neigh(ObjectTarget::Neigh { link, via, mtu, is_ipv4 }) => match (via, mtu) {
-                (std::net::IpAddr::V6(via), mtu) if is_ipv4 => tables.neigh4_by6(link, via, mtu)?,
+                (IpAddr::V6(via), mtu) if is_ipv4 => tables.neigh4_by6(link, via, mtu)?,
                 (via, Some(mtu)) => tables.neigh_mtu(link, via, mtu)?,
                 (via, None) => tables.neigh(link, via)?,
             },

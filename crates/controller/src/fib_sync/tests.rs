@@ -42,8 +42,9 @@ fn hosts() -> Vec<IpAddr> {
 
 fn egress_links() -> EgressLinks {
     let links = LINKS.into_iter().enumerate();
-    let egress_link =
-        |(at, index)| (index, EgressLink { link: LinkId(at as u16), v4: true, v6: index != 2 });
+    let egress_link = |(at, index)| {
+        (index, EgressLink { link: LinkId(at as u16), v4: true, v6: index != 2, is_layer3: false })
+    };
     EgressLinks {
         links: links.map(egress_link).collect(),
         kernel_groups4: false,

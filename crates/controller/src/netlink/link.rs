@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use crate::event::Event;
 use crate::kernel::{Address, Family, Ifindex, Netdev};
 use tollway_linux::netlink::{Attribute, attributes, vlan_tag};
+use tollway_linux::sys::netdevice::is_layer3;
 
 /// Length of `struct ifinfomsg`.
 const LINK: usize = 16;
@@ -33,11 +34,15 @@ mod ifla {
 /// The device in the body of an `RTM_NEWLINK` or `RTM_DELLINK`. `None` if the message is about another aspect
 /// of the device: its membership of a bridge, or its IPv6 settings.
 pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
-    let [family, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *body.first_chunk::<LINK>()?;
+    let [family, _, t0, t1, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *body.first_chunk::<LINK>()?;
     if family != 0 {
         return None;
     }
-    let mut netdev = Netdev { flags: u32::from_ne_bytes([f0, f1, f2, f3]), ..Netdev::default() };
+    let mut netdev = Netdev {
+        is_layer3: is_layer3(u16::from_ne_bytes([t0, t1])),
+        flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+        ..Netdev::default()
+    };
     let mut has_foreign_lower = false;
     for attribute in attributes(body, LINK) {
         match attribute.kind {

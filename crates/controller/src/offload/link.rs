@@ -21,7 +21,21 @@ const MOST_STACKED: usize = 8;
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
 /// Further kinds that work as ports if they have a tc program, which sees frames as they leave a bridge's members or a
 /// tunnel.
-const TC_PORTS: [&str; 6] = ["bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+const TC_PORTS: [&str; 13] = [
+    "bond",
+    "team",
+    "bridge",
+    "macvlan",
+    "vxlan",
+    "geneve",
+    "wireguard",
+    "gre",
+    "ip6gre",
+    "ipip",
+    "ip6tnl",
+    "sit",
+    "ppp",
+];
 /// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// VLANs, tunnels, and the two ends of a veth.
 const HARMLESS: [&str; 16] = [
@@ -210,6 +224,12 @@ fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
 /// The reasons about leaving packets that hold for both families.
 fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
     let mut reasons = Vec::new();
+    // `icmp_send` needs the packet's route (`skb_rtable`), which it does not have behind a program. To a tun device,
+    // the kernel sends no such answers.
+    let port = stack.last().map(|port| port.netdev).filter(|netdev| netdev.is_layer3);
+    if let Some(netdev) = port.filter(|netdev| netdev.kind.as_deref() != Some("tun")) {
+        reasons.push(Reason::Tunnel(netdev.name.clone()));
+    }
     for Layer { netdev, found, .. } in stack {
         let name = || netdev.name.clone();
         let filters = found.map(|found| &found.filters_out);
@@ -300,12 +320,13 @@ fn device(
     let kind = netdev.kind.as_deref();
     let is_link = netdev.vlan.is_some()
         || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && TC_PORTS.contains(&kind));
-    if !found.ethernet {
+    let is_layer3 = has_tc && netdev.is_layer3;
+    if !found.ethernet && !is_layer3 {
         reasons.push(Reason::NotEthernet(name()));
     } else if let Some(kind) = kind.filter(|_| !is_link) {
         reasons.push(Reason::Kind { device: name(), kind: kind.to_owned() });
     }
-    if netdev.flags & NOARP != 0 {
+    if netdev.flags & NOARP != 0 && !is_layer3 {
         reasons.push(Reason::NoArp(name()));
     }
     if found.keeps_tags {

@@ -49,6 +49,8 @@ pub enum Reason {
     },
     /// Its frames are not Ethernet frames.
     NotEthernet(String),
+    /// A tunnel by which packets leave: only the kernel answers for what it cannot carry.
+    Tunnel(String),
     /// Its neighbours need no resolution (`IFF_NOARP`).
     NoArp(String),
     /// It has another XDP program.
@@ -173,6 +175,7 @@ impl Reason {
             Self::Upper { .. } | Self::UpperElsewhere { .. } => "upper",
             Self::Kind { .. } => "kind",
             Self::NotEthernet(_) => "not_ethernet",
+            Self::Tunnel(_) => "tunnel",
             Self::NoArp(_) => "no_arp",
             Self::OtherXdp(_) => "other_xdp",
             Self::FiltersIn(_) => "filters_in",
@@ -236,6 +239,9 @@ impl fmt::Display for Reason {
                 write!(f, "{device} is a {kind}; devices of this kind take the kernel path")
             }
             Self::NotEthernet(device) => write!(f, "{device} is not Ethernet"),
+            Self::Tunnel(device) => {
+                write!(f, "only the kernel tells senders what the tunnel {device} cannot carry")
+            }
             Self::NoArp(device) => write!(f, "{device} has noarp set"),
             Self::OtherXdp(device) => {
                 write!(f, "{device} has another XDP program attached (ip link show dev {device})")

@@ -34,7 +34,7 @@ pub struct NextHop {
     pub mtu: u16,
     /// The egress port.
     pub port: PortId,
-    /// Significant bytes of the header: 14, 18 or 22.
+    /// Significant bytes of the header: 14, 18 or 22, and 0 if it leaves by a layer-3 device.
     pub header_len: u8,
     /// What happens to a packet.
     pub action: Action,

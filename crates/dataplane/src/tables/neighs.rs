@@ -1,6 +1,6 @@
 //! Neighbours and the next hops that lead to them. Each neighbour has one, and more for routes with
 //! requirements of their own (an MTU, IPv4 through an IPv6 neighbour). All of them follow the
-//! neighbour's state.
+//! neighbour's state. On a layer-3 device, neighbours have no address, and packets are forwarded to them at once.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -159,7 +159,12 @@ impl Tables {
         }
         let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
         let inert = NextHop::inert(Action::Resolve);
-        let next = NextHop { link, port: record.port, neigh: Some(address), ..inert };
+        // In the place of any neighbour of a layer-3 device.
+        let neigh = Some(address).filter(|address| !address.is_unspecified());
+        let mut next = NextHop { link, port: record.port, neigh, ..inert };
+        if record.is_layer3() {
+            next = self.with_mac(next, NeighRequest::usual(address), None);
+        }
         let id = match self.neighs.spare.pop() {
             Some(id) => {
                 self.change(id, &next)?;
@@ -258,9 +263,10 @@ impl Tables {
         let most = if request.is_ipv4 { link.mtu } else { link.mtu6 };
         let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), request.is_ipv4);
         (next.header, next.header_len) = (header, header_len);
-        (next.action, next.mtu) = match mac {
-            Some(_) => (Action::Forward, request.mtu.min(most)),
-            None => (Action::Resolve, 0),
+        (next.action, next.mtu) = if mac.is_some() || link.is_layer3() {
+            (Action::Forward, request.mtu.min(most))
+        } else {
+            (Action::Resolve, 0)
         };
         next
     }
@@ -317,6 +323,32 @@ mod tests {
         let mut mac = [0; 6];
         mac.copy_from_slice(&header[..6]);
         (next.action, next.mtu, mac, u16::from_be_bytes([header[12], header[13]]))
+    }
+
+    #[test]
+    fn neighbours_on_a_layer_3_device_are_always_known() {
+        let mut tables = Tables::new();
+        let vrf = tables.add_vrf().unwrap();
+        let (_, link) = tables.add_port([0; 6], vrf, 1420).unwrap();
+        for (address, neigh) in [([10, 0, 0, 7], true), ([0; 4], false)] {
+            let address = IpAddr::from(address);
+            let ids = [tables.neigh(link, address), tables.neigh_mtu(link, address, 1300)];
+            for change in [Some(Some(MAC)), Some(None), None] {
+                for (id, mtu) in ids.into_iter().zip([1420, 1300]) {
+                    let next = tables.next_hop(id.unwrap());
+                    let shown = (next.action, next.mtu, next.header_len, next.neigh.is_some());
+                    assert_eq!(shown, (Action::Forward, mtu, 0, neigh), "{address}");
+                }
+                if let Some(mac) = change {
+                    tables.learn_neigh(link, address, mac).unwrap();
+                }
+            }
+        }
+        tables.set_mtu6(link, 1280).unwrap();
+        let id = tables.neigh(link, "fe80::7".parse().unwrap()).unwrap();
+        assert_eq!((tables.next_hop(id).mtu, tables.next_hop(id).header_len), (1280, 0));
+        tables.set_mtu6(link, 1400).unwrap();
+        assert_eq!(tables.next_hop(id).mtu, 1400);
     }
 
     #[test]

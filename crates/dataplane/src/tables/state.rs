@@ -110,9 +110,12 @@ impl ForwardingState {
     }
 
     /// The Ethernet header of an IP packet sent on a link, right-aligned in the array, and the
-    /// header's length in bytes.
+    /// header's length in bytes: 0 on a layer-3 device.
     #[must_use]
     pub fn header(&self, link: LinkId, dst: [u8; 6], is_ipv4: bool) -> ([u8; HEADER_ROOM], u8) {
+        if self.link(link).is_layer3() {
+            return ([0; HEADER_ROOM], 0);
+        }
         let ethertype = if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 };
         let bytes = self.header_bytes(link, dst, ethertype);
         let mut header = [0; HEADER_ROOM];

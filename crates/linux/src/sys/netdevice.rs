@@ -149,6 +149,17 @@ pub fn address(request: &ifreq) -> (u16, [u8; 6]) {
     (address.sa_family, [a, b, c, d, e, f])
 }
 
+/// Says whether the packets of a device of this hardware type have no header of layer 2 (`dev_is_mac_header_xmit` in
+/// `include/linux/if_arp.h`): tun, tunnels of IP packets, PPP.
+pub fn is_layer3(hardware_type: u16) -> bool {
+    /// `ARPHRD_RAWIP`, `ARPHRD_IP6GRE`.
+    const RAWIP: u16 = 519;
+    const IP6GRE: u16 = 823;
+    use libc::{ARPHRD_IPGRE, ARPHRD_NONE, ARPHRD_PPP, ARPHRD_SIT, ARPHRD_TUNNEL, ARPHRD_TUNNEL6};
+    let tunnels = [ARPHRD_TUNNEL, ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_IPGRE, IP6GRE];
+    tunnels.contains(&hardware_type) || matches!(hardware_type, ARPHRD_NONE | RAWIP | ARPHRD_PPP)
+}
+
 /// Sets the MTU in a request.
 pub fn set_mtu(request: &mut ifreq, mtu: c_int) {
     request.ifr_ifru.ifru_ifindex = mtu;

@@ -225,7 +225,7 @@ fn fib_sync(kernel: &Kernel, rib: &mut Rib) -> (FibSync, Bench) {
     let links = LINKS.iter().enumerate().map(|(at, name)| {
         let (_, link) = tables.add_port([2, 0, 0, 0, 0, at as u8], VrfId(0), 1500).unwrap();
         assert_eq!(link, LinkId(at as u16));
-        (index(kernel, name), EgressLink { link, v4: true, v6: true })
+        (index(kernel, name), EgressLink { link, v4: true, v6: true, is_layer3: false })
     });
     let links = links.collect();
     let egress_links = EgressLinks { links, kernel_groups4: false, kernel_groups6: false };

@@ -57,13 +57,13 @@ impl Net {
 }
 
 /// Configures the addresses at both ends, and the host's routes.
-fn configure(host: &Host, router: &str, device: &str, number: u8) {
+pub fn configure(host: &Host, router: &str, device: &str, number: u8) {
     sh(&format!("ip address add 10.0.{number}.1/24 dev {router}"));
     sh(&format!("ip address add fd00:{number}::1/64 dev {router} nodad"));
     host.sh(&format!("ip address replace 10.0.{number}.2/24 dev {device}"));
     host.sh(&format!("ip address replace fd00:{number}::2/64 dev {device} nodad"));
-    host.sh(&format!("ip route replace default via 10.0.{number}.1"));
-    host.sh(&format!("ip -6 route replace default via fd00:{number}::1"));
+    host.sh(&format!("ip route replace default via 10.0.{number}.1 dev {device}"));
+    host.sh(&format!("ip -6 route replace default via fd00:{number}::1 dev {device}"));
 }
 
 /// Puts the router's end of a cable into a bridge, which gets the addresses.
@@ -119,16 +119,23 @@ pub fn by_kernel() -> u64 {
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole, and that Tollway
 /// forwards nearly all of the packets.
 #[track_caller]
-pub fn arrives(router: &KernelRouter, (from, to): (&Host, &Host), address: &str) {
+pub fn arrives(router: &KernelRouter, ends: (&Host, &Host), address: &str) {
+    let (sent, kernel) = carried(router, ends, address);
+    let counts = router.show(&ShowRequest::Offload)["counts"].clone();
+    // While a worker waits for a processor, the kernel forwards.
+    assert!(sent > 200 && sent > 2 * kernel, "{address}: {sent} and {kernel}: {counts}");
+}
+
+/// Asserts that a stream and datagrams from one host to an address of the other arrive whole. Returns how many packets
+/// Tollway has forwarded meanwhile, and how many the kernel.
+#[track_caller]
+pub fn carried(router: &KernelRouter, (from, to): (&Host, &Host), address: &str) -> (u64, u64) {
     let server = ready(&mut to.role("--serve", address));
     let (sent, kernel) = (router.counts().sent, by_kernel());
     let output = from.role("--client", address).output().unwrap();
     assert!(output.status.success(), "{address}: {}", String::from_utf8_lossy(&output.stderr));
     drop(server);
-    let (sent, kernel) = (router.counts().sent - sent, by_kernel() - kernel);
-    let counts = router.show(&ShowRequest::Offload)["counts"].clone();
-    // While a worker waits for a processor, the kernel forwards.
-    assert!(sent > 200 && sent > 2 * kernel, "{address}: {sent} and {kernel}: {counts}");
+    (router.counts().sent - sent, by_kernel() - kernel)
 }
 
 fn pattern(len: usize, first: usize) -> Vec<u8> {

@@ -11,14 +11,24 @@ use tollway_net::Mac;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) index: i32,
+    /// None of a layer-3 device.
     pub(super) mac: Mac,
     pub(super) mtu: u16,
     pub(super) up: bool,
 }
 
-/// Queries the properties of an interface by name; the error comes with the failed request. Any
+/// Queries the properties of an Ethernet interface by name; the error comes with the failed request. Any
 /// socket will do.
 pub(super) fn query(
+    socket: BorrowedFd<'_>,
+    device: &str,
+) -> Result<Facts, (&'static str, io::Error)> {
+    let facts = query_any(socket, device)?;
+    facts.mac.if_any().map(|_| facts).ok_or_else(|| ("kind", io::ErrorKind::Unsupported.into()))
+}
+
+/// As [`query`], of an Ethernet interface or a layer-3 device.
+pub(super) fn query_any(
     socket: BorrowedFd<'_>,
     device: &str,
 ) -> Result<Facts, (&'static str, io::Error)> {
@@ -31,11 +41,13 @@ pub(super) fn query(
     let (kind, mac) = netdevice::address(&call(Call::Address, "address")?);
     let mtu = netdevice::mtu(&call(Call::Mtu, "MTU")?);
     let flags = netdevice::flags(&call(Call::Flags, "flags")?);
-    if kind != libc::ARPHRD_ETHER {
-        return Err(("kind", io::ErrorKind::Unsupported.into()));
-    }
+    let mac = match kind {
+        libc::ARPHRD_ETHER => Mac(mac),
+        kind if netdevice::is_layer3(kind) => Mac::NONE,
+        _ => return Err(("kind", io::ErrorKind::Unsupported.into())),
+    };
     let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-    Ok(Facts { index, mac: Mac(mac), mtu, up: flags & libc::IFF_UP != 0 })
+    Ok(Facts { index, mac, mtu, up: flags & libc::IFF_UP != 0 })
 }
 
 /// The current name of an interface, by ifindex.

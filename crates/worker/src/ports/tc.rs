@@ -59,7 +59,7 @@ impl Tc {
     /// Opens a device, and attaches the program if `idle` gives no reason against it.
     ///
     /// # Errors
-    /// No such interface, no Ethernet, in use by another Tollway, no privilege.
+    /// No such interface, neither Ethernet nor a layer-3 device, in use by another Tollway, no privilege.
     pub(super) fn open(
         (port, device): (&str, &str),
         program: Box<dyn OwnedProgram>,
@@ -68,7 +68,7 @@ impl Tc {
         let explain = |(action, error)| super::af_packet::explain(port, device, action, error);
         let socket =
             netdevice::packet_socket(0).map_err(|error| explain(("packet socket", error)))?;
-        let facts = interface::query(socket.as_fd(), device).map_err(explain)?;
+        let facts = interface::query_any(socket.as_fd(), device).map_err(explain)?;
         netdevice::bind(socket.as_fd(), facts.index, 0)
             .map_err(|error| explain(("bind", error)))?;
         let mut this = Self {
@@ -185,7 +185,7 @@ impl Tc {
             // If the device is gone, another with its name may come.
             Err(_) => self.called.clone_from(&self.device),
         }
-        match interface::query(self.socket.as_fd(), &self.called) {
+        match interface::query_any(self.socket.as_fd(), &self.called) {
             Ok(facts) => self.compare(facts, is_resting),
             Err(_) if is_resting => {}
             Err((_, error)) if is_absent(&error) => {
@@ -330,6 +330,7 @@ impl Device for Tc {
     }
 
     fn mac(&self) -> Option<Mac> {
+        // None of a layer-3 device is an address, too, which its link has.
         Some(self.mac)
     }
 

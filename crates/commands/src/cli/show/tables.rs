@@ -21,7 +21,8 @@ pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
         let device = port.device.as_deref().unwrap_or("-");
         let mtu = port.mtu.to_string();
         let engine = port.engine.as_deref().unwrap_or("-");
-        let PortState { name, kind, state, mac, how, .. } = port;
+        let mac = port.mac.as_deref().unwrap_or("-");
+        let PortState { name, kind, state, how, .. } = port;
         kinds.add_row([name, kind, engine, device, state, &mtu, mac, how]);
         let numbers = [port.rx.packets, port.rx.bytes, port.tx.packets, port.tx.bytes, port.missed];
         counts.add_row(std::iter::once(port.name.clone()).chain(numbers.map(thousands)));
@@ -69,7 +70,8 @@ pub(super) fn links(answer: &Links, width: Option<u16>) -> String {
             (None, _) => "-".to_owned(),
         };
         let addresses: Vec<_> = link.addresses.iter().map(ToString::to_string).collect();
-        let row = [&link.name, on, &vlan, &link.vrf, &link.mtu.to_string(), &link.mac];
+        let mac = link.mac.as_deref().unwrap_or("-");
+        let row = [&link.name, on, &vlan, &link.vrf, &*link.mtu.to_string(), mac];
         links.add_row(row.into_iter().map(Cell::new).chain([Cell::new(addresses.join("\n"))]));
     }
     keep_whole(&mut links, 5, 17);

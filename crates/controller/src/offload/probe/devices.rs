@@ -19,7 +19,8 @@ const IFLA_VLAN_EGRESS_QOS: u16 = 3;
 const IFLA_VLAN_INGRESS_QOS: u16 = 4;
 const IFLA_TUN_VNET_HDR: u16 = 5;
 /// By the kinds of tunnels, the attribute that says that packets bring the tunnel's addresses (`external`).
-const COLLECT_METADATA: [(&str, u16); 2] = [("vxlan", 25), ("geneve", 6)];
+const COLLECT_METADATA: [(&str, u16); 6] =
+    [("vxlan", 25), ("geneve", 6), ("gre", 18), ("ip6gre", 18), ("ipip", 19), ("ip6tnl", 19)];
 const VLAN_FLAG_REORDER_HDR: u32 = 1;
 /// Bytes of `struct ifinfomsg`.
 const IFINFO: usize = 16;

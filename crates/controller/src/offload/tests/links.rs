@@ -294,6 +294,23 @@ fn a_tc_program_has_fewer_reasons() {
             &[],
         );
     }
+    for (kind, wanted) in [("tun", &[][..]), ("wireguard", &["out of eth1 *: tunnel"])] {
+        let layer3 = |engine| {
+            move |router: &mut Router| {
+                router.engine = engine;
+                router.found(3).ethernet = false;
+                let noarp = 1 << 7;
+                let netdev = router.netdev(3);
+                (netdev.kind, netdev.mac) = (Some(kind.to_owned()), None);
+                (netdev.is_layer3, netdev.flags) = (true, netdev.flags | noarp);
+            }
+        };
+        expect(layer3(Engine::Tc), wanted);
+        let ways = |key: &str| ["into", "out of"].map(|way| format!("{way} eth1 *: {key}"));
+        let all = [ways("not_ethernet"), ways("no_arp")].concat();
+        let all: Vec<&str> = all.iter().map(String::as_str).chain(wanted.iter().copied()).collect();
+        expect(layer3(Engine::Xdp), &all);
+    }
     expect(
         tc(&|router| router.netdev(3).kind = Some("ipvlan".to_owned())),
         &["into eth1 *: kind", "out of eth1 *: kind"],

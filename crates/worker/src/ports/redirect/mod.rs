@@ -127,7 +127,7 @@ pub(super) fn has_zero_copy(device: &str) -> bool {
 /// The XDP features that a device reports; none if the kernel does not report them.
 fn features(device: &str) -> u64 {
     let (Ok(netdev), Ok(control)) = (Netdev::open(), UnixDatagram::unbound()) else { return 0 };
-    let facts = interface::query(control.as_fd(), device).ok();
+    let facts = interface::query_any(control.as_fd(), device).ok();
     let index = facts.and_then(|facts| NonZeroU32::new(facts.index as u32));
     index.map_or(0, |index| netdev.features(index))
 }
@@ -239,7 +239,8 @@ impl Exits {
 
     /// Probes a device that has yet to be proven, if it still exists and is up.
     fn probe(&self, port: PortId, device: &str, refusals: &Refusals) -> Option<Cause> {
-        let facts = interface::query(self.control.as_fd(), device).ok().filter(|facts| facts.up);
+        let facts =
+            interface::query_any(self.control.as_fd(), device).ok().filter(|facts| facts.up);
         let Some(Facts { index, mac, .. }) = facts else { return Some(Cause::Unprobed) };
         refusals.probe(&ProbeTarget { port, ifindex: index.cast_unsigned(), mac })
     }
@@ -317,7 +318,7 @@ impl Exits {
     fn identify(&self, index: u32) -> Option<UpDevice> {
         let socket = self.control.as_fd();
         let name = interface::name(socket, index.cast_signed()).ok()?;
-        let facts = interface::query(socket, &name).ok()?;
+        let facts = interface::query_any(socket, &name).ok()?;
         let is_same = facts.index == index.cast_signed();
         let ifindex = NonZeroU32::new(index).filter(|_| is_same && facts.up)?;
         Some(UpDevice { name, ifindex, mtu: facts.mtu })
