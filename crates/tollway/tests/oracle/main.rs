@@ -73,7 +73,7 @@ const TESTS: [namespaces::Test; 4] = [
 ];
 
 /// Number of cases if the environment does not set another.
-const CASES: u64 = 160;
+const CASES: u64 = 120;
 /// Packets in each case.
 const PACKETS: usize = 256;
 /// A run ends after it has investigated this many differences.

@@ -20,10 +20,20 @@ pub struct Wire {
 impl Wire {
     /// Opens a wire on the device with this interface index.
     pub fn open(index: i32) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let all = (libc::ETH_P_ALL as u16).to_be();
+        Self::with_option(index, all, libc::PACKET_AUXDATA)
+    }
+
+    /// Opens a wire that only takes frames, each behind a `struct virtio_net_hdr`: it says what is left to the card.
+    pub fn open_offloads(index: i32) -> io::Result<Self> {
+        Self::with_option(index, 0, libc::PACKET_VNET_HDR)
+    }
+
+    /// Opens a wire that receives frames of an ethertype, in network byte order, with an option of packet sockets.
+    fn with_option(index: i32, ethertype_be: u16, name: libc::c_int) -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: the call takes numbers only.
-        let number = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(all)) };
+        let number = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(ethertype_be)) };
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -32,7 +42,7 @@ impl Wire {
         // SAFETY: a structure of integers, for which all zeros is a value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = all;
+        address.sll_protocol = ethertype_be;
         address.sll_ifindex = index;
         let len = size_of::<libc::sockaddr_ll>() as u32;
         // SAFETY: the address lives as long as the call, and has the given length.
@@ -40,16 +50,24 @@ impl Wire {
         if bound < 0 {
             return Err(io::Error::last_os_error());
         }
-        let on: libc::c_int = 1;
-        let (level, name, len) = (libc::SOL_PACKET, libc::PACKET_AUXDATA, size_of_val(&on) as u32);
+        let mut wire = Self { socket: File::from(socket), buffer: vec![0; 1 << 16] };
+        wire.switch_on(name)?;
+        Ok(wire)
+    }
+
+    /// Leaves out frames that others send onto the wire.
+    pub fn without_outgoing(mut self) -> io::Result<Self> {
+        /// `PACKET_IGNORE_OUTGOING` (Linux 4.20).
+        const IGNORE_OUTGOING: libc::c_int = 23;
+        self.switch_on(IGNORE_OUTGOING).map(|()| self)
+    }
+
+    fn switch_on(&mut self, option: libc::c_int) -> io::Result<()> {
+        let (on, level): (libc::c_int, _) = (1, libc::SOL_PACKET);
+        let (number, len) = (self.socket.as_raw_fd(), size_of_val(&on) as u32);
         // SAFETY: the number lives as long as the call, and has the given length.
-        let set = unsafe {
-            libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), len)
-        };
-        if set < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { socket: File::from(socket), buffer: vec![0; 1 << 16] })
+        let set = unsafe { libc::setsockopt(number, level, option, (&raw const on).cast(), len) };
+        if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Opens a wire on a device in a process's network namespace.

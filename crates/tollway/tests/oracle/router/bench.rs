@@ -104,7 +104,10 @@ impl Bench {
         // Connection entries outlive the rules that had the kernel track them.
         let rules = case.config.rules.as_ref();
         self.tracked = rules.is_some_and(|rules| rules.text().contains("ct state"));
-        self.namespaces.iter_mut().for_each(|namespace| namespace.reset(device_types));
+        for namespace in &mut self.namespaces {
+            namespace.set_offloads(case.packets.iter().any(|packet| packet.offload.is_some()));
+            namespace.reset(device_types);
+        }
         if case.start == Start::Running && matches!(self.second, Second::Tollway(_)) {
             let before = case.before.as_ref();
             self.start(case.setup())?;

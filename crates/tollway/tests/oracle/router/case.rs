@@ -8,6 +8,7 @@ use super::config::Config;
 use super::draw::{self, DeviceTypes};
 use super::excluded::differences;
 use super::kernel_router::Setup;
+use super::offloads;
 use super::paths::PathCounts;
 use super::traffic::{self, Packet};
 use crate::dice::Dice;
@@ -62,20 +63,28 @@ pub const RUNNING: u64 = 20;
 pub const APART: u64 = 1 << 20;
 const ENGINES: [Engine; 3] = [Engine::Xdp, Engine::Tc, Engine::User];
 
+/// The engine of the cases of a run.
+const fn engine(seed: u64) -> Engine {
+    let run = seed % APART / RUNNING;
+    ENGINES[(run % ENGINES.len() as u64) as usize]
+}
+
 impl Case {
     /// The case of a seed.
     pub fn draw(seed: u64, device_types: DeviceTypes, ports: usize, start: Start) -> Self {
         let mut dice = Dice(seed);
         let mut drawn = draw::draw(&mut dice, device_types, ports);
-        let packets = traffic::draw(&mut drawn, FLOWS, &mut dice);
+        let mut packets = traffic::draw(&mut drawn, FLOWS, &mut dice);
+        // With another engine, a host that leaves work to its card takes everything to the kernel path.
+        if engine(seed) == Engine::Tc {
+            packets.extend(offloads::draw(&drawn, &mut dice));
+        }
         Self { seed, start, before: None, config: drawn.config, packets }
     }
 
     /// How Tollway runs. The cases of one run have one engine.
     pub const fn setup(&self) -> Setup {
-        let run = self.seed % APART / RUNNING;
-        let engine = ENGINES[(run % ENGINES.len() as u64) as usize];
-        Setup { ports: self.config.ports, engine }
+        Setup { ports: self.config.ports, engine: engine(self.seed) }
     }
 
     /// Runs the case in both routers, and repeats it if this machine was too slow for a verdict.

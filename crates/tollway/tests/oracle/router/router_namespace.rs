@@ -50,6 +50,11 @@ impl Idle for KernelAlone {
 pub struct RouterNamespace {
     pub namespace: Process,
     wires: Vec<Wire>,
+    /// The same wires, for frames whose sender leaves work to its network card.
+    offloading: Vec<Wire>,
+    /// The names of the hosts' devices, and whether these take over work.
+    far: Vec<String>,
+    has_offloads: bool,
     /// Both ends of the marker's wire: here, and in the router's namespace.
     marker: [Wire; 2],
     markers: u32,
@@ -93,9 +98,16 @@ impl RouterNamespace {
             // Without GRO the device takes no frames that XDP sends.
             // Tags stay in the frames.
             sh(&format!("ethtool -K {far} gro on tx off txvlan off tx-vlan-stag-hw-insert off"));
-            Wire::open(number(&sh(&format!("ip -oneline link show dev {far}")))).unwrap()
+            let wire = Wire::open(number(&sh(&format!("ip -oneline link show dev {far}"))));
+            // Beside it, frames are sent by another socket.
+            wire.and_then(Wire::without_outgoing).unwrap()
         };
         let wires = DEVICES.iter().map(|device| wire(device)).collect();
+        let far: Vec<_> = DEVICES.iter().map(|device| format!("{name}-{device}")).collect();
+        let offloading = |far: &String| {
+            Wire::open_offloads(number(&sh(&format!("ip -oneline link show dev {far}")))).unwrap()
+        };
+        let offloading = far.iter().map(offloading).collect();
         let here = wire(MARKER);
         let own = format!("ip link set {MARKER} up && ip -oneline link show dev {MARKER}");
         let output = run(&namespace, &own, "").unwrap();
@@ -103,12 +115,25 @@ impl RouterNamespace {
         Self {
             namespace,
             wires,
+            offloading,
+            far,
+            has_offloads: false,
             marker,
             markers: 0,
             silence: None,
             looked: Instant::now(),
             late: false,
             applied: None,
+        }
+    }
+
+    /// Sets whether the hosts leave work to their network cards. Then these do not put segments together (GRO), which
+    /// they would as they find time.
+    pub fn set_offloads(&mut self, on: bool) {
+        if self.has_offloads != on {
+            let words = if on { "tx on gro off" } else { "tx off gro on" };
+            self.far.iter().for_each(|far| drop(sh(&format!("ethtool -K {far} {words}"))));
+            self.has_offloads = on;
         }
     }
 
@@ -173,7 +198,13 @@ impl RouterNamespace {
             for packets in [&others, &errors].into_iter().filter(|packets| !packets.is_empty()) {
                 for packet in packets {
                     // A device that is down takes no frames.
-                    let _ = self.wires[packet.device].send(&packet.frame);
+                    let _ = match packet.offload {
+                        None => self.wires[packet.device].send(&packet.frame),
+                        Some(offload) => {
+                            let frame = [&offload.header()[..], &packet.frame].concat();
+                            self.offloading[packet.device].send(&frame)
+                        }
+                    };
                     self.drain(&mut sent);
                 }
                 self.wait_until_quiet(idle, &mut sent);

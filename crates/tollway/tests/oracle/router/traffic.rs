@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draw::{Drawn, Link, pick4, pick6};
 use super::net::{addresses, icmp as icmp_of, is_four, packet_at};
+use super::offloads::Offload;
 use crate::dice::Dice;
 use crate::icmp::{self, checksum};
 use crate::net;
@@ -26,6 +27,9 @@ pub struct Packet {
     pub device: usize,
     #[serde(with = "hexadecimal")]
     pub frame: Vec<u8>,
+    /// What the sender leaves to its network card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
 }
 
 mod hexadecimal {
@@ -86,7 +90,7 @@ fn too_big(drawn: &Drawn, packets: &[Packet], tag: u32, dice: &mut Dice) -> Opti
     frame.extend(&link.tags);
     frame.extend([8, 0]);
     frame.extend(icmp::too_big([host, router, to], mtu, kind, tag as u16));
-    Some(Packet { wave: 0, device: link.device, frame })
+    Some(Packet { wave: 0, device: link.device, frame, offload: None })
 }
 
 /// The destination of the packet that did not fit, according to a "fragmentation needed" error.
@@ -145,7 +149,7 @@ fn first(drawn: &Drawn, tag: u32, dice: &mut Dice) -> Packet {
         false => draw.four(addresses4, true, tag),
     });
     draw.end(&mut frame);
-    Packet { wave: 0, device: link.device, frame }
+    Packet { wave: 0, device: link.device, frame, offload: None }
 }
 
 fn destination_mac(link: &Link, dice: &mut Dice) -> [u8; 6] {
@@ -174,7 +178,7 @@ fn tags(link: &Link, dice: &mut Dice) -> Vec<u8> {
 }
 
 /// Draws a source address. Two packets rarely have the same one, as kernels limit errors by source.
-fn source4(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u32 {
+pub(super) fn source4(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u32 {
     let odd = [
         [127, 0, 0, 1],
         [0, 0, 0, 0],
@@ -194,7 +198,7 @@ fn source4(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u32 {
     }
 }
 
-fn source6(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u128 {
+pub(super) fn source6(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u128 {
     let odd: [Ipv6Addr; 5] =
         ["::1", "::", "ff02::1", "::ffff:10.0.0.1", "fe80::99"].map(|text| text.parse().unwrap());
     let spread = u128::from(dice.roll() & 0xff_ff0f);
@@ -208,7 +212,7 @@ fn source6(drawn: &Drawn, link: &Link, dice: &mut Dice) -> u128 {
     }
 }
 
-fn destination4(drawn: &Drawn, dice: &mut Dice) -> u32 {
+pub(super) fn destination4(drawn: &Drawn, dice: &mut Dice) -> u32 {
     let odd: [[u8; 4]; 8] = [
         [127, 0, 0, 1],
         [0, 0, 0, 0],
@@ -229,7 +233,7 @@ fn destination4(drawn: &Drawn, dice: &mut Dice) -> u32 {
     }
 }
 
-fn destination6(drawn: &Drawn, dice: &mut Dice) -> u128 {
+pub(super) fn destination6(drawn: &Drawn, dice: &mut Dice) -> u128 {
     let odd: [Ipv6Addr; 6] = ["::1", "::", "ff02::1", "ff0e::1", "fe80::20:2", "fd00:99::1"]
         .map(|text| text.parse().unwrap());
     let link = dice.pick(&drawn.links);
