@@ -7,10 +7,11 @@ use super::{changes, layer3, others, streams};
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 8] = [
+const PARTS: [(&str, fn()); 9] = [
     ("streams", streams::plain),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
+    ("bonds", streams::bonds),
     ("layer-3 devices", layer3::tunnels),
     ("filters of others", others::filters_first),
     ("devices", changes::devices),

@@ -75,6 +75,24 @@ pub fn bridge(host: &Host, cable: &str, number: u8) {
     configure(host, &format!("br{cable}"), &format!("h{cable}"), number);
 }
 
+/// Puts the router's end of a cable below a macvlan, which gets the addresses.
+pub fn macvlan(host: &Host, cable: &str, number: u8) {
+    sh(&format!("ip address flush dev r{cable}"));
+    sh(&format!("ip link add link r{cable} name mv{cable} type macvlan mode private"));
+    sh(&format!("ip link set mv{cable} up"));
+    configure(host, &format!("mv{cable}"), &format!("h{cable}"), number);
+}
+
+/// Puts the router's end of a cable into a bond, which gets the addresses.
+pub fn bond(host: &Host, cable: &str, number: u8) {
+    sh(&format!("ip address flush dev r{cable}"));
+    sh(&format!("ip link set r{cable} down"));
+    sh(&format!("ip link add bo{cable} type bond mode active-backup miimon 100"));
+    sh(&format!("ip link set r{cable} master bo{cable}"));
+    sh(&format!("ip link set bo{cable} up"));
+    configure(host, &format!("bo{cable}"), &format!("h{cable}"), number);
+}
+
 /// Lays a tunnel with Ethernet frames over a cable, with addresses in another network, by which the host reaches all
 /// others.
 pub fn tunnel(host: &Host, cable: &str, (below, number): (u8, u8)) {

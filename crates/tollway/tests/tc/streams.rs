@@ -3,7 +3,7 @@
 use tollway_commands::control::ShowRequest;
 
 use super::namespaces::{sh, until};
-use super::scene::{Net, arrives, bridge, start, tunnel, until_forwarded};
+use super::scene::{Net, arrives, bond, bridge, macvlan, start, tunnel, until_forwarded};
 
 pub fn plain() {
     let net = Net::new();
@@ -48,7 +48,25 @@ pub fn vlans() {
 pub fn bridges() {
     let net = Net::new();
     bridge(&net.a, "a", 1);
-    let router = start("bra rb");
+    by_masters(&net, "bra rb");
+}
+
+/// By a macvlan that is a port.
+pub fn macvlans() {
+    let net = Net::new();
+    macvlan(&net.a, "a", 1);
+    by_masters(&net, "mva rb");
+}
+
+/// By a bond that is a port.
+pub fn bonds() {
+    let net = Net::new();
+    bond(&net.a, "a", 1);
+    by_masters(&net, "boa rb");
+}
+
+fn by_masters(net: &Net, ports: &str) {
+    let router = start(ports);
     until_forwarded(&router, &net.a, "10.0.2.2");
     arrives(&router, (&net.a, &net.b), "10.0.2.2:5001");
     arrives(&router, (&net.b, &net.a), "10.0.1.2:5001");
