@@ -104,7 +104,8 @@ impl Record {
         self.link.store(next.link.0, Relaxed);
     }
 
-    /// Says whether it leads to another host: [`Action::Forward`], [`Action::Resolve`] or [`Action::Glean`].
+    /// Says whether it leads to another host: [`Action::Forward`], [`Action::Resolve`], [`Action::Glean`], or by a link by
+    /// which the kernel sends ([`PuntReason::KernelExit`]).
     #[inline(always)]
     #[must_use]
     pub fn is_unicast(&self) -> bool {
@@ -135,7 +136,7 @@ impl Record {
 }
 
 /// The code of the last action of a unicast route.
-const LAST_UNICAST: u8 = code(Action::Glean).0;
+const LAST_UNICAST: u8 = code(Action::Punt(PuntReason::KernelExit)).0;
 
 /// Encodes an action as two bytes.
 const fn code(action: Action) -> (u8, u8) {
@@ -143,9 +144,11 @@ const fn code(action: Action) -> (u8, u8) {
         Action::Forward => (0, 0),
         Action::Resolve => (1, 0),
         Action::Glean => (2, 0),
-        Action::Local => (3, 0),
-        Action::Drop(reason) => (4, reason as u8),
-        Action::Punt(reason) => (5, reason as u8),
+        // The route is a unicast one, as a check of sources has to know.
+        Action::Punt(reason @ PuntReason::KernelExit) => (3, reason as u8),
+        Action::Local => (4, 0),
+        Action::Drop(reason) => (5, reason as u8),
+        Action::Punt(reason) => (6, reason as u8),
     }
 }
 
@@ -155,8 +158,9 @@ fn action(action: u8, reason: u8) -> Action {
         0 => Action::Forward,
         1 => Action::Resolve,
         2 => Action::Glean,
-        3 => Action::Local,
-        4 => DropReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Drop(*reason)),
+        3 => Action::Punt(PuntReason::KernelExit),
+        4 => Action::Local,
+        5 => DropReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Drop(*reason)),
         _ => PuntReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Punt(*reason)),
     }
 }

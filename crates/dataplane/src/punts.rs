@@ -33,6 +33,7 @@ const fn is_carried(reason: PuntReason) -> bool {
         | PuntReason::KernelRoute
         | PuntReason::KernelRule
         | PuntReason::KernelSource
+        | PuntReason::KernelExit
         | PuntReason::Redirect
         | PuntReason::FilterUnsupported
         | PuntReason::MtuExceeded

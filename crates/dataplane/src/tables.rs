@@ -78,6 +78,7 @@ enum InertKey {
     Drop(DropReason),
     Punt(PuntReason),
     Glean(LinkId),
+    KernelExit(LinkId),
 }
 
 impl Default for Tables {
@@ -313,13 +314,32 @@ impl Tables {
     /// # Errors
     /// See [`TablesError`].
     pub fn glean(&mut self, link: LinkId) -> Result<NextHopId, TablesError> {
-        if let Some(id) = self.inert.get(&InertKey::Glean(link)) {
+        self.inert_on(link, InertKey::Glean(link), Action::Glean)
+    }
+
+    /// The next hop of routes to a link by which only the kernel sends.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn kernel_exit(&mut self, link: LinkId) -> Result<NextHopId, TablesError> {
+        let action = Action::Punt(PuntReason::KernelExit);
+        self.inert_on(link, InertKey::KernelExit(link), action)
+    }
+
+    /// The next hop of a key with an action that needs no more than the link.
+    fn inert_on(
+        &mut self,
+        link: LinkId,
+        key: InertKey,
+        action: Action,
+    ) -> Result<NextHopId, TablesError> {
+        if let Some(id) = self.inert.get(&key) {
             return Ok(*id);
         }
         let record = self.routes.links.get(link).ok_or(TablesError::Unknown)?;
-        let next = NextHop { link, port: record.port, ..NextHop::inert(Action::Glean) };
+        let next = NextHop { link, port: record.port, ..NextHop::inert(action) };
         let id = self.push_next_hop(next)?;
-        self.inert.insert(InertKey::Glean(link), id);
+        self.inert.insert(key, id);
         Ok(id)
     }
 

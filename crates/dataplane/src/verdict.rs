@@ -114,6 +114,8 @@ reasons! {
         Martian = "martian",
         /// Only the kernel can decide whether its source is valid.
         KernelSource = "kernel_source",
+        /// Its route leads to a link by which only the kernel sends.
+        KernelExit = "kernel_exit",
     }
 }
 
@@ -137,6 +139,7 @@ impl PuntReason {
                 | Self::KernelRoute
                 | Self::KernelRule
                 | Self::KernelSource
+                | Self::KernelExit
                 | Self::Redirect
                 | Self::FilterUnsupported
         )

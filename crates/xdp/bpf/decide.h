@@ -148,6 +148,8 @@ static __always_inline int follow(struct packet *packet, const struct passage *p
 		return pass(packet, PASS_TTL);
 	if (hop->action == ACTION_FORWARD)
 		return forward_ruled(packet, passage, hop, ttl, v4);
+	if (hop->action == ACTION_KERNEL_EXIT)
+		return pass_unless_ruled(packet, PASS_KERNEL_EXIT);
 	return pass_unless_ruled(packet,
 				 hop->action == ACTION_PUNT ? PASS_KERNEL_ROUTE : PASS_NEIGH);
 }
@@ -183,7 +185,7 @@ __attribute__((noinline)) int check_source(__u32 root4, __be32 source, __be32 de
 		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_UNSURE;
 	if (!back)
 		return SOURCE_UNSURE;
-	if (back->action > ACTION_GLEAN) {
+	if (back->action > ACTION_KERNEL_EXIT) {
 		if (!is_unreachable(back))
 			return SOURCE_UNSURE;
 		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_INVALID;

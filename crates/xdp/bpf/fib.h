@@ -58,13 +58,14 @@ struct next_hop {
 	__u8 rest[30];
 };
 
-/* In `action`. What is not above ACTION_GLEAN is a unicast route. */
+/* In `action`. What is not above ACTION_KERNEL_EXIT is a unicast route; the kernel sends by its link. */
 #define ACTION_FORWARD 0
 #define ACTION_RESOLVE 1
 #define ACTION_GLEAN 2
-#define ACTION_LOCAL 3
-#define ACTION_DROP 4
-#define ACTION_PUNT 5
+#define ACTION_KERNEL_EXIT 3
+#define ACTION_LOCAL 4
+#define ACTION_DROP 5
+#define ACTION_PUNT 6
 
 /* In `reason` of a next hop whose action is ACTION_PUNT, as PuntReason in the crate tollway-dataplane. */
 #define PUNT_NO_ROUTE 3

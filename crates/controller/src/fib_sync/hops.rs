@@ -75,6 +75,8 @@ pub(super) enum Shared {
     Drop(DropReason),
     Punt(PuntReason),
     Glean(LinkId),
+    /// By a link by which only the kernel sends.
+    KernelExit(LinkId),
     Neigh(ObjectTarget),
     /// The search continues in the next table.
     NoRoute,
@@ -142,18 +144,23 @@ fn group(mut members: Vec<(Source, u16)>) -> HopPlan {
 }
 
 fn shared(egress_links: &EgressLinks, hop: &Hop, key: &HopKey) -> Shared {
-    let egress_link = egress_links.links.get(&hop.ifindex).filter(|egress_link| match key.family {
+    let egress_link = egress_links.links.get(&hop.ifindex).filter(|_| !hop.encap);
+    let Some(egress_link) = egress_link else { return KERNEL };
+    let may_send = match key.family {
         Family::V4 => egress_link.v4,
         Family::V6 => egress_link.v6,
-    });
-    let Some(egress_link) = egress_link.filter(|_| !hop.encap) else { return KERNEL };
+    };
+    if !may_send {
+        return Shared::KernelExit(egress_link.link);
+    }
     let mtu = u16::try_from(key.mtu).ok().filter(|mtu| *mtu > 0);
     let is_ipv4 = key.family == Family::V4;
-    match hop.via.or_else(|| egress_link.is_layer3.then(|| unspecified(key.family))) {
+    let of_any = (egress_link.is_layer3 && mtu.is_none()).then(|| unspecified(key.family));
+    match hop.via.or(of_any) {
         Some(via) => {
             Shared::Neigh(ObjectTarget::Neigh { link: egress_link.link, via, mtu, is_ipv4 })
         }
-        // Each neighbour's own route has the link's MTU.
+        // The host routes of neighbours have the link's MTU.
         None if key.mtu > 0 => KERNEL,
         None => Shared::Glean(egress_link.link),
     }
@@ -382,6 +389,7 @@ impl HopTable {
                 self.gleans.insert(id);
                 id
             }
+            Shared::KernelExit(link) => tables.kernel_exit(link)?,
             Shared::NoRoute => NextHopId::NO_ROUTE,
             Shared::Neigh(ObjectTarget::Neigh { link, via, mtu, is_ipv4 }) => match (via, mtu) {
                 (IpAddr::V6(via), mtu) if is_ipv4 => tables.neigh4_by6(link, via, mtu)?,

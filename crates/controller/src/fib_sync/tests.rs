@@ -109,7 +109,9 @@ fn answer(tables: &Tables, next: NextHopId, packet: &Packet, in_group: bool) -> 
         Action::Drop(DropReason::Blackhole) => Answer::Blackhole,
         Action::Punt(PuntReason::Unreachable) => Answer::Unreachable,
         Action::Punt(PuntReason::Prohibit) => Answer::Prohibit,
-        Action::Punt(PuntReason::KernelRoute | PuntReason::KernelRule) => Answer::Kernel,
+        Action::Punt(PuntReason::KernelRoute | PuntReason::KernelRule | PuntReason::KernelExit) => {
+            Answer::Kernel
+        }
         Action::Forward => {
             let is_ipv4 = record.header[22..] == [8, 0];
             assert_eq!(is_ipv4, packet.dst.is_ipv4(), "{record:?}");

@@ -81,7 +81,8 @@ impl Host {
             | PuntReason::KernelRule
             | PuntReason::Redirect
             | PuntReason::Martian
-            | PuntReason::KernelSource => return,
+            | PuntReason::KernelSource
+            | PuntReason::KernelExit => return,
         };
         self.report(context, Offender { link, packet, to_group: false }, fault);
     }

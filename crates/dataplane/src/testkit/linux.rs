@@ -23,6 +23,8 @@ pub enum Type {
     Unicast(Vec<u8>),
     /// A unicast route on the kernel path.
     Kernel,
+    /// A unicast route by a link by which only the kernel sends.
+    KernelExit(u8),
     Local,
     Broadcast,
     Blackhole,
@@ -176,6 +178,7 @@ pub fn kinds(found: Option<&Type>) -> Vec<OutcomeKind> {
         }
         Some(Type::Local | Type::Broadcast) => OutcomeKind::Local,
         Some(Type::Kernel) => OutcomeKind::Punt(PuntReason::KernelRoute),
+        Some(Type::KernelExit(_)) => OutcomeKind::Punt(PuntReason::KernelExit),
         Some(Type::Blackhole) => OutcomeKind::Drop(DropReason::Blackhole),
         Some(Type::Unreachable) => OutcomeKind::Punt(PuntReason::Unreachable),
         Some(Type::Prohibit) => OutcomeKind::Punt(PuntReason::Prohibit),
@@ -204,6 +207,7 @@ fn next_hop(tables: &mut Tables, route: &Route) -> NextHopId {
             tables.add_group(&members).expect("a group")
         }
         Type::Kernel => tables.punt(PuntReason::KernelRoute).expect("a next hop"),
+        Type::KernelExit(link) => tables.kernel_exit(LinkId((*link).into())).expect("a next hop"),
         Type::Local | Type::Broadcast => tables.local().expect("a next hop"),
         Type::Blackhole => tables.drop(DropReason::Blackhole).expect("a next hop"),
         Type::Unreachable => tables.punt(PuntReason::Unreachable).expect("a next hop"),
@@ -219,7 +223,8 @@ fn random_type(dice: &mut Dice) -> Type {
         2 => Type::Blackhole,
         3 => Type::Unreachable,
         4 => Type::Prohibit,
-        5 | 6 => Type::Throw,
+        5 => Type::Throw,
+        6 => Type::KernelExit(dice.below(LINKS.into()) as u8),
         7 => {
             let mut links: Vec<u8> = (0..LINKS).filter(|_| dice.one_in(2)).collect();
             links.push(dice.below(LINKS.into()) as u8);

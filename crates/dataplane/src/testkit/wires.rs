@@ -125,10 +125,12 @@ pub enum Special {
     Group,
     /// No route.
     Nowhere,
+    /// By a link of port 1 by which only the kernel sends.
+    KernelExit,
 }
 
 impl Special {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Blackhole,
         Self::Unreachable,
         Self::Prohibit,
@@ -137,6 +139,7 @@ impl Special {
         Self::Local,
         Self::Group,
         Self::Nowhere,
+        Self::KernelExit,
     ];
 
     pub const fn host4(self) -> IpAddr {
@@ -257,6 +260,9 @@ fn add_special(tables: &mut Tables, vrf: VrfId, special: Special) {
             }
             Special::Local => tables.local().expect("a next hop"),
             Special::Group => group(tables, host.is_ipv4()),
+            Special::KernelExit => {
+                tables.kernel_exit(LinkVariant::Plain.link(1)).expect("a next hop")
+            }
             Special::Nowhere => continue,
         };
         tables.insert(vrf, RoutePrefix::new(host, len), next).expect("a route");

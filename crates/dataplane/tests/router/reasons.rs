@@ -247,6 +247,12 @@ fn punt_case(reason: PuntReason) -> Case {
             net.worker.lock().tables.insert(VrfId(0), host, next).expect("a route");
             net.send(0, &good().build());
         },
+        PuntReason::KernelExit => |net| {
+            let next = net.worker.lock().tables.kernel_exit(LinkId(1)).expect("a next hop");
+            let host = RoutePrefix::host(LinkVariant::Plain.host4(1));
+            net.worker.lock().tables.insert(VrfId(0), host, next).expect("a route");
+            net.send(0, &good().build());
+        },
         PuntReason::KernelRule => |net| {
             let rule = PolicyRule { src: None, dst: None, mark: None, action: PolicyAction::Punt };
             net.worker.lock().tables.set_policy(LinkId(0), vec![rule]).expect("a policy");

@@ -306,6 +306,7 @@ impl Compared {
                 PuntReason::KernelRule,
                 PuntReason::KernelLink,
             ]),
+            PassReason::KernelExit => is_punted(&[PuntReason::KernelExit]),
             PassReason::NeighUnresolved => {
                 is_punted(&[PuntReason::NeighUnresolved, PuntReason::Redirect])
             }

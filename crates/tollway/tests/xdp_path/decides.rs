@@ -78,6 +78,7 @@ pub fn kernels() {
             (plain(host(Special::Unreachable)), PassReason::KernelRoute),
             (plain(host(Special::Prohibit)), PassReason::KernelRoute),
             (plain(host(Special::Nowhere)), PassReason::KernelRoute),
+            (plain(host(Special::KernelExit)), PassReason::KernelExit),
             (plain(host(Special::Glean)), PassReason::NeighUnresolved),
             (plain(host(Special::Resolve)), PassReason::NeighUnresolved),
             (plain(host(Special::Local)), PassReason::Local),

@@ -271,7 +271,10 @@ fn next_hop_kind(tables: &RouteTables, link: LinkId, next: NextHopId) -> Kind {
     let view = tables.next_hops.view();
     let Some(record) = view.record(view.installed(next)) else { return Kind::Missing };
     match record.action() {
-        Action::Forward | Action::Resolve | Action::Glean => {
+        Action::Forward
+        | Action::Resolve
+        | Action::Glean
+        | Action::Punt(PuntReason::KernelExit) => {
             Kind::Unicast(if record.link() == link { Leads::Here } else { Leads::Away })
         }
         Action::Local => Kind::Local,

@@ -129,6 +129,7 @@ impl Kernel {
             Ok(Some(Type::Broadcast)) => return Err(DropReason::IpInvalidSource),
             Ok(Some(Type::Local)) if !accept_local => return Err(DropReason::IpLocalSource),
             Ok(Some(Type::Local | Type::Kernel)) => &[][..],
+            Ok(Some(Type::KernelExit(link))) => std::slice::from_ref(link),
             Ok(Some(Type::Unicast(links))) => links,
         };
         // `fib_info_nh_uses_dev`: links of one VRF are not one device.

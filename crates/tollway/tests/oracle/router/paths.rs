@@ -184,6 +184,7 @@ pub fn contradictions(
     let reasons = [
         ("kernel_link", false),
         ("kernel_route", leaves || has(&report["groups"]) || is_reported("route")),
+        ("kernel_exit", leaves),
         ("kernel_rule", is_reported("ip rule") || is_reported("ip -6 rule")),
         ("filter_unsupported", is_reported("nft rule")),
     ];
