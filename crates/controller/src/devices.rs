@@ -127,10 +127,12 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         }
         _ => {}
     }
-    if netdev.is_layer3 && engine != Engine::Tc {
+    let usual = Engine::Auto.of_device(netdev.kind.as_deref());
+    let is_layer3 = netdev.is_layer3 && (netdev.kind.is_none() || usual == Engine::Tc);
+    if is_layer3 && engine != Engine::Tc {
         return Err(DeviceError::Layer3 { name });
     }
-    if netdev.mac.is_none() && !netdev.is_layer3 {
+    if netdev.mac.is_none() && !is_layer3 {
         let kind = if kind.is_empty() { kind } else { format!(" (it is of the kind {kind})") };
         return Err(DeviceError::NotEthernet { name, kind });
     }
@@ -191,6 +193,7 @@ mod tests {
             netdev("toll2b", "tun"),
             netdev("tollgate", "tun"),
             Netdev { mac: None, ..netdev("ib0", "ipoib") },
+            Netdev { mac: None, is_layer3: true, ..netdev("vti0", "vti") },
         ];
         kernel
             .netdevs
@@ -226,6 +229,7 @@ mod tests {
         assert!(result(&["red"]).starts_with("red is a VRF; name the devices"));
         assert!(result(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
         assert!(result(&["ib0"]).starts_with("ib0 carries no Ethernet (it is of the kind ipoib)"));
+        assert!(result(&["vti0"]).starts_with("vti0 carries no Ethernet"));
         assert!(result(&["wg0"]).contains("select that for it (--engine wg0=tc)"));
         for own in ["toll2", "toll2b"] {
             assert!(result(&[own]).contains("Tollway's own"), "{own}");

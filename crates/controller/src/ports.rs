@@ -53,7 +53,7 @@ impl Port {
 
     fn note(&mut self, netdev: &Netdev) {
         let none = if netdev.is_layer3 { Mac::NONE } else { self.mac };
-        self.mac = netdev.mac.map_or(none, Mac);
+        self.mac = netdev.mac.map_or(none, Mac::of_ethernet);
         self.mtu = netdev.mtu;
     }
 }

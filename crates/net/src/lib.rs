@@ -6,9 +6,18 @@
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Of a layer-3 device, whose packets have no Ethernet header. No Ethernet device has this address
-    /// (`is_valid_ether_addr`).
+    /// Of a layer-3 device, whose packets have no Ethernet header.
     pub const NONE: Self = Self([0; 6]);
+
+    /// The address of an Ethernet device. A bridge without members has zeros (`br_mac_zero`): it gets another address,
+    /// to which nobody sends.
+    #[must_use]
+    pub const fn of_ethernet(octets: [u8; 6]) -> Self {
+        match octets {
+            [0, 0, 0, 0, 0, 0] => Self([0, 0, 0, 0, 0, 1]),
+            _ => Self(octets),
+        }
+    }
 
     /// The address, unless it is that of a layer-3 device.
     #[must_use]

@@ -136,8 +136,8 @@ pub struct PortState {
     pub state: String,
     /// Why it is not up.
     pub why: Option<String>,
-    /// Its Ethernet address; a layer-3 device has none.
-    pub mac: Option<String>,
+    /// Its Ethernet address; empty for a layer-3 device.
+    pub mac: String,
     /// The largest layer-3 packet of the port's own link, bytes.
     pub mtu: u16,
     /// Received.
@@ -202,8 +202,8 @@ pub struct Link {
     pub vid: Option<u16>,
     /// The protocol of its tag: `802.1Q` or `802.1ad`.
     pub protocol: Option<String>,
-    /// Its Ethernet address; a layer-3 device has none.
-    pub mac: Option<String>,
+    /// Its Ethernet address; empty for a layer-3 device.
+    pub mac: String,
     /// The largest layer-3 packet, bytes.
     pub mtu: u16,
     /// The VRF that routes its packets.

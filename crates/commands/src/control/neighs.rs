@@ -50,6 +50,11 @@ pub(super) fn mac_of(next: &NextHop) -> Option<String> {
     (next.action == Action::Forward).then(|| Mac(*mac).to_string())
 }
 
+/// An Ethernet address as text; empty for a layer-3 device.
+pub(super) fn mac_text(mac: Mac) -> String {
+    mac.if_any().map(|mac| mac.to_string()).unwrap_or_default()
+}
+
 /// The name of a link.
 pub(super) fn link_name(names: &Names, link: LinkId) -> String {
     let known = names.links.get(usize::from(link.0));

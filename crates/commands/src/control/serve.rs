@@ -417,7 +417,7 @@ fn describe(names: &Names, record: &LinkRecord, link: &tollway_model::Link) -> L
         parent,
         vid,
         protocol,
-        mac: Mac(record.mac_bytes).if_any().map(|mac| mac.to_string()),
+        mac: neighs::mac_text(Mac(record.mac_bytes)),
         mtu: record.mtu,
         vrf: vrf_name(names, record.vrf),
         addresses: link.addresses.clone(),

@@ -148,7 +148,7 @@ impl Snapshot {
                 how: port.how.clone(),
                 state: state.to_owned(),
                 why,
-                mac: port.mac.if_any().map(|mac| mac.to_string()),
+                mac: super::neighs::mac_text(port.mac),
                 mtu: port.mtu,
                 rx: traffic(&counters.rx, index),
                 tx: traffic(&counters.tx, index),

@@ -2,7 +2,7 @@
 
 use super::{Firewall, PerFamily, Rules};
 use crate::kernel::Family;
-use tollway_firewall::ir::{Chain, Hook};
+use tollway_firewall::ir::{Chain, Field, Hook, Step};
 use tollway_firewall::listing::listed;
 use tollway_firewall::offload::{Offload, RuleOffload, kernel_for_all};
 use tollway_rules::Reading;
@@ -19,6 +19,7 @@ impl From<&Reading> for Firewall {
                 need.map(ToString::to_string)
             }),
             at_devices: at_devices(reading),
+            of_ethernet: of_ethernet(reading),
             whole: PerFamily::each(|family| {
                 let is_ipv4 = family == Family::V4;
                 // Connection tracking explains more than one of its rules.
@@ -55,6 +56,16 @@ fn at_devices(reading: &Reading) -> Vec<(Hook, String)> {
         matches!(hook, Hook::Ingress | Hook::Egress).then(|| (hook, chain.name.clone()))
     };
     reading.rules.chains.iter().filter_map(of).collect()
+}
+
+/// Says whether rules are about fields of Ethernet's header. The type of IP packets counts, too: rules about
+/// `meta protocol` have the same field.
+fn of_ethernet(reading: &Reading) -> bool {
+    let rules = reading.rules.chains.iter().flat_map(|chain| &chain.rules);
+    let mut keys = rules.flat_map(|rule| &rule.steps).flat_map(Step::keys);
+    keys.any(|key| {
+        matches!(key.field, Field::EtherType | Field::EtherSource | Field::EtherDestination)
+    })
 }
 
 #[cfg(test)]
@@ -137,6 +148,7 @@ mod tests {
             watches_ipsets: false,
         };
         let expected = Rules {
+            of_ethernet: false,
             compiled: 1,
             kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],
             tracking: PerFamily {

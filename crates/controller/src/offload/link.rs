@@ -157,6 +157,10 @@ fn limit_of_tc(facts: &Facts<'_>, stack: &[Layer<'_>], family: Family) -> Option
         matches!(facts.firewall, Firewall::Read(rules) if rules.at_devices.iter().any(is_egress));
     let what = if has_egress {
         "leaves chains of nftables at the hook egress to the kernel"
+    } else if layer3_port(stack).is_some()
+        && matches!(facts.firewall, Firewall::Read(rules) if rules.of_ethernet)
+    {
+        "takes all packets for Ethernet's in rules about its header"
     } else if family == Family::V4 && facts.sysctls.global.keeps_priority {
         "sets priorities by the type of service (net.ipv4.ip_fwd_update_priority is 0)"
     } else {
@@ -221,13 +225,18 @@ fn arrives(name: &str, family: Family, sysctls: &LinkSysctls) -> Vec<Reason> {
     reasons
 }
 
+/// The port of a link, if that is a layer-3 device.
+fn layer3_port<'a>(stack: &[Layer<'a>]) -> Option<&'a Netdev> {
+    stack.last().map(|port| port.netdev).filter(|netdev| netdev.is_layer3)
+}
+
 /// The reasons about leaving packets that hold for both families.
 fn outgoing(stack: &[Layer<'_>]) -> Vec<Reason> {
     let mut reasons = Vec::new();
     // `icmp_send` needs the packet's route (`skb_rtable`), which it does not have behind a program. To a tun device,
     // the kernel sends no such answers.
-    let port = stack.last().map(|port| port.netdev).filter(|netdev| netdev.is_layer3);
-    if let Some(netdev) = port.filter(|netdev| netdev.kind.as_deref() != Some("tun")) {
+    if let Some(netdev) = layer3_port(stack).filter(|netdev| netdev.kind.as_deref() != Some("tun"))
+    {
         reasons.push(Reason::Tunnel(netdev.name.clone()));
     }
     for Layer { netdev, found, .. } in stack {

@@ -135,6 +135,8 @@ pub struct Rules {
     pub fragments: PerFamily<Option<String>>,
     /// Why everything of a family takes the kernel path.
     pub whole: PerFamily<Vec<String>>,
+    /// Some rules are about fields of Ethernet's header.
+    pub of_ethernet: bool,
 }
 
 /// One of the two paths that the offload distinguishes.

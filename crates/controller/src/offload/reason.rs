@@ -112,7 +112,8 @@ pub enum Reason {
         /// The largest packet that a buffer has room for, in bytes.
         most: u32,
     },
-    /// A tunnel device whose packets bring, or are given, the other end's address (`external`).
+    /// A tunnel device whose packets bring, or are given, the other end's address (`external`, or gre without a remote
+    /// one).
     External(String),
     /// The device has a tc program, which decides about none of its packets.
     Engine {
@@ -335,7 +336,7 @@ impl fmt::Display for Reason {
                 )
             }
             Self::External(device) => {
-                write!(f, "{device} takes the addresses of its tunnels from routes (external)")
+                write!(f, "{device} has no fixed other end (external, or gre without a remote address)")
             }
             Self::Engine { device, what } => {
                 write!(f, "the tc program {what}, and decides about nothing from {device}")

@@ -42,7 +42,7 @@ pub(super) fn query_any(
     let mtu = netdevice::mtu(&call(Call::Mtu, "MTU")?);
     let flags = netdevice::flags(&call(Call::Flags, "flags")?);
     let mac = match kind {
-        libc::ARPHRD_ETHER => Mac(mac),
+        libc::ARPHRD_ETHER => Mac::of_ethernet(mac),
         kind if netdevice::is_layer3(kind) => Mac::NONE,
         _ => return Err(("kind", io::ErrorKind::Unsupported.into())),
     };

@@ -235,7 +235,12 @@ pub fn open(
                 let program = programs(model, PortIndex(index));
                 let program = program.map_err(|refusal| tc::refused(&name, device, &refusal))?;
                 let idle = idle.get(index).and_then(Option::as_deref);
-                Box::new(Tc::open((&name, device), program, idle)?)
+                let opened = Tc::open((&name, device), program, idle)?;
+                // A file gives its ports Ethernet addresses, and their neighbours.
+                if model.kernel_rules.is_none() && opened.mac() == Some(Mac::NONE) {
+                    return Err(PortError::NotEthernet { port: name, device: device.clone() });
+                }
+                Box::new(opened)
             }
             PortKind::AfXdp { device, mode, .. } => {
                 let program = programs(model, PortIndex(index));

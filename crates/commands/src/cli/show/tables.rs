@@ -21,7 +21,7 @@ pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
         let device = port.device.as_deref().unwrap_or("-");
         let mtu = port.mtu.to_string();
         let engine = port.engine.as_deref().unwrap_or("-");
-        let mac = port.mac.as_deref().unwrap_or("-");
+        let mac = or_dash(&port.mac);
         let PortState { name, kind, state, how, .. } = port;
         kinds.add_row([name, kind, engine, device, state, &mtu, mac, how]);
         let numbers = [port.rx.packets, port.rx.bytes, port.tx.packets, port.tx.bytes, port.missed];
@@ -70,7 +70,7 @@ pub(super) fn links(answer: &Links, width: Option<u16>) -> String {
             (None, _) => "-".to_owned(),
         };
         let addresses: Vec<_> = link.addresses.iter().map(ToString::to_string).collect();
-        let mac = link.mac.as_deref().unwrap_or("-");
+        let mac = or_dash(&link.mac);
         let row = [&link.name, on, &vlan, &link.vrf, &*link.mtu.to_string(), mac];
         links.add_row(row.into_iter().map(Cell::new).chain([Cell::new(addresses.join("\n"))]));
     }
@@ -198,4 +198,9 @@ pub(super) fn tolls(answer: &Tolls) -> String {
     }
     let out = arranged(table, "lrrrr", None);
     format!("{out}\nclocks and ns a packet; the clock runs at {:.0} MHz\n", answer.tsc_mhz)
+}
+
+/// A text that may be missing.
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
 }

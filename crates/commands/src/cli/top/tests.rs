@@ -24,7 +24,7 @@ fn port(name: &str, state: &str, packets: u64) -> PortState {
         how: String::new(),
         state: state.to_owned(),
         why: None,
-        mac: None,
+        mac: String::new(),
         mtu: 1500,
         rx: traffic,
         tx: traffic,

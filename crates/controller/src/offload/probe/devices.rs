@@ -18,6 +18,7 @@ const IFLA_VLAN_FLAGS: u16 = 2;
 const IFLA_VLAN_EGRESS_QOS: u16 = 3;
 const IFLA_VLAN_INGRESS_QOS: u16 = 4;
 const IFLA_TUN_VNET_HDR: u16 = 5;
+const IFLA_GRE_REMOTE: u16 = 7;
 /// By the kinds of tunnels, the attribute that says that packets bring the tunnel's addresses (`external`).
 const COLLECT_METADATA: [(&str, u16); 6] =
     [("vxlan", 25), ("geneve", 6), ("gre", 18), ("ip6gre", 18), ("ipip", 19), ("ip6tnl", 19)];
@@ -38,7 +39,7 @@ pub(super) struct LinkProperties {
     pub(super) ingress_qos: bool,
     /// For a TAP device: its owner may leave checksums to others (`vnet_hdr`).
     pub(super) vnet_hdr: bool,
-    /// For a tunnel: its packets bring, or are given, the other end's address (`external`).
+    /// For a tunnel: its packets bring, or are given, the other end's address (`external`, or gre without a remote one).
     pub(super) external: bool,
     /// The number of its XDP program.
     pub(super) xdp: Option<u32>,
@@ -74,6 +75,11 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
             data.nested().any(|found| found.kind == attribute && found.value != [0])
         })
     });
+    // Without one other end, packets have a header of layer 2: the tunnel's (`ipgre_header_ops`).
+    let is_open = data("gre").is_some_and(|data| {
+        let remote = data.nested().find(|found| found.kind == IFLA_GRE_REMOTE);
+        remote.is_none_or(|remote| matches!(remote.value, [0 | 224..=239, ..] | []))
+    });
     let data = data("vlan");
     // `struct ifla_vlan_flags`: the flags, then their mask.
     let flags = data.map(|data| {
@@ -92,7 +98,7 @@ fn properties(body: &[u8]) -> Option<(Ifindex, LinkProperties)> {
         egress_qos: maps(IFLA_VLAN_EGRESS_QOS),
         ingress_qos: maps(IFLA_VLAN_INGRESS_QOS),
         vnet_hdr: vnet_hdr.any(|attribute| attribute.value != [0]),
-        external,
+        external: external || is_open,
         xdp: xdp.and_then(xdp_program),
         generic_xdp: xdp.is_some_and(has_generic_xdp),
     };
@@ -183,6 +189,11 @@ mod tests {
         assert_eq!(properties(&with_one("vxlan", 25, &[0])), Some((7, plain)));
         assert_eq!(properties(&with_one("vxlan", 25, &[1])), Some((7, external)));
         assert_eq!(properties(&with_one("geneve", 6, &[])), Some((7, external)));
+        assert_eq!(properties(&with_one("gre", 7, &[192, 0, 2, 1])), Some((7, plain)));
+        for open in [&with_one("gre", 7, &[0; 4]), &with_one("gre", 7, &[224, 0, 0, 5])] {
+            assert_eq!(properties(open), Some((7, external)));
+        }
+        assert_eq!(properties(&with_one("gre", 6, &[192, 0, 2, 1])), Some((7, external)));
         let mut carrier = message(1, &[]);
         // In two modes: `IFLA_XDP_ATTACHED`, `IFLA_XDP_DRV_PROG_ID`, and no `IFLA_XDP_PROG_ID`.
         let mut modes = Vec::new();

@@ -305,10 +305,13 @@ const fn are_behind(attachments: &TcAttachments, is_filter: bool) -> bool {
 }
 
 /// Kinds of devices whose packets may bring the hash of a socket or of another device.
-const KEEP_HASHES: [&str; 7] = ["veth", "bond", "team", "bridge", "macvlan", "vxlan", "geneve"];
+const KEEP_HASHES: [&str; 13] = [
+    "veth", "bond", "team", "bridge", "macvlan", "vxlan", "geneve", "gre", "ip6gre", "ipip",
+    "ip6tnl", "sit", "ppp",
+];
 
 /// Sockets set a hash in their packets, which veths, bridges and the like keep (`skb_set_hash_from_sk`); bonds keep that
-/// of their members.
+/// of their members, and tunnels that of the packet inside (`skb_clear_hash_if_not_l4`).
 fn has_own_hash(netdev: &Netdev) -> bool {
     let by_rps = || {
         let queues = std::fs::read_dir(format!("/sys/class/net/{}/queues", netdev.name));

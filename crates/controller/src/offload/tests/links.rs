@@ -306,6 +306,13 @@ fn a_tc_program_has_fewer_reasons() {
             }
         };
         expect(layer3(Engine::Tc), wanted);
+        let with_rules = |router: &mut Router| {
+            layer3(Engine::Tc)(router);
+            let rules = Rules { of_ethernet: true, ..Rules::default() };
+            router.firewall = Firewall::Read(rules);
+        };
+        let of_rules: Vec<&str> = wanted.iter().copied().chain(["into eth1 *: engine"]).collect();
+        expect(with_rules, &of_rules);
         let ways = |key: &str| ["into", "out of"].map(|way| format!("{way} eth1 *: {key}"));
         let all = [ways("not_ethernet"), ways("no_arp")].concat();
         let all: Vec<&str> = all.iter().map(String::as_str).chain(wanted.iter().copied()).collect();
