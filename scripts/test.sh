@@ -102,7 +102,7 @@ with_two_workers() {
 }
 
 # Compiles first, then lists the programs: name, directory and executable, between tabs.
-cargo test --workspace --locked --no-run --message-format=json-render-diagnostics >"$work/built" || exit 1
+cargo test --workspace --locked --lib --bins --tests --no-run --message-format=json-render-diagnostics >"$work/built" || exit 1
 sed -nE 's/.*"manifest_path":"([^"]*)\/Cargo.toml".*"name":"([^"]*)","src_path".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*/\2\t\1\t\3/p' \
   "$work/built" >"$work/programs"
 [ "$(lines programs)" = "$(cargo metadata --no-deps --format-version 1 --locked | grep -o '"test":true' | wc -l)" ] ||

@@ -29,7 +29,7 @@ use crate::namespaces::{self, Process};
 use crate::setting;
 
 /// Number of cases if the environment does not set another.
-const CASES: u64 = 240;
+const CASES: u64 = 120;
 /// Number of processes that share the cases and run at the same time.
 const SHARES: u64 = 3;
 /// A run ends after it has investigated this many differences.
