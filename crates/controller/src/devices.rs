@@ -127,8 +127,7 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         }
         _ => {}
     }
-    let usual = Engine::Auto.of_device(netdev.kind.as_deref());
-    let is_layer3 = netdev.is_layer3 && (netdev.kind.is_none() || usual == Engine::Tc);
+    let is_layer3 = netdev.is_layer3 && netdev.kind.as_deref().is_none_or(Engine::suits_tc);
     if is_layer3 && engine != Engine::Tc {
         return Err(DeviceError::Layer3 { name });
     }

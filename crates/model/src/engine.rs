@@ -53,11 +53,17 @@ impl Engine {
         }
     }
 
+    /// Says whether `auto` selects the tc program for devices of this kind, as `ip -details link` names it.
+    #[must_use]
+    pub fn suits_tc(kind: &str) -> bool {
+        MADE_BY_KERNEL.contains(&kind)
+    }
+
     /// The engine of a device of this kind, as `ip -details link` names it; a network card has no kind.
     #[must_use]
     pub fn of_device(self, kind: Option<&str>) -> Self {
         match (self, kind) {
-            (Self::Auto, Some(kind)) if MADE_BY_KERNEL.contains(&kind) => Self::Tc,
+            (Self::Auto, Some(kind)) if Self::suits_tc(kind) => Self::Tc,
             (chosen, _) => chosen,
         }
     }

@@ -1,8 +1,9 @@
 //! Measures what changes of routes cost the packets of the XDP program: one thread runs the program on frames in
 //! memory, to random destinations, while another changes routes of the same tables at full speed, or rests. Needs
-//! root, and two processors.
+//! root, two processors, and a mount namespace of its own: it mounts the BPF file system, which tests would share.
 //!
-//!     cargo run --release -p tollway --example engine_updates
+//!     cargo build --release -p tollway --example engine_updates
+//!     unshare --mount target/release/examples/engine_updates
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use etherparse::PacketBuilder;
+use etherparse::err::packet::BuildWriteError;
 use tollway_dataplane::fib::{Fib, Root};
 use tollway_dataplane::id::{LinkId, NextHopId, PortId};
 use tollway_dataplane::memory::Memory;
@@ -53,19 +56,13 @@ fn route(number: u32) -> Prefix {
 }
 
 /// A UDP packet of 60 bytes to an address that has a route.
-fn frame(number: u32) -> Vec<u8> {
-    let mut frame = vec![0; 60];
-    frame[..6].copy_from_slice(&MACS[0]);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    frame[26..30].copy_from_slice(&[192, 0, 2, 77]);
+fn frame(number: u32) -> Result<Vec<u8>, BuildWriteError> {
     let to = (route(mixed(number.into()) as u32 % (ROUTES - CHANGED)).bits() >> 96) as u32;
-    frame[30..34].copy_from_slice(&to.to_be_bytes());
-    let words = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    frame[24..26].copy_from_slice(&(!folded as u16).to_be_bytes());
-    frame
+    let builder =
+        PacketBuilder::ethernet2([2; 6], MACS[0]).ipv4([192, 0, 2, 77], to.to_be_bytes(), 64);
+    let mut frame = Vec::new();
+    builder.udp(9, 53).write(&mut frame, &[0; 18])?;
+    Ok(frame)
 }
 
 /// Changes routes until the end, whenever it may.
@@ -156,7 +153,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     exits.set_exit(PortId(1), NonZeroU32::new(DEVICE).map(exit));
     tables.write_engines();
     let program = programs.program(PortId(0), Mode::Native, true)?;
-    let frames: Vec<_> = (0..DESTINATIONS).map(frame).collect();
+    let frames = (0..DESTINATIONS).map(frame).collect::<Result<Vec<_>, _>>()?;
     let (may, end, changes) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let (fib, root) = (Arc::clone(&tables.routes.fib4), tables.routes.vrfs[0].root4);
     let mut pairs = Vec::new();

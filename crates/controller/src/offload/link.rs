@@ -19,23 +19,6 @@ const MOST_TAGS: usize = 2;
 const MOST_STACKED: usize = 8;
 /// Kinds of devices that work as ports like a network card, which has no kind.
 const PORTS: [&str; 4] = ["veth", "tun", "dummy", "netdevsim"];
-/// Further kinds that work as ports if they have a tc program, which sees frames as they leave a bridge's members or a
-/// tunnel.
-const TC_PORTS: [&str; 13] = [
-    "bond",
-    "team",
-    "bridge",
-    "macvlan",
-    "vxlan",
-    "geneve",
-    "wireguard",
-    "gre",
-    "ip6gre",
-    "ipip",
-    "ip6tnl",
-    "sit",
-    "ppp",
-];
 /// Kinds of devices that refer to a lower device and take none of its frames, except packets to the host:
 /// VLANs, tunnels, and the two ends of a veth.
 const HARMLESS: [&str; 16] = [
@@ -328,7 +311,7 @@ fn device(
     }
     let kind = netdev.kind.as_deref();
     let is_link = netdev.vlan.is_some()
-        || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && TC_PORTS.contains(&kind));
+        || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && Engine::suits_tc(kind));
     let is_layer3 = has_tc && netdev.is_layer3;
     if !found.ethernet && !is_layer3 {
         reasons.push(Reason::NotEthernet(name()));

@@ -161,10 +161,8 @@ impl Tables {
         let inert = NextHop::inert(Action::Resolve);
         // In the place of any neighbour of a layer-3 device.
         let neigh = Some(address).filter(|address| !address.is_unspecified());
-        let mut next = NextHop { link, port: record.port, neigh, ..inert };
-        if record.is_layer3() {
-            next = self.with_mac(next, NeighRequest::usual(address), None);
-        }
+        let next = NextHop { link, port: record.port, neigh, ..inert };
+        let next = self.with_mac(next, NeighRequest::usual(address), None);
         let id = match self.neighs.spare.pop() {
             Some(id) => {
                 self.change(id, &next)?;

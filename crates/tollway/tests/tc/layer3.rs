@@ -57,22 +57,23 @@ fn carry(mut from: File, mut to: File) {
     });
 }
 
-/// Connects `tunb` to the host's `tunb`, with addresses in another network, by which the host reaches all others.
-fn connect(host: &Host, number: u8) {
-    let (near, far) = (tun("tunb"), tun("tunc"));
-    sh(&format!("ip link set tunc netns {}", host.0.0.id()));
-    host.sh("ip link set tunc name tunb up");
-    sh("ip link set tunb up");
+/// Connects a device to one of the host, with addresses in another network, by which the host reaches all others.
+fn connect(host: &Host, device: &str, number: u8) {
+    let other = format!("{device}x");
+    let (near, far) = (tun(device), tun(&other));
+    sh(&format!("ip link set {other} netns {}", host.0.0.id()));
+    host.sh(&format!("ip link set {other} up"));
+    sh(&format!("ip link set {device} up"));
     carry(near.try_clone().unwrap(), far.try_clone().unwrap());
     carry(far, near);
-    configure(host, "tunb", "tunb", number);
+    configure(host, device, &other, number);
 }
 
 /// Into a TUN device and out of it, by a route to its network and by a gateway there.
 pub fn tuns() {
     let net = Net::new();
     sh("sysctl -qw net.ipv4.conf.all.rp_filter=1");
-    connect(&net.b, 22);
+    connect(&net.b, "tunb", 22);
     let router = start("ra tunb");
     until_forwarded(&router, &net.a, "10.0.22.2");
     arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
@@ -93,15 +94,9 @@ pub fn tuns() {
 /// From one TUN device to another: no packet ever has a header.
 pub fn between_tuns() {
     let net = Net::new();
-    connect(&net.b, 22);
-    let (near, far) = (tun("tund"), tun("tune"));
-    sh(&format!("ip link set tune netns {}", net.a.0.0.id()));
-    net.a.sh("ip link set tune up");
-    sh("ip link set tund up");
-    carry(near.try_clone().unwrap(), far.try_clone().unwrap());
-    carry(far, near);
-    configure(&net.a, "tund", "tune", 11);
-    let router = start("tund tunb");
+    connect(&net.b, "tunb", 22);
+    connect(&net.a, "tuna", 11);
+    let router = start("tuna tunb");
     until_forwarded(&router, &net.a, "10.0.22.2");
     arrives(&router, (&net.a, &net.b), "10.0.22.2:5001");
     arrives(&router, (&net.b, &net.a), "[fd00:11::2]:5001");

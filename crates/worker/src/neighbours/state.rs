@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
 use tollway_dataplane::router::Control;
 use tollway_dataplane::tables::Tables;
@@ -178,8 +177,7 @@ impl State {
 impl Change {
     /// Applies the change to tables; false if it has to be retried.
     fn apply(&self, tables: &mut Tables) -> bool {
-        // Neighbours on layer-3 devices have no addresses.
-        if tables.routes.links.get(self.link).is_none_or(LinkRecord::is_layer3) {
+        if !self.is_of_ethernet(tables) {
             return true;
         }
         match self.mac {
@@ -191,15 +189,18 @@ impl Change {
     /// Whether tables send packets to another address than this change says, by any of the neighbour's next hops: some
     /// may have changed, and others not.
     fn is_missed(&self, tables: &Tables) -> bool {
-        let link = tables.routes.links.get(self.link);
-        let mut next_hops = tables.next_hops_to(self.link, self.address);
-        link.is_some_and(|link| !link.is_layer3())
-            && next_hops.any(|id| {
-                let next = tables.next_hop(id);
-                let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
-                next.action == Action::Forward
-                    && self.mac.is_none_or(|mac| !header.starts_with(&mac))
-            })
+        let sends_elsewhere = |id| {
+            let next = tables.next_hop(id);
+            let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
+            next.action == Action::Forward && self.mac.is_none_or(|mac| !header.starts_with(&mac))
+        };
+        self.is_of_ethernet(tables)
+            && tables.next_hops_to(self.link, self.address).any(sends_elsewhere)
+    }
+
+    /// Whether tables have the link, and its neighbours have addresses: those on layer-3 devices have none.
+    fn is_of_ethernet(&self, tables: &Tables) -> bool {
+        tables.routes.links.get(self.link).is_some_and(|link| !link.is_layer3())
     }
 }
 

@@ -175,9 +175,9 @@ impl Machine {
                 // The reason was logged when the port was detached.
                 State::Detached(_) => String::new(),
             };
-            let address = link.mac.if_any().map(|mac| format!(", address {mac}"));
-            let address = address.unwrap_or_default();
-            tracing::info!("port {}: {what}{address}, MTU {}{state}", port.name, link.mtu,);
+            let address =
+                link.mac.if_any().map_or_else(String::new, |mac| format!(", address {mac}"));
+            tracing::info!("port {}: {what}{address}, MTU {}{state}", port.name, link.mtu);
         }
     }
 

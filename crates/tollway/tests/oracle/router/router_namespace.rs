@@ -98,16 +98,13 @@ impl RouterNamespace {
             // Without GRO the device takes no frames that XDP sends.
             // Tags stay in the frames.
             sh(&format!("ethtool -K {far} gro on tx off txvlan off tx-vlan-stag-hw-insert off"));
-            let wire = Wire::open(number(&sh(&format!("ip -oneline link show dev {far}"))));
             // Beside it, frames are sent by another socket.
-            wire.and_then(Wire::without_outgoing).unwrap()
+            Wire::open(number_of(&far)).and_then(Wire::without_outgoing).unwrap()
         };
         let wires = DEVICES.iter().map(|device| wire(device)).collect();
         let far: Vec<_> = DEVICES.iter().map(|device| format!("{name}-{device}")).collect();
-        let offloading = |far: &String| {
-            Wire::open_offloads(number(&sh(&format!("ip -oneline link show dev {far}")))).unwrap()
-        };
-        let offloading = far.iter().map(offloading).collect();
+        let offloading = far.iter().map(|far| Wire::open_offloads(number_of(far)).unwrap());
+        let offloading = offloading.collect();
         let here = wire(MARKER);
         let own = format!("ip link set {MARKER} up && ip -oneline link show dev {MARKER}");
         let output = run(&namespace, &own, "").unwrap();
@@ -296,6 +293,11 @@ impl RouterNamespace {
         command.stdin(Stdio::null());
         command
     }
+}
+
+/// The number of a device in this namespace.
+fn number_of(device: &str) -> i32 {
+    number(&sh(&format!("ip -oneline link show dev {device}")))
 }
 
 /// The number of a device, from the output of `ip -oneline link`.
