@@ -80,6 +80,26 @@ impl Lanes {
         if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
     }
 
+    /// The packets of this set for which `holds` is true.
+    #[inline(always)]
+    #[must_use]
+    pub fn filter(self, holds: impl Fn(usize) -> bool) -> Self {
+        let mut lanes = Self::NONE;
+        match self.dense() {
+            Some(range) => {
+                for lane in range {
+                    lanes.put(lane, holds(lane));
+                }
+            }
+            None => {
+                for lane in self {
+                    lanes.put(lane, holds(lane));
+                }
+            }
+        }
+        lanes
+    }
+
     /// Adds packet `lane` if `member` is true.
     #[inline(always)]
     pub const fn put(&mut self, lane: usize, member: bool) {

@@ -143,6 +143,8 @@ pub struct Base {
     pub priority: i32,
     /// What happens to packets that reach its end.
     pub policy: Policy,
+    /// Whether it drops IP packets whose headers cannot be walked before its first rule.
+    pub only_sound: bool,
 }
 
 /// A point on a packet's path.
@@ -317,13 +319,23 @@ impl Chain {
     pub fn new(name: impl Into<String>, family: Family) -> Self {
         Self { name: name.into(), family, base: None, rules: Vec::new() }
     }
+
+    /// Says whether it drops IP packets whose headers cannot be walked before its first rule, see
+    /// [`Base::only_sound`]. The kernel does so at hook ingress of family inet (`nft_do_chain_inet_ingress` in
+    /// `net/netfilter/nft_chain_filter.c`).
+    #[must_use]
+    pub fn is_only_sound(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| {
+            base.only_sound || (self.family, base.hook) == (Family::Inet, Hook::Ingress)
+        })
+    }
 }
 
 impl Base {
     /// A base at a hook that does not belong to devices.
     #[must_use]
     pub const fn new(hook: Hook, priority: i32, policy: Policy) -> Self {
-        Self { hook, devices: Vec::new(), priority, policy }
+        Self { hook, devices: Vec::new(), priority, policy, only_sound: false }
     }
 }
 

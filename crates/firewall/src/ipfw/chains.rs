@@ -114,10 +114,12 @@ impl Cut<'_> {
         let ether = self.pass.is_ether();
         let family = if ether { Family::Netdev } else { Family::Inet };
         let mut chain = Chain::new(format!("ipfw {}", self.pass.name()), family);
-        chain.base = Some(Base::new(self.pass.hook(), 0, Policy::Drop));
-        let start = self.chain(0, false);
-        chain.rules = guards.rules(start, ether);
-        self.ruleset.add_chain(chain);
+        let base = Base::new(self.pass.hook(), 0, Policy::Drop);
+        chain.base = Some(Base { only_sound: true, ..base });
+        let id = self.ruleset.add_chain(chain);
+        let mut rules = guards.rules();
+        rules.extend(self.piece(0, false));
+        self.ruleset.chains[id.0].rules = rules;
         while let Some((first, called, id)) = self.waiting.pop() {
             self.ruleset.chains[id.0].rules = self.piece(first, called);
         }

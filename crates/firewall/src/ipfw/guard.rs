@@ -6,8 +6,8 @@ use tollway_dataplane::wire::l4;
 use super::conditions::one_of;
 use super::rule::RejectKind;
 use crate::ir::{
-    Action, ChainId, Counter, CounterId, Field, Key, Match, Place, Range, Reject, Rule, Ruleset,
-    Step, Verdict,
+    Action, Counter, CounterId, Field, Key, Match, Place, Range, Reject, Rule, Ruleset, Step,
+    Verdict,
 };
 
 /// Transport protocols of each version of IP, and the least length of their headers in bytes.
@@ -43,8 +43,8 @@ impl Counters {
         Self { short: named("ipfw short headers"), unknown: named("ipfw unknown IPv6 headers") }
     }
 
-    /// The rules before the list, which begins with the chain `start`.
-    pub(super) fn rules(&self, start: ChainId, ether: bool) -> Vec<Rule> {
+    /// The rules before the list.
+    pub(super) fn rules(&self) -> Vec<Rule> {
         let short = vec![
             Step::Any(short()),
             Step::Do(Action::Count(self.short)),
@@ -57,17 +57,9 @@ impl Counters {
             Step::Do(Action::Count(self.unknown)),
             Step::Verdict(Verdict::Drop),
         ];
-        // A packet whose headers cannot be walked has no offset.
-        let mut whole =
-            vec![vec![Match::in_ranges(Field::FragmentOffset, [Range::new(0, 0x1fff)])]];
-        if ether {
-            whole.push(vec![is_ip().negated()]);
-        }
-        let begin = vec![Step::Any(whole), Step::Verdict(Verdict::Goto(start))];
         vec![
             added("(denied: a header is not whole)", short),
             added("(denied: an unknown header of IPv6)", unknown),
-            added("(the list begins)", begin),
         ]
     }
 }

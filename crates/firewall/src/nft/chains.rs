@@ -290,7 +290,7 @@ fn base(chain: &Value) -> Result<Base, Fault> {
     let devices = chain.get("dev").map(several).unwrap_or_default();
     let devices = devices.iter().map(super::value::link).collect::<Result<Vec<LinkPattern>, _>>();
     let devices = devices.map_err(|why| Fault::new(format!("{}: {why}", place()), "name it"))?;
-    Ok(Base { hook, devices, priority, policy })
+    Ok(Base { devices, ..Base::new(hook, priority, policy) })
 }
 
 /// Why a whole base chain is unsupported.

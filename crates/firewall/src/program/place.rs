@@ -157,10 +157,14 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Drops packets with inconsistent headers where the kernel does (`nft_do_chain_inet_ingress` in
-    /// `net/netfilter/nft_chain_filter.c`).
+    /// Drops packets with inconsistent headers where the chain wants that, see [`Chain::is_only_sound`].
     fn only_sound(&mut self, chain: &Chain, base: &Base) -> Result<(), TooMany> {
-        if (chain.family, base.hook) != (Family::Inet, Hook::Ingress) {
+        let may_be_unsound = match self.context.version {
+            // Hook prerouting sees no IPv4 packet with inconsistent headers.
+            4 => base.hook == Hook::Ingress,
+            version => version == 6,
+        };
+        if !chain.is_only_sound() || !may_be_unsound {
             return Ok(());
         }
         let sound = self.label();

@@ -15,8 +15,8 @@ mod tests;
 pub use packet::{Packet, Parsed};
 
 use crate::ir::{
-    Action, Base, Chain, ChainId, Datum, Elements, Family, Hook, Item, Key, Limit, LimitUnit, Log,
-    Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, Log, Match,
+    Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 use crate::links::Link;
 
@@ -86,9 +86,8 @@ pub fn run(
         if !sees(chain, base, packet) {
             continue;
         }
-        // `nft_do_chain_inet_ingress` (`net/netfilter/nft_chain_filter.c`).
-        let is_inet_ingress = (chain.family, hook) == (Family::Inet, Hook::Ingress);
-        if is_inet_ingress && packet.parsed_at(hook).transport.is_none() {
+        let is_ip = packet.version() != 0;
+        if chain.is_only_sound() && is_ip && packet.parsed_at(hook).transport.is_none() {
             return RuleVerdict::Drop;
         }
         let mut run = Run { rules, state, hook, packet, now_ns };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::bits::{self, MOST_RULES};
-use super::classifier::{Classifier, Classify};
+use super::classifier::{ByRule, Classifier, Classify};
 use super::dim::{Dim, MOST_DIMS, Ranges};
 use super::partition::Partition;
 use super::rules::join;
@@ -76,6 +76,7 @@ impl Classifier {
             partition,
             verdict_sets: VerdictSets::of(&summaries),
             summaries,
+            by_rule: ByRule::of(level, &programs),
             programs,
             end: rules.end,
             varies: all_vary,
@@ -94,8 +95,12 @@ fn with_sets(fields: &BTreeMap<Field, Ranges>, all: &[u64]) -> Result<Vec<Dim>, 
 fn wants(point: Point, version: u8, dims: &[Dim]) -> (u16, bool) {
     let bytes = dims.iter().map(|dim| dim.field.transport_bytes()).max().unwrap_or(0);
     let is_plain = version == 4 && point != Point::Ingress;
-    let is_walked = |dim: &Dim| matches!(dim.field, Field::Protocol);
-    (bytes, point == Point::Ingress || !is_plain && dims.iter().any(is_walked))
+    let is_walked = |dim: &Dim| match dim.field {
+        Field::TransportLength => true,
+        Field::Protocol | Field::FragmentOffset => !is_plain,
+        _ => false,
+    };
+    (bytes, point == Point::Ingress || dims.iter().any(is_walked))
 }
 
 /// Adds a rule's ranges of a field; if it already has some from another mask, their intersection.

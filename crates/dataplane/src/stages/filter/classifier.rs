@@ -1,5 +1,6 @@
 //! A compiled list of rules: finds the first rule from an index on that a packet matches.
 
+mod by_rule;
 mod find;
 mod first;
 mod member;
@@ -16,6 +17,7 @@ use super::{Field, LiveSet, Op, Parsed, Point, VERSIONS, place};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::rule::RouteTables;
+pub(super) use by_rule::ByRule;
 pub(super) use first::Classify;
 
 /// The input of the loops.
@@ -54,6 +56,8 @@ pub struct Classifier {
     pub(super) summaries: Vec<RuleSummary>,
     /// The rules of the first word that accept a packet, and those that drop it.
     pub(super) verdict_sets: VerdictSets,
+    /// The rules that can be executed for a burst at once.
+    pub(super) by_rule: Option<ByRule>,
     /// The ops of each rule, and the next rule.
     pub(super) programs: Vec<(Box<[Op]>, u32)>,
     /// The target of returns without a call.
@@ -96,6 +100,11 @@ impl Classifier {
     /// The index of [`super::State`]'s scratch memory for these rules.
     pub(super) const fn index(&self) -> usize {
         self.point as usize * VERSIONS + place(self.version)
+    }
+
+    /// Says whether lookups gather words of the header in the scratch memory.
+    pub(super) fn gathers(&self) -> bool {
+        self.version == 4 && self.dims.len() > 1
     }
 
     /// Says whether to cache results by flow: IPv4 rules match on nothing but the flow, and there are

@@ -1,12 +1,13 @@
 //! Evaluates the rules of one point and version for a burst.
 
 use super::classifier::{Classifier, Work};
+use super::scratch::Scratch;
 use super::summary::RuleSummary;
 use super::walk::walk;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
-use crate::next_hops::Action;
+use crate::next_hops::{Action, NextHopsView, Record};
 use crate::stages::rule::RouteTables;
 use crate::verdict::{DropReason, PuntReason, Verdict};
 use crate::wire::{be16, ipv6};
@@ -64,45 +65,65 @@ fn execute(
     umem: &mut Umem,
     routes: &RouteTables,
     state: &mut State,
-    lanes: Lanes,
+    mut lanes: Lanes,
 ) -> Lanes {
+    if classifier.point == Point::Forward {
+        let known = (&*state.scratch, state.kernel_has_rules);
+        lanes = reaching_forward_hook(classifier, burst, umem, routes, known, lanes);
+    }
     let mut exited = Lanes::NONE;
+    if let Some(by_rule) = &classifier.by_rule {
+        // Off the path, the bytes after the packet are not cut off yet.
+        let on_path = lanes.without(burst.exited);
+        by_rule.run(classifier, burst, &mut state.scratch, on_path);
+        let tally = &state.scratch.tally;
+        lanes = lanes.without(on_path).or(tally.walk);
+        exited = tally.drop;
+        burst.exit_all(exited, Verdict::Drop(DropReason::NetfilterDrop));
+        state.count_tally(classifier.point, by_rule, burst);
+    }
     for lane in lanes {
-        let kernel_has_rules = state.kernel_has_rules;
-        if classifier.point == Point::Forward
-            && !reaches_forward_hook(classifier, burst, umem, routes, kernel_has_rules, lane)
-        {
-            continue;
-        }
-        let summary = classifier.summaries.get(state.scratch.first[lane] as usize);
-        let verdict = if summary == Some(&RuleSummary::Drop) {
-            Some(Verdict::Drop(DropReason::NetfilterDrop))
-        } else {
-            let mark = state.mark;
-            let work = Work { burst, umem, routes, mark: &mark, lanes };
-            let report = walk(classifier, filter, &work, state, lane);
-            if let Some(head) = report.head {
-                let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
-                if kernel_has_rules {
-                    state.written.push((lane, *bytes));
-                }
-                *bytes = head.bytes;
-            }
-            if let Some(policy_route) = report.policy_route {
-                apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
-            }
-            report.verdict
-        };
+        let verdict = walk_one(filter, classifier, burst, umem, routes, state, (lanes, lane));
         if let Some(verdict) = verdict {
-            let is_rejected = verdict == Verdict::Punt(PuntReason::Reject);
-            if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
-                decrement_ttl(classifier, burst, umem, lane);
-            }
             burst.exit(lane, verdict);
             exited.put(lane, true);
         }
     }
     exited
+}
+
+/// Walks a packet through the rules; returns the verdict if it exits.
+fn walk_one(
+    filter: &Filter,
+    classifier: &Classifier,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    (lanes, lane): (Lanes, usize),
+) -> Option<Verdict> {
+    let summary = classifier.summaries.get(state.scratch.first[lane] as usize);
+    if summary == Some(&RuleSummary::Drop) {
+        return Some(Verdict::Drop(DropReason::NetfilterDrop));
+    }
+    let mark = state.mark;
+    let work = Work { burst, umem, routes, mark: &mark, lanes };
+    let report = walk(classifier, filter, &work, state, lane);
+    if let Some(head) = report.head {
+        let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
+        if state.kernel_has_rules {
+            state.written.push((lane, *bytes));
+        }
+        *bytes = head.bytes;
+    }
+    if let Some(policy_route) = report.policy_route {
+        apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
+    }
+    let is_rejected = report.verdict == Some(Verdict::Punt(PuntReason::Reject));
+    if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
+        decrement_ttl(classifier, burst, umem, lane);
+    }
+    report.verdict
 }
 
 /// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have
@@ -144,33 +165,63 @@ fn apply_policy_route(
     }
 }
 
-/// Says whether a packet reaches hook forward (`ip_forward`, `ip6_forward`): it has a next hop and a
-/// hop left, and it is not too big.
+/// The packets that reach hook forward (`ip_forward`, `ip6_forward`): those that have a next hop and a
+/// hop left, and are not too big.
 ///
 /// For a packet that waits for a neighbour, the MTU does not count. If the kernel has the rules as well
 /// (`kernel_has_rules`), it resolves the neighbour and handles the whole packet.
-fn reaches_forward_hook(
+fn reaching_forward_hook(
     classifier: &Classifier,
     burst: &Burst,
     umem: &Umem,
     routes: &RouteTables,
-    kernel_has_rules: bool,
-    lane: usize,
-) -> bool {
-    let Some(record) = routes.next_hops.view().record(burst.next[lane]) else { return false };
-    let l3 = usize::from(burst.l3[lane]);
-    let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
-    // Off the path, the bytes after the packet are not cut off yet.
-    let (ttl, may_cut, length) = match classifier.version {
-        4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
-        _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
+    (scratch, kernel_has_rules): (&Scratch, bool),
+    lanes: Lanes,
+) -> Lanes {
+    let next_hops = routes.next_hops.view();
+    let mut reaching = if classifier.gathers() {
+        forwarded_whole(burst, next_hops, lanes, |lane| scratch.ttl(lane))
+    } else {
+        let at = if classifier.version == 4 { 8 } else { 7 };
+        forwarded_whole(burst, next_hops, lanes, |lane| {
+            let [ttl] = *umem.bytes(burst.addr[lane], usize::from(burst.l3[lane]) + at);
+            ttl
+        })
     };
-    match record.action() {
-        Action::Forward => {
-            let fits = length <= record.mtu();
-            ttl > 1 && (fits || may_cut)
-        }
-        Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
-        Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+    for lane in lanes.without(reaching) {
+        let Some(record) = next_hops.record(burst.next[lane]) else { continue };
+        let l3 = usize::from(burst.l3[lane]);
+        let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
+        // Off the path, the bytes after the packet are not cut off yet.
+        let (ttl, may_cut, length) = match classifier.version {
+            4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
+            _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
+        };
+        let reaches = match record.action() {
+            Action::Forward => {
+                let fits = length <= record.mtu();
+                ttl > 1 && (fits || may_cut)
+            }
+            Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
+            Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+        };
+        reaching.put(lane, reaches);
     }
+    reaching
+}
+
+/// Packets that have a next hop to another host and a hop left, and are not longer than the MTU.
+#[inline(never)]
+fn forwarded_whole(
+    burst: &Burst,
+    next_hops: NextHopsView<'_>,
+    lanes: Lanes,
+    ttl: impl Fn(usize) -> u8,
+) -> Lanes {
+    lanes.filter(|lane| {
+        let bytes = burst.len[lane].wrapping_sub(burst.l3[lane].into());
+        // A next hop that does not forward has an MTU of 0.
+        let mtu = next_hops.record(burst.next[lane]).map_or(0, Record::mtu);
+        bytes <= mtu && ttl(lane) > 1
+    })
 }

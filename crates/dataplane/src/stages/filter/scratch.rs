@@ -4,6 +4,7 @@ mod cache;
 mod flows;
 
 use super::dim::MOST_DIMS;
+use super::tally::Tally;
 use super::{POINTS, VERSIONS};
 use crate::burst::BURST;
 pub(super) use cache::{Packing, look_up, new_cache, store};
@@ -29,6 +30,8 @@ pub(super) struct Scratch {
     pub(super) set: [u64; BURST],
     /// The first rule that matches.
     pub(super) first: [u32; BURST],
+    /// The result of a list that was executed rule by rule.
+    pub(super) tally: Tally,
     /// Combinations of classes for each point and version, see `cache.rs`.
     pub(super) caches: [Vec<u64>; POINTS * VERSIONS],
     /// Flows for each point and version, see `flows.rs`.
@@ -45,9 +48,16 @@ impl Scratch {
             word: [[0; BURST]; GATHERED],
             set: [0; BURST],
             first: [0; BURST],
+            tally: Tally::new(),
             caches: Default::default(),
             flows: Default::default(),
             class: [[0; BURST]; MOST_DIMS],
         }
+    }
+
+    /// The TTL of a packet whose words were gathered.
+    #[inline(always)]
+    pub(super) fn ttl(&self, lane: usize) -> u8 {
+        (self.word[0][lane & (BURST - 1)] >> 24) as u8
     }
 }

@@ -1,9 +1,10 @@
 //! A worker's state beside the rules: counters, marks, and scratch memory for its lookups.
 
+use super::classifier::ByRule;
 use super::head::HEAD;
 use super::scratch::{Flows, Scratch, new_cache};
-use super::{Filter, LogQueue, Reject};
-use crate::burst::{BURST, Lanes};
+use super::{Filter, LogQueue, POINTS, Point, Reject};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::id::{NextHopId, VrfId};
 
 /// Packets and their bytes of layer 3.
@@ -54,8 +55,10 @@ pub struct State {
     pub(crate) kernel_has_rules: bool,
     /// The original header starts of the burst's packets into which rules have written.
     pub(super) written: Vec<(usize, [u8; HEAD])>,
-    /// Counts of the burst's packets that the kernel may count as well: lane, counter and bytes.
-    counted: Vec<(usize, u32, u64)>,
+    /// Counts of the burst's packets that the kernel may count as well.
+    counted: Vec<(Point, Lanes, u32)>,
+    /// The bytes of these packets that each point counts; garbage for other packets.
+    counted_bytes: [[u16; BURST]; POINTS],
     pub(super) scratch: Box<Scratch>,
 }
 
@@ -75,6 +78,7 @@ impl State {
             kernel_has_rules: false,
             written: Vec::new(),
             counted: Vec::new(),
+            counted_bytes: [[0; BURST]; POINTS],
             scratch: Box::new(Scratch::new()),
         }
     }
@@ -137,24 +141,51 @@ impl State {
 
     /// Counts a packet of the burst.
     #[inline]
-    pub(super) fn count(&mut self, lane: usize, counter: u32, bytes: u64) {
-        if let Some(count) = self.counts.get_mut(counter as usize) {
-            count.packets += 1;
-            count.bytes += bytes;
-            if self.kernel_has_rules {
-                self.counted.push((lane, counter, bytes));
+    pub(super) fn count(&mut self, point: Point, lane: usize, counter: u32, bytes: u64) {
+        add(&mut self.counts, counter, 1, bytes);
+        if self.kernel_has_rules {
+            self.counted.push((point, Lanes(1 << lane), counter));
+            self.counted_bytes[point as usize][lane] = bytes as u16;
+        }
+    }
+
+    /// Counts the packets for which a list was executed rule by rule.
+    #[inline]
+    pub(super) fn count_tally(&mut self, point: Point, by_rule: &ByRule, burst: &Burst) {
+        let Self { counts, counted, scratch, .. } = self;
+        let mut all = Lanes::NONE;
+        for hit in scratch.tally.hits() {
+            for counter in by_rule.counters(hit.rule) {
+                add(counts, *counter, hit.lanes.count() as u64, hit.bytes);
+                if self.kernel_has_rules {
+                    counted.push((point, hit.lanes, *counter));
+                    all = all.or(hit.lanes);
+                }
             }
+        }
+        let bytes = &mut self.counted_bytes[point as usize];
+        for lane in all {
+            bytes[lane] = burst.len[lane].saturating_sub(burst.l3[lane].into());
         }
     }
 
     /// Takes back a packet's counts: the kernel's rules count it.
     pub(crate) fn uncount(&mut self, lane: usize) {
-        for (_, counter, bytes) in self.counted.iter().filter(|(counted, ..)| *counted == lane) {
+        for (point, _, counter) in self.counted.iter().filter(|(_, lanes, _)| lanes.has(lane)) {
             if let Some(count) = self.counts.get_mut(*counter as usize) {
+                let bytes = self.counted_bytes[*point as usize][lane];
                 count.packets = count.packets.saturating_sub(1);
-                count.bytes = count.bytes.saturating_sub(*bytes);
+                count.bytes = count.bytes.saturating_sub(bytes.into());
             }
         }
+    }
+}
+
+#[inline]
+fn add(counts: &mut [Count], counter: u32, packets: u64, bytes: u64) {
+    if let Some(count) = counts.get_mut(counter as usize) {
+        count.packets += packets;
+        count.bytes += bytes;
     }
 }
 

@@ -3,7 +3,7 @@
 use super::classifier::{Classifier, Work, class_of};
 use super::dim::MOST_DIMS;
 use super::head::Head;
-use super::{Filter, LimitUnit, Logged, Op, Parsed, PolicyRoute, State};
+use super::{Filter, LimitUnit, Logged, Op, Parsed, Point, PolicyRoute, State};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
@@ -39,6 +39,7 @@ struct Walk<'a> {
     filter: &'a Filter,
     state: &'a mut State,
     parsed: Parsed<'a>,
+    point: Point,
     lane: usize,
     calls: [u32; MOST_CALLS],
     depth: usize,
@@ -57,9 +58,9 @@ pub(super) fn walk(
 ) -> FilterReport {
     let mut at = state.scratch.first[lane];
     let parsed = work.parsed(classifier, lane);
-    let (calls, end) = ([0; MOST_CALLS], classifier.end);
+    let (point, calls, end) = (classifier.point, [0; MOST_CALLS], classifier.end);
     let report = FilterReport::default();
-    let mut walk = Walk { filter, state, parsed, lane, calls, depth: 0, end, report };
+    let mut walk = Walk { filter, state, parsed, point, lane, calls, depth: 0, end, report };
     let mut classes = None;
     // The last rule matches every packet, so there is always a program.
     while let Some((ops, next)) = classifier.programs.get(at as usize) {
@@ -137,7 +138,9 @@ impl Walk<'_> {
                 let within = shared.take(units, self.state.now_ns);
                 return if within == *over { Jump::Next } else { Jump::On };
             }
-            Op::Count(counter) => self.state.count(self.lane, *counter, self.parsed.bytes()),
+            Op::Count(counter) => {
+                self.state.count(self.point, self.lane, *counter, self.parsed.bytes());
+            }
             Op::Log { log, limit } => self.log(*log, *limit),
             Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
                 Some(next) => self.report.policy_route = Some(PolicyRoute::Next(*next)),

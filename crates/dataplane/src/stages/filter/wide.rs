@@ -50,6 +50,10 @@ pub(super) trait Wide: Copy {
     fn store(self, block: &mut Block);
     /// A bit for each place at which all sides have a packet's value, field by field.
     fn hits(sides: &[Side], values: &[[u32; BURST]], lane: usize) -> u32;
+    /// A bit for each packet whose set has this rule.
+    fn with_bit(sets: &[u64; BURST], rule: usize) -> u64;
+    /// A bit for each packet that has this number.
+    fn equal(numbers: &[u32; BURST], number: u32) -> u64;
 }
 
 /// Plain words, which the compiler vectorises.
@@ -92,6 +96,24 @@ impl Wide for Words {
         }
         hits
     }
+
+    #[inline(always)]
+    fn with_bit(sets: &[u64; BURST], rule: usize) -> u64 {
+        let mut lanes = 0;
+        for (lane, set) in sets.iter().enumerate() {
+            lanes |= (set >> rule & 1) << lane;
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn equal(numbers: &[u32; BURST], number: u32) -> u64 {
+        let mut lanes = 0;
+        for (lane, other) in numbers.iter().enumerate() {
+            lanes |= u64::from(*other == number) << lane;
+        }
+        lanes
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -100,11 +122,12 @@ pub(super) use avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use core::arch::x86_64::{
-        __m512i, _mm512_and_si512, _mm512_loadu_si512, _mm512_mask_cmple_epu32_mask,
-        _mm512_set1_epi32, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_test_epi64_mask,
+        __m512i, _mm512_and_si512, _mm512_cmpeq_epi32_mask, _mm512_loadu_si512,
+        _mm512_mask_cmple_epu32_mask, _mm512_set1_epi32, _mm512_storeu_si512, _mm512_sub_epi32,
+        _mm512_test_epi64_mask,
     };
 
-    use super::{BURST, Block, SIDE, Side, Wide};
+    use super::{BLOCK, BURST, Block, SIDE, Side, Wide};
 
     /// One register of AVX-512. Only the loops built for these instructions use it, and they only run
     /// on machines that support them.
@@ -146,6 +169,24 @@ mod avx512 {
             }
             hits.into()
         }
+
+        #[inline(always)]
+        fn with_bit(sets: &[u64; BURST], rule: usize) -> u64 {
+            let mut bit = [0; BLOCK];
+            bit.fill(1 << rule);
+            let bit = Self::load(&bit);
+            let (blocks, _) = sets.as_chunks();
+            let lanes =
+                |(place, block)| u64::from(Self::load(block).and(bit).nonzero()) << (place * BLOCK);
+            blocks.iter().enumerate().map(lanes).fold(0, |all, lanes| all | lanes)
+        }
+
+        #[inline(always)]
+        fn equal(numbers: &[u32; BURST], number: u32) -> u64 {
+            let (sides, _) = numbers.as_chunks();
+            let lanes = |(place, side)| u64::from(same(load(side), set(number))) << (place * SIDE);
+            sides.iter().enumerate().map(lanes).fold(0, |all, lanes| all | lanes)
+        }
     }
 
     /// The value, at every place.
@@ -161,6 +202,14 @@ mod avx512 {
     fn load(words: &[u32; SIDE]) -> __m512i {
         // SAFETY: the machine has AVX-512F, see above; 64 bytes can be read there.
         unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
+    }
+
+    /// A bit for each place at which both have the same value.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn same(left: __m512i, right: __m512i) -> u16 {
+        // SAFETY: the machine has AVX-512F, see above.
+        unsafe { _mm512_cmpeq_epi32_mask(left, right) }
     }
 
     /// Those of the hits at which a range has the value.

@@ -24,19 +24,61 @@ pub(super) fn find_first<V: Wide>(
                 *first = set.trailing_zeros();
             }
         }
-        2 => find::<2>(classifier, scratch, lanes),
-        4 => find::<4>(classifier, scratch, lanes),
-        8 => find_wide::<V, 1, 8>(classifier, scratch, lanes),
-        16 => find_wide::<V, 2, 16>(classifier, scratch, lanes),
+        2 => find::<2>(classifier, scratch, lanes, 0),
+        4 => find::<4>(classifier, scratch, lanes, 0),
+        8 => find_wide::<V, 1, 8>(classifier, scratch, lanes, 0),
+        16 => find_wide::<V, 2, 16>(classifier, scratch, lanes, 0),
         _ => find_in_many::<V>(classifier, scratch, exactly),
     }
 }
 
-/// Intersects the sets of each packet's classes, and writes the first rule.
+/// Finds the first rule from `from` on of each of these packets, in a list of more than 64 rules.
 #[inline(always)]
-fn find<const W: usize>(classifier: &Classifier, scratch: &mut Scratch, lanes: Range<usize>) {
+pub(super) fn find_from<V: Wide>(
+    classifier: &Classifier,
+    scratch: &mut Scratch,
+    lanes: Lanes,
+    from: u32,
+) {
+    match classifier.width {
+        2 => find::<2>(classifier, scratch, lanes, from),
+        4 => find::<4>(classifier, scratch, lanes, from),
+        8 => find_wide::<V, 1, 8>(classifier, scratch, lanes, from),
+        16 => find_wide::<V, 2, 16>(classifier, scratch, lanes, from),
+        _ => {
+            for lane in lanes {
+                let mut classes = [0; MOST_DIMS];
+                for (class, of_burst) in classes.iter_mut().zip(&scratch.class) {
+                    *class = of_burst[lane];
+                }
+                scratch.first[lane] = classifier.next(&classes, from);
+            }
+        }
+    }
+}
+
+/// The bits of a word of a set for the rules from `from` on.
+#[inline(always)]
+fn mask_from(word: usize, from: u32) -> u64 {
+    match (from as usize).checked_sub(word * 64) {
+        Some(below) if below >= 64 => 0,
+        Some(below) => u64::MAX << below,
+        None => u64::MAX,
+    }
+}
+
+/// Intersects the sets of each packet's classes, and writes the first rule from `from` on.
+#[inline(always)]
+fn find<const W: usize>(
+    classifier: &Classifier,
+    scratch: &mut Scratch,
+    lanes: impl IntoIterator<Item = usize>,
+    from: u32,
+) {
     let mut all = [0; W];
-    all.copy_from_slice(&classifier.all[..W]);
+    for (word, (all, of_all)) in all.iter_mut().zip(&classifier.all).enumerate() {
+        *all = of_all & mask_from(word, from);
+    }
     let mut rows: [&[[u64; W]]; MOST_DIMS] = [&[]; MOST_DIMS];
     for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
         *row = dim.sets.dense.as_chunks().0;
@@ -72,14 +114,19 @@ fn lowest<const W: usize>(set: &[u64; W]) -> u32 {
 fn find_wide<V: Wide, const N: usize, const W: usize>(
     classifier: &Classifier,
     scratch: &mut Scratch,
-    lanes: Range<usize>,
+    lanes: impl IntoIterator<Item = usize>,
+    from: u32,
 ) {
     let mut rows: [&[[Block; N]]; MOST_DIMS] = [&[]; MOST_DIMS];
     for (row, dim) in rows.iter_mut().zip(&classifier.dims) {
         *row = dim.sets.dense.as_chunks().0.as_chunks().0;
     }
     let rows = &rows[..classifier.dims.len().min(MOST_DIMS)];
-    let all: &[Block] = classifier.all.as_chunks().0;
+    let mut all = [0; W];
+    for (word, (all, of_all)) in all.iter_mut().zip(&classifier.all).enumerate() {
+        *all = of_all & mask_from(word, from);
+    }
+    let all: &[Block] = all.as_chunks().0;
     for lane in lanes {
         let lane = lane & (BURST - 1);
         let mut set = [V::load(&all[0]); N];

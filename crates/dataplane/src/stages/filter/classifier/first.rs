@@ -67,7 +67,7 @@ fn classify<V: Wide>(classifier: &Classifier, work: &Work<'_>, scratch: &mut Scr
     let Some(first) = work.lanes.lowest() else { return };
     let lanes = first..BURST - work.lanes.0.leading_zeros() as usize;
     let (transport, walks) = classifier.wants;
-    let gathered = classifier.version == 4 && classifier.dims.len() > 1;
+    let gathered = classifier.gathers();
     let rare = match (classifier.version, gathered || transport > 0 || walks) {
         (_, false) => Lanes::NONE,
         (4, _) if gathered => gather(work, scratch, transport, lanes.clone()),

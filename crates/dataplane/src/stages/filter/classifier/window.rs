@@ -6,10 +6,10 @@ use super::super::scratch::{GATHERED, GATHERED_FROM, Scratch};
 use super::super::{Field, Point};
 use super::Work;
 use crate::burst::BURST;
-use crate::wire::be32;
+use crate::wire::{be32, ipv4};
 
 /// The position of a field for the straight loops: in four bytes of the IP header, if that has its
-/// usual length.
+/// usual length and the packet is no fragment.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     at: usize,
@@ -34,6 +34,7 @@ pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Wi
         (Field::IcmpType, 4) => (20, 24, 0xff, 0),
         (Field::IcmpCode, 4) => (20, 16, 0xff, 0),
         (Field::TcpFlags, 4) => (32, 16, 0xff, 0),
+        (Field::TransportLength, 4) => (0, 0, 0xffff, (ipv4::LEN as u32).wrapping_neg()),
         (Field::TrafficClass, 6) => (0, 20, 0xff, 0),
         (Field::Length, 6) => (4, 16, 0xffff, 40),
         (Field::NextHeader6 | Field::Protocol, 6) => (4, 8, 0xff, 0),
@@ -43,6 +44,8 @@ pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Wi
         (Field::IcmpType, 6) => (40, 24, 0xff, 0),
         (Field::IcmpCode, 6) => (40, 16, 0xff, 0),
         (Field::TcpFlags, 6) => (52, 16, 0xff, 0),
+        (Field::TransportLength, 6) => (4, 16, 0xffff, 0),
+        (Field::FragmentOffset, 6) => (0, 0, 0, 0),
         _ => return None,
     };
     Some(Window { at, shift, mask, plus })
