@@ -15,10 +15,12 @@ mod compared;
 mod decides;
 mod drawn;
 mod drops;
+mod engines;
 mod follows;
 mod lookups;
 mod renewed;
 mod repeats;
+mod replaced;
 mod ruled;
 mod rules;
 mod seen;
@@ -57,10 +59,11 @@ const BESIDE: [Test; 26] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 3] = [
+const ALONE: [Test; 4] = [
     ("a_change_is_active_within_ten_milliseconds", follows::soon),
     ("programs_look_up_in_a_full_table_as_user_space_does", lookups::full),
     ("each_packet_goes_as_tables_of_that_time_say", renewed::stress),
+    ("each_packet_meets_whole_rules", replaced::stress),
 ];
 
 fn main() -> ExitCode {

@@ -11,10 +11,11 @@ use tollway_dataplane::memory::{Capacities, Capacity, Lender as _, Memory, Part}
 use tollway_dataplane::next_hops::{Action, HEADER_ROOM, NextHop};
 use tollway_dataplane::prefix::Prefix;
 use tollway_dataplane::tables::Tables;
+use tollway_xdp::TableMaps;
 use tollway_xdp::counts::PassReason;
-use tollway_xdp::{Program, TableMaps};
 
 use crate::compared::{Compared, arriving};
+use crate::engines::Engine;
 use crate::namespaces::{sh, until};
 use crate::testkit::dice::Dice;
 use crate::testkit::packet::{Packet, ip};
@@ -190,7 +191,7 @@ fn check(frame: &[u8], is_ipv4: bool) -> Result<(), String> {
     }
 }
 
-fn probe(programs: &tollway_xdp::XdpPrograms, program: &Program, dice: &mut Dice) {
+fn probe(programs: &tollway_xdp::XdpPrograms, engine: &Engine, dice: &mut Dice) {
     let is_ipv4 = dice.one_in(2);
     let bits = drawn(dice, is_ipv4, 0);
     let dst: IpAddr = match is_ipv4 {
@@ -202,7 +203,7 @@ fn probe(programs: &tollway_xdp::XdpPrograms, program: &Program, dice: &mut Dice
     let stale = || programs.counts().port(PortId(0)).unwrap().passed(PassReason::Stale);
     let before = stale();
     programs.state().beat(0);
-    let (_, output) = program.probe(&frame).unwrap();
+    let (_, output) = engine.run(&frame);
     let checked = check(&output, is_ipv4);
     // Without a heartbeat, the program decides nothing.
     assert!(checked.is_ok() || stale() != before, "to {dst}: {checked:?}");
@@ -220,7 +221,8 @@ pub fn stress() {
         tables
     };
     let compared = Compared::over(make);
-    let Compared { tables, programs, loaded, .. } = &compared;
+    let engines = Engine::both(&compared);
+    let Compared { tables, programs, .. } = &compared;
     let writers = [true, false].map(|is_ipv4| Writer::new(tables, is_ipv4));
     tables.write_engines();
     let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -230,8 +232,10 @@ pub fn stress() {
         let _stop = Stop(&stop);
         let start = Instant::now();
         while start.elapsed() < STRESS {
-            probe(programs, &loaded[0], &mut dice);
-            probes += 1;
+            for engine in &engines {
+                probe(programs, engine, &mut dice);
+                probes += 1;
+            }
         }
     });
     let changes = changes.into_inner();
@@ -242,7 +246,7 @@ pub fn stress() {
 }
 
 /// Stops the writer, also if a check fails.
-struct Stop<'a>(&'a AtomicBool);
+pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
