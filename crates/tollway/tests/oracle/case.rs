@@ -10,12 +10,20 @@ use tollway_firewall::{iptables, nft};
 use tollway_rules::Reading;
 
 use crate::dice::Dice;
+use crate::engines::{Decision, Engines};
 use crate::icmp::checksum;
 use crate::kernel::{Kernel, Sent};
 use crate::net::DEVICES;
 use crate::packets::{self, Input};
 use crate::rules::{Language, Rules};
 use crate::tollway::{PacketResult, Tollway, tally};
+
+/// What runs cases and lasts longer than one of them.
+pub struct Routers {
+    pub kernel: Kernel,
+    /// The programs of XDP and tc, which only root may load.
+    pub engines: Option<Engines>,
+}
 
 /// Rules and packets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +47,8 @@ pub struct Tally {
     pub counters: usize,
     /// Packets that took the kernel path in a router that reads the rules from the kernel.
     pub kept: usize,
+    /// Packets that the programs of XDP and tc have forwarded, and dropped.
+    pub by_programs: [usize; 2],
 }
 
 /// How a case ended.
@@ -56,7 +66,8 @@ const LISTING: &str = "nft -j list ruleset && printf '\\036' && nft list ruleset
 
 impl Case {
     /// Runs the case on both routers.
-    pub fn run(&self, kernel: &mut Kernel) -> Outcome {
+    pub fn run(&self, routers: &mut Routers) -> Outcome {
+        let Routers { kernel, engines } = routers;
         let (load, list, clear) = scripts(self.rules.language);
         if let Err(error) = kernel.run(&load, &self.rules.text()) {
             kernel.run(&clear, "").unwrap();
@@ -71,10 +82,17 @@ impl Case {
             (Ok(before), Ok(after)) => (before, after),
             (Err(error), _) | (_, Err(error)) => return Outcome::Differs(vec![error]),
         };
+        let whole = Arc::new(rules.0);
         let compared = match self.rules.is_listed_whole() {
-            true => self.compare(&sent, Arc::new(rules.0), &rules.1),
+            true => self.compare(&sent, Arc::clone(&whole), &rules.1),
             false => Ok(Tally::default()),
         };
+        let compared = compared.and_then(|mut tally| {
+            if let Some(engines) = engines.as_mut().filter(|_| self.rules.is_listed_whole()) {
+                tally.by_programs = self.compare_engines(&sent, &whole, engines)?;
+            }
+            Ok(tally)
+        });
         let compared = compared.and_then(|mut tally| {
             if let Some(reading) = reading {
                 tally.kept = self.compare_reading(&sent, reading)?;
@@ -117,6 +135,48 @@ impl Case {
             .map(|difference| format!("as read from the kernel, {difference}"))
             .collect();
         if differences.is_empty() { Ok(left) } else { Err(differences) }
+    }
+
+    /// Compares what the programs of both engines decide with the kernel's results, and what they count
+    /// with Tollway's counts of the same packets. Returns how many packets they forward, and drop.
+    fn compare_engines(
+        &self,
+        sent: &[Sent],
+        rules: &Arc<Ruleset>,
+        engines: &mut Engines,
+    ) -> Result<[usize; 2], Vec<String>> {
+        let one = |error: String| vec![format!("the programs do not get the rules: {error}")];
+        engines.set_rules(rules).map_err(one)?;
+        let mut router = Tollway::new(rules).map_err(one)?;
+        let kernels = by_tag(sent);
+        let (mut differences, mut tally) = (Vec::new(), [0; 2]);
+        for (engine, name) in engines.names().into_iter().enumerate() {
+            for (device, frame) in &self.packets {
+                let decision = engines.decide(engine, *device, frame);
+                let Some(tag) = packets::tag(frame) else { continue };
+                let theirs = kernels.get(&tag).map_or(&[][..], Vec::as_slice);
+                let is_same = match (&decision, theirs) {
+                    (Decision::Leaves, _) => continue,
+                    (Decision::Drops, theirs) => theirs.is_empty(),
+                    (Decision::Forwards(ours), [(_, theirs)]) => is_padded(ours, theirs),
+                    (Decision::Forwards(_), _) => false,
+                };
+                if !is_same {
+                    let (device, theirs) = (DEVICES[*device], listed(theirs));
+                    let frame = hex(frame);
+                    differences.push(format!(
+                        "packet {tag} by {device}: {frame}\n  kernel: {theirs}\n  {name}: {decision:x?}"
+                    ));
+                }
+                tally[usize::from(decision == Decision::Drops)] += 1;
+                router.one(*device, frame);
+            }
+        }
+        let (programs, path) = (engines.counts(), router.counts());
+        if programs != path {
+            differences.push(format!("the programs count {programs:?}, the path {path:?}"));
+        }
+        if differences.is_empty() { Ok(tally) } else { Err(differences) }
     }
 
     /// Parses a listing into a ruleset, with the product's front ends.
@@ -262,6 +322,13 @@ fn forwarded(
             listed(&ours)
         )
     })
+}
+
+/// Whether a program's frame is the kernel's. Programs leave the bytes after a short packet.
+fn is_padded(ours: &[u8], theirs: &[u8]) -> bool {
+    /// Layer 3 of the shortest frame of Ethernet.
+    const SHORT: usize = 14 + 46;
+    ours == theirs || ours.starts_with(theirs) && theirs.len() < SHORT
 }
 
 fn not_alike(what: &str, theirs: &[Sent], ours: &[Sent]) -> Vec<String> {

@@ -3,6 +3,9 @@
 //! what Tollway makes of the same packets and rules, byte for byte. It also compares the counts of
 //! rules and the router's own messages.
 //!
+//! The programs of XDP and tc run on the same packets with the same rules: what they forward or drop must be what
+//! the kernel has forwarded or dropped, and what they count must be what the user path counts for these packets.
+//!
 //! Tollway reads the rules in two ways: from nft's listing, as from a JSON file, and from the
 //! kernel, as a router without a file does. Only the second way sees all of the rules that nft does
 //! not list completely (`ip6 nexthdr tcp tcp dport 80`).
@@ -41,6 +44,7 @@ mod case;
 mod constants;
 #[path = "../../../dataplane/src/testkit/dice.rs"]
 mod dice;
+mod engines;
 mod icmp;
 mod iptables;
 mod kernel;
@@ -59,9 +63,10 @@ mod tollway;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use case::{Case, Outcome, Tally};
+use case::{Case, Outcome, Routers, Tally};
 use constants::Constants;
 use dice::Dice;
+use engines::Engines;
 use kernel::Kernel;
 use rules::{Language, Rules};
 
@@ -102,9 +107,14 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 fn like_the_kernel() {
-    let mut kernel = Kernel::new();
+    let kernel = Kernel::new();
+    let engines = namespaces::is_root().then(|| Engines::new(tollway::model()));
+    let mut routers = Routers { kernel, engines };
+    if routers.engines.is_none() {
+        println!("the programs of XDP and tc ... left out: only root may load them");
+    }
     if let Ok(path) = std::env::var("TOLLWAY_ORACLE_REPLAY") {
-        replay(&mut kernel, &path);
+        replay(&mut routers, &path);
         return;
     }
     let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
@@ -116,30 +126,34 @@ fn like_the_kernel() {
     for number in 0..cases {
         let case = draw(seed.wrapping_mul(1 << 20).wrapping_add(number));
         rules += case.rules.count();
-        match case.run(&mut kernel) {
+        match case.run(&mut routers) {
             Outcome::Same(tally) => add(&mut all, tally),
             Outcome::Refused(why) => {
                 println!("ruleset {} is refused: {why}\n{}", case.seed, case.rules.text());
                 refused += 1;
             }
-            Outcome::Differs(_) => failed.push(report(case, &mut kernel)),
+            Outcome::Differs(_) => failed.push(report(case, &mut routers)),
         }
         if failed.len() == ENOUGH {
             println!("{number} rulesets were enough");
             break;
         }
     }
-    let Tally { packets, forwarded, punted, answers, counters, kept } = all;
+    let Tally { packets, forwarded, punted, answers, counters, kept, by_programs } = all;
     println!(
         "{rules} rules; {packets} packets, {forwarded} frames forwarded, {punted} packets left to the \
          kernel, {kept} with rules read from the kernel, {answers} answers and {counters} counters compared; \
-         {refused} rulesets refused; {:.0} s",
+         {} and {} frames forwarded and dropped by programs; {refused} rulesets refused; {:.0} s",
+        by_programs[0],
+        by_programs[1],
         start.elapsed().as_secs_f64()
     );
     assert!(failed.is_empty(), "Tollway differs from the kernel: {failed:?}");
     assert!(punted * 5 < packets * 2, "{punted} of {packets} packets took the kernel path");
     assert!(forwarded * 10 > packets, "too few packets were forwarded for a verdict");
     assert!(refused * 20 < cases, "too many rulesets were refused");
+    let decided: usize = by_programs.iter().sum();
+    assert!(routers.engines.is_none() || decided * 4 > packets, "programs decided on {decided}");
 }
 
 fn draw(seed: u64) -> Case {
@@ -173,17 +187,20 @@ fn add(all: &mut Tally, one: Tally) {
     all.answers += one.answers;
     all.counters += one.counters;
     all.kept += one.kept;
+    for (all, one) in all.by_programs.iter_mut().zip(one.by_programs) {
+        *all += one;
+    }
 }
 
 /// Shrinks a case, keeps it in a file, and describes it.
-fn report(case: Case, kernel: &mut Kernel) -> String {
+fn report(case: Case, routers: &mut Routers) -> String {
     let seed = case.seed;
     let original = case.clone();
-    let mut small = shrink::shrink(case, kernel);
-    let mut outcome = small.run(kernel);
+    let mut small = shrink::shrink(case, routers);
+    let mut outcome = small.run(routers);
     if !matches!(outcome, Outcome::Differs(_)) {
         small = original;
-        outcome = small.run(kernel);
+        outcome = small.run(routers);
     }
     let differences = match outcome {
         Outcome::Differs(differences) => differences,
@@ -201,9 +218,9 @@ fn print(case: &Case, differences: &[String]) {
     }
 }
 
-fn replay(kernel: &mut Kernel, path: &str) {
+fn replay(routers: &mut Routers, path: &str) {
     let case = shrink::kept(path);
-    match case.run(kernel) {
+    match case.run(routers) {
         Outcome::Same(_) => println!("no difference"),
         Outcome::Refused(why) => panic!("the rules are refused: {why}"),
         Outcome::Differs(differences) => {

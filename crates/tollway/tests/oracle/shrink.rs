@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Outcome};
-use crate::kernel::Kernel;
+use crate::case::{Case, Outcome, Routers};
 use crate::rules::Rules;
 
 /// Longest time to spend on one case.
@@ -24,10 +23,11 @@ struct Kept {
 }
 
 /// Removes what is not needed for the case to differ.
-pub fn shrink(mut case: Case, kernel: &mut Kernel) -> Case {
+pub fn shrink(mut case: Case, routers: &mut Routers) -> Case {
     let start = Instant::now();
-    let mut differs =
-        |case: &Case| start.elapsed() < PATIENCE && matches!(case.run(kernel), Outcome::Differs(_));
+    let mut differs = |case: &Case| {
+        start.elapsed() < PATIENCE && matches!(case.run(routers), Outcome::Differs(_))
+    };
     packets(&mut case, &mut differs);
     loop {
         let before = case.rules.count();

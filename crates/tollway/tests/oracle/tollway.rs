@@ -131,7 +131,7 @@ impl Tollway {
 }
 
 /// The configuration of the kernel's namespace, as a model.
-fn model() -> Model {
+pub fn model() -> Model {
     let mut model = Model { vrfs: vec![Vrf { name: "main".to_owned() }], ..Model::default() };
     for (device, name) in DEVICES.iter().enumerate() {
         model.ports.push(Port { name: (*name).to_owned(), kind: PortKind::Memory });
