@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::sys;
+use super::ethtool;
 
 /// Whether a device removes VLAN tags of any protocol from frames before XDP sees them.
 ///
@@ -54,7 +54,7 @@ pub fn rx_checksums(device: &str) -> io::Result<bool> {
 pub(super) fn passes_unfinished(device: &str) -> bool {
     /// veth, tun and TAP, virtio-net, Xen's.
     const DRIVERS: [&str; 4] = ["veth", "tun", "virtio_net", "vif"];
-    sys::driver(device).is_ok_and(|driver| DRIVERS.contains(&driver.as_str()))
+    ethtool::driver(device).is_ok_and(|driver| DRIVERS.contains(&driver.as_str()))
 }
 
 /// Whether a device provides a hash of each packet's flow.
@@ -66,6 +66,6 @@ pub fn hashes(device: &str) -> io::Result<bool> {
 }
 
 fn has_feature(device: &str, names: &[&str]) -> io::Result<bool> {
-    let on = sys::features(device)?;
+    let on = ethtool::features(device)?;
     Ok(on.iter().any(|feature| names.contains(&feature.as_str())))
 }

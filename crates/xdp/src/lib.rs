@@ -41,6 +41,7 @@ mod context;
 pub mod counts;
 mod device;
 mod error;
+mod ethtool;
 mod features;
 pub mod flows;
 mod grace;
