@@ -211,6 +211,7 @@ fn reaching_forward_hook(
 }
 
 /// Packets that have a next hop to another host and a hop left, and are not longer than the MTU.
+// Within the large caller, registers run out, and the loop takes twice the time.
 #[inline(never)]
 fn forwarded_whole(
     burst: &Burst,

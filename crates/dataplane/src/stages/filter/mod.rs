@@ -9,8 +9,8 @@
 //!
 //! Rules are one list, chain after chain ([`Rules`]). A jump continues at another index of the list, so
 //! no chain is copied. The first rule that matches decides for most packets. If it is not final,
-//! `classifier/by_rule.rs` executes simple rules for all packets together; otherwise `walk.rs` continues from rule to
-//! rule.
+//! `classifier/by_rule.rs` executes simple rules for all packets together; otherwise `walk.rs`
+//! continues from rule to rule.
 //!
 //! Without rules the filter costs nothing: the path skips the stage.
 //!

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::burst::{BURST, Burst, Lanes};
 
-/// The maximum number of rules that count a burst's packets.
+/// The maximum number of rules that are executed for a burst.
 pub(super) const MOST_HITS: usize = 64;
 
 /// The result for a burst; it is used again for the next one.
@@ -12,7 +12,7 @@ pub(super) const MOST_HITS: usize = 64;
 pub(super) struct Tally {
     /// Packets that a rule drops.
     pub(super) drop: Lanes,
-    /// Packets for which nothing was executed: the walk does.
+    /// Packets whose rules the walk executes, from the first on. In the end, nothing of them is counted.
     pub(super) walk: Lanes,
     /// The rules that count, up to `count`; garbage from there on.
     hits: [Hit; MOST_HITS],
@@ -63,7 +63,8 @@ impl Tally {
         let mut bytes = [0; BURST];
         for lane in span(lanes) {
             let lane = lane & (BURST - 1);
-            bytes[lane] = u32::from(burst.len[lane].wrapping_sub(burst.l3[lane].into()));
+            // At hook ingress, a tagged frame may end before layer 3.
+            bytes[lane] = u32::from(burst.len[lane].saturating_sub(burst.l3[lane].into()));
         }
         // The rules of a list often count the same packets.
         let (mut last, mut sum) = (Lanes::NONE, 0);
@@ -86,4 +87,24 @@ impl Tally {
 pub(super) fn span(lanes: Lanes) -> Range<usize> {
     let first = lanes.lowest().unwrap_or(BURST);
     first..BURST - if first < BURST { lanes.0.leading_zeros() as usize } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_ends_before_layer_3_has_no_bytes() {
+        let mut burst = Burst::new();
+        for (lane, len) in [14, 18, 60, 1500].into_iter().enumerate() {
+            (burst.len[lane], burst.l3[lane]) = (len, 18);
+        }
+        let mut tally = Tally::new();
+        tally.hit(0, Lanes(0b1111));
+        tally.hit(1, Lanes(0b0101));
+        tally.walk = Lanes(0b1000);
+        tally.finish(&burst, Lanes(0b1111));
+        let hits = tally.hits().iter().map(|hit| (hit.rule, hit.lanes.0, hit.bytes));
+        assert_eq!(hits.collect::<Vec<_>>(), [(0, 0b0111, 42), (1, 0b0101, 42)]);
+    }
 }

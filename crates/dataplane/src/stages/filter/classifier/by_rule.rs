@@ -65,12 +65,16 @@ impl ByRule {
     /// The list with these ops and next rules; none if no packet profits.
     pub(in super::super) fn of(level: Level, programs: &[(Box<[Op]>, u32)]) -> Option<Self> {
         let rules: Box<[_]> = programs.iter().map(|(ops, next)| Plain::of(ops, *next)).collect();
+        let is_long = rules.len() > MOST_RULES;
         let profits = |rule: &Plain| match rule.then {
             Then::Accept | Then::Drop => !rule.counters.is_empty(),
-            Then::To(_) => true,
+            Then::To(_) => !is_long || !rule.counters.is_empty(),
             Then::Walk => false,
         };
-        rules.iter().any(profits).then(|| Self { rules, run: Run::at(level) })
+        // In a long list with calls, most packets would walk in the end, after lookups in vain.
+        let calls = programs.iter().any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Call(_))));
+        let does = rules.iter().any(profits) && !(is_long && calls);
+        does.then(|| Self { rules, run: Run::at(level) })
     }
 
     /// Executes the rules for packets whose matching rules are in the scratch memory. The result is
@@ -106,7 +110,7 @@ impl Plain {
                     counters.push(*counter);
                     continue;
                 }
-                // The walk also executes returns, to which alone the end of a chain matters.
+                // Only returns need a chain's end, and packets that come to a return walk.
                 Op::Skip(at) | Op::Chain { at, .. } => Then::To(*at),
                 Op::Accept => Then::Accept,
                 Op::Drop => Then::Drop,
@@ -180,11 +184,12 @@ fn execute_sets<V: Wide>(list: &ByRule, sets: &[u64; BURST], lanes: Lanes, tally
     let (mut some, all) = some_and_all(&sets[span(lanes)]);
     let mut waiting = Waiting { rules: 0, lanes: [Lanes::NONE; MOST_RULES] };
     let mut active = lanes;
+    // All packets end: the last rule is without conditions, and final.
     while some != 0 && active.0 | waiting.rules != 0 {
         let number = some.trailing_zeros() as usize;
         some &= some - 1;
         active = active.or(waiting.take(number));
-        let Some(rule) = list.rules.get(number) else { return };
+        let Some(rule) = list.rules.get(number) else { break };
         let matching = if all >> number & 1 != 0 { u64::MAX } else { V::with_bit(sets, number) };
         let matching = Lanes(matching & active.0);
         if matching.is_empty() {
@@ -202,6 +207,7 @@ fn execute_sets<V: Wide>(list: &ByRule, sets: &[u64; BURST], lanes: Lanes, tally
         }
         active = active.without(matching);
     }
+    tally.walk = tally.walk.or(active).or(waiting.take(MOST_RULES - 1));
 }
 
 /// The rules that some packet matches, and those that all match.

@@ -9,7 +9,7 @@ use crate::burst::BURST;
 use crate::wire::{be32, ipv4};
 
 /// The position of a field for the straight loops: in four bytes of the IP header, if that has its
-/// usual length and the packet is no fragment.
+/// usual length. Fields of the transport header are there unless the packet is a fragment.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     at: usize,
