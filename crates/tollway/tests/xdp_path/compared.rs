@@ -19,7 +19,7 @@ use tollway_xdp::xdp_path::Ports;
 use tollway_xdp::{Action, Mode, Options, Program, TableMaps, XdpPort, XdpPrograms};
 
 use crate::bench::{exit, run_with_heartbeat, xdp_port};
-use crate::namespaces::until;
+use crate::namespaces::{sh, until};
 use crate::seen::Seen;
 use crate::testkit::path_bench::{Outcome, PathBench};
 use crate::testkit::wires::{LinkVariant, PORTS, tables_in};
@@ -30,11 +30,16 @@ const CHUNK: u32 = 16_384;
 /// The longest frame, in bytes, that the kernel takes for a test run and the user path's chunks.
 const LONGEST: usize = 12_000;
 
+/// Bytes of a frame that the kernel takes for a test run of a tc program: a whole IPv6 header, and less than a page.
+const TAKEN_BY_TC: std::ops::RangeInclusive<usize> = 54..=3000;
+
 /// Tables in maps, and the programs that decide by them.
 pub struct Compared {
     pub tables: Tables,
     pub programs: XdpPrograms,
     pub loaded: Vec<Program>,
+    /// The same as tc programs.
+    tc: Vec<Program>,
     pub ports: Vec<XdpPort>,
     /// Says which devices take which frames.
     pub exits: Arc<Ports>,
@@ -58,7 +63,9 @@ pub struct Tally {
     pub redirected: u64,
     /// Frames that the programs dropped.
     pub dropped: u64,
-    /// Frames that the programs gave to the kernel, by reason.
+    /// Frames that the tc programs forwarded or dropped.
+    pub by_tc: u64,
+    /// Frames that the XDP programs gave to the kernel, by reason.
     pub passed: BTreeMap<&'static str, u64>,
     /// What the user path has counted for the frames that the programs forwarded or dropped, by counter of the rules.
     pub counts: Vec<Count>,
@@ -108,13 +115,22 @@ impl Compared {
         for port in &ports {
             exits.set_exit(port.port, exit(port, u16::MAX));
         }
-        let program = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
-        let loaded = ports.iter().map(program).collect();
+        let load = |mode| {
+            let program = |port: &XdpPort| programs.program(port.port, mode, true).unwrap();
+            ports.iter().map(program).collect()
+        };
+        let (loaded, tc) = (load(Mode::Native), load(Mode::Tcx));
+        // The kernel asks a device which frames are for it.
+        for (number, port) in (0..).zip(&ports) {
+            let mac = LinkVariant::Plain.mac(number).map(|byte| format!("{byte:02x}")).join(":");
+            sh(&format!("ip link set {} address {mac}", port.device));
+        }
         let (checks, policies, vrf_links, locals, tally) = <_>::default();
         let made = Self {
             tables,
             programs,
             loaded,
+            tc,
             ports,
             exits,
             checks,
@@ -125,6 +141,20 @@ impl Compared {
         };
         made.tables.write_engines();
         made
+    }
+
+    /// Gives the programs up.
+    pub fn unload(&mut self) {
+        self.loaded.clear();
+        self.tc.clear();
+    }
+
+    /// Loads a port's programs again, after a change of the port.
+    pub fn reload(&mut self, port: u8) {
+        let at = usize::from(port);
+        for (programs, mode) in [(&mut self.loaded, Mode::Native), (&mut self.tc, Mode::Tcx)] {
+            programs[at] = self.programs.program(PortId(port.into()), mode, true).unwrap();
+        }
     }
 
     /// Sets the check of a link's sources for both paths.
@@ -170,17 +200,30 @@ impl Compared {
         self.locals = own.to_vec();
     }
 
-    /// Runs a port's program on a frame.
+    /// Runs a port's XDP program on a frame.
     pub fn run(&self, port: u8, frame: &[u8]) -> Run {
+        let program = &self.loaded[usize::from(port)];
+        self.run_with(port, || program.probe(frame).unwrap())
+    }
+
+    /// Runs a port's tc program on a frame; none if the kernel does not take it for a test run, or if it is tagged:
+    /// only a device takes tags out of frames.
+    fn run_tc(&self, port: u8, frame: &[u8], seen: &Seen) -> Option<Run> {
+        let takes = TAKEN_BY_TC.contains(&frame.len()) && seen.l3 == 14;
+        let (program, device) = (&self.tc[usize::from(port)], &self.ports[usize::from(port)]);
+        let probe = || program.probe_on((device.ifindex, 0), frame).unwrap();
+        takes.then(|| self.run_with(port, probe))
+    }
+
+    fn run_with(&self, port: u8, probe: impl Fn() -> (Action, Vec<u8>)) -> Run {
         let counts = || {
             let counts = self.programs.counts();
             self.ports.iter().map(|port| counts.port(port.port).unwrap()).collect::<Vec<_>>()
         };
-        let program = &self.loaded[usize::from(port)];
         let (mut before, mut after) = (Vec::new(), Vec::new());
         let (action, output) = run_with_heartbeat(&self.programs, port, || {
             before = counts();
-            let done = program.probe(frame).unwrap();
+            let done = probe();
             after = counts();
             done
         });
@@ -212,27 +255,42 @@ impl Compared {
             }
             let counts = user_path.filter.counts.clone();
             let outcome = user_path.send(port, frame);
-            let run = self.run(port, frame);
             let seen = Seen::of(port, frame);
-            let words = || {
-                format!(
-                    "port {port}: {:?}, {:?}, user path: {outcome:?}, {seen:?}, {frame:02x?}",
-                    run.action, run.reason
-                )
-            };
-            assert!(self.agree(&run, &outcome, &seen, frame), "the paths differ: {}", words());
-            let is_unfinished = run.reason == Some(PassReason::Checksum);
-            if self.must_decide(&outcome, &seen) && !is_unfinished && self.tables.filter.is_none() {
-                assert_eq!(run.action, Action::Redirect, "not decided: {}", words());
-                tally.forwarded += 1;
+            let runs = [Some(self.run(port, frame)), self.run_tc(port, frame, &seen)];
+            if let [Some(xdp), Some(tc)] = &runs {
+                let is_same = tc.action == xdp.action || xdp.action == Action::Pass;
+                let (action, reason) = (tc.action, tc.reason);
+                assert!(is_same, "{:?}, but tc: {action:?}, {reason:?}: {frame:02x?}", xdp.action);
             }
-            tally.redirected += u64::from(run.action == Action::Redirect);
-            tally.dropped += u64::from(run.action == Action::Drop);
-            if matches!(run.action, Action::Redirect | Action::Drop) {
-                tally.count(&counts, &user_path.filter.counts);
-            }
-            if let Some(reason) = run.reason {
-                *tally.passed.entry(reason.name()).or_default() += 1;
+            for (run, is_tc) in runs.into_iter().zip([false, true]) {
+                let Some(mut run) = run else { continue };
+                let words = || {
+                    let engine = if is_tc { "tc" } else { "XDP" };
+                    let (action, reason) = (run.action, run.reason);
+                    format!(
+                        "{engine}, port {port}: {action:?}, {reason:?}, user path: {outcome:?}, {seen:?}, {frame:02x?}"
+                    )
+                };
+                let wanted = if is_tc { beside(&outcome) } else { outcome.clone() };
+                assert!(self.agree(&run, &wanted, &seen, frame), "the paths differ: {}", words());
+                let is_unfinished = run.reason == Some(PassReason::Checksum);
+                let must = self.must_decide(&outcome, &seen) && self.tables.filter.is_none();
+                if must && !is_unfinished {
+                    assert_eq!(run.action, Action::Redirect, "not decided: {}", words());
+                    tally.forwarded += u64::from(!is_tc);
+                }
+                if matches!(run.action, Action::Redirect | Action::Drop) {
+                    tally.count(&counts, &user_path.filter.counts);
+                }
+                if is_tc {
+                    tally.by_tc += u64::from(run.action != Action::Pass);
+                    continue;
+                }
+                tally.redirected += u64::from(run.action == Action::Redirect);
+                tally.dropped += u64::from(run.action == Action::Drop);
+                if let Some(reason) = run.reason.take() {
+                    *tally.passed.entry(reason.name()).or_default() += 1;
+                }
             }
         }
         drop(user_path);
@@ -289,8 +347,9 @@ impl Compared {
         let is_punted =
             |reasons: &[PuntReason]| outcome.punted().is_some_and(|punt| reasons.contains(&punt));
         match reason {
-            // The program asks the user path, which is not there in this test; or the kernel finishes the checksum.
-            PassReason::NoSocket | PassReason::Checksum => true,
+            // The program asks the user path, which is not there in this test, or behind no tc program; or the kernel
+            // finishes the checksum.
+            PassReason::NoSocket | PassReason::Undecided | PassReason::Checksum => true,
             // The user path looks deeper into tags.
             PassReason::Ethertype => !is_sent || seen.is_twice_tagged,
             // The program knows all addresses of the router, whatever the VRF.
@@ -401,6 +460,16 @@ impl Compared {
     /// The counts of a port's program.
     pub fn passed(&self, port: u8, reason: PassReason) -> u64 {
         self.programs.counts().port(PortId(port.into())).unwrap().passed(reason)
+    }
+}
+
+/// The outcome with the outer tag beside the frame, where tc programs put it.
+fn beside(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Outcome::Sent(port, bytes) if matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]) => {
+            Outcome::Sent(*port, [&bytes[..12], &bytes[16..]].concat())
+        }
+        other => other.clone(),
     }
 }
 

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 
 use etherparse::IpNumber;
 use tollway_capture::CaptureReader;
-use tollway_dataplane::id::PortId;
 use tollway_dataplane::stages::ecmp::Hash;
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_net::KernelPath;
+use tollway_xdp::Action;
 use tollway_xdp::counts::PassReason;
-use tollway_xdp::{Action, Mode};
 
 use crate::bench::exit;
 use crate::compared::{Compared, arriving};
@@ -195,7 +194,7 @@ pub fn mixture() {
         .collect();
     compared.both(frames.iter().map(|(port, frame)| (*port, &frame[..])));
     println!("{:?}", compared.tally);
-    assert!(compared.tally.forwarded > 2500, "{:?}", compared.tally);
+    assert!(compared.tally.forwarded > 2500 && compared.tally.by_tc > 500, "{:?}", compared.tally);
     for reason in ["local", "ttl", "mtu_exceeded", "kernel_route", "neigh_unresolved", "special"] {
         assert!(compared.tally.passed.contains_key(reason), "{reason}: {:?}", compared.tally);
     }
@@ -212,7 +211,7 @@ pub fn fragments() {
         }
     }
     compared.programs.set_port(port.clone()).unwrap();
-    compared.loaded[0] = compared.programs.program(PortId(0), Mode::Native, true).unwrap();
+    compared.reload(0);
     compared.ports[0] = port;
     for variant in [LinkVariant::Plain, LinkVariant::Vlan] {
         for dst in [LinkVariant::Plain.host4(1), LinkVariant::Plain.host6(1)] {
@@ -334,4 +333,5 @@ pub fn captures() {
     }
     println!("{count} frames of {files} captures of {}: {:?}", folder.display(), compared.tally);
     assert!(files >= 10 && compared.tally.forwarded > 500, "{:?}", compared.tally);
+    assert!(compared.tally.by_tc > 300, "{:?}", compared.tally);
 }

@@ -226,6 +226,6 @@ pub fn tables() {
         }
         let tally = &scene.compared.tally;
         println!("{} routes: {tally:?}", scene.routes.len());
-        assert!(tally.forwarded > 500, "{tally:?}");
+        assert!(tally.forwarded > 500 && tally.by_tc > 100, "{tally:?}");
     }
 }

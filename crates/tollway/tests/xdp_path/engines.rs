@@ -4,8 +4,6 @@ use tollway_dataplane::id::PortId;
 use tollway_xdp::{Action, Mode, Program};
 
 use crate::compared::Compared;
-use crate::namespaces::{ifindex, sh};
-use crate::testkit::wires::LinkVariant;
 
 /// The program of port 0 in one engine.
 pub struct Engine {
@@ -17,10 +15,8 @@ pub struct Engine {
 impl Engine {
     /// XDP and tc.
     pub fn both(compared: &Compared) -> [Self; 2] {
-        let mac = LinkVariant::Plain.mac(0).map(|byte| format!("{byte:02x}")).join(":");
-        let device = &compared.ports[0].device;
-        sh(&format!("ip link set {device} address {mac}"));
-        [(Mode::Native, None), (Mode::Tcx, Some(ifindex(device)))].map(|(mode, device)| Self {
+        let device = compared.ports[0].ifindex;
+        [(Mode::Native, None), (Mode::Tcx, Some(device))].map(|(mode, device)| Self {
             program: compared.programs.program(PortId(0), mode, true).unwrap(),
             device,
         })

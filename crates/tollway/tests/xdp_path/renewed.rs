@@ -46,7 +46,7 @@ pub fn grace() {
     compared.programs.use_tables(&Tables::new()).unwrap();
     assert!(!compared.programs.has_tables());
     assert!(epochs.passed() < epochs.advance(), "programs of before may run");
-    compared.loaded.clear();
+    compared.unload();
     until("the programs no longer read the tables", || epochs.passed() == u64::MAX);
 }
 

@@ -194,6 +194,7 @@ pub fn drawn() {
     let tally = &compared.tally;
     assert!(tally.passed.contains_key("kernel_rule"), "{tally:?}");
     assert!(tally.redirected > 500 && tally.dropped > 500 && tally.counted > 500, "{tally:?}");
+    assert!(tally.by_tc > 500, "{tally:?}");
 }
 
 /// The first packet of a flow takes each op in the program, and counts.
