@@ -85,12 +85,13 @@ const BESIDE: [Test; 38] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 24] = [
+const ALONE: [Test; 25] = [
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_worker_that_hangs_costs_the_others_nothing", hung::worker),
-    ("a_router_whose_workers_starve_goes_on", starved::workers),
+    ("a_router_whose_workers_starve_goes_on", starved::by_xdp),
+    ("a_router_by_tc_whose_workers_starve_goes_on", starved::by_tc),
     ("a_change_is_active_within_milliseconds", latency::changes),
     ("forbidden_flows_end_at_once", leaks::idle),
     ("forbidden_flows_end_soon_on_a_busy_machine", leaks::loaded),

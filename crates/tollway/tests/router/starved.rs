@@ -25,16 +25,27 @@ fn starve_workers(pid: u32) -> usize {
     workers.len()
 }
 
-pub fn workers() {
+/// With XDP programs.
+pub fn by_xdp() {
+    starved("--engine xdp ra rb", "xdp");
+}
+
+/// With tc programs.
+pub fn by_tc() {
+    starved("--engine tc ra rb", "af_packet");
+}
+
+/// `via` is how the test sends: a veth device takes frames of XDP only from one that has a program.
+fn starved(arguments: &str, via: &str) {
     let net = Net::new();
-    let router = KernelRouter::start("ra rb");
+    let router = KernelRouter::start(arguments);
     router.forwards(&net.a, "10.0.2.2");
     assert!(starve_workers(router.process.0.id()) > 0);
     let before = router.by_xdp_path();
     let load = busy();
     let (program, mac) = (env!("CARGO_BIN_EXE_tollway"), mac_of("ra"));
     let sends = "--i-know -d 10.0.2.2 --flows 64 -p 1-64 --rate 50kpps";
-    net.a.sh(&format!("{program} lab generate -i ha -m {mac} --via xdp -n {PACKETS} {sends}"));
+    net.a.sh(&format!("{program} lab generate -i ha -m {mac} --via {via} -n {PACKETS} {sends}"));
     drop(load);
     // Tollway counts packets of the XDP path with a delay.
     std::thread::sleep(Duration::from_millis(100));

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 21] = [
+const BESIDE: [Test; 23] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
@@ -40,6 +40,8 @@ const BESIDE: [Test; 21] = [
     ("streams_into_a_small_mtu_arrive_whole", streams::small_mtu),
     ("streams_by_a_bridge_arrive_whole", streams::bridges),
     ("streams_by_a_macvlan_arrive_whole", streams::macvlans),
+    ("streams_of_big_tcp_arrive_whole", streams::big_tcp),
+    ("a_queueing_discipline_sees_what_the_program_forwards", streams::queueing_discipline),
     ("streams_by_layer_3_devices_arrive_whole", layer3::tuns),
     ("packets_from_one_layer_3_device_to_another_arrive", layer3::between_tuns),
     ("a_file_selects_the_engine", changes::file),

@@ -12,7 +12,7 @@ use super::running::KernelRouter;
 /// Bytes of a stream.
 const STREAM: usize = 10_000_000;
 /// Datagrams, which all fit into a socket, and bytes of each.
-const DATAGRAMS: usize = 60;
+const DATAGRAMS: u64 = 60;
 const DATAGRAM: usize = 1000;
 
 /// Two hosts and the router's kernel, which has routes to both.
@@ -190,7 +190,7 @@ pub fn send(address: &str) -> ExitCode {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let datagrams = UdpSocket::bind(any).unwrap();
-    for number in 0..DATAGRAMS {
+    for number in 0..DATAGRAMS as usize {
         let first = number % 256;
         let datagram = [vec![first as u8], pattern(DATAGRAM - 1, first)].concat();
         datagrams.send_to(&datagram, address).unwrap();
@@ -201,6 +201,6 @@ pub fn send(address: &str) -> ExitCode {
     stream.read_exact(&mut answer).unwrap();
     let [len, right] =
         [0, 8].map(|at| *answer[at..].first_chunk().unwrap()).map(u64::from_be_bytes);
-    assert_eq!((len, right), (STREAM as u64, DATAGRAMS as u64));
+    assert_eq!((len, right), (STREAM as u64, DATAGRAMS));
     ExitCode::SUCCESS
 }
