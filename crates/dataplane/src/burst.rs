@@ -237,6 +237,14 @@ impl Burst {
         true
     }
 
+    /// Bytes of a frame from layer 3 on; 0 for one that ends before, as a tagged frame at hook ingress may.
+    #[inline(always)]
+    #[must_use]
+    pub fn layer3_bytes(&self, lane: usize) -> u16 {
+        let lane = lane & (BURST - 1);
+        self.len[lane].saturating_sub(self.l3[lane].into())
+    }
+
     /// The burst's packets.
     #[inline(always)]
     #[must_use]

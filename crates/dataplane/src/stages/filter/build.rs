@@ -76,7 +76,7 @@ impl Classifier {
             partition,
             verdict_sets: VerdictSets::of(&summaries),
             summaries,
-            by_rule: ByRule::of(level, &programs),
+            by_rule: ByRule::of(&programs),
             programs,
             end: rules.end,
             varies: all_vary,

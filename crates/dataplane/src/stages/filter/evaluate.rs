@@ -75,7 +75,7 @@ fn execute(
     if let Some(by_rule) = &classifier.by_rule {
         // Off the path, the bytes after the packet are not cut off yet.
         let on_path = lanes.without(burst.exited);
-        by_rule.run(classifier, burst, &mut state.scratch, on_path);
+        classifier.classify.execute(classifier, by_rule, burst, &mut state.scratch, on_path);
         let tally = &state.scratch.tally;
         lanes = lanes.without(on_path).or(tally.walk);
         exited = tally.drop;

@@ -165,7 +165,7 @@ impl State {
         }
         let bytes = &mut self.counted_bytes[point as usize];
         for lane in all {
-            bytes[lane] = burst.len[lane].saturating_sub(burst.l3[lane].into());
+            bytes[lane] = burst.layer3_bytes(lane);
         }
     }
 

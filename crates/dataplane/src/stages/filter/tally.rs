@@ -62,9 +62,7 @@ impl Tally {
     pub(super) fn finish(&mut self, burst: &Burst, lanes: Lanes) {
         let mut bytes = [0; BURST];
         for lane in span(lanes) {
-            let lane = lane & (BURST - 1);
-            // At hook ingress, a tagged frame may end before layer 3.
-            bytes[lane] = u32::from(burst.len[lane].saturating_sub(burst.l3[lane].into()));
+            bytes[lane & (BURST - 1)] = u32::from(burst.layer3_bytes(lane));
         }
         // The rules of a list often count the same packets.
         let (mut last, mut sum) = (Lanes::NONE, 0);

@@ -19,7 +19,6 @@ use super::super::wide::{Wide, Words};
 use super::Classifier;
 use super::find::find_from;
 use crate::burst::{BURST, Burst, Lanes};
-use crate::cpu::Level;
 
 /// The maximum number of rules in a packet's set, one bit each.
 const MOST_RULES: usize = 64;
@@ -27,7 +26,6 @@ const MOST_RULES: usize = 64;
 /// A list of rules that can be executed rule by rule.
 pub(in super::super) struct ByRule {
     rules: Box<[Plain]>,
-    run: Run,
 }
 
 /// A rule, reduced to what this module executes.
@@ -57,13 +55,9 @@ struct Waiting {
     lanes: [Lanes; MOST_RULES],
 }
 
-/// The loops, built for one instruction set.
-#[derive(Clone, Copy)]
-struct Run(unsafe fn(&Classifier, &ByRule, &Burst, &mut Scratch, Lanes));
-
 impl ByRule {
     /// The list with these ops and next rules; none if no packet profits.
-    pub(in super::super) fn of(level: Level, programs: &[(Box<[Op]>, u32)]) -> Option<Self> {
+    pub(in super::super) fn of(programs: &[(Box<[Op]>, u32)]) -> Option<Self> {
         let rules: Box<[_]> = programs.iter().map(|(ops, next)| Plain::of(ops, *next)).collect();
         let is_long = rules.len() > MOST_RULES;
         let profits = |rule: &Plain| match rule.then {
@@ -74,23 +68,7 @@ impl ByRule {
         // In a long list with calls, most packets would walk in the end, after lookups in vain.
         let calls = programs.iter().any(|(ops, _)| ops.iter().any(|op| matches!(op, Op::Call(_))));
         let does = rules.iter().any(profits) && !(is_long && calls);
-        does.then(|| Self { rules, run: Run::at(level) })
-    }
-
-    /// Executes the rules for packets whose matching rules are in the scratch memory. The result is
-    /// there, too.
-    #[inline(always)]
-    #[allow(unsafe_code)]
-    pub(in super::super) fn run(
-        &self,
-        classifier: &Classifier,
-        burst: &Burst,
-        scratch: &mut Scratch,
-        lanes: Lanes,
-    ) {
-        // SAFETY: the function only requires the instructions of its level, which the machine supports
-        // (`Run::at`).
-        unsafe { (self.run.0)(classifier, self, burst, scratch, lanes) }
+        does.then_some(Self { rules })
     }
 
     /// The counters that a rule counts in.
@@ -122,20 +100,7 @@ impl Plain {
     }
 }
 
-impl Run {
-    /// The build for a level that the machine supports; otherwise the baseline.
-    fn at(level: Level) -> Self {
-        Self(match level.min(Level::detect()) {
-            #[cfg(target_arch = "x86_64")]
-            Level::V3 => v3,
-            #[cfg(target_arch = "x86_64")]
-            Level::V4 => v4,
-            _ => baseline,
-        })
-    }
-}
-
-fn baseline(
+pub(super) fn baseline(
     classifier: &Classifier,
     list: &ByRule,
     burst: &Burst,
@@ -147,14 +112,26 @@ fn baseline(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
-fn v3(classifier: &Classifier, list: &ByRule, burst: &Burst, scratch: &mut Scratch, lanes: Lanes) {
+pub(super) fn v3(
+    classifier: &Classifier,
+    list: &ByRule,
+    burst: &Burst,
+    scratch: &mut Scratch,
+    lanes: Lanes,
+) {
     execute::<Words>(classifier, list, burst, scratch, lanes);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,movbe,popcnt")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-fn v4(classifier: &Classifier, list: &ByRule, burst: &Burst, scratch: &mut Scratch, lanes: Lanes) {
+pub(super) fn v4(
+    classifier: &Classifier,
+    list: &ByRule,
+    burst: &Burst,
+    scratch: &mut Scratch,
+    lanes: Lanes,
+) {
     execute::<Avx512>(classifier, list, burst, scratch, lanes);
 }
 

@@ -9,28 +9,32 @@ use super::super::scratch::{GATHERED, GATHERED_FROM, Scratch};
 #[cfg(target_arch = "x86_64")]
 use super::super::wide::Avx512;
 use super::super::wide::{Wide, Words};
+use super::by_rule::{self, ByRule};
 use super::find::find_first;
 use super::member::{are_members, offset6};
 use super::window::{take_words, window};
 use super::{Classifier, Work, class_of};
-use crate::burst::{BURST, Lanes};
+use crate::burst::{BURST, Burst, Lanes};
 use crate::cpu::Level;
 use crate::wire::{be16, be32};
 
 /// The loops, built for one instruction set.
 #[derive(Clone, Copy)]
-pub(crate) struct Classify(unsafe fn(&Classifier, &Work<'_>, &mut Scratch));
+pub(crate) struct Classify {
+    find: unsafe fn(&Classifier, &Work<'_>, &mut Scratch),
+    execute: unsafe fn(&Classifier, &ByRule, &Burst, &mut Scratch, Lanes),
+}
 
 impl Classify {
     /// The build for a level that the machine supports; otherwise the baseline.
     pub(crate) fn at(level: Level) -> Self {
-        Self(match level.min(Level::detect()) {
+        match level.min(Level::detect()) {
             #[cfg(target_arch = "x86_64")]
-            Level::V3 => v3,
+            Level::V3 => Self { find: v3, execute: by_rule::v3 },
             #[cfg(target_arch = "x86_64")]
-            Level::V4 => v4,
-            _ => baseline,
-        })
+            Level::V4 => Self { find: v4, execute: by_rule::v4 },
+            _ => Self { find: baseline, execute: by_rule::baseline },
+        }
     }
 
     /// Writes the first rule of each packet to [`Scratch::first`], its classes to [`Scratch::class`].
@@ -39,7 +43,23 @@ impl Classify {
     pub(crate) fn run(self, classifier: &Classifier, work: &Work<'_>, scratch: &mut Scratch) {
         // SAFETY: the function only requires the instructions of its level, which the machine supports
         // (`at`).
-        unsafe { (self.0)(classifier, work, scratch) }
+        unsafe { (self.find)(classifier, work, scratch) }
+    }
+
+    /// Executes the rules for packets whose matching rules are in the scratch memory. The result is
+    /// there, too.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(in super::super) fn execute(
+        self,
+        classifier: &Classifier,
+        by_rule: &ByRule,
+        burst: &Burst,
+        scratch: &mut Scratch,
+        lanes: Lanes,
+    ) {
+        // SAFETY: as above.
+        unsafe { (self.execute)(classifier, by_rule, burst, scratch, lanes) }
     }
 }
 

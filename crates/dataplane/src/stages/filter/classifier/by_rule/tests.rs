@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::cpu::Level;
 use crate::dispatch::Path;
 use crate::prefix::{Prefix, RoutePrefix};
 use crate::stages::filter::{Condition, Count, Field, Filter, Point, Rule, Rules};
