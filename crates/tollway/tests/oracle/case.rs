@@ -82,17 +82,10 @@ impl Case {
             (Ok(before), Ok(after)) => (before, after),
             (Err(error), _) | (_, Err(error)) => return Outcome::Differs(vec![error]),
         };
-        let whole = Arc::new(rules.0);
         let compared = match self.rules.is_listed_whole() {
-            true => self.compare(&sent, Arc::clone(&whole), &rules.1),
+            true => self.compare_listed(&sent, &Arc::new(rules.0), &rules.1, engines.as_mut()),
             false => Ok(Tally::default()),
         };
-        let compared = compared.and_then(|mut tally| {
-            if let Some(engines) = engines.as_mut().filter(|_| self.rules.is_listed_whole()) {
-                tally.by_programs = self.compare_engines(&sent, &whole, engines)?;
-            }
-            Ok(tally)
-        });
         let compared = compared.and_then(|mut tally| {
             if let Some(reading) = reading {
                 tally.kept = self.compare_reading(&sent, reading)?;
@@ -103,6 +96,21 @@ impl Case {
             Ok(tally) => Outcome::Same(tally),
             Err(differences) => Outcome::Differs(differences),
         }
+    }
+
+    /// Compares the kernel's results with Tollway's by the listed rules, in user space and in programs.
+    fn compare_listed(
+        &self,
+        sent: &[Sent],
+        rules: &Arc<Ruleset>,
+        after: &Ruleset,
+        engines: Option<&mut Engines>,
+    ) -> Result<Tally, Vec<String>> {
+        let mut tally = self.compare(sent, rules, after)?;
+        if let Some(engines) = engines {
+            tally.by_programs = self.compare_engines(sent, rules, engines)?;
+        }
+        Ok(tally)
     }
 
     fn is_of_nf_tables(&self) -> bool {
@@ -201,11 +209,11 @@ impl Case {
     fn compare(
         &self,
         sent: &[Sent],
-        rules: Arc<Ruleset>,
+        rules: &Arc<Ruleset>,
         after: &Ruleset,
     ) -> Result<Tally, Vec<String>> {
         let one = |error: String| vec![format!("Tollway does not compile the rules: {error}")];
-        let mut router = Tollway::new(&rules).map_err(one)?;
+        let mut router = Tollway::new(rules).map_err(one)?;
         let results: Vec<_> =
             self.packets.iter().map(|(device, frame)| router.one(*device, frame)).collect();
         let mut tally = Tally { packets: results.len(), ..Tally::default() };
@@ -223,7 +231,7 @@ impl Case {
         }
         if tally.punted > 0 {
             let is_kernels = |covered: &Offload| matches!(covered, Offload::Kernel(_));
-            if !offload(&rules).iter().any(|rule| is_kernels(&rule.offload)) {
+            if !offload(rules).iter().any(|rule| is_kernels(&rule.offload)) {
                 differences
                     .push("packets take the kernel path, and no rule requires it".to_owned());
             }
@@ -241,11 +249,11 @@ impl Case {
         if tally.punted == 0 && !(late && answers.0.len() + answers.1.len() > 0) {
             let counts = router.counts();
             tally.counters = counts.len();
-            differences.extend(miscounts(&rules, after, &counts));
+            differences.extend(miscounts(rules, after, &counts));
         }
         // In a burst, packets of one IP version come before those of the other.
         if !self.rules.is_scarce() {
-            differences.extend(self.bursts(&rules, &results));
+            differences.extend(self.bursts(rules, &results));
         }
         if differences.is_empty() { Ok(tally) } else { Err(differences) }
     }
