@@ -8,32 +8,25 @@
 //!     cargo build --release -p tollway --example ipfw_counts
 //!     target/release/examples/ipfw_counts
 
+mod memory_ports;
+
 use std::error::Error;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use tollway_dataplane::clock;
-use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
-use tollway_dataplane::id::PortId;
-use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::tables::{Tables, TablesError};
 use tollway_dataplane::worker::Worker;
 use tollway_firewall::ir::{Action, Step};
 use tollway_firewall::links::Link;
 use tollway_firewall::program;
 
-/// Packets that a worker forwards at once.
-const BURST: usize = 64;
-/// Bursts of a worker before it is another's turn.
-const TURN: usize = 1 << 13;
+use memory_ports::{clocks, median};
+
+/// Packets that a worker forwards before it is another's turn.
+const TURN: usize = 1 << 19;
 /// Turns of each worker; the medians are over these.
 const ROUNDS: usize = 31;
 /// Flows that packets belong to, in turn.
-const FLOWS: u32 = 256;
-/// Bytes of a frame.
-const FRAME: usize = 60;
+const FLOWS: usize = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let rules = |count: u32, rule: fn(u32) -> String| (0..count).map(rule).collect::<String>();
@@ -58,43 +51,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut now_ns = 0;
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            let mut clocks = [0.0; 3];
-            for (worker, clocks) in workers.iter_mut().zip(&mut clocks) {
-                *clocks = turn(worker, &mut now_ns)?;
-            }
-            rounds.push(clocks);
+            rounds.push(
+                workers.each_mut().map(|worker| {
+                    clocks(worker, TURN, |packet| (packet % FLOWS) as u32, &mut now_ns)
+                }),
+            );
         }
-        let median = |of: fn(&[f64; 3]) -> f64| {
-            let mut values: Vec<_> = rounds.iter().map(of).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            values[ROUNDS / 2]
-        };
         println!(
             "{:6.1} {:6.1} {:6.1} {:6.1}  {name}",
-            median(|round| round[0]),
-            median(|round| round[1]),
-            median(|round| round[2]),
-            median(|round| round[2] - round[1]),
+            median(&rounds, |round: &[f64; 3]| round[0]),
+            median(&rounds, |round: &[f64; 3]| round[1]),
+            median(&rounds, |round: &[f64; 3]| round[2]),
+            median(&rounds, |round: &[f64; 3]| round[2] - round[1]),
         );
     }
     Ok(())
 }
 
-/// Tables of two ports, and a default route by the second.
-fn routed() -> Result<Tables, TablesError> {
-    let mut tables = Tables::new();
-    let vrf = tables.add_vrf()?;
-    tables.add_port(mac(0), vrf, 1500)?;
-    let (_, link) = tables.add_port(mac(1), vrf, 1500)?;
-    let gateway = Ipv4Addr::new(192, 0, 2, 1).into();
-    let next = tables.set_neigh(link, gateway, Some(mac(9)))?;
-    tables.insert(vrf, RoutePrefix::new(Ipv4Addr::UNSPECIFIED.into(), 0), next)?;
-    Ok(tables)
-}
-
 /// A worker with two memory ports, perhaps with rules of ipfw, perhaps without their counters.
 fn worker(text: Option<&str>, counts: bool) -> Result<Worker, Box<dyn Error>> {
-    let mut tables = routed().map_err(|error| format!("{error:?}"))?;
+    let mut tables = memory_ports::tables().map_err(|error| format!("{error:?}"))?;
     if let Some(text) = text {
         let mut rules =
             tollway_firewall::ipfw::read(text, "list").map_err(|wrong| format!("{wrong:?}"))?;
@@ -110,54 +86,5 @@ fn worker(text: Option<&str>, counts: bool) -> Result<Worker, Box<dyn Error>> {
         let filter = program::compile(&rules, &links, &tables.epochs)?;
         tables.filter = Some(Arc::new(filter));
     }
-    Ok(Worker::alone(tables, Umem::new(4096, 2048).ok_or("no memory")?, Host::new()))
-}
-
-const fn mac(last: u8) -> [u8; 6] {
-    [2, 0, 0, 0, 0, last]
-}
-
-/// Forwards a turn's bursts; returns the median clocks of a burst per packet.
-fn turn(worker: &mut Worker, now_ns: &mut u64) -> Result<f64, Box<dyn Error>> {
-    let mut ports = [MemoryPort::new(BURST), MemoryPort::new(BURST)];
-    let mut spent = Vec::with_capacity(TURN);
-    let mut sent = 0;
-    for burst in 0..TURN {
-        let mut frames = Vec::with_capacity(BURST);
-        for lane in 0..BURST {
-            let addr = worker.umem.alloc().ok_or("no frame is free")?;
-            write(worker.umem.frame_mut(addr, FRAME), (burst * BURST + lane) as u32 % FLOWS);
-            frames.push(Descriptor { addr, len: FRAME as u32 });
-        }
-        ports[0].inject_all(&frames);
-        // No limit and no timer may count here: 500 ns are a burst at 128 million packets a second.
-        *now_ns += 500;
-        let start = clock::now();
-        worker.turn(PortId(0), &mut ports, *now_ns);
-        spent.push(clock::now() - start);
-        for frame in ports[1].take_sent() {
-            sent += 1;
-            worker.umem.free(frame.addr);
-        }
-    }
-    if sent != TURN * BURST {
-        return Err(format!("only {sent} of {} packets were forwarded", TURN * BURST).into());
-    }
-    spent.sort_unstable();
-    Ok(spent[TURN / 2] as f64 / BURST as f64)
-}
-
-/// Writes a UDP packet to port 53.
-fn write(frame: &mut [u8], flow: u32) {
-    frame.fill(0);
-    frame[..6].copy_from_slice(&mac(0));
-    frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    frame[26..30].copy_from_slice(&[10, 0, 0, flow as u8]);
-    frame[30..34].copy_from_slice(&[198, 51, 100, 7]);
-    frame[34..38].copy_from_slice(&[flow as u8, 9, 0, 53]);
-    let words = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    frame[24..26].copy_from_slice(&(!folded as u16).to_be_bytes());
+    Ok(Worker::alone(tables, memory_ports::umem().ok_or("no memory")?, Host::new()))
 }

@@ -3,23 +3,20 @@
 //!
 //!     cargo run --release -p tollway --example xdp_path_cost
 
-use std::net::Ipv4Addr;
+mod memory_ports;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollway_dataplane::clock;
-use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::host::Host;
 use tollway_dataplane::id::PortId;
-use tollway_dataplane::port::MemoryPort;
-use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::tables::Tables;
 use tollway_dataplane::worker::Worker;
 use tollway_xdp::flows::{Flow, Flow4Key, Flow6Key};
 use tollway_xdp::xdp_path::{Exit, Flows, Ports, XdpFlows};
 
-const BURST: usize = 64;
+use memory_ports::{clocks, median};
+
 const ROUNDS: usize = 9;
 const PACKETS: usize = 1 << 20;
 
@@ -61,15 +58,8 @@ impl Flows for Nowhere {
 
 /// A router between two memory ports, with a default route to the second.
 fn router(with_xdp_path: bool) -> Option<Worker> {
-    let mut tables = Tables::new();
-    let vrf = tables.add_vrf().ok()?;
-    let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-    let links = macs.map(|mac| tables.add_port(mac, vrf, 1500).map(|(_, link)| link));
-    let gateway = Ipv4Addr::new(192, 0, 2, 1).into();
-    let next = tables.set_neigh(links[1].ok()?, gateway, Some([6; 6])).ok()?;
-    let default = RoutePrefix::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    tables.insert(vrf, default, next).ok()?;
-    let mut worker = Worker::alone(tables, Umem::new(4096, 2048)?, Host::new());
+    let tables = memory_ports::tables().ok()?;
+    let mut worker = Worker::alone(tables, memory_ports::umem()?, Host::new());
     if with_xdp_path {
         let ports = Ports::new(2);
         ports.set_entrance(PortId(0), true);
@@ -79,47 +69,6 @@ fn router(with_xdp_path: bool) -> Option<Worker> {
             Some(Box::new(XdpFlows::new(Nowhere::default(), Arc::clone(&ports), 1 << 20)));
     }
     Some(worker)
-}
-
-/// A UDP packet in an Ethernet frame, 60 bytes; the flow's number is its source address and port.
-fn write(frame: &mut [u8], flow: u32) {
-    frame.fill(0);
-    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    frame[26..30].copy_from_slice(&(0x0a00_0000 | flow >> 8).to_be_bytes());
-    frame[30..34].copy_from_slice(&[198, 51, 100, 7]);
-    frame[34..38].copy_from_slice(&[flow as u8, 9, 0, 53]);
-    let words = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    frame[24..26].copy_from_slice(&(!folded as u16).to_be_bytes());
-}
-
-/// Returns the clocks a packet of the median turn, so that other work on the machine does not
-/// count. `flow` gives the flow's number for each packet.
-fn clocks(worker: &mut Worker, flow: impl Fn(usize) -> u32, now_ns: &mut u64) -> f64 {
-    let mut ports = [MemoryPort::new(BURST), MemoryPort::new(BURST)];
-    let mut spent = Vec::with_capacity(PACKETS / BURST);
-    for burst in 0..PACKETS / BURST {
-        let frames: Vec<Descriptor> = (0..BURST)
-            .filter_map(|lane| {
-                let addr = worker.umem.alloc()?;
-                write(worker.umem.frame_mut(addr, 60), flow(burst * BURST + lane));
-                Some(Descriptor { addr, len: 60 })
-            })
-            .collect();
-        ports[0].inject_all(&frames);
-        *now_ns += 500;
-        let start = clock::now();
-        worker.turn(PortId(0), &mut ports, *now_ns);
-        spent.push(clock::now() - start);
-        for frame in ports[1].take_sent() {
-            worker.umem.free(frame.addr);
-        }
-    }
-    spent.sort_unstable();
-    spent[spent.len() / 2] as f64 / BURST as f64
 }
 
 fn main() {
@@ -133,21 +82,17 @@ fn main() {
     for (name, flow) in shapes {
         let (Some(mut plain), Some(mut flows)) = (router(false), router(true)) else { return };
         let (mut now, mut also_now) = (1_000_000_000, 1_000_000_000);
-        let mut figures: Vec<[f64; 2]> = (0..ROUNDS)
+        let figures: Vec<[f64; 2]> = (0..ROUNDS)
             .map(|round| {
                 [
-                    clocks(&mut plain, |packet| flow(round, packet), &mut now),
-                    clocks(&mut flows, |packet| flow(round, packet), &mut also_now),
+                    clocks(&mut plain, PACKETS, |packet| flow(round, packet), &mut now),
+                    clocks(&mut flows, PACKETS, |packet| flow(round, packet), &mut also_now),
                 ]
             })
             .collect();
-        let median = |figures: &mut Vec<[f64; 2]>, of: fn(&[f64; 2]) -> f64| {
-            figures.sort_by(|one, other| of(one).total_cmp(&of(other)));
-            of(&figures[ROUNDS / 2])
-        };
-        let without = median(&mut figures, |pair| pair[0]);
-        let with = median(&mut figures, |pair| pair[1]);
-        let more = median(&mut figures, |pair| pair[1] - pair[0]);
+        let without = median(&figures, |pair: &[f64; 2]| pair[0]);
+        let with = median(&figures, |pair: &[f64; 2]| pair[1]);
+        let more = median(&figures, |pair: &[f64; 2]| pair[1] - pair[0]);
         println!("{name}: {without:.1} without, {with:.1} with, {more:.1} more (medians)");
     }
 }
