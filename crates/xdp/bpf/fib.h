@@ -238,11 +238,6 @@ static __always_inline __u64 half_of(const __be32 *words)
 	return (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
 }
 
-static __always_inline __u32 look_up6(__u32 root, const __be32 *address)
-{
-	return look_up_halves6(root, half_of(address), half_of(address + 2));
-}
-
 /* The active record of the next hop in an entry; NULL for a group, or if nothing can be said. */
 static __always_inline const struct next_hop *next_hop_of(__u32 entry)
 {

@@ -111,17 +111,6 @@ struct found {
 	__u64 head;
 };
 
-/* Orders the reads before it ahead of the reads after it. */
-static __always_inline void read_fence(void)
-{
-	if (WEAKLY_ORDERED) {
-		__u32 word = 0;
-
-		__sync_lock_test_and_set(&word, 1);
-	}
-	asm volatile("" ::: "memory");
-}
-
 static __always_inline __u64 read_head(const struct flow *flow)
 {
 	return *(const volatile __u64 *)flow;

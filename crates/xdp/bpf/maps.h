@@ -183,4 +183,15 @@ const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 
+/* Orders the reads before it ahead of the reads after it. */
+static __always_inline void read_fence(void)
+{
+	if (WEAKLY_ORDERED) {
+		__u32 word = 0;
+
+		__sync_lock_test_and_set(&word, 1);
+	}
+	asm volatile("" ::: "memory");
+}
+
 #endif

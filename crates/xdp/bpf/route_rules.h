@@ -7,6 +7,7 @@
 #define TOLLWAY_ROUTE_RULES_H
 
 #include "fib.h"
+#include "recent.h"
 
 /*
  * A rule: the FIB to look up for packets between some addresses that have a mark, or their next hop. If that FIB has

@@ -149,8 +149,9 @@ const fn name(part: Part) -> &'static str {
 const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
     let Capacities { fib4, fib6, next_hops, groups, rules, processors } = capacities;
     match part {
-        Part::Roots4 => (ROOT, fib4.roots),
-        Part::Roots6 => (ROOT, fib6.roots),
+        // One more: the generation.
+        Part::Roots4 => (ROOT, fib4.roots + 1),
+        Part::Roots6 => (ROOT, fib6.roots + 1),
         Part::Nodes4 => (LINE, fib4.nodes),
         Part::Nodes6 => (LINE, fib6.nodes),
         Part::Values4 => (LINE, (fib4.values * VALUE).div_ceil(LINE)),

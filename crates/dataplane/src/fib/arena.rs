@@ -16,7 +16,8 @@ impl Arenas {
     pub(super) fn new(capacity: Capacity, memory: &Memory, parts: [Part; 3]) -> Self {
         let [roots, nodes, values] = parts;
         Self {
-            roots: Aligned::new(memory, roots, capacity.roots),
+            // One more, for the generation.
+            roots: Aligned::new(memory, roots, capacity.roots + 1),
             nodes: Aligned::new(memory, nodes, capacity.nodes),
             values: Aligned::new(memory, values, capacity.values),
         }

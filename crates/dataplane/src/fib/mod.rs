@@ -27,8 +27,9 @@ mod slots;
 mod threads;
 mod update;
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
 use crate::burst::{BURST, Lanes};
@@ -133,6 +134,10 @@ impl Fib {
     fn make(epochs: Arc<Epochs>, capacity: Capacity, arenas: Arenas, version: Option<u8>) -> Self {
         let Arenas { roots, nodes, values } = arenas;
         let writer = Apart(Mutex::new(Writer::new(Arc::clone(&epochs), capacity)));
+        // What programs have kept of another table must not seem to be of this one.
+        if let Some(generation) = roots.get().last() {
+            generation.store(RandomState::new().build_hasher().finish(), Release);
+        }
         Self { roots, nodes, values, epochs, version, writer }
     }
 
@@ -302,6 +307,19 @@ impl Fib {
     /// The node with a number from an entry.
     fn node(&self, number: usize) -> &Node {
         &self.nodes.get()[number]
+    }
+
+    /// Begins another generation, after a change. Until then, readers may keep what they have looked up.
+    /// The generation lies behind the roots, so that BPF programs see it (`recent.h` of the crate `xdp`).
+    fn begin_generation(&self) {
+        let Some(generation) = self.roots.get().last() else { return };
+        // Only one writer has the lock.
+        generation.store(generation.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    #[cfg(all(test, loom))]
+    fn generation(&self) -> u64 {
+        self.roots.get().last().map_or(0, |generation| generation.load(Acquire))
     }
 
     fn set_top(&self, root: Root, top: Top) {

@@ -40,11 +40,15 @@ fn explore(
         let thread = {
             let fib = Arc::clone(&fib);
             thread::spawn(move || {
-                for _ in 0..2 {
+                let mut seen = [(0, 0); 2];
+                for seen in &mut seen {
+                    let generation = fib.generation();
                     let found = lookup(&fib, root, probe);
                     assert!(allowed.contains(&found), "{found}");
+                    *seen = (generation, found);
                     reader.pass();
                 }
+                seen
             })
         };
         for (prefix, next) in changes {
@@ -54,7 +58,11 @@ fn explore(
                 None => assert_eq!(fib.remove(root, *prefix), Ok(true)),
             }
         }
-        thread.join().expect("no panic");
+        // What a reader has found holds as long as the generation that it has seen before.
+        let now = lookup(&fib, root, probe);
+        for (generation, found) in thread.join().expect("no panic") {
+            assert!(generation != fib.generation() || found == now, "{found}, and now {now}");
+        }
     });
 }
 

@@ -112,6 +112,7 @@ impl Writer {
         self.widen(fib, root);
         let len = prefix.len();
         self.apply(fib, root, prefix, Change { old: Replaces::UpTo(len), len, next });
+        fib.begin_generation();
         let changed = self.rib.insert(root, prefix, next) != Some(next);
         self.make_ready();
         Ok(changed)
@@ -129,6 +130,7 @@ impl Writer {
         self.make_sure(REMOVAL_NODES)?;
         let (len, next) = self.rib.cover(root, prefix).unwrap_or((0, NextHopId::NO_ROUTE));
         self.apply(fib, root, prefix, Change { old: Replaces::Just(prefix.len()), len, next });
+        fib.begin_generation();
         self.rib.remove(root, prefix);
         self.make_ready();
         Ok(true)

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 26] = [
+const BESIDE: [Test; 27] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -52,6 +52,7 @@ const BESIDE: [Test; 26] = [
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),
+    ("a_changed_route_holds_for_the_next_packet", renewed::at_once),
     ("all_tables_lie_in_maps_or_none", renewed::unmapped),
     ("dropped_packets_are_in_all_counts", drops::counted),
     ("a_flood_that_a_rule_drops_is_dropped_in_xdp", drops::flood),

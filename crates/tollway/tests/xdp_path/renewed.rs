@@ -14,6 +14,7 @@ use tollway_dataplane::tables::Tables;
 use tollway_xdp::TableMaps;
 use tollway_xdp::counts::PassReason;
 
+use crate::bench::run_with_heartbeat;
 use crate::compared::{Compared, arriving};
 use crate::engines::Engine;
 use crate::namespaces::{sh, until};
@@ -138,9 +139,14 @@ impl Writer {
     /// Changes a route within any block; false if memory waits for a grace period.
     fn change(&self, dice: &mut Dice) -> bool {
         let block = if dice.one_in(3) { 0 } else { dice.below(BLOCKS.into()) as u8 };
+        let bits = drawn(dice, self.is_ipv4, block);
+        self.change_to(dice, block, bits)
+    }
+
+    /// Changes a route to an address in a block.
+    fn change_to(&self, dice: &mut Dice, block: u8, bits: u128) -> bool {
         let (within, most) = (block_of(self.is_ipv4, block), if self.is_ipv4 { 32 } else { 128 });
         let len = within.len() + 1 + dice.below(most - usize::from(within.len())) as u8;
-        let bits = drawn(dice, self.is_ipv4, block);
         let prefix = match self.is_ipv4 {
             true => Prefix::v4((bits >> 96) as u32, len),
             false => Prefix::v6(bits, len),
@@ -153,6 +159,17 @@ impl Writer {
             false => self.fib.remove(self.root, prefix).is_ok(),
         }
     }
+}
+
+/// Small tables of the test network's ports, all in one VRF.
+fn stressed(_: &Memory) -> Tables {
+    let maps = TableMaps::with_capacities(small()).unwrap();
+    let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
+    let vrf = tables.add_vrf().unwrap();
+    for port in 0..PORTS {
+        tables.add_port(LinkVariant::Plain.mac(port), vrf, 1500).unwrap();
+    }
+    tables
 }
 
 fn write(tables: &Tables, writers: &[Writer; 2], stop: &AtomicBool, changes: &AtomicU64) {
@@ -191,36 +208,64 @@ fn check(frame: &[u8], is_ipv4: bool) -> Result<(), String> {
     }
 }
 
-fn probe(programs: &tollway_xdp::XdpPrograms, engine: &Engine, dice: &mut Dice) {
-    let is_ipv4 = dice.one_in(2);
-    let bits = drawn(dice, is_ipv4, 0);
+/// A frame to a left-aligned address.
+fn frame_to(bits: u128, is_ipv4: bool) -> Vec<u8> {
     let dst: IpAddr = match is_ipv4 {
         true => Ipv4Addr::from_bits((bits >> 96) as u32).into(),
         false => Ipv6Addr::from_bits(bits).into(),
     };
     let src = ip(if is_ipv4 { "192.0.2.77" } else { "2001:db9::7" });
-    let frame = Packet::between(src, dst).to(LinkVariant::Plain.mac(0)).build();
+    Packet::between(src, dst).to(LinkVariant::Plain.mac(0)).build()
+}
+
+fn probe(programs: &tollway_xdp::XdpPrograms, engine: &Engine, dice: &mut Dice) {
+    let is_ipv4 = dice.one_in(2);
+    let bits = drawn(dice, is_ipv4, 0);
+    let frame = frame_to(bits, is_ipv4);
     let stale = || programs.counts().port(PortId(0)).unwrap().passed(PassReason::Stale);
     let before = stale();
     programs.state().beat(0);
     let (_, output) = engine.run(&frame);
     let checked = check(&output, is_ipv4);
     // Without a heartbeat, the program decides nothing.
-    assert!(checked.is_ok() || stale() != before, "to {dst}: {checked:?}");
+    assert!(checked.is_ok() || stale() != before, "to {bits:x}: {checked:?}");
+}
+
+/// After each change of a route, programs forward by it at once, also to where they have sent packets just before.
+pub fn at_once() {
+    let compared = Compared::over(stressed);
+    let engines = Engine::both(&compared);
+    let Compared { tables, programs, .. } = &compared;
+    let writers = [true, false].map(|is_ipv4| Writer::new(tables, is_ipv4));
+    tables.write_engines();
+    let mut dice = Dice(17);
+    for (writer, is_ipv4) in writers.iter().zip([true, false]) {
+        let dsts: Vec<u128> = (0..8).map(|_| drawn(&mut dice, is_ipv4, 0)).collect();
+        let (mut last, mut changes) = ([0; 8], 0);
+        for round in 0..1000 {
+            let dst = dice.pick(&dsts);
+            writer.change_to(&mut dice, 0, dst);
+            let engine = &engines[dice.below(2)];
+            for (bits, last) in dsts.iter().zip(&mut last) {
+                let next = writer.fib.lookup(writer.root, *bits);
+                let wanted = writer.next_hops[0].iter().position(|id| *id == next).unwrap();
+                changes += u32::from(std::mem::replace(last, wanted) != wanted);
+                let frame = frame_to(*bits, is_ipv4);
+                // Programs look for recent routes only while they find most of them.
+                for _ in 0..4 {
+                    let output = run_with_heartbeat(programs, 0, || engine.run(&frame).1);
+                    let begin = &output[..14];
+                    assert_eq!(usize::from(output[2]), wanted, "round {round}: {begin:02x?}");
+                }
+            }
+        }
+        assert!(changes > 20, "{changes}");
+    }
 }
 
 /// While routes and next hops change at full speed, each packet is forwarded as by tables of that time.
 pub fn stress() {
-    let make = |_: &Memory| {
-        let maps = TableMaps::with_capacities(small()).unwrap();
-        let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
-        let vrf = tables.add_vrf().unwrap();
-        for port in 0..PORTS {
-            tables.add_port(LinkVariant::Plain.mac(port), vrf, 1500).unwrap();
-        }
-        tables
-    };
-    let compared = Compared::over(make);
+    let compared = Compared::over(stressed);
     let engines = Engine::both(&compared);
     let Compared { tables, programs, .. } = &compared;
     let writers = [true, false].map(|is_ipv4| Writer::new(tables, is_ipv4));
