@@ -304,6 +304,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
             v6: takes_kernel_path(Family::V6),
             fragments4: facts.offload.fragments.v4.is_some(),
             fragments6: facts.offload.fragments.v6.is_some(),
+            tc_exits: facts.offload.keeps_tc_exits(device),
         },
         policy: policy.unwrap_or_default().iter().map(rule).collect(),
         source: SourceCheck {

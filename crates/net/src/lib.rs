@@ -83,4 +83,6 @@ pub struct KernelPath {
     pub fragments4: bool,
     /// Fragments of IPv6 likewise, and all packets with an extension header.
     pub fragments6: bool,
+    /// What leaves by a port with a tc program, if it arrives on one with an XDP program.
+    pub tc_exits: bool,
 }

@@ -22,6 +22,9 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 /* Says whether the kernel sends what leaves by the port of a next hop. This is the engine's part. */
 static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop);
 
+/* Passes such a packet to the kernel. This is the engine's part. */
+static __always_inline int leave_to_kernel(struct packet *packet);
+
 /*
  * Forwards a packet by a next hop, which has a header for it. This is the engine's part (send_xdp.h,
  * send_tc.h).
@@ -118,7 +121,7 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 	if (!fits(packet, hop, passage->l3_len, v4))
 		return pass_unless_ruled(packet, PASS_MTU);
 	if (is_left_to_kernel(packet, hop))
-		return pass_unless_ruled(packet, PASS_KERNEL_EXIT);
+		return packet->state->ruled ? NOT_TAKEN : leave_to_kernel(packet);
 	/* The kernel may send a redirect for it. */
 	if (hop->link == packet->link)
 		return NOT_TAKEN;

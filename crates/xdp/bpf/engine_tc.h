@@ -53,6 +53,17 @@ static __always_inline void set_mark(context *ctx, __u32 mark)
 	ctx->mark = mark;
 }
 
+/*
+ * The packets to count for this one. Behind a card, they are those that the kernel has put together, as the card counts
+ * them. A super-frame that a sender has made is one.
+ */
+static __always_inline __u32 packets_of(const context *ctx)
+{
+	__u32 segments = BESIDE ? *(const volatile __u32 *)&ctx->gso_segs : 0;
+
+	return segments ? segments : 1;
+}
+
 /* Length of the whole frame as on a wire, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

@@ -24,6 +24,12 @@ static __always_inline void set_mark(context *ctx, __u32 mark)
 	(void)mark;
 }
 
+static __always_inline __u32 packets_of(const context *ctx)
+{
+	(void)ctx;
+	return 1;
+}
+
 /* Length of the whole frame, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

@@ -79,10 +79,10 @@ static __always_inline void count_sent(struct packet *packet, const struct way *
 	__u32 port = way->port;
 	struct port_counts *sent = bpf_map_lookup_elem(&counts, &port);
 
-	packet->counts->xdp_rx_packets++;
+	packet->counts->xdp_rx_packets += packets_of(packet->ctx);
 	packet->counts->xdp_rx_bytes += way->len;
 	if (sent) {
-		sent->xdp_tx_packets++;
+		sent->xdp_tx_packets += packets_of(packet->ctx);
 		sent->xdp_tx_bytes += way->len - way->l3 + way->l2;
 	}
 }

@@ -14,7 +14,7 @@
 static __always_inline int not_served(struct packet *packet, enum pass_reason reason)
 {
 	if (!fails_closed(packet))
-		packet->counts->pass[reason]++;
+		packet->counts->pass[reason] += packets_of(packet->ctx);
 	return 0;
 }
 

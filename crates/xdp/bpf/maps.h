@@ -40,6 +40,8 @@
 /* IPv4 fragments, or IPv6 packets with extension headers, take the kernel path. */
 #define LINK_FRAGMENTS4 (1U << 28)
 #define LINK_FRAGMENTS6 (1U << 27)
+/* What would leave by a port with a tc program takes the kernel path. */
+#define LINK_KERNEL_EXITS (1U << 26)
 
 enum pass_reason {
 	PASS_BYPASS,
@@ -138,6 +140,8 @@ struct port_counts {
 	__u64 to_user;
 	__u64 closed_packets; /* dropped because the rules could not be evaluated */
 	__u64 closed_bytes;
+	__u64 marked; /* by the XDP program, for the tc program beside it (beside.h) */
+	__u64 taken; /* of these, the packets that the tc program got */
 	struct drop_counts drops[DROP_REASONS];
 	__u64 pass[PASS_REASONS];
 	__u64 confirmed_tick; /* the tick in which the tables were last found confirmed */
@@ -176,6 +180,7 @@ const volatile __u32 QUEUES = 0;
 const volatile __u32 XDP_PATH = 0;
 const volatile __u32 TABLES = 0; /* the maps of fib.h are there */
 const volatile __u32 GENERIC = 0;
+const volatile __u32 BESIDE = 0; /* the port has an XDP program and a tc program (beside.h) */
 const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that does not exist */
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */

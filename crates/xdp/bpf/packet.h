@@ -73,7 +73,7 @@ struct packet {
 /* Passes a packet to the kernel, and counts the reason. */
 static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 {
-	packet->counts->pass[reason]++;
+	packet->counts->pass[reason] += packets_of(packet->ctx);
 	return TO_KERNEL;
 }
 
@@ -88,7 +88,7 @@ static __always_inline int drop_closed(struct packet *packet)
 /* Counts a packet that is dropped. */
 static __always_inline void count_drop(struct packet *packet, enum drop_reason reason, __u32 len)
 {
-	packet->counts->drops[reason].packets++;
+	packet->counts->drops[reason].packets += packets_of(packet->ctx);
 	packet->counts->drops[reason].bytes += len;
 }
 

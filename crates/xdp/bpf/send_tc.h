@@ -149,6 +149,11 @@ static __always_inline int is_left_to_kernel(const struct packet *packet, const 
 	return 0;
 }
 
+static __always_inline int leave_to_kernel(struct packet *packet)
+{
+	return pass(packet, PASS_KERNEL_EXIT);
+}
+
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, int v4)

@@ -3,6 +3,7 @@
 #ifndef TOLLWAY_SEND_XDP_H
 #define TOLLWAY_SEND_XDP_H
 
+#include "beside.h"
 #include "fib.h"
 #include "refusals.h"
 #include "xdp_path.h"
@@ -32,6 +33,24 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
 {
 	return hop->port < MOST_PORTS && packet->state->exit_limits[hop->port] == EXIT_OF_KERNEL;
+}
+
+/* Passes such a packet to the kernel, marked for the tc program beside this one. */
+static __always_inline int leave_to_kernel(struct packet *packet)
+{
+	__u32 *mark;
+
+	if (!BESIDE || packet->kernel_path & LINK_KERNEL_EXITS)
+		return pass(packet, PASS_KERNEL_EXIT);
+	/* Not every driver has room for it. */
+	if (bpf_xdp_adjust_meta(packet->ctx, -(int)sizeof(*mark)))
+		return pass(packet, PASS_KERNEL_EXIT);
+	mark = (void *)(long)packet->ctx->data_meta;
+	if ((void *)(mark + 1) > (void *)(long)packet->ctx->data)
+		return pass(packet, PASS_KERNEL_EXIT);
+	*mark = MARK_FOR_TC;
+	packet->counts->marked++;
+	return XDP_PASS;
 }
 
 /* Forwards a packet by a next hop, which has a header for it. */

@@ -11,6 +11,7 @@
  */
 #include "engine_tc.h"
 
+#include "beside.h"
 #include "decide.h"
 #include "ingress.h"
 #include "send_tc.h"
@@ -121,6 +122,17 @@ static __always_inline int decide_frame(struct packet *packet)
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
 }
 
+/* Says whether the XDP program beside this one has left the packet to it, or the packets that it consists of. */
+static __always_inline int is_marked(const struct packet *packet)
+{
+	const __u32 *mark = (const void *)(long)packet->ctx->data_meta;
+
+	if ((const void *)(mark + 1) > (const void *)(long)packet->ctx->data || *mark != MARK_FOR_TC)
+		return 0;
+	packet->counts->taken += packets_of(packet->ctx);
+	return 1;
+}
+
 SEC("classifier")
 int forward(context *ctx)
 {
@@ -129,7 +141,11 @@ int forward(context *ctx)
 
 	packet.state = bpf_map_lookup_elem(&state, &zero);
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
-	if (!packet.state || !packet.counts || !is_served(&packet))
+	if (!packet.state || !packet.counts)
+		return TO_KERNEL;
+	if (BESIDE && !is_marked(&packet))
+		return TO_KERNEL;
+	if (!is_served(&packet))
 		return TO_KERNEL;
 	return decide_frame(&packet);
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 
+use super::beside::Beside;
 use super::error::XdpError;
 use super::hook::Hook;
 use super::pin::{Claim, Pins};
@@ -39,6 +40,8 @@ pub(super) struct Attachment {
     pub(super) xdp_path: bool,
     /// What the program reads, as long as it runs.
     pub(super) reading: Option<Reading>,
+    /// A tc program beside it.
+    pub(super) beside: Option<Beside>,
 }
 
 impl Attachment {
@@ -69,7 +72,8 @@ impl Attachment {
         let made = |hook: Hook, mode, pins, object| {
             let program =
                 hook.program().map_err(XdpError::system(device, "looking at its link"))?.0;
-            Ok(Self { hook, program, pins, claim, mode, object, xdp_path: false, reading: None })
+            let (xdp_path, reading, beside) = (false, None, None);
+            Ok(Self { hook, program, pins, claim, mode, object, xdp_path, reading, beside })
         };
         if let Some((mode, mut hook)) = predecessor(port, &pins)? {
             if !pins.are_of(state) && !replace && pins.are_alive() {
@@ -128,6 +132,7 @@ impl Attachment {
         if self.pins.are_of(state) {
             // A device that is gone has lost its program already.
             let _ = self.hook.detach();
+            self.beside.into_iter().for_each(Beside::end);
             self.pins.empty();
             // The process that had the lock may have ended.
             drop(self.claim.or_else(|| self.pins.claim().ok().flatten()));

@@ -52,7 +52,8 @@ pub enum PassReason {
     Undecided,
     /// It came to a firewall rule that only the kernel can evaluate.
     KernelRule,
-    /// It leaves by a port with a tc program: the kernel puts packets together (GRO) before such a device.
+    /// It leaves by a port with a tc program: the kernel puts packets together (GRO) before such a device, and no tc
+    /// program beside the XDP program forwards the result.
     KernelExit,
 }
 
@@ -146,6 +147,9 @@ pub struct PortCounts {
     pub closed_packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub closed_bytes: u64,
+    /// Packets that the XDP program left to the tc program beside it (`bpf/beside.h`), and how many of these that got.
+    marked: u64,
+    taken: u64,
     /// Packets that the XDP path dropped and their bytes, from the Ethernet header on, by
     /// [`DropReason`].
     pub drops: [[u64; 2]; DROP_REASONS],
@@ -162,7 +166,12 @@ impl PortCounts {
     /// The number of packets passed to the kernel for a reason.
     #[must_use]
     pub const fn passed(&self, reason: PassReason) -> u64 {
-        self.pass[reason as usize]
+        let passed = self.pass[reason as usize];
+        match reason {
+            // The tc program has counted what it got.
+            PassReason::KernelExit => passed + self.marked.saturating_sub(self.taken),
+            _ => passed,
+        }
     }
 
     /// The number of packets that the XDP path dropped, for all reasons.
@@ -180,6 +189,8 @@ impl PortCounts {
         self.to_user += other.to_user;
         self.closed_packets += other.closed_packets;
         self.closed_bytes += other.closed_bytes;
+        self.marked += other.marked;
+        self.taken += other.taken;
         let drops = self.drops.as_flattened_mut().iter_mut();
         drops.zip(other.drops.as_flattened()).for_each(|(sum, more)| *sum += more);
         self.pass.iter_mut().zip(other.pass).for_each(|(sum, more)| *sum += more);

@@ -35,6 +35,7 @@
 
 mod addresses;
 mod attach;
+mod beside;
 mod clock;
 mod clsact;
 mod context;
@@ -81,7 +82,7 @@ pub use load::PORT;
 pub use maps::{CountMap, Ruled, State};
 pub use options::{Mode, Options, prepare};
 pub use page::MOST_WORKERS;
-pub use pin::{clean, program_of};
+pub use pin::{clean, program_beside, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
 pub use program::{Action, Program};

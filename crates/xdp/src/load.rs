@@ -73,6 +73,8 @@ pub(super) struct Variant<'a> {
     pub(super) xdp_path: bool,
     /// The tables that it decides by.
     pub(super) tables: Option<&'a TableMaps>,
+    /// Whether its device has an XDP program and a tc program beside that.
+    pub(super) beside: bool,
 }
 
 /// The constants that the programs get when they are loaded (bpf/maps.h).
@@ -87,6 +89,7 @@ struct Constants {
     xdp_path: u32,
     tables: u32,
     generic: u32,
+    beside: u32,
     unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
@@ -98,7 +101,7 @@ struct Constants {
 
 impl Constants {
     fn new(port: &XdpPort, variant: Variant<'_>, maps: &Maps) -> Self {
-        let Variant { mode, xdp_path, tables } = variant;
+        let Variant { mode, xdp_path, tables, beside } = variant;
         let [a, b, c, d, e, f] = port.mac.0;
         Self {
             port: u32::from(port.port.0),
@@ -110,6 +113,7 @@ impl Constants {
             xdp_path: u32::from(xdp_path),
             tables: u32::from(tables.is_some()),
             generic: u32::from(mode == Mode::Generic),
+            beside: u32::from(beside),
             // Generic XDP sees packets of any sender.
             unfinished: u32::from(
                 mode == Mode::Generic || features::passes_unfinished(&port.device),
@@ -133,6 +137,7 @@ impl Constants {
             ("XDP_PATH", &self.xdp_path),
             ("TABLES", &self.tables),
             ("GENERIC", &self.generic),
+            ("BESIDE", &self.beside),
             ("UNFINISHED", &self.unfinished),
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
@@ -301,7 +306,8 @@ impl Maps {
 
     /// The XDP programs of a port, not yet loaded into the kernel.
     pub(super) fn port_object(&self, port: &XdpPort, mode: Mode) -> Result<Ebpf, XdpError> {
-        self.object(PORT, port, Variant { mode, xdp_path: false, tables: None })
+        let variant = Variant { mode, xdp_path: false, tables: None, beside: false };
+        self.object(PORT, port, variant)
     }
 
     fn object(

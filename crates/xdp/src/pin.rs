@@ -170,6 +170,9 @@ const LINKS: [(Mode, &str); 4] = [
     (Mode::Clsact, "program-clsact"),
 ];
 
+/// The name of the pin for the link of a tc program beside an XDP program.
+const BESIDE: &str = "link-beside";
+
 impl Pins {
     /// The pins of a device of this network namespace.
     pub(super) fn of(ifindex: u32) -> Result<Self, XdpError> {
@@ -268,6 +271,21 @@ impl Pins {
         Ok(())
     }
 
+    /// Where a tc program is beside the device's XDP program.
+    pub(super) fn beside(&self) -> Option<Hook> {
+        sys::pinned(&self.path().join(BESIDE)).ok().map(Hook::Link)
+    }
+
+    /// Pins the place of a tc program beside the device's XDP program.
+    pub(super) fn keep_beside(&self, hook: &Hook) -> io::Result<()> {
+        sys::pin(hook.object(), &self.path().join(BESIDE))
+    }
+
+    /// Removes that pin.
+    pub(super) fn remove_beside(&self) {
+        let _ = fs::remove_file(self.path().join(BESIDE));
+    }
+
     /// Removes the pins, but keeps the claim on the device.
     pub(super) fn empty(&self) {
         empty(&self.path());
@@ -291,7 +309,8 @@ impl Pins {
 
     /// Detaches the program, and removes the pins and the directory.
     fn clear(&self) {
-        if let Some((_, hook)) = self.hook() {
+        let hook = self.hook().map(|(_, hook)| hook);
+        for hook in hook.into_iter().chain(self.beside()) {
             // A device that is gone has lost its program already.
             let _ = hook.detach();
         }
@@ -315,6 +334,14 @@ pub fn program_of(ifindex: u32) -> Option<(Mode, u32)> {
     let (mode, hook) = pins.hook()?;
     let (program, device) = hook.program().ok()?;
     (device == ifindex).then_some((mode, program))
+}
+
+/// The id of Tollway's tc program beside its XDP program on a device, if there is one and this process may see it.
+#[must_use]
+pub fn program_beside(ifindex: u32) -> Option<u32> {
+    let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
+    let (program, device) = pins.beside()?.program().ok()?;
+    (device == ifindex).then_some(program)
 }
 
 /// Removes the remains of devices that are gone, and of interrupted loads.

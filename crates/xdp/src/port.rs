@@ -12,6 +12,7 @@ const LINK_KERNEL4: u32 = 1 << 30;
 const LINK_KERNEL6: u32 = 1 << 29;
 const LINK_FRAGMENTS4: u32 = 1 << 28;
 const LINK_FRAGMENTS6: u32 = 1 << 27;
+const LINK_KERNEL_EXITS: u32 = 1 << 26;
 
 /// A port as the XDP program sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +52,8 @@ impl XdpLink {
             flag(self.kernel_path.v4, LINK_KERNEL4) | flag(self.kernel_path.v6, LINK_KERNEL6);
         let fragments = flag(self.kernel_path.fragments4, LINK_FRAGMENTS4)
             | flag(self.kernel_path.fragments6, LINK_FRAGMENTS6);
-        LINK_EXISTS | families | fragments | u32::from(self.link.0)
+        let exits = flag(self.kernel_path.tc_exits, LINK_KERNEL_EXITS);
+        LINK_EXISTS | families | fragments | exits | u32::from(self.link.0)
     }
 }
 

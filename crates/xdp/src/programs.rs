@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tollway_dataplane::id::PortId;
 
 use crate::attach::{Attached, Attachment};
+use crate::beside::{self, Beside};
 use crate::device::make_tap;
 use crate::error::XdpError;
 use crate::flows::FlowMaps;
@@ -38,6 +39,8 @@ pub struct XdpPrograms {
     locals4_bits: LocalBits,
     /// The tables that programs with the XDP path decide by.
     tables: Option<SharedTables>,
+    /// Whether ports with XDP programs get tc programs beside these.
+    has_tc_exits: bool,
     /// Whether the programs stay attached when this is dropped.
     keeps_attached: bool,
 }
@@ -76,6 +79,7 @@ impl XdpPrograms {
             locals4_bits: LocalBits::map(&maps.locals4_bits)
                 .map_err(XdpError::system("locals4_bits", "mapping"))?,
             tables: None,
+            has_tc_exits: false,
             keeps_attached: false,
             maps: Arc::new(maps),
         };
@@ -244,12 +248,45 @@ impl XdpPrograms {
         let (state, replace) = (self.maps.state.as_fd(), self.options.replace);
         let reading = self.reading(xdp_path);
         let tables = reading.as_ref().map(Reading::tables);
-        let mut load = |mode| self.maps.program(port, Variant { mode, xdp_path, tables });
+        let is_tc = modes.iter().any(|mode| mode.is_tc());
+        let beside = tables.is_some() && !is_tc && self.may_have_beside(port);
+        let mut load = |mode| self.maps.program(port, Variant { mode, xdp_path, tables, beside });
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
+        attachment.beside = reading.clone().filter(|_| beside).and_then(|reading| {
+            let made = self.make_beside(port, reading);
+            made.inspect_err(|error| {
+                tracing::warn!(
+                    "{}: what leaves by devices with tc programs takes the kernel path: {error}",
+                    port.device
+                );
+            })
+            .ok()
+        });
+        if attachment.beside.is_none() {
+            beside::clear(port.ifindex);
+        }
         (attachment.xdp_path, attachment.reading) = (xdp_path, reading);
         attached.note = vlan_note(port).filter(|_| !attached.mode.is_tc());
         Ok((attachment, attached))
+    }
+
+    fn make_beside(&self, port: &XdpPort, reading: Reading) -> Result<Beside, XdpError> {
+        let tables = Some(reading.tables());
+        let variant = Variant { mode: Mode::Tcx, xdp_path: true, tables, beside: true };
+        let (program, _) = self.maps.program(port, variant)?;
+        Beside::make(port, program.as_fd(), reading)
+    }
+
+    /// Whether a port with an XDP program that decides by tables gets a tc program beside that.
+    fn may_have_beside(&self, port: &XdpPort) -> bool {
+        self.has_tc_exits && beside::is_possible(port.ifindex)
+    }
+
+    /// Lets ports with XDP programs have tc programs beside these, from their next attachment on: some port has a tc
+    /// program, and the kernel knows all rules.
+    pub fn expect_tc_exits(&mut self) {
+        self.has_tc_exits = true;
     }
 
     /// What a program reads, if it can decide by tables.
@@ -375,7 +412,8 @@ impl XdpPrograms {
     /// There is no such port, or the system refused.
     pub fn program(&self, port: PortId, mode: Mode, xdp_path: bool) -> Result<Program, XdpError> {
         let reading = self.reading(xdp_path);
-        let variant = Variant { mode, xdp_path, tables: reading.as_ref().map(Reading::tables) };
+        let tables = reading.as_ref().map(Reading::tables);
+        let variant = Variant { mode, xdp_path, tables, beside: false };
         let (program, _) = self.maps.program(&self.loaded_port(port)?.port, variant)?;
         Ok(Program::new(program, mode, reading))
     }

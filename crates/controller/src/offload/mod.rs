@@ -165,6 +165,8 @@ pub struct Link {
     pub arrives: PerFamily<Vec<Reason>>,
     /// Why leaving packets take the kernel path, likewise.
     pub leaves: PerFamily<Vec<Reason>>,
+    /// What arrives for an XDP program and leaves by a port with a tc program takes the kernel path.
+    pub keeps_tc_exits: bool,
 }
 
 /// Which traffic takes which path.
@@ -214,6 +216,13 @@ impl Offload {
     #[must_use]
     pub fn arrives(&self, ifindex: Ifindex, family: Family) -> PathKind {
         self.path_kind(ifindex, family, |link| &link.arrives)
+    }
+
+    /// Whether what arrives by a device takes the kernel path if it leaves by a port with a tc program.
+    #[must_use]
+    pub fn keeps_tc_exits(&self, ifindex: Ifindex) -> bool {
+        let mut links = self.links.iter();
+        links.find(|link| link.ifindex == ifindex).is_none_or(|link| link.keeps_tc_exits)
     }
 
     /// The path of packets that leave by a device.

@@ -43,7 +43,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 38] = [
+const BESIDE: [Test; 39] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -73,6 +73,7 @@ const BESIDE: [Test; 38] = [
     ("frames_whose_tags_are_not_seen_take_the_kernel_path", tags::beside),
     ("unsuitable_devices_are_refused", stops::refused),
     ("a_stop_leaves_the_kernel_as_it_was", stops::stop),
+    ("a_successor_takes_over_and_loses_no_packet", stops::takeover),
     ("the_service_manager_is_notified", stops::service),
     ("upper_devices_may_move_to_another_namespace", uppers::moved),
     ("ipsec_policies_count_at_once", ipsec::policies),

@@ -92,8 +92,22 @@ impl KernelRouter {
     }
 
     /// Starts Tollway by a command that takes its arguments.
-    pub fn start_by(mut command: Command, devices: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+    pub fn start_by(command: Command, devices: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), command, devices)
+    }
+
+    /// Starts a successor, which takes the ports over. The old router ends.
+    pub fn replace(self, devices: &str) -> Self {
+        let Self { process: mut before, dir } = self;
+        // The old process still writes to this file.
+        std::fs::rename(dir.path().join("stderr"), dir.path().join("stderr.before")).unwrap();
+        let command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        let router = Self::start_in(dir, command, &format!("--replace {devices}"));
+        assert_eq!(before.0.wait().unwrap().code(), Some(0), "{}", router.read("stderr.before"));
+        router
+    }
+
+    fn start_in(dir: TempDir, mut command: Command, devices: &str) -> Self {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);
         if !devices.contains("--engine") && !devices.contains("--xdp") {

@@ -1,5 +1,6 @@
 //! Changes while the router runs, and its end.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -142,6 +143,22 @@ pub fn stop() {
 }
 
 /// A killed router leaves its programs, which leave all to the kernel. A successor replaces them.
+/// A successor's programs replace those of the router that it takes the ports over from; no packet is lost.
+pub fn takeover() {
+    let net = Net::new();
+    let mut router = start("ra rb");
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    let ping = net.a.command("ping -n -i 0.002 -c 2000 10.0.2.2").stdout(Stdio::piped()).spawn();
+    for _ in 0..3 {
+        router = router.replace("--engine tc ra rb");
+        assert!(has_program("ra") && has_program("rb"));
+        until_forwarded(&router, &net.a, "10.0.2.2");
+    }
+    let output = ping.unwrap().wait_with_output().unwrap();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("2000 packets transmitted, 2000 received"), "{output}");
+}
+
 pub fn kill() {
     let net = Net::new();
     let mut router = start("ra rb");

@@ -14,6 +14,7 @@ mod tcx;
 #[path = "../../../dataplane/src/testkit/mod.rs"]
 mod testkit;
 
+mod beside;
 mod changes;
 #[path = "../running/mod.rs"]
 mod file_router;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 23] = [
+const BESIDE: [Test; 28] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
@@ -46,6 +47,11 @@ const BESIDE: [Test; 23] = [
     ("packets_from_one_layer_3_device_to_another_arrive", layer3::between_tuns),
     ("a_file_selects_the_engine", changes::file),
     ("each_device_has_an_engine", changes::engines),
+    ("a_successor_takes_the_programs_over", changes::takeover),
+    ("streams_from_a_card_arrive_whole", beside::streams),
+    ("packets_from_a_card_count_once", beside::counts),
+    ("rules_hold_for_packets_from_a_card", beside::rules),
+    ("programs_beside_others_end_with_them", beside::ends),
     ("rules_are_evaluated_by_the_program", changes::rules),
     ("chains_at_egress_take_the_kernel_path", changes::egress),
     ("a_changed_route_holds_at_once", changes::route),

@@ -76,8 +76,11 @@ impl Dispatcher {
         let wanted = of_ports().map(|port| model.xdp_path_of(port)).collect();
         // With a file, the kernel may have other routes.
         if model.kernel_rules.is_some() {
-            let of_tc = of_ports().filter(|port| has_tc(model, *port));
-            of_tc.for_each(|port| ports.leave_to_kernel(port_id(port.0)));
+            let of_tc: Vec<_> = of_ports().filter(|port| has_tc(model, *port)).collect();
+            of_tc.iter().for_each(|port| ports.leave_to_kernel(port_id(port.0)));
+            if let (false, Some(Ok(programs))) = (of_tc.is_empty(), &programs) {
+                lock(programs).expect_tc_exits();
+            }
         }
         Self { programs, ports, wanted, voided: Arc::default(), plans, table_memory }
     }

@@ -4,14 +4,13 @@
 //! first, beside those that run and without the lock of [`XdpPrograms`]; then they replace those in one go. A program
 //! that cannot be replaced runs on: its memory waits for it, and its tables decide nothing once others are active.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use tollway_dataplane::id::PortId;
 use tollway_dataplane::tables::Tables;
 
 use super::{Mode, XdpError, XdpPort, XdpPrograms};
+use crate::beside::{self, Beside};
 use crate::load::{Maps, Variant};
 use crate::reading::{Reading, SharedTables};
 
@@ -20,14 +19,29 @@ pub struct Renewal {
     maps: Arc<Maps>,
     tables: Option<SharedTables>,
     reading: Option<Reading>,
-    wanted: Vec<(XdpPort, Mode)>,
-    loaded: BTreeMap<PortId, LoadedProgram>,
+    wanted: Vec<Wanted>,
+    loaded: Vec<LoadedProgram>,
+}
+
+/// What a program is loaded for.
+#[derive(Clone, PartialEq, Eq)]
+struct Wanted {
+    port: XdpPort,
+    mode: Mode,
+    /// The port has an XDP program and a tc program beside that.
+    beside: bool,
+}
+
+impl Wanted {
+    /// Whether it is the tc program beside an XDP program.
+    const fn is_beside(&self) -> bool {
+        self.beside && self.mode.is_tc()
+    }
 }
 
 /// A program that does not run yet.
 struct LoadedProgram {
-    port: XdpPort,
-    mode: Mode,
+    of: Wanted,
     program: OwnedFd,
 }
 
@@ -56,20 +70,19 @@ impl Renewal {
                 Some(reading.map_err(XdpError::system("tables", "waiting for programs"))?);
         }
         let tables = self.reading.as_ref().map(Reading::tables);
-        for (port, mode) in &self.wanted {
-            let variant = Variant { mode: *mode, xdp_path: true, tables };
+        for wanted in &self.wanted {
+            let Wanted { port, mode, beside } = wanted;
+            let variant = Variant { mode: *mode, xdp_path: true, tables, beside: *beside };
             // The object of the attached program serves on for the TAP device.
             let (program, _) = self.maps.program(port, variant)?;
-            let loaded = LoadedProgram { port: port.clone(), mode: *mode, program };
-            self.loaded.insert(port.port, loaded);
+            self.loaded.push(LoadedProgram { of: wanted.clone(), program });
         }
         Ok(())
     }
 
-    /// Whether it has the program for a port.
-    fn has(&self, port: &XdpPort, mode: Mode) -> bool {
-        let loaded = self.loaded.get(&port.port);
-        loaded.is_some_and(|loaded| loaded.port == *port && loaded.mode == mode)
+    /// Whether it has a program.
+    fn has(&self, wanted: &Wanted) -> bool {
+        self.loaded.iter().any(|loaded| loaded.of == *wanted)
     }
 }
 
@@ -79,7 +92,7 @@ impl XdpPrograms {
     pub fn renewal(&self, tables: Option<SharedTables>) -> Renewal {
         let wanted = self.readers(tables.is_some());
         let maps = Arc::clone(&self.maps);
-        Renewal { maps, tables, reading: None, wanted, loaded: BTreeMap::new() }
+        Renewal { maps, tables, reading: None, wanted, loaded: Vec::new() }
     }
 
     /// Replaces the programs that run by those of a renewal. The tables say when they may be used
@@ -90,45 +103,68 @@ impl XdpPrograms {
     pub fn renew(&mut self, mut renewal: Renewal) -> Result<(), XdpError> {
         // Ports may have come, or changed, while the programs were loaded.
         let readers = self.readers(renewal.tables.is_some());
-        renewal.wanted =
-            readers.into_iter().filter(|(port, mode)| !renewal.has(port, *mode)).collect();
+        renewal.wanted = readers.into_iter().filter(|wanted| !renewal.has(wanted)).collect();
         let mut done = renewal.try_load();
         let Renewal { tables, reading, loaded, .. } = renewal;
         self.tables = tables;
-        for (port, loaded) in loaded {
-            let replaced = self.replace(port, &loaded, reading.clone());
+        if self.tables.is_none() {
+            self.end_beside();
+        }
+        for loaded in loaded {
+            let replaced = self.replace(&loaded, reading.clone());
             done = done.and(replaced);
         }
         done
     }
 
+    /// Detaches the tc programs beside XDP programs.
+    fn end_beside(&mut self) {
+        for loaded_port in self.ports.values_mut() {
+            let attachment = loaded_port.attachment.as_mut();
+            if attachment.is_some_and(|attachment| attachment.beside.take().is_some()) {
+                beside::clear(loaded_port.port.ifindex);
+            }
+        }
+    }
+
     /// Replaces a port's program, if it still needs this one.
     fn replace(
         &mut self,
-        port: PortId,
         loaded: &LoadedProgram,
         reading: Option<Reading>,
     ) -> Result<(), XdpError> {
-        let Some(running) = self.ports.get_mut(&port) else { return Ok(()) };
-        let (device, is_same) = (&running.port.device, running.port == loaded.port);
-        let attachment = running
-            .attachment
-            .as_mut()
-            .filter(|attachment| is_same && attachment.xdp_path && attachment.mode == loaded.mode);
+        let LoadedProgram { of, program } = loaded;
+        let Some(running) = self.ports.get_mut(&of.port.port) else { return Ok(()) };
+        let (device, is_same) = (&running.port.device, running.port == of.port);
+        let attachment =
+            running.attachment.as_mut().filter(|attachment| is_same && attachment.xdp_path);
         let Some(attachment) = attachment else { return Ok(()) };
-        let replaced =
-            attachment.replace((loaded.program.as_fd(), reading), self.maps.state.as_fd());
-        replaced.map_err(XdpError::system(device, "taking its program's place"))
+        let program = program.as_fd();
+        if of.is_beside() {
+            let Some(reading) = reading.filter(|_| !attachment.mode.is_tc()) else { return Ok(()) };
+            attachment.beside = Some(Beside::make(&of.port, program, reading)?);
+        } else if attachment.mode == of.mode {
+            let replaced = attachment.replace((program, reading), self.maps.state.as_fd());
+            replaced.map_err(XdpError::system(device, "taking its program's place"))?;
+        }
+        Ok(())
     }
 
-    /// The ports whose programs have to be replaced, with their modes.
-    fn readers(&self, is_shared: bool) -> Vec<(XdpPort, Mode)> {
+    /// The programs that have to be replaced.
+    fn readers(&self, is_shared: bool) -> Vec<Wanted> {
         let reader = |loaded_port: &super::LoadedPort| {
             let attachment = loaded_port.attachment.as_ref()?;
             let is_reader = attachment.xdp_path && (is_shared || attachment.reading.is_some());
-            is_reader.then(|| (loaded_port.port.clone(), attachment.mode))
+            let (port, mode) = (loaded_port.port.clone(), attachment.mode);
+            let beside = is_shared && !mode.is_tc() && self.may_have_beside(&port);
+            is_reader.then_some(Wanted { port, mode, beside })
         };
-        self.ports.values().filter_map(reader).collect()
+        let readers = self.ports.values().filter_map(reader);
+        let with_beside = readers.flat_map(|wanted| {
+            let beside = wanted.beside.then(|| Wanted { mode: Mode::Tcx, ..wanted.clone() });
+            std::iter::once(wanted).chain(beside)
+        });
+        with_beside.collect()
     }
 
     /// Lets the programs of all ports with the XDP path decide by tables, if these lie in maps; otherwise by flows

@@ -256,6 +256,7 @@ fn device(
         attachments.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
     let tcx = known(tollway_xdp::tcx(ifindex));
     let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| mode.is_tc());
+    let own = own.or_else(|| Some((Mode::Tcx, tollway_xdp::program_beside(ifindex)?)));
     let is_own = |program: &u32| own.is_some_and(|(_, id)| id == *program);
     let before = |tcx: &Tcx| tcx.ingress.iter().position(&is_own).unwrap_or(tcx.ingress.len());
     let is_filter = is_filter(own.map(|(mode, _)| mode), &tcx);
