@@ -20,7 +20,7 @@
 #                (default 20), idle and beside four busy loops; as root
 #   make machines tests network cards in virtual machines: pings, streams, and losses at events of routers and
 #                devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e vmxnet3" with the
-#                kernels of SUITES="trixie-backports trixie bookworm"
+#                kernels of SUITES="trixie-backports trixie bookworm"; before, the tc programs with each kernel
 #   make miri    runs what owns memory under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -111,6 +111,9 @@ leaks: setup
 	CI=1 TOLLWAY_LEAKS=$(LEAKS) cargo test -p tollway --test router --locked -- forbidden_flows
 
 machines: setup
+	for suite in $(SUITES); do \
+	  CI=1 TOLLWAY_QEMU_SUITE=$$suite cargo test -p tollway --test tc --locked -- virtual_machine || exit 1; \
+	done
 	CI=1 TOLLWAY_CARDS="$(MODELS)" TOLLWAY_CARDS_SUITES="$(SUITES)" \
 	  cargo test -p tollway --test system --locked -- cards
 

@@ -98,11 +98,18 @@ pub fn find(
         if found.iter().any(|(other, _)| *other == index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        let engine = engines.of(name, netdev.kind.as_deref());
+        let engine = engine_of(netdev, engines);
         check(kernel, netdev, engine)?;
         found.push((index, engine));
     }
     Ok(found)
+}
+
+fn engine_of(netdev: &Netdev, engines: &Engines) -> Engine {
+    let kind = netdev.kind.as_deref();
+    // Other devices are known by their kind.
+    let driver = kind.is_none().then(|| tollway_xdp::driver(&netdev.name).ok()).flatten();
+    engines.of(&netdev.name, kind, driver.as_deref())
 }
 
 fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceError> {
@@ -156,7 +163,7 @@ pub fn is_own(netdev: &Netdev) -> bool {
 /// The devices that can be ports, as the end of a sentence.
 fn candidates(kernel: &Kernel, engines: &Engines) -> String {
     let can_be = kernel.netdevs.values().filter(|netdev| {
-        let engine = engines.of(&netdev.name, netdev.kind.as_deref());
+        let engine = engine_of(netdev, engines);
         check(kernel, netdev, engine).is_ok()
     });
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();

@@ -38,6 +38,10 @@ const MADE_BY_KERNEL: [&str; 15] = [
     "ppp",
 ];
 
+/// Drivers of cards that a hypervisor emulates: their frames come from kernels, too. The driver turns its card's
+/// super-frames off for an XDP program.
+const MADE_BY_HYPERVISOR: [&str; 1] = ["virtio_net"];
+
 impl Engine {
     /// All engines.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Xdp, Self::Tc, Self::User];
@@ -59,13 +63,15 @@ impl Engine {
         MADE_BY_KERNEL.contains(&kind)
     }
 
-    /// The engine of a device of this kind, as `ip -details link` names it; a network card has no kind.
+    /// The engine of a device of this kind, as `ip -details link` names it; a network card has no kind, but a driver,
+    /// as `ethtool -i` names it.
     #[must_use]
-    pub fn of_device(self, kind: Option<&str>) -> Self {
-        match (self, kind) {
-            (Self::Auto, Some(kind)) if Self::suits_tc(kind) => Self::Tc,
-            (chosen, _) => chosen,
-        }
+    pub fn of_device(self, kind: Option<&str>, driver: Option<&str>) -> Self {
+        let is_virtual = match kind {
+            Some(kind) => Self::suits_tc(kind),
+            None => driver.is_some_and(|driver| MADE_BY_HYPERVISOR.contains(&driver)),
+        };
+        if self == Self::Auto && is_virtual { Self::Tc } else { self }
     }
 
     /// Whether a port with this engine has the XDP path, where `usual` says so of the others.
@@ -89,15 +95,49 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// The engine of a device of this name and kind.
+    /// The engine of a device of this name, kind and driver ([`Engine::of_device`]).
     #[must_use]
-    pub fn of(&self, name: &str, kind: Option<&str>) -> Engine {
-        self.of_devices.get(name).unwrap_or(&self.of_others).of_device(kind)
+    pub fn of(&self, name: &str, kind: Option<&str>, driver: Option<&str>) -> Engine {
+        self.of_devices.get(name).unwrap_or(&self.of_others).of_device(kind, driver)
     }
 }
 
 impl From<Engine> for Engines {
     fn from(of_others: Engine) -> Self {
         Self { of_others, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_tc_where_a_kernel_makes_the_frames() {
+        for (kind, driver, engine) in [
+            (Some("veth"), Some("veth"), Engine::Tc),
+            (Some("tun"), Some("tun"), Engine::Tc),
+            (Some("wireguard"), None, Engine::Tc),
+            (Some("dummy"), Some("dummy"), Engine::Auto),
+            (None, Some("virtio_net"), Engine::Tc),
+            (None, Some("igb"), Engine::Auto),
+            (None, None, Engine::Auto),
+            // A kind says more than a driver.
+            (Some("netdevsim"), Some("virtio_net"), Engine::Auto),
+        ] {
+            assert_eq!(Engine::Auto.of_device(kind, driver), engine, "{kind:?}, {driver:?}");
+            assert_eq!(Engine::Xdp.of_device(kind, driver), Engine::Xdp, "{kind:?}, {driver:?}");
+        }
+        let of_devices = [("eth0".to_owned(), Engine::User)].into();
+        let engines = Engines { of_devices, of_others: Engine::Auto };
+        assert_eq!(engines.of("eth0", None, Some("virtio_net")), Engine::User);
+        assert_eq!(engines.of("eth1", None, Some("virtio_net")), Engine::Tc);
+    }
+
+    #[test]
+    fn an_engine_has_the_xdp_path_or_not() {
+        let usual = XdpPathMode::Off;
+        let of = |engine: Engine| engine.xdp_path(usual);
+        assert_eq!(Engine::ALL.map(of), [usual, XdpPathMode::On, XdpPathMode::On, usual]);
     }
 }

@@ -4,9 +4,9 @@
  * makes. There, super-frames cost a fraction: the XDP program leaves such packets to the kernel, which puts them
  * together (GRO), and the tc program forwards the result.
  *
- * The XDP program marks them, in bytes that stay beside the packet. So the tc program has no work with what
- * the XDP program has left to the kernel for other reasons, and counts nothing twice. Where a driver loses
- * the mark, the kernel forwards.
+ * The XDP program marks them, in bytes that stay beside the packet. So the tc program has no work with
+ * packets that take the kernel path for other reasons, and counts nothing twice. Where a driver loses the
+ * mark, the kernel forwards.
  */
 #ifndef TOLLWAY_BESIDE_H
 #define TOLLWAY_BESIDE_H

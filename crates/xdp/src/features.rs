@@ -49,6 +49,14 @@ pub fn rx_checksums(device: &str) -> io::Result<bool> {
     has_feature(device, &["rx-checksum"])
 }
 
+/// The name of a device's driver.
+///
+/// # Errors
+/// There is no such device, or it does not report this.
+pub fn driver(device: &str) -> io::Result<String> {
+    ethtool::driver(device)
+}
+
 /// Whether packets that a device receives may have unfinished checksums, since no wire in between
 /// requires finished ones. The loopback device has no driver.
 pub(super) fn passes_unfinished(device: &str) -> bool {

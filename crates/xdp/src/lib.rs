@@ -74,7 +74,7 @@ pub use counts::PortCounts;
 pub use device::{Tcx, tcx};
 pub use error::XdpError;
 pub use features::{
-    hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
+    driver, hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
 };
 pub use flows::FlowMaps;
 pub use links::netfilter_hooks;

@@ -57,7 +57,9 @@ mod tests {
         let engines_of = |usual, texts: &[&str]| {
             let args: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
             let engines = of_devices(&args, &devices, usual);
-            engines.map(|engines| devices.each_ref().map(|device| engines.of(device, None).name()))
+            engines.map(|engines| {
+                devices.each_ref().map(|device| engines.of(device, None, None).name())
+            })
         };
         let engines = |texts: &[&str]| engines_of(Engine::Auto, texts);
         assert_eq!(engines_of(Engine::User, &["eth0=xdp"]).unwrap(), ["xdp", "user"]);

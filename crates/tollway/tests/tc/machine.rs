@@ -1,23 +1,38 @@
-//! Tests in a virtual machine, whose kernel has VLAN devices, and no tcx (Linux 6.1).
+//! Tests in a virtual machine, whose kernel has VLAN devices, and no tcx (Linux 6.1), or is a newer one of Debian's
+//! (`make machines`).
 
 use std::process::{Command, ExitCode};
 
-use super::{changes, layer3, others, streams};
+use super::{beside, changes, layer3, others, streams};
 
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 9] = [
+const PARTS: [(&str, fn()); 8] = [
     ("streams", streams::plain),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
     ("bonds", streams::bonds),
     ("layer-3 devices", layer3::tunnels),
-    ("filters of others", others::filters_first),
     ("devices", changes::devices),
     ("a stop", changes::stop),
     ("a kill", changes::kill),
 ];
+
+/// With tcx, and without it.
+const NEWER: [(&str, fn()); 3] = [
+    ("programs of others", others::tcx),
+    ("streams from a card", beside::streams),
+    ("programs at a card", beside::ends),
+];
+const OLDER: [(&str, fn()); 1] = [("filters of others", others::filters_first)];
+
+/// The tests that suit the kernel.
+fn parts() -> impl Iterator<Item = (&'static str, fn())> {
+    // Any device will do: the loopback device is always there.
+    let has_tcx = tollway_xdp::tcx(1).unwrap().is_some();
+    PARTS.into_iter().chain(if has_tcx { NEWER.to_vec() } else { OLDER.to_vec() })
+}
 
 /// Returns why no virtual machine can run here.
 pub fn missing() -> Option<&'static str> {
@@ -39,11 +54,11 @@ pub fn host() {
 /// Runs in the machine: all tests, or one.
 pub fn inside(part: Option<&str>) -> ExitCode {
     if let Some(part) = part {
-        PARTS.iter().find(|(name, _)| *name == part).unwrap().1();
+        parts().find(|(name, _)| *name == part).unwrap().1();
         return ExitCode::SUCCESS;
     }
     let mut failed = 0;
-    for (name, _) in PARTS {
+    for (name, _) in parts() {
         let mut command = Command::new("unshare");
         command.args(["-nm", "--"]).arg(std::env::current_exe().unwrap());
         let status = command.args(["--role", "machine", name]).status().unwrap();

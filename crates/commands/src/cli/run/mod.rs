@@ -51,7 +51,7 @@ pub(super) struct Args {
     ///
     /// xdp: an XDP program, and the user path; tc: a tc program, and the kernel for the rest.
     ///
-    /// user: the user path alone; auto: xdp on network cards, else tc (the default).
+    /// user: the user path alone; auto: xdp on network cards but virtio-net, else tc (the default).
     #[arg(long, value_name = "[DEVICE=]ENGINE", value_parser = engine::parse,
           conflicts_with = "config")]
     engine: Vec<EngineArg>,
