@@ -74,17 +74,17 @@ prepare() {
   (cd "$work/files" && find . | cpio -o -H newc --quiet) > "$work/initrd"
   rm -rf "$ready" && mv "$work" "$ready"
 }
+# Only one machine is prepared or runs at a time.
+exec 9> "$target/qemu/lock"
+flock 9
 [ "$ready/initrd" -nt "$here/init.c" ] && [ "$ready/initrd" -nt "$here/run.sh" ] || prepare
 
 # /tmp and /run are empty in the machine. If this tree is in one of them, the machine mounts it there again.
 tree=$(cd "$here/../.." && pwd)
 case $tree/ in /tmp/* | /run/*) is_covered=1 ;; *) is_covered= ;; esac
 
-# Only one machine runs at a time.
 out=$target/qemu/out
 mkdir -p "$out"
-exec 9> "$target/qemu/lock"
-flock 9
 rm -f "$out/status"
 {
   if [ -n "$root" ]; then
