@@ -91,8 +91,8 @@ impl Startup {
         let ports = devices::find(&kernel_state.kernel, devices, &settings.engines)?;
         kernel_state.ports = ports
             .into_iter()
-            .filter_map(|(index, engine)| {
-                Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?, engine))
+            .filter_map(|(index, choice)| {
+                Some(Port::new(index, kernel_state.kernel.netdevs.get(&index)?, choice))
             })
             .collect();
         kernel_state.set_rules(first_rules(&rule_events));

@@ -1,7 +1,7 @@
 //! Checks of the devices that a router is started with.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
-use tollway_model::{Engine, Engines};
+use tollway_model::{Choice, Engine, Engines};
 
 /// `IFF_LOOPBACK`.
 const LOOPBACK: u32 = 1 << 3;
@@ -88,8 +88,8 @@ pub fn find(
     kernel: &Kernel,
     names: &[String],
     engines: &Engines,
-) -> Result<Vec<(Ifindex, Engine)>, DeviceError> {
-    let mut found: Vec<(Ifindex, Engine)> = Vec::new();
+) -> Result<Vec<(Ifindex, Choice)>, DeviceError> {
+    let mut found: Vec<(Ifindex, Choice)> = Vec::new();
     for name in names {
         let Some((index, netdev)) = kernel.named(name) else {
             let (name, candidates) = (name.clone(), candidates(kernel, engines));
@@ -98,14 +98,14 @@ pub fn find(
         if found.iter().any(|(other, _)| *other == index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        let engine = engine_of(netdev, engines);
-        check(kernel, netdev, engine)?;
-        found.push((index, engine));
+        let choice = choice_for(netdev, engines);
+        check(kernel, netdev, choice.engine)?;
+        found.push((index, choice));
     }
     Ok(found)
 }
 
-fn engine_of(netdev: &Netdev, engines: &Engines) -> Engine {
+fn choice_for(netdev: &Netdev, engines: &Engines) -> Choice {
     let kind = netdev.kind.as_deref();
     // Other devices are known by their kind.
     let driver = kind.is_none().then(|| tollway_xdp::driver(&netdev.name).ok()).flatten();
@@ -162,10 +162,10 @@ pub fn is_own(netdev: &Netdev) -> bool {
 
 /// The devices that can be ports, as the end of a sentence.
 fn candidates(kernel: &Kernel, engines: &Engines) -> String {
-    let can_be = kernel.netdevs.values().filter(|netdev| {
-        let engine = engine_of(netdev, engines);
-        check(kernel, netdev, engine).is_ok()
-    });
+    let can_be = kernel
+        .netdevs
+        .values()
+        .filter(|netdev| check(kernel, netdev, choice_for(netdev, engines).engine).is_ok());
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
     match names[..] {
         [] => "is none that could be meant".to_owned(),
@@ -248,7 +248,8 @@ mod tests {
         let of_devices = ["br0", "wg0"].map(|name| (name.to_owned(), Engine::Tc)).into();
         let engines = Engines { of_devices, of_others: Engine::User };
         let names = ["br0", "wg0", "tollgate"].map(str::to_owned);
-        let found = vec![(5, Engine::Tc), (9, Engine::Tc), (12, Engine::User)];
-        assert_eq!(find(&kernel(), &names, &engines), Ok(found));
+        let found = [(5, Engine::Tc), (9, Engine::Tc), (12, Engine::User)];
+        let found = found.map(|(index, engine)| (index, Choice::selected(engine)));
+        assert_eq!(find(&kernel(), &names, &engines), Ok(found.to_vec()));
     }
 }

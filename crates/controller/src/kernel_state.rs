@@ -348,7 +348,7 @@ impl KernelState {
             self.groups = seed::multipath_families(&self.rib);
         }
         let ports: Vec<_> =
-            self.ports.iter().filter_map(|port| Some((port.device?, port.engine))).collect();
+            self.ports.iter().filter_map(|port| Some((port.device?, port.choice.engine))).collect();
         let rooms = self.ports.iter().filter_map(|port| Some((port.device?, port.room?))).collect();
         let offload = Offload::of(&Facts {
             ports: &ports,

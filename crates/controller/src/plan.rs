@@ -22,8 +22,8 @@ use super::ports::Port;
 use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use tollway_model::{
-    self, AfXdpMode, KernelRules, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind, VrfIndex,
-    XdpPathMode,
+    self, AfXdpMode, Choice, KernelRules, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind,
+    VrfIndex, XdpPathMode,
 };
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 
@@ -200,7 +200,8 @@ impl Build<'_> {
     fn links(&mut self) {
         for (index, port) in self.facts.ports.iter().enumerate() {
             let device = port.name.clone();
-            let kind = PortKind::AfXdp { device, mode: AfXdpMode::Best, engine: port.engine };
+            let Choice { engine, because } = port.choice.clone();
+            let kind = PortKind::AfXdp { device, mode: AfXdpMode::Best, engine, because };
             self.model.ports.push(tollway_model::Port { name: port.name.clone(), kind });
             let kind = LinkKind::Port(PortIndex(index));
             // Rules use the device's present name.
@@ -386,7 +387,7 @@ mod tests {
         let mut kernel = Kernel::default();
         let netdev = |name: &str| Netdev { name: name.to_owned(), ..Netdev::default() };
         let port = Netdev { master: vrf, ..netdev("port") };
-        let ports = [Port::new(2, &port, Engine::Auto)];
+        let ports = [Port::new(2, &port, Choice::selected(Engine::Auto))];
         kernel.netdevs.insert(2, port);
         for (index, name) in [(8, "red"), (9, "blue")] {
             kernel.netdevs.insert(index, Netdev { vrf_table: Some(index), ..netdev(name) });

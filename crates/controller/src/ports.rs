@@ -1,7 +1,7 @@
 //! The devices behind the ports, which may go and come back.
 
 use super::kernel::{Ifindex, Kernel, Netdev};
-use tollway_model::Engine;
+use tollway_model::Choice;
 use tollway_net::Mac;
 
 /// A port, identified by the name that it was started with.
@@ -18,12 +18,12 @@ pub(super) struct Port {
     /// The largest packet that its sockets have room for, in bytes, if its device may send larger ones.
     pub(super) room: Option<u32>,
     /// What decides about its packets, as the port was opened.
-    pub(super) engine: Engine,
+    pub(super) choice: Choice,
 }
 
 impl Port {
     /// A port whose device exists.
-    pub(super) fn new(index: Ifindex, netdev: &Netdev, engine: Engine) -> Self {
+    pub(super) fn new(index: Ifindex, netdev: &Netdev, choice: Choice) -> Self {
         let mut port = Self {
             name: netdev.name.clone(),
             device: Some(index),
@@ -31,7 +31,7 @@ impl Port {
             mtu: 0,
             works: true,
             room: None,
-            engine,
+            choice,
         };
         port.note(netdev);
         port
@@ -60,6 +60,8 @@ impl Port {
 
 #[cfg(test)]
 mod tests {
+    use tollway_model::Engine;
+
     use super::*;
 
     #[test]
@@ -72,7 +74,7 @@ mod tests {
         };
         let mut kernel = Kernel::default();
         kernel.netdevs.insert(2, netdev("a", 100));
-        let mut port = Port::new(2, &kernel.netdevs[&2], Engine::Auto);
+        let mut port = Port::new(2, &kernel.netdevs[&2], Choice::selected(Engine::Auto));
         kernel.netdevs.insert(2, netdev("renamed", 101));
         kernel.netdevs.insert(3, netdev("a", 102));
         port.find(&kernel);

@@ -18,6 +18,23 @@ pub enum Engine {
     User,
 }
 
+/// A device's engine, and why it has that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The engine.
+    pub engine: Engine,
+    /// Why, in words.
+    pub because: String,
+}
+
+impl Choice {
+    /// An engine that somebody has selected.
+    #[must_use]
+    pub fn selected(engine: Engine) -> Self {
+        Self { engine, because: "selected".to_owned() }
+    }
+}
+
 /// Kinds of devices whose frames the kernel has made: they may be super-frames, with unfinished checksums. Those of the
 /// second half are layer-3 devices.
 const MADE_BY_KERNEL: [&str; 15] = [
@@ -66,12 +83,24 @@ impl Engine {
     /// The engine of a device of this kind, as `ip -details link` names it; a network card has no kind, but a driver,
     /// as `ethtool -i` names it.
     #[must_use]
-    pub fn of_device(self, kind: Option<&str>, driver: Option<&str>) -> Self {
-        let is_virtual = match kind {
-            Some(kind) => Self::suits_tc(kind),
-            None => driver.is_some_and(|driver| MADE_BY_HYPERVISOR.contains(&driver)),
+    pub fn of_device(self, kind: Option<&str>, driver: Option<&str>) -> Choice {
+        if self != Self::Auto {
+            return Choice::selected(self);
+        }
+        let maker = match kind {
+            Some(kind) => Some(kind).filter(|kind| Self::suits_tc(kind)),
+            None => driver.filter(|driver| MADE_BY_HYPERVISOR.contains(driver)),
         };
-        if self == Self::Auto && is_virtual { Self::Tc } else { self }
+        match maker {
+            Some(name) => {
+                let because = format!("auto: a kernel makes the frames of {name}");
+                Choice { engine: Self::Tc, because }
+            }
+            None => {
+                let because = "auto: no kernel makes its frames".to_owned();
+                Choice { engine: self, because }
+            }
+        }
     }
 
     /// Whether a port with this engine has the XDP path, where `usual` says so of the others.
@@ -97,7 +126,7 @@ pub struct Engines {
 impl Engines {
     /// The engine of a device of this name, kind and driver ([`Engine::of_device`]).
     #[must_use]
-    pub fn of(&self, name: &str, kind: Option<&str>, driver: Option<&str>) -> Engine {
+    pub fn of(&self, name: &str, kind: Option<&str>, driver: Option<&str>) -> Choice {
         self.of_devices.get(name).unwrap_or(&self.of_others).of_device(kind, driver)
     }
 }
@@ -125,13 +154,17 @@ mod tests {
             // A kind says more than a driver.
             (Some("netdevsim"), Some("virtio_net"), Engine::Auto),
         ] {
-            assert_eq!(Engine::Auto.of_device(kind, driver), engine, "{kind:?}, {driver:?}");
-            assert_eq!(Engine::Xdp.of_device(kind, driver), Engine::Xdp, "{kind:?}, {driver:?}");
+            let choice = Engine::Auto.of_device(kind, driver);
+            assert_eq!(choice.engine, engine, "{kind:?}, {driver:?}");
+            assert!(choice.because.starts_with("auto: "), "{choice:?}");
+            assert_eq!(Engine::Xdp.of_device(kind, driver), Choice::selected(Engine::Xdp));
         }
         let of_devices = [("eth0".to_owned(), Engine::User)].into();
         let engines = Engines { of_devices, of_others: Engine::Auto };
-        assert_eq!(engines.of("eth0", None, Some("virtio_net")), Engine::User);
-        assert_eq!(engines.of("eth1", None, Some("virtio_net")), Engine::Tc);
+        assert_eq!(engines.of("eth0", None, Some("virtio_net")).engine, Engine::User);
+        let choice = engines.of("eth1", None, Some("virtio_net"));
+        assert_eq!(choice.engine, Engine::Tc);
+        assert_eq!(choice.because, "auto: a kernel makes the frames of virtio_net");
     }
 
     #[test]

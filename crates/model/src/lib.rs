@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use engine::{Engine, Engines};
+pub use engine::{Choice, Engine, Engines};
 use ipnet::IpNet;
 
 use tollway_firewall::ir::Ruleset;
@@ -185,6 +185,15 @@ impl PortKind {
         }
     }
 
+    /// Why that is selected, in words.
+    #[must_use]
+    pub fn because(&self) -> Option<&str> {
+        match self {
+            Self::AfXdp { because, .. } => Some(because),
+            _ => None,
+        }
+    }
+
     /// The name of the device behind the port.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
@@ -228,6 +237,8 @@ pub enum PortKind {
         mode: AfXdpMode,
         /// What decides about its packets. With [`Engine::Tc`], it has no sockets.
         engine: Engine,
+        /// Why that does, in words.
+        because: String,
     },
 }
 

@@ -58,7 +58,7 @@ mod tests {
             let args: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
             let engines = of_devices(&args, &devices, usual);
             engines.map(|engines| {
-                devices.each_ref().map(|device| engines.of(device, None, None).name())
+                devices.each_ref().map(|device| engines.of(device, None, None).engine.name())
             })
         };
         let engines = |texts: &[&str]| engines_of(Engine::Auto, texts);

@@ -130,6 +130,8 @@ pub struct PortState {
     pub device: Option<String>,
     /// What decides about its packets (`--engine`), if it is on a network device.
     pub engine: Option<String>,
+    /// Why that does, likewise.
+    pub because: Option<String>,
     /// How frames are received and sent.
     pub how: String,
     /// `up`, `down`, `gone` or `not attached`.
@@ -164,6 +166,8 @@ pub struct DeviceEngine {
     pub device: String,
     /// The engine (`--engine`).
     pub engine: String,
+    /// Why it has that engine.
+    pub because: String,
     /// How its program is attached, and where frames go.
     pub how: String,
     /// `up`, `down`, `gone` or `not attached`.
@@ -182,8 +186,9 @@ pub struct Engines {
 impl From<Ports> for Engines {
     fn from(ports: Ports) -> Self {
         let of_port = |port: PortState| {
-            let PortState { how, state, why, .. } = port;
-            Some(DeviceEngine { device: port.device?, engine: port.engine?, how, state, why })
+            let PortState { device, engine, because, how, state, why, .. } = port;
+            let (device, engine, because) = (device?, engine?, because?);
+            Some(DeviceEngine { device, engine, because, how, state, why })
         };
         Self { engines: ports.ports.into_iter().filter_map(of_port).collect() }
     }

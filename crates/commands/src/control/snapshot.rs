@@ -145,6 +145,7 @@ impl Snapshot {
                 kind: named.kind.name().to_owned(),
                 device: named.kind.device().map(str::to_owned),
                 engine: named.kind.engine().map(|engine| engine.name().to_owned()),
+                because: named.kind.because().map(str::to_owned),
                 how: port.how.clone(),
                 state: state.to_owned(),
                 why,

@@ -7,7 +7,7 @@ use super::links::{COMMON_KEYS, Draft, DraftKind, read_common};
 use super::raw::{At, Section, Setting};
 use super::values::{choice, device_name};
 use super::vrfs::Vrfs;
-use crate::{AfXdpMode, Engine, Port, PortIndex, PortKind};
+use crate::{AfXdpMode, Choice, Engine, Port, PortIndex, PortKind};
 use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,10 @@ impl Reader<'_> {
                 device: self.take_device(device),
                 mode: mode.map(|at| at.value).unwrap_or_default(),
                 engine,
+                because: match engine {
+                    Engine::Auto => "auto: its port is in a configuration file".to_owned(),
+                    engine => Choice::selected(engine).because,
+                },
             },
             Kind::Capture => self.take_capture(input, output, section, ledger),
         }

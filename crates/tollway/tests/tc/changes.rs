@@ -92,7 +92,7 @@ pub fn egress() {
     until_forwarded(&router, &net.a, "10.0.2.2");
 }
 
-/// Each device has its engine.
+/// Each device has its engine, and a reason for it.
 pub fn engines() {
     let net = Net::new();
     // The host finishes its own checksums, for XDP.
@@ -105,6 +105,7 @@ pub fn engines() {
     assert_eq!([engine(0), engine(1)], ["tc", "user"]);
     let shown = router.show(&ShowRequest::Engines);
     let how = |port: usize| shown["engines"][port]["how"].as_str().unwrap().to_owned();
+    assert_eq!(shown["engines"][0]["because"], "selected", "{shown}");
     assert!(how(0).contains("tc program") && how(1).contains("AF_XDP"), "{shown}");
 }
 

@@ -58,6 +58,7 @@ pub(super) fn check(names: &[String], engines: &Engines, json: bool) -> Result<E
         .map_err(|error| CliError::failed(error, "Try again, or look at what the kernel logs"))?;
     let found = devices::find(&snapshot.kernel, names, engines)
         .map_err(|error| CliError::usage(error, "See `ip link` for what there is"))?;
+    let found: Vec<_> = found.into_iter().map(|(index, choice)| (index, choice.engine)).collect();
     let evaluated = snapshot.offload(&found, ports::MOST_MTU);
     let traffic = snapshot.traffic(&evaluated).map(Into::into);
     let offload = Offload { traffic, ..Offload::from(&evaluated) };

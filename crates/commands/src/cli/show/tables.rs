@@ -43,9 +43,10 @@ pub(super) fn ports(answer: &Ports, width: Option<u16>) -> String {
 
 /// `show engines`.
 pub(super) fn engines(answer: &Engines, width: Option<u16>) -> String {
-    let mut engines = table(&["device", "engine", "state", "driven by", "why"]);
-    for DeviceEngine { device, engine, how, state, why } in &answer.engines {
-        engines.add_row([device, engine, state, how, why.as_deref().unwrap_or("-")]);
+    let mut engines = table(&["device", "engine", "because", "state", "driven by"]);
+    for DeviceEngine { device, engine, because, how, state, why } in &answer.engines {
+        let state = why.as_ref().map_or_else(|| state.clone(), |why| format!("{state}: {why}"));
+        engines.add_row([device, engine, because, &state, how]);
     }
     arranged(engines, "lllll", width)
 }
@@ -203,4 +204,32 @@ pub(super) fn tolls(answer: &Tolls) -> String {
 /// A text that may be missing.
 fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_has_a_reason() {
+        let device = |device: &str, engine: &str, because: &str, why: Option<&str>| DeviceEngine {
+            device: device.to_owned(),
+            engine: engine.to_owned(),
+            because: because.to_owned(),
+            how: "tc program (tcx)".to_owned(),
+            state: if why.is_some() { "down" } else { "up" }.to_owned(),
+            why: why.map(str::to_owned),
+        };
+        let veth = "auto: a kernel makes the frames of veth";
+        let all = vec![
+            device("veth0", "tc", veth, None),
+            device("eth0", "xdp", "selected", Some("the interface is down")),
+        ];
+        let text = engines(&Engines { engines: all }, None);
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        let words: Vec<_> = lines[1].split("  ").filter(|words| !words.is_empty()).collect();
+        let words: Vec<_> = words.into_iter().map(str::trim).collect();
+        assert_eq!(words, ["veth0", "tc", veth, "up", "tc program (tcx)"], "{text}");
+        assert!(lines[2].contains("selected") && lines[2].contains("down: the interface is down"));
+    }
 }

@@ -21,6 +21,7 @@ fn port(name: &str, state: &str, packets: u64) -> PortState {
         kind: "af_packet".to_owned(),
         device: None,
         engine: None,
+        because: None,
         how: String::new(),
         state: state.to_owned(),
         why: None,
