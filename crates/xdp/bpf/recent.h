@@ -5,6 +5,8 @@
  *
  * A route counts only while its FIB has the generation that it had before the lookup: each change begins another
  * one (dataplane/src/fib/mod.rs).
+ *
+ * The programs of all ports share these routes; whether they look for them, each decides by its own packets.
  */
 #ifndef TOLLWAY_RECENT_H
 #define TOLLWAY_RECENT_H

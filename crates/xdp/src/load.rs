@@ -29,6 +29,7 @@ pub(super) struct Maps {
     pub(super) xsks: OwnedFd,
     pub(super) links: OwnedFd,
     pub(super) inner_links: OwnedFd,
+    recent6: OwnedFd,
     pub(super) locals4: OwnedFd,
     pub(super) locals6: OwnedFd,
     pub(super) flows4: OwnedFd,
@@ -48,7 +49,7 @@ pub(super) struct Maps {
 }
 
 /// The names of the maps.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "state",
     "counts",
     "xsks",
@@ -63,6 +64,7 @@ const NAMES: [&str; 14] = [
     "locals4_bits",
     "refusals",
     "inner_links",
+    "recent6",
 ];
 
 /// A kind of program for a port.
@@ -192,7 +194,8 @@ impl Maps {
             locals4_bits,
             refusals,
             inner_links,
-        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13].map(|index| map(NAMES[index]));
+            recent6,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -206,6 +209,7 @@ impl Maps {
             xsks: xsks?,
             links: links?,
             inner_links: inner_links?,
+            recent6: recent6?,
             locals4: locals4?,
             locals6: locals6?,
             flows4: flows4?,
@@ -247,6 +251,7 @@ impl Maps {
             &self.locals4_bits,
             &self.refusals,
             &self.inner_links,
+            &self.recent6,
         ]
     }
 
