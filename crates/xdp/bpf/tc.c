@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * The tc program of a port. It forwards what the tables decide, and leaves all else to the kernel.
- * There is no user path behind it, and no socket.
+ * There is no user path behind it, and no socket; but see beside.h.
  *
  * It runs where a device hands frames to the kernel's stack. So it suits devices whose frames are made
  * by the kernel, and not by a card: veth, TAP, virtio-net, bond, bridge, macvlan, tunnels. A frame may be a
  * super-frame, and its checksum may be unfinished. The packets of a layer-3 device have no Ethernet header.
  *
- * Frames that user space hands to the kernel never come here: it gets none of this port's frames.
+ * Frames that user space hands to the kernel are none of this program's: user space gets no frame of the port, or, beside
+ * an XDP program, they have no mark.
  */
 #include "engine_tc.h"
 
@@ -122,8 +123,8 @@ static __always_inline int decide_frame(struct packet *packet)
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
 }
 
-/* Says whether the XDP program beside this one has left the packet to it, or the packets that it consists of. */
-static __always_inline int is_marked(const struct packet *packet)
+/* Takes a packet, or those that it consists of, if the XDP program beside this one has left it to this one. */
+static __always_inline int take_marked(const struct packet *packet)
 {
 	const __u32 *mark = (const void *)(long)packet->ctx->data_meta;
 
@@ -143,7 +144,7 @@ int forward(context *ctx)
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
 	if (!packet.state || !packet.counts)
 		return TO_KERNEL;
-	if (BESIDE && !is_marked(&packet))
+	if (BESIDE && !take_marked(&packet))
 		return TO_KERNEL;
 	if (!is_served(&packet))
 		return TO_KERNEL;

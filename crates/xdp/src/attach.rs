@@ -128,14 +128,24 @@ impl Attachment {
     }
 
     /// Detaches the program, unless a successor's is on the device by now.
-    pub(super) fn end(self, state: BorrowedFd<'_>) {
+    pub(super) fn end(mut self, state: BorrowedFd<'_>) {
+        self.end_beside(state);
         if self.pins.are_of(state) {
             // A device that is gone has lost its program already.
             let _ = self.hook.detach();
-            self.beside.into_iter().for_each(Beside::end);
             self.pins.empty();
             // The process that had the lock may have ended.
             drop(self.claim.or_else(|| self.pins.claim().ok().flatten()));
+        }
+    }
+
+    /// Detaches the tc program beside it, unless a successor's is there by now.
+    pub(super) fn end_beside(&mut self, state: BorrowedFd<'_>) {
+        if let Some(beside) = self.beside.take()
+            && self.pins.are_of(state)
+        {
+            beside.end();
+            self.pins.remove_beside();
         }
     }
 

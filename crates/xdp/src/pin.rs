@@ -1,8 +1,8 @@
 //! What outlives the process: pins in the BPF file system.
 //!
-//! Each device has a directory with two pins: the link, which keeps the program on the device, and
-//! the map with the heartbeats that the program reads. For a filter of tc, which stays by itself, the
-//! program is pinned instead of the link. A process that dies leaves both. The program
+//! Each device has a directory with pins: the link, which keeps the program on the device, that of a tc
+//! program beside an XDP program, and the map with the heartbeats that the programs read. For a filter of tc,
+//! which stays by itself, the program is pinned instead of the link. A process that dies leaves all. The program
 //! then finds no fresh confirmation, so the kernel forwards, and the next process takes the link
 //! over. A living process has the directory's lock, even while it is stopped.
 
@@ -180,6 +180,11 @@ impl Pins {
         Ok(Self { home: Home::make()?, name: format!("{ifindex}-{namespace}") })
     }
 
+    /// The same if there may be some, without making a home for them.
+    fn find(ifindex: u32) -> Option<Self> {
+        Some(Self { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) })
+    }
+
     fn path(&self) -> PathBuf {
         self.home.path().join(&self.name)
     }
@@ -330,8 +335,7 @@ impl Pins {
 /// Where Tollway's program runs on a device, and its id, if there is one and this process may see it.
 #[must_use]
 pub fn program_of(ifindex: u32) -> Option<(Mode, u32)> {
-    let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
-    let (mode, hook) = pins.hook()?;
+    let (mode, hook) = Pins::find(ifindex)?.hook()?;
     let (program, device) = hook.program().ok()?;
     (device == ifindex).then_some((mode, program))
 }
@@ -339,8 +343,7 @@ pub fn program_of(ifindex: u32) -> Option<(Mode, u32)> {
 /// The id of Tollway's tc program beside its XDP program on a device, if there is one and this process may see it.
 #[must_use]
 pub fn program_beside(ifindex: u32) -> Option<u32> {
-    let pins = Pins { home: Home::find()?, name: format!("{ifindex}-{}", namespace().ok()?) };
-    let (program, device) = pins.beside()?.program().ok()?;
+    let (program, device) = Pins::find(ifindex)?.beside()?.program().ok()?;
     (device == ifindex).then_some(program)
 }
 

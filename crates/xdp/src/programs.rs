@@ -249,7 +249,7 @@ impl XdpPrograms {
         let reading = self.reading(xdp_path);
         let tables = reading.as_ref().map(Reading::tables);
         let is_tc = modes.iter().any(|mode| mode.is_tc());
-        let beside = tables.is_some() && !is_tc && self.may_have_beside(port);
+        let beside = tables.is_some() && self.may_have_beside(port, is_tc);
         let mut load = |mode| self.maps.program(port, Variant { mode, xdp_path, tables, beside });
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
@@ -278,9 +278,9 @@ impl XdpPrograms {
         Beside::make(port, program.as_fd(), reading)
     }
 
-    /// Whether a port with an XDP program that decides by tables gets a tc program beside that.
-    fn may_have_beside(&self, port: &XdpPort) -> bool {
-        self.has_tc_exits && beside::is_possible(port.ifindex)
+    /// Whether a port whose program decides by tables gets a tc program beside that.
+    fn may_have_beside(&self, port: &XdpPort, is_tc: bool) -> bool {
+        self.has_tc_exits && !is_tc && beside::is_possible(port.ifindex)
     }
 
     /// Lets ports with XDP programs have tc programs beside these, from their next attachment on: some port has a tc

@@ -78,7 +78,9 @@ impl Dispatcher {
         if model.kernel_rules.is_some() {
             let of_tc: Vec<_> = of_ports().filter(|port| has_tc(model, *port)).collect();
             of_tc.iter().for_each(|port| ports.leave_to_kernel(port_id(port.0)));
-            if let (false, Some(Ok(programs))) = (of_tc.is_empty(), &programs) {
+            if let Some(Ok(programs)) = &programs
+                && !of_tc.is_empty()
+            {
                 lock(programs).expect_tc_exits();
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollway_dataplane::tables::Tables;
 
 use super::{Mode, XdpError, XdpPort, XdpPrograms};
-use crate::beside::{self, Beside};
+use crate::beside::Beside;
 use crate::load::{Maps, Variant};
 use crate::reading::{Reading, SharedTables};
 
@@ -119,12 +119,8 @@ impl XdpPrograms {
 
     /// Detaches the tc programs beside XDP programs.
     fn end_beside(&mut self) {
-        for loaded_port in self.ports.values_mut() {
-            let attachment = loaded_port.attachment.as_mut();
-            if attachment.is_some_and(|attachment| attachment.beside.take().is_some()) {
-                beside::clear(loaded_port.port.ifindex);
-            }
-        }
+        let attachments = self.ports.values_mut().filter_map(|port| port.attachment.as_mut());
+        attachments.for_each(|attachment| attachment.end_beside(self.maps.state.as_fd()));
     }
 
     /// Replaces a port's program, if it still needs this one.
@@ -141,7 +137,9 @@ impl XdpPrograms {
         let Some(attachment) = attachment else { return Ok(()) };
         let program = program.as_fd();
         if of.is_beside() {
-            let Some(reading) = reading.filter(|_| !attachment.mode.is_tc()) else { return Ok(()) };
+            // As [`Attachment::replace`]: what has been detached or replaced stays so.
+            let has_place = !attachment.mode.is_tc() && attachment.is_there();
+            let Some(reading) = reading.filter(|_| has_place) else { return Ok(()) };
             attachment.beside = Some(Beside::make(&of.port, program, reading)?);
         } else if attachment.mode == of.mode {
             let replaced = attachment.replace((program, reading), self.maps.state.as_fd());
@@ -156,7 +154,7 @@ impl XdpPrograms {
             let attachment = loaded_port.attachment.as_ref()?;
             let is_reader = attachment.xdp_path && (is_shared || attachment.reading.is_some());
             let (port, mode) = (loaded_port.port.clone(), attachment.mode);
-            let beside = is_shared && !mode.is_tc() && self.may_have_beside(&port);
+            let beside = is_shared && self.may_have_beside(&port, mode.is_tc());
             is_reader.then_some(Wanted { port, mode, beside })
         };
         let readers = self.ports.values().filter_map(reader);
