@@ -107,6 +107,26 @@ impl KernelRouter {
         router
     }
 
+    /// Replaces the router three times, and asserts that no ping to an address is lost meanwhile. Returns the last
+    /// successor; `check` sees each.
+    pub fn replaced_beside_pings(
+        mut self,
+        (host, address): (&Host, &str),
+        devices: &str,
+        check: impl Fn(&Self),
+    ) -> Self {
+        let mut ping = host.command(&format!("ping -n -i 0.002 -c 2000 {address}"));
+        let ping = ping.stdout(Stdio::piped()).spawn().unwrap();
+        for _ in 0..3 {
+            self = self.replace(devices);
+            check(&self);
+        }
+        let output = ping.wait_with_output().unwrap();
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.contains("2000 packets transmitted, 2000 received"), "{output}");
+        self
+    }
+
     fn start_in(dir: TempDir, mut command: Command, devices: &str) -> Self {
         let file = |name: &str| File::create(dir.path().join(name)).unwrap();
         command.arg("run").args(devices.split_whitespace()).args(["--socket", "control.sock"]);

@@ -4,9 +4,10 @@
 use serde_json::Value;
 use tollway_commands::control::ShowRequest;
 
+use super::changes::chain_at_egress;
 use super::namespaces::{Host, ifindex, sh, until};
 use super::running::{KernelRouter, answered};
-use super::scene::{Net, arrives, by_kernel, until_forwarded};
+use super::scene::{Net, arrives, until_forwarded};
 use super::tcx;
 
 /// The veth `ra` stands for the card: its host finishes its own packets, as before a wire.
@@ -77,20 +78,7 @@ pub fn rules() {
     assert_eq!(answered(&net.a, "10.0.2.2"), 0);
     sh("nft delete table ip t");
     until_forwarded(&router, &net.a, "10.0.2.2");
-    sh("nft add table netdev t");
-    sh("nft add chain netdev t c { type filter hook egress device rb priority 0 ; }");
-    sh("nft add rule netdev t c ip daddr 10.0.2.2 counter");
-    let has_reason = || router.show(&ShowRequest::Offload).to_string().contains("hook egress");
-    until("the reason", has_reason);
-    router.sync();
-    let before = by_kernel();
-    assert_eq!(answered(&net.a, "10.0.2.2"), 5);
-    assert!(by_kernel() >= before + 10);
-    let table = sh("nft list table netdev t");
-    assert!(table.contains("packets 5 "), "{table}");
-    sh("nft delete table netdev t");
-    until("no reason", || !has_reason());
-    until_forwarded(&router, &net.a, "10.0.2.2");
+    chain_at_egress(&net, &router);
     let behind = tcx::drop_all("ra");
     until("the kernel path", || answered(&net.a, "10.0.2.2") == 0);
     drop(behind);

@@ -1,6 +1,5 @@
 //! Changes while the router runs, and its end.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -8,7 +7,7 @@ use tollway_commands::control::{Client, ShowRequest};
 use tollway_xdp::Mode;
 
 use super::namespaces::{Host, sh, until};
-use super::running::{SILENCE, answered};
+use super::running::{KernelRouter, SILENCE, answered};
 use super::scene::{Net, by_kernel, start, until_forwarded};
 
 /// Says whether Tollway's program is at the ingress of a device.
@@ -77,11 +76,17 @@ pub fn egress() {
     let net = Net::new();
     let router = start("ra rb");
     until_forwarded(&router, &net.a, "10.0.2.2");
+    chain_at_egress(&net, &router);
+}
+
+/// A chain at the egress of `rb` sees what goes there: the kernel sends it, as long as the chain is there.
+pub fn chain_at_egress(net: &Net, router: &KernelRouter) {
     let has_reason = || router.show(&ShowRequest::Offload).to_string().contains("hook egress");
     sh("nft add table netdev t");
     sh("nft add chain netdev t c { type filter hook egress device rb priority 0 ; }");
     sh("nft add rule netdev t c ip daddr 10.0.2.2 counter");
     until("the reason", has_reason);
+    router.sync();
     let before = by_kernel();
     assert_eq!(answered(&net.a, "10.0.2.2"), 5);
     assert!(by_kernel() >= before + 10);
@@ -89,7 +94,7 @@ pub fn egress() {
     assert!(table.contains("packets 5 "), "{table}");
     sh("nft delete table netdev t");
     until("no reason", || !has_reason());
-    until_forwarded(&router, &net.a, "10.0.2.2");
+    until_forwarded(router, &net.a, "10.0.2.2");
 }
 
 /// Each device has its engine, and a reason for it.
@@ -98,7 +103,7 @@ pub fn engines() {
     // The host finishes its own checksums, for XDP.
     net.b.sh("ethtool -K hb tx off txvlan off gro on");
     sh("ethtool -K rb rx off rxvlan off");
-    let router = super::running::KernelRouter::start("--engine user --engine ra=tc ra rb");
+    let router = KernelRouter::start("--engine user --engine ra=tc ra rb");
     until_forwarded(&router, &net.a, "10.0.2.2");
     let ports = router.show(&ShowRequest::Ports);
     let engine = |port: usize| ports["ports"][port]["engine"].as_str().unwrap().to_owned();
@@ -143,23 +148,19 @@ pub fn stop() {
     net.a.pings(3, "10.0.2.2");
 }
 
-/// A killed router leaves its programs, which leave all to the kernel. A successor replaces them.
 /// A successor's programs replace those of the router that it takes the ports over from; no packet is lost.
 pub fn takeover() {
     let net = Net::new();
-    let mut router = start("ra rb");
+    let router = start("ra rb");
     until_forwarded(&router, &net.a, "10.0.2.2");
-    let ping = net.a.command("ping -n -i 0.002 -c 2000 10.0.2.2").stdout(Stdio::piped()).spawn();
-    for _ in 0..3 {
-        router = router.replace("--engine tc ra rb");
-        assert!(has_program("ra") && has_program("rb"));
-        until_forwarded(&router, &net.a, "10.0.2.2");
-    }
-    let output = ping.unwrap().wait_with_output().unwrap();
-    let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.contains("2000 packets transmitted, 2000 received"), "{output}");
+    let _router =
+        router.replaced_beside_pings((&net.a, "10.0.2.2"), "--engine tc ra rb", |router| {
+            assert!(has_program("ra") && has_program("rb"));
+            until_forwarded(router, &net.a, "10.0.2.2");
+        });
 }
 
+/// A killed router leaves its programs, which leave all to the kernel. A successor replaces them.
 pub fn kill() {
     let net = Net::new();
     let mut router = start("ra rb");
