@@ -227,8 +227,8 @@ mod tests {
         ];
         let text = engines(&Engines { engines: all }, None);
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-        let words: Vec<_> = lines[1].split("  ").filter(|words| !words.is_empty()).collect();
-        let words: Vec<_> = words.into_iter().map(str::trim).collect();
+        let words = lines[1].split("  ").map(str::trim).filter(|words| !words.is_empty());
+        let words: Vec<_> = words.collect();
         assert_eq!(words, ["veth0", "tc", veth, "up", "tc program (tcx)"], "{text}");
         assert!(lines[2].contains("selected") && lines[2].contains("down: the interface is down"));
     }
