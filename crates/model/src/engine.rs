@@ -97,7 +97,10 @@ impl Engine {
                 Choice { engine: Self::Tc, because }
             }
             None => {
-                let because = "auto: no kernel makes its frames".to_owned();
+                let because = match kind {
+                    Some(kind) => format!("auto: {kind} is no kind of device for tc"),
+                    None => "auto: a network card".to_owned(),
+                };
                 Choice { engine: self, because }
             }
         }

@@ -65,6 +65,7 @@ struct way {
 	__u32 l3; /* bytes before the layer-3 header */
 	__u32 l3_len;
 	__u32 len; /* of the frame, as it arrived */
+	__u32 headers; /* of layers 3 and 4, which each of several packets had that the kernel has put together */
 };
 
 /* Says whether bytes follow the packet that the user path trims; a small frame's padding may stay. */
@@ -78,12 +79,13 @@ static __always_inline void count_sent(struct packet *packet, const struct way *
 {
 	__u32 port = way->port;
 	struct port_counts *sent = bpf_map_lookup_elem(&counts, &port);
+	__u32 others = packets_of(packet->ctx) - 1;
 
-	packet->counts->xdp_rx_packets += packets_of(packet->ctx);
-	packet->counts->xdp_rx_bytes += way->len;
+	packet->counts->xdp_rx_packets += 1 + others;
+	packet->counts->xdp_rx_bytes += way->len + others * (way->l3 + way->headers);
 	if (sent) {
-		sent->xdp_tx_packets += packets_of(packet->ctx);
-		sent->xdp_tx_bytes += way->len - way->l3 + way->l2;
+		sent->xdp_tx_packets += 1 + others;
+		sent->xdp_tx_bytes += way->len - way->l3 + way->l2 + others * (way->l2 + way->headers);
 	}
 }
 

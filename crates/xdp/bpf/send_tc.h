@@ -11,6 +11,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/udp.h>
 
 #include "fib.h"
 #include "header.h"
@@ -48,6 +49,19 @@ static __always_inline __u32 headers_len(const struct packet *packet, int v4)
 	if (protocol == IPPROTO_TCP)
 		return l3_len + (tcp[12] >> 4) * 4;
 	return protocol == IPPROTO_UDP ? MOST_HEADERS : UNKNOWN_HEADERS;
+}
+
+/* The same length where the kernel has put packets together, which it does with TCP and plain UDP; 0 if it has not. */
+static __always_inline __u32 joined_headers(const struct packet *packet, int v4)
+{
+	__u32 len;
+
+	if (packets_of(packet->ctx) == 1)
+		return 0;
+	len = headers_len(packet, v4);
+	if (len < MOST_HEADERS)
+		return len;
+	return (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + sizeof(struct udphdr);
 }
 
 /* Says whether a packet fits its next hop, or each segment of a super-frame (`skb_gso_validate_network_len`). */
@@ -176,6 +190,7 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	device = packet->state->exit_devices[port];
 	if (!device)
 		return NOT_TAKEN;
+	way.headers = joined_headers(packet, v4);
 	if (way.l2 == 14)
 		action = give_header(packet, end_of_header - 14, 14, v4);
 	else if (way.l2 == 18)

@@ -123,13 +123,14 @@ static __always_inline int decide_frame(struct packet *packet)
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
 }
 
-/* Takes a packet, or those that it consists of, if the XDP program beside this one has left it to this one. */
+/* Takes a packet, or those that it consists of, if the XDP program beside this one has left it to this one, once. */
 static __always_inline int take_marked(const struct packet *packet)
 {
-	const __u32 *mark = (const void *)(long)packet->ctx->data_meta;
+	__u32 *mark = (void *)(long)packet->ctx->data_meta;
 
-	if ((const void *)(mark + 1) > (const void *)(long)packet->ctx->data || *mark != MARK_FOR_TC)
+	if ((void *)(mark + 1) > (void *)(long)packet->ctx->data || *mark != MARK_FOR_TC)
 		return 0;
+	*mark = 0;
 	packet->counts->taken += packets_of(packet->ctx);
 	return 1;
 }

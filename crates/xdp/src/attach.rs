@@ -154,6 +154,11 @@ impl Attachment {
         let now = self.hook.program();
         now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
     }
+
+    /// Whether the same holds for all of its programs.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_there() && self.beside.as_ref().is_none_or(Beside::is_there)
+    }
 }
 
 /// The program that a predecessor left on the device; removes pins that belong to another device.

@@ -43,6 +43,11 @@ impl Beside {
         Ok(Self { hook, _reading: reading })
     }
 
+    /// Whether it is still on its device.
+    pub(super) fn is_there(&self) -> bool {
+        self.hook.program().is_ok_and(|(_, ifindex)| ifindex != 0)
+    }
+
     /// Detaches the program.
     pub(super) fn end(self) {
         // A device that is gone has lost its program already.
@@ -52,12 +57,17 @@ impl Beside {
 
 /// Detaches what a predecessor has left beside its XDP program.
 pub(super) fn clear(ifindex: u32) {
-    let Ok(pins) = Pins::of(ifindex) else { return };
-    if let Some(hook) = pins.beside() {
-        // A device that is gone has lost its program already.
-        let _ = hook.detach();
-        pins.remove_beside();
+    if let Ok(pins) = Pins::of(ifindex) {
+        pins.end_beside();
     }
+}
+
+/// Says in the log that a port's XDP program has no tc program beside it.
+pub(super) fn warn(port: &XdpPort, error: &XdpError) {
+    let device = &port.device;
+    tracing::warn!(
+        "{device}: what leaves by devices with tc programs takes the kernel path: {error}"
+    );
 }
 
 /// Whether a device can have a tc program beside its XDP program.

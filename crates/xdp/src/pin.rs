@@ -291,8 +291,19 @@ impl Pins {
         let _ = fs::remove_file(self.path().join(BESIDE));
     }
 
-    /// Removes the pins, but keeps the claim on the device.
+    /// Detaches a tc program beside the device's XDP program, and removes its pin.
+    pub(super) fn end_beside(&self) {
+        if let Some(hook) = self.beside() {
+            // A device that is gone has lost its program already.
+            let _ = hook.detach();
+            self.remove_beside();
+        }
+    }
+
+    /// Removes the pins, but keeps the claim on the device. Without a pin, nobody would find a tc program beside an
+    /// XDP program again, so that ends.
     pub(super) fn empty(&self) {
+        self.end_beside();
         empty(&self.path());
     }
 
@@ -314,11 +325,11 @@ impl Pins {
 
     /// Detaches the program, and removes the pins and the directory.
     fn clear(&self) {
-        let hook = self.hook().map(|(_, hook)| hook);
-        for hook in hook.into_iter().chain(self.beside()) {
+        if let Some((_, hook)) = self.hook() {
             // A device that is gone has lost its program already.
             let _ = hook.detach();
         }
+        self.end_beside();
         self.remove();
     }
 

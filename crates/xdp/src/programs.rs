@@ -255,13 +255,7 @@ impl XdpPrograms {
         let (mut attachment, mut attached) = made?;
         attachment.beside = reading.clone().filter(|_| beside).and_then(|reading| {
             let made = self.make_beside(port, reading);
-            made.inspect_err(|error| {
-                tracing::warn!(
-                    "{}: what leaves by devices with tc programs takes the kernel path: {error}",
-                    port.device
-                );
-            })
-            .ok()
+            made.inspect_err(|error| beside::warn(port, error)).ok()
         });
         if attachment.beside.is_none() {
             beside::clear(port.ifindex);
@@ -310,14 +304,21 @@ impl XdpPrograms {
         self.attach(port, &[mode], xdp_path).map(drop)
     }
 
-    /// Whether a port's program is on its device. It no longer is when the device has gone, or when
-    /// the program was detached or replaced.
+    /// Whether a port's program is on its device, and the tc program beside that, if it got one. It no longer is when
+    /// the device has gone, or when a program was detached or replaced.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let loaded_port = self.ports.get(&port);
         loaded_port
             .and_then(|loaded_port| loaded_port.attachment.as_ref())
-            .is_some_and(Attachment::is_there)
+            .is_some_and(Attachment::is_whole)
+    }
+
+    /// Whether a port has a tc program beside its XDP program.
+    #[must_use]
+    pub fn has_beside(&self, port: PortId) -> bool {
+        let attachment = self.ports.get(&port).and_then(|port| port.attachment.as_ref());
+        attachment.is_some_and(|attachment| attachment.beside.is_some())
     }
 
     /// Directs the packets of a queue to an AF_XDP socket, which must have its receive ring.

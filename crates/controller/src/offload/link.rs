@@ -118,7 +118,7 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
             arrives.of_mut(family).extend(limit_of_tc(facts, stack, family));
         }
     }
-    let keeps_tc_exits = !has_tc && keeps_tc_exits(facts, stack);
+    let tc_exits = if has_tc { Vec::new() } else { limits_beside(facts, stack) };
     Link {
         ifindex: top.ifindex,
         name: top.netdev.name.clone(),
@@ -129,17 +129,21 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
         leaves: PerFamily::each(|family| {
             of_family(&outgoing, leaves(&top.netdev.name, family, &sysctls))
         }),
-        keeps_tc_exits,
+        tc_exits,
     }
 }
 
-/// Whether a tc program beside the XDP program of a link forwards nothing: what limits tc programs, limits it.
-fn keeps_tc_exits(facts: &Facts<'_>, stack: &[Layer<'_>]) -> bool {
-    let has_qos = stack.iter().any(|layer| layer.found.is_none_or(|found| found.ingress_qos));
-    has_qos
-        || [Family::V4, Family::V6]
-            .into_iter()
-            .any(|family| limit_of_tc(facts, stack, family).is_some())
+/// Why a tc program beside the XDP program of a link forwards nothing: what limits tc programs, limits it.
+fn limits_beside(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
+    let limits = [Family::V4, Family::V6].map(|family| limit_of_tc(facts, stack, family));
+    let qos = stack.iter().filter_map(|layer| {
+        let name = || layer.netdev.name.clone();
+        match layer.found {
+            Some(found) => found.ingress_qos.then(|| Reason::IngressQos(name())),
+            None => Some(Reason::Unknown("new devices", name())),
+        }
+    });
+    limits.into_iter().flatten().chain(qos).collect()
 }
 
 /// Why a tc program decides about nothing of a family that arrives by a link.

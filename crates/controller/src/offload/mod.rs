@@ -165,8 +165,8 @@ pub struct Link {
     pub arrives: PerFamily<Vec<Reason>>,
     /// Why leaving packets take the kernel path, likewise.
     pub leaves: PerFamily<Vec<Reason>>,
-    /// What arrives for an XDP program and leaves by a port with a tc program takes the kernel path.
-    pub keeps_tc_exits: bool,
+    /// Why what arrives for an XDP program and leaves by a port with a tc program takes the kernel path.
+    pub tc_exits: Vec<Reason>,
 }
 
 /// Which traffic takes which path.
@@ -222,7 +222,7 @@ impl Offload {
     #[must_use]
     pub fn keeps_tc_exits(&self, ifindex: Ifindex) -> bool {
         let mut links = self.links.iter();
-        links.find(|link| link.ifindex == ifindex).is_none_or(|link| link.keeps_tc_exits)
+        links.find(|link| link.ifindex == ifindex).is_none_or(|link| !link.tc_exits.is_empty())
     }
 
     /// The path of packets that leave by a device.

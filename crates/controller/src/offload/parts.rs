@@ -29,6 +29,14 @@ pub(super) fn parts(
 ) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut add = |what: String, why: String| parts.push(Part { what, why });
+    if facts.ports.iter().any(|(_, engine)| *engine == Engine::Tc) {
+        for link in links {
+            if let Some(reason) = link.tc_exits.first() {
+                let what = format!("packets from {} to ports with the engine tc", link.name);
+                add(what, reason.to_string());
+            }
+        }
+    }
     let routes = facts.routes;
     let links: BTreeSet<_> = links.iter().map(|link| link.ifindex).collect();
     for (device, count) in routes.by_device.iter().filter(|(device, _)| !links.contains(device)) {

@@ -14,6 +14,8 @@ const UP: u32 = 1 | 1 << 16;
 /// A router with two ports, 2 and 3, and VLAN 10 on the first, with number 4.
 struct Router {
     engine: Engine,
+    /// That of port 3, if it has another.
+    engine_of_3: Option<Engine>,
     kernel: Kernel,
     files: Vec<(String, String)>,
     probes: Probes,
@@ -38,6 +40,7 @@ impl Router {
     fn new() -> Self {
         let mut router = Self {
             engine: Engine::Auto,
+            engine_of_3: None,
             kernel: Kernel::default(),
             files: [("ipv6/conf/all/forwarding", "1"), ("ipv4/fib_multipath_hash_seed", "9")]
                 .map(|(file, text)| (file.to_owned(), text.to_owned()))
@@ -89,7 +92,7 @@ impl Router {
         let names = self.kernel.netdevs.values().map(|netdev| netdev.name.as_str());
         let sysctls = Sysctls::read_at(root.path(), names);
         Offload::of(&Facts {
-            ports: &[2, 3].map(|port| (port, self.engine)),
+            ports: &[(2, self.engine), (3, self.engine_of_3.unwrap_or(self.engine))],
             kernel: &self.kernel,
             sysctls: &sysctls,
             probes: &self.probes,

@@ -20,9 +20,10 @@ const PARTS: [(&str, fn()); 8] = [
 ];
 
 /// With tcx, and without it.
-const NEWER: [(&str, fn()); 3] = [
+const NEWER: [(&str, fn()); 4] = [
     ("programs of others", others::tcx),
     ("streams from a card", beside::streams),
+    ("VLANs at a card", beside::vlans),
     ("programs at a card", beside::ends),
 ];
 const OLDER: [(&str, fn()); 1] = [("filters of others", others::filters_first)];

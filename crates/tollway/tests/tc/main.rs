@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 28] = [
+const BESIDE: [Test; 29] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
@@ -49,6 +49,7 @@ const BESIDE: [Test; 28] = [
     ("each_device_has_an_engine", changes::engines),
     ("a_successor_takes_the_programs_over", changes::takeover),
     ("streams_from_a_card_arrive_whole", beside::streams),
+    ("streams_from_a_card_take_each_kind_of_route", beside::ways),
     ("packets_from_a_card_count_once", beside::counts),
     ("rules_hold_for_packets_from_a_card", beside::rules),
     ("programs_beside_others_end_with_them", beside::ends),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollway_dataplane::tables::Tables;
 
 use super::{Mode, XdpError, XdpPort, XdpPrograms};
-use crate::beside::Beside;
+use crate::beside::{self, Beside};
 use crate::load::{Maps, Variant};
 use crate::reading::{Reading, SharedTables};
 
@@ -42,7 +42,8 @@ impl Wanted {
 /// A program that does not run yet.
 struct LoadedProgram {
     of: Wanted,
-    program: OwnedFd,
+    /// `None` for a tc program beside an XDP program that cannot be loaded: the kernel forwards instead.
+    program: Option<OwnedFd>,
 }
 
 impl Renewal {
@@ -55,6 +56,9 @@ impl Renewal {
         if loaded.is_err() && self.tables.take().is_some() {
             self.reading = None;
             self.loaded.clear();
+            // There are tc programs beside others only with tables.
+            self.wanted.retain(|wanted| !wanted.is_beside());
+            self.wanted.iter_mut().for_each(|wanted| wanted.beside = false);
             self.try_load()?;
         }
         loaded
@@ -74,7 +78,14 @@ impl Renewal {
             let Wanted { port, mode, beside } = wanted;
             let variant = Variant { mode: *mode, xdp_path: true, tables, beside: *beside };
             // The object of the attached program serves on for the TAP device.
-            let (program, _) = self.maps.program(port, variant)?;
+            let program = match self.maps.program(port, variant) {
+                Ok((program, _)) => Some(program),
+                Err(error) if wanted.is_beside() => {
+                    beside::warn(port, &error);
+                    None
+                }
+                Err(error) => return Err(error),
+            };
             self.loaded.push(LoadedProgram { of: wanted.clone(), program });
         }
         Ok(())
@@ -134,13 +145,16 @@ impl XdpPrograms {
         let (device, is_same) = (&running.port.device, running.port == of.port);
         let attachment =
             running.attachment.as_mut().filter(|attachment| is_same && attachment.xdp_path);
-        let Some(attachment) = attachment else { return Ok(()) };
+        let (Some(attachment), Some(program)) = (attachment, program) else { return Ok(()) };
         let program = program.as_fd();
         if of.is_beside() {
             // As [`Attachment::replace`]: what has been detached or replaced stays so.
             let has_place = !attachment.mode.is_tc() && attachment.is_there();
             let Some(reading) = reading.filter(|_| has_place) else { return Ok(()) };
-            attachment.beside = Some(Beside::make(&of.port, program, reading)?);
+            match Beside::make(&of.port, program, reading) {
+                Ok(beside) => attachment.beside = Some(beside),
+                Err(error) => beside::warn(&of.port, &error),
+            }
         } else if attachment.mode == of.mode {
             let replaced = attachment.replace((program, reading), self.maps.state.as_fd());
             replaced.map_err(XdpError::system(device, "taking its program's place"))?;

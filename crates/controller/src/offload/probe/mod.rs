@@ -254,10 +254,11 @@ fn device(
 ) -> Device {
     let attachments =
         attachments.as_ref().map(|all| all.get(&ifindex).cloned().unwrap_or_default());
+    let own_before = own_tc(ifindex);
     let tcx = known(tollway_xdp::tcx(ifindex));
-    let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| mode.is_tc());
-    let own = own.or_else(|| Some((Mode::Tcx, tollway_xdp::program_beside(ifindex)?)));
-    let is_own = |program: &u32| own.is_some_and(|(_, id)| id == *program);
+    let own = own_tc(ifindex);
+    // Another program may have taken its place before or after it was listed.
+    let is_own = |program: &u32| [own_before, own].iter().flatten().any(|(_, id)| id == program);
     let before = |tcx: &Tcx| tcx.ingress.iter().position(&is_own).unwrap_or(tcx.ingress.len());
     let is_filter = is_filter(own.map(|(mode, _)| mode), &tcx);
     // One match of either kind is enough; otherwise both results have to be known.
@@ -343,6 +344,12 @@ fn tags(netdev: &Netdev, netdevs: &BTreeMap<Ifindex, Netdev>) -> Tags {
         },
         _ => Tags::Kept,
     }
+}
+
+/// Where Tollway's tc program is, that of the port's engine or that beside an XDP program, and its number.
+fn own_tc(ifindex: Ifindex) -> Option<(Mode, u32)> {
+    let own = tollway_xdp::program_of(ifindex).filter(|(mode, _)| mode.is_tc());
+    own.or_else(|| Some((Mode::Tcx, tollway_xdp::program_beside(ifindex)?)))
 }
 
 /// The number of Tollway's program, if that is attached. Without the privilege for BPF this is unknown.

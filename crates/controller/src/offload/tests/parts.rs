@@ -39,6 +39,27 @@ fn routes_on_the_kernel_path_are_reported() {
 }
 
 #[test]
+fn packets_that_no_tc_program_beside_xdp_forwards_are_reported() {
+    let mut router = Router::new();
+    router.engine = Engine::Xdp;
+    router.found(4).ingress_qos = true;
+    assert!(lines(&router).is_empty(), "no port has a tc program");
+    router.engine_of_3 = Some(Engine::Tc);
+    assert_eq!(
+        lines(&router),
+        [
+            "packets from eth0.10 to ports with the engine tc: eth0.10 gives packets priorities by their tags \
+          (ingress-qos-map)"
+        ]
+    );
+    let offload = router.offload();
+    assert_eq!([2, 4].map(|link| offload.keeps_tc_exits(link)), [false, true]);
+    router.set("ipv4/ip_fwd_update_priority", "0");
+    assert!(router.offload().keeps_tc_exits(2));
+    assert_eq!(lines(&router).len(), 2);
+}
+
+#[test]
 fn rules_on_the_kernel_path_are_reported() {
     let mut router = Router::new();
     let rule = |family, priority, unsupported: Option<&str>| Rule {

@@ -2,13 +2,18 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::namespaces::ifindex;
 
 const PROG_LOAD: i64 = 5;
+const OBJ_GET: i64 = 7;
 const LINK_CREATE: i64 = 28;
+const LINK_DETACH: i64 = 34;
 const SCHED_CLS: u32 = 3;
 const TCX_INGRESS: u32 = 46;
 
@@ -36,13 +41,28 @@ pub fn drop_all(device: &str) -> Link {
     Link { _program: program, _link: link }
 }
 
+/// Detaches the program of a pinned link, as somebody else might.
+#[allow(dead_code, reason = "only tests of tc programs do that")]
+pub fn detach(pin: &Path) {
+    let path = CString::new(pin.as_os_str().as_bytes()).unwrap();
+    let mut get = [0_u64; 16];
+    get[0] = path.as_ptr().addr() as u64;
+    let link = bpf(OBJ_GET, &get).unwrap();
+    let mut detach = [0_u64; 16];
+    detach[0] = link.as_raw_fd() as u64;
+    assert_eq!(call(LINK_DETACH, &detach).unwrap(), 0);
+}
+
+/// A call that returns a descriptor.
 fn bpf(command: i64, attributes: &[u64; 16]) -> io::Result<OwnedFd> {
-    let size = size_of_val(attributes);
-    // SAFETY: the attributes, and what they point to, live as long as the call.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = call(command, attributes)?;
     // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn call(command: i64, attributes: &[u64; 16]) -> io::Result<i64> {
+    let size = size_of_val(attributes);
+    // SAFETY: the attributes, and what they point to, live as long as the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

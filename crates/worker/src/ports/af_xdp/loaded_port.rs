@@ -73,6 +73,15 @@ impl LoadedPort {
         Ok(())
     }
 
+    /// Asks something, unless another thread is attaching a program: the worker does not wait for that.
+    fn ask(&self, question: impl FnOnce(&XdpPrograms) -> bool) -> Option<bool> {
+        match self.programs.try_lock() {
+            Ok(programs) => Some(question(&programs)),
+            Err(TryLockError::Poisoned(error)) => Some(question(&error.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The port by its plan, on a device.
     fn port_on(&self, target: Target<'_>) -> XdpPort {
         let plan = lock(&self.plan).clone();
@@ -117,12 +126,11 @@ impl OwnedProgram for LoadedPort {
     }
 
     fn is_attached(&self) -> bool {
-        match self.programs.try_lock() {
-            Ok(programs) => programs.is_attached(self.port),
-            Err(TryLockError::Poisoned(error)) => error.into_inner().is_attached(self.port),
-            // Another thread is attaching a program; the worker does not wait for that.
-            Err(TryLockError::WouldBlock) => true,
-        }
+        self.ask(|programs| programs.is_attached(self.port)).unwrap_or(true)
+    }
+
+    fn has_beside(&self) -> Option<bool> {
+        self.ask(|programs| programs.has_beside(self.port))
     }
 }
 

@@ -18,11 +18,16 @@ impl AfXdp {
                 Err(_) => self.close(),
             }
         }
-        let is_attached = self.program.program().is_some_and(|program| program.is_attached());
+        let program = self.program.program();
+        let is_attached = program.is_some_and(|program| program.is_attached());
+        self.has_beside = match program {
+            Some(program) => program.has_beside().unwrap_or(self.has_beside),
+            None => false,
+        };
         if self.sockets.are_open() && !is_attached {
             self.close();
             self.program.detach();
-            let what = "its XDP program was detached or replaced";
+            let what = "its BPF program was detached or replaced";
             self.enter(State::Down(what.to_owned()));
         }
         let name = if self.sockets.are_open() { &self.called } else { &self.device };

@@ -94,6 +94,11 @@ pub trait OwnedProgram: Program {
     /// Whether the program still is where it was attached; true if that cannot be checked at once.
     fn is_attached(&self) -> bool;
 
+    /// Whether the port has a tc program beside it; `None` if that cannot be checked at once.
+    fn has_beside(&self) -> Option<bool> {
+        Some(false)
+    }
+
     /// Attaches the tc program to a device, which needs no sockets, instead of that of XDP. Returns the mode in
     /// words.
     ///
@@ -145,6 +150,8 @@ pub struct AfXdp {
     /// The most chunks in which it receives; its share of the memory.
     chunks: u32,
     how: String,
+    /// There is a tc program beside the XDP program.
+    has_beside: bool,
     state: State,
     sockets: Sockets,
     /// Whether to open sockets as soon as there are chunks for them.
@@ -235,6 +242,7 @@ impl AfXdp {
             facts,
             mac: facts.mac,
             how: String::new(),
+            has_beside: false,
             state: State::Up,
             sockets: Sockets::Closed,
             wants_sockets: false,
@@ -408,7 +416,8 @@ impl Device for AfXdp {
     }
 
     fn how(&self) -> String {
-        self.how.clone()
+        let beside = if self.has_beside { ", tc program (tcx)" } else { "" };
+        format!("{}{beside}", self.how)
     }
 
     fn maintain(&mut self, now_ns: u64) {
