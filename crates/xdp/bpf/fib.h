@@ -106,6 +106,9 @@ enum part {
 	PART_rules,
 	PART_rule_counts,
 	PART_route_rules,
+	PART_set_roots,
+	PART_set_nodes,
+	PART_set_values,
 	PARTS,
 };
 
@@ -154,6 +157,9 @@ TABLE(values6, struct value_line);
 TABLE(next_hops, struct value_line);
 TABLE(records, struct next_hop);
 TABLE(engine_links, struct engine_link);
+TABLE(set_roots, __u64);
+TABLE(set_nodes, struct fib_node);
+TABLE(set_values, struct value_line);
 
 /* The entry that is nowhere: a node that does not exist. */
 #define NO_ENTRY (~0U)

@@ -60,14 +60,18 @@ enum field {
 	(1U << FIELD_SOURCE_PORT | 1U << FIELD_DESTINATION_PORT | 1U << FIELD_TCP_FLAGS |          \
 	 1U << FIELD_ICMP_TYPE | 1U << FIELD_ICMP_CODE)
 
+#define BY_PAGE 0 /* by pages of 256 classes */
+#define BY_TRIE 1
+#define BY_SET 2 /* by a page, which has a class for members and one for others */
+
 /* The lookup of a field (engine/lookup.rs). Lines count from the classifier's first one. */
 struct lookup {
 	__u8 field;
-	__u8 by_trie; /* or else by pages of 256 classes */
+	__u8 kind; /* how a class is found, BY_... */
 	__u8 is_long; /* 128 bits */
 	__u8 unused;
 	__u32 first; /* the line of the pages' index, or how far to shift a key for the top */
-	__u32 nodes;
+	__u32 nodes; /* or the root of a live set */
 	__u32 values;
 	__u32 sets;
 	__u32 more; /* the line of the words of long sets */
@@ -218,6 +222,32 @@ __attribute__((noinline)) __u32 rules_trie(__u64 upper, __u64 lower, __u32 value
 	return entry & ENTRY_NEXT_HOP;
 }
 
+/*
+ * Whether a live set has an address whose halves are two keys, as look_up_halves6; NO_ENTRY if nothing can be
+ * said. A next hop is the number of elements that have the address.
+ */
+__attribute__((noinline)) __u32 rules_member(__u32 root, __u64 upper, __u64 lower)
+{
+	__u64 *top = ELEMENT(set_roots, root);
+	__u32 entry = top ? ENTRY(set_values, place_in_top(top, upper)) : NO_ENTRY;
+
+	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
+		struct fib_node *node = ELEMENT(set_nodes, entry & ENTRY_NODE_NUMBER);
+
+		if (!node)
+			return NO_ENTRY;
+		entry = ENTRY(set_values, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
+	}
+	return entry & ENTRY_NODE ? NO_ENTRY : !!(entry & ENTRY_NEXT_HOP);
+}
+
+static __always_inline __u32 value_by_set(const struct rules_walk *walk, const struct lookup *lookup)
+{
+	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
+
+	return rules_member(lookup->nodes, walk->key[half], walk->key[half + 1]);
+}
+
 static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const struct lookup *lookup)
 {
 	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
@@ -228,9 +258,9 @@ static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const 
 }
 
 /* The class of a value of 16 bits. */
-static __always_inline __u32 class_by_page(const struct rules_walk *walk, const struct lookup *lookup)
+static __always_inline __u32 class_by_page(const struct rules_walk *walk, const struct lookup *lookup,
+					   __u32 value)
 {
-	__u32 value = walk->value[lookup->field % FIELDS];
 	__u32 page = ENTRY(rules, (walk->line + lookup->first) * WORDS_OF_LINE + (value >> 8 & 0xff));
 	__u32 pair = ENTRY(rules, (walk->line + page) * WORDS_OF_LINE + ((value & 0xff) >> 1));
 
@@ -248,16 +278,20 @@ __attribute__((noinline)) int rules_look_up(__u32 lookups)
 		struct lookup_line *line = rules_line(walk->line + lookups + i / LOOKUPS_OF_LINE);
 		const struct lookup *lookup;
 		struct set_line *sets;
-		__u32 class;
+		__u32 class, value;
 
 		if (!line)
 			return 0;
 		lookup = &line->lookup[i % LOOKUPS_OF_LINE];
+		value = lookup->kind == BY_SET ? value_by_set(walk, lookup) :
+						 walk->value[lookup->field % FIELDS];
+		if (value == NO_ENTRY)
+			return 0;
 		if (walk->absent >> (lookup->field & 31) & 1)
 			class = lookup->absent;
 		else
-			class = lookup->by_trie ? class_by_trie(walk, lookup) :
-						  class_by_page(walk, lookup);
+			class = lookup->kind == BY_TRIE ? class_by_trie(walk, lookup) :
+							  class_by_page(walk, lookup, value);
 		sets = rules_line(walk->line + lookup->sets + class / SETS_OF_LINE);
 		if (!sets)
 			return 0;

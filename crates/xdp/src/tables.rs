@@ -32,15 +32,18 @@ const MULTIPATH: usize = 136;
 const RULE_COUNT: usize = 16;
 /// Lines of firewall rules, 2 MB: twice those of some thousand rules.
 const RULES: usize = 1 << 15;
+/// Room for some 40,000 random addresses in sets of firewall rules, 6 MB.
+const SETS: Capacity = Capacity { roots: 1 << 10, nodes: 1 << 16, values: 1 << 19 };
 
 /// Room for a full Internet table: 0.95 million IPv4 and 0.2 million IPv6 routes take a third of this, so that twice
-/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 37 MB.
+/// as many fit while half of the memory waits for a grace period. The kernel takes all of it at once, 43 MB.
 const FULL_TABLE: Capacities = Capacities {
     fib4: Capacity { roots: 1 << 13, nodes: 1 << 17, values: 1 << 21 },
     fib6: Capacity { roots: 1 << 13, nodes: 1 << 16, values: 1 << 20 },
     next_hops: 1 << 17,
     groups: 1 << 10,
     rules: RULES,
+    sets: SETS,
     processors: 0,
 };
 
@@ -76,6 +79,7 @@ impl TableMaps {
             next_hops: FULL_TABLE.next_hops << doublings,
             groups: FULL_TABLE.groups << doublings,
             rules: RULES,
+            sets: of_fib(FULL_TABLE.sets),
             processors: sys::possible_processors()?,
         })
     }
@@ -142,20 +146,26 @@ const fn name(part: Part) -> &'static str {
         Part::Rules => "rules",
         Part::RuleCounts => "rule_counts",
         Part::RouteRules => "route_rules",
+        Part::SetRoots => "set_roots",
+        Part::SetNodes => "set_nodes",
+        Part::SetValues => "set_values",
     }
 }
 
 /// The size of the map's elements in bytes, and their number.
 const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
-    let Capacities { fib4, fib6, next_hops, groups, rules, processors } = capacities;
+    let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors } = capacities;
     match part {
         // One more: the generation.
         Part::Roots4 => (ROOT, fib4.roots + 1),
         Part::Roots6 => (ROOT, fib6.roots + 1),
+        Part::SetRoots => (ROOT, sets.roots + 1),
         Part::Nodes4 => (LINE, fib4.nodes),
         Part::Nodes6 => (LINE, fib6.nodes),
+        Part::SetNodes => (LINE, sets.nodes + 1),
         Part::Values4 => (LINE, (fib4.values * VALUE).div_ceil(LINE)),
         Part::Values6 => (LINE, (fib6.values * VALUE).div_ceil(LINE)),
+        Part::SetValues => (LINE, (sets.values * VALUE).div_ceil(LINE) + 1),
         Part::NextHops => (LINE, (*next_hops * VALUE).div_ceil(LINE)),
         Part::Records => (LINE, *next_hops + SPARE_RECORDS),
         Part::Groups => (LINE, (*groups * MOST_MEMBERS * MEMBER).div_ceil(LINE)),

@@ -83,6 +83,9 @@ impl Top {
     const WIDE_BITS: u32 = 16;
     const SHIFT_SHIFT: u32 = 32;
 
+    /// The top of a FIB that is cleared: it has no entry for any key.
+    const NOWHERE: Self = Self(1 << 31 | 63 << Self::SHIFT_SHIFT);
+
     const fn new(base: u32, bits: u32) -> Self {
         Self(base as u64 | ((64 - bits) as u64) << Self::SHIFT_SHIFT)
     }
@@ -129,6 +132,13 @@ impl Fib {
         let capacity = if version == 4 { capacities.fib4 } else { capacities.fib6 };
         let arenas = Arenas::new(capacity, memory, parts);
         Self::make(Arc::clone(epochs), capacity, arenas, Some(version))
+    }
+
+    /// Creates the table of sets of addresses for BPF programs, with this memory.
+    pub(crate) fn of_sets(epochs: &Arc<Epochs>, memory: &Memory) -> Self {
+        let capacity = memory.capacities().sets;
+        let arenas = Arenas::new(capacity, memory, Part::OF_SETS);
+        Self::make(Arc::clone(epochs), capacity, arenas, None)
     }
 
     fn make(epochs: Arc<Epochs>, capacity: Capacity, arenas: Arenas, version: Option<u8>) -> Self {
@@ -244,6 +254,32 @@ impl Fib {
     /// [`FibError::Full`].
     pub fn add_root(&self) -> Result<Root, FibError> {
         self.lock().add_root(self)
+    }
+
+    /// Inserts routes into a FIB that no reader knows yet: what they replace is free at once. After an error, the FIB has
+    /// some of them.
+    pub(crate) fn fill(
+        &self,
+        root: Root,
+        routes: impl IntoIterator<Item = (Prefix, NextHopId)>,
+    ) -> Result<(), FibError> {
+        self.lock().fill(self, root, routes)
+    }
+
+    /// The number of nodes that are free, in all FIBs together.
+    pub(crate) fn free_nodes(&self) -> usize {
+        self.lock().free_nodes()
+    }
+
+    /// Removes all routes of a FIB at once. From then on, a BPF program finds neither a route nor that there is none,
+    /// and a lookup of user space none. Insert nothing until the number is another FIB's ([`Fib::give_back`]).
+    pub(crate) fn clear(&self, root: Root) {
+        self.lock().clear(self, root);
+    }
+
+    /// Gives the number of a cleared FIB back: no reader has it any more.
+    pub(crate) fn give_back(&self, root: Root) {
+        self.lock().give_back(root);
     }
 
     /// Inserts a route, replacing any route to the same prefix.

@@ -91,6 +91,21 @@ impl Rib {
         }
     }
 
+    /// Removes all routes of one FIB.
+    pub(super) fn clear(&mut self, root: Root) {
+        let lengths = &mut self.lengths;
+        let mut stays = |tag: u32| {
+            let is_gone = tag >> 8 == root.0;
+            if is_gone {
+                *at(lengths, (tag & 0xff) as usize) -= 1;
+            }
+            !is_gone
+        };
+        self.short.retain(|[tag, _], _| stays(*tag));
+        self.long.retain(|[tag, ..], _| stays(*tag));
+        *at(&mut self.counts, root.0 as usize) = 0;
+    }
+
     /// The route with the longest prefix that is shorter than `prefix` and covers it.
     pub(super) fn cover(&self, root: Root, prefix: Prefix) -> Option<(u8, NextHopId)> {
         (0..prefix.len()).rev().find_map(|len| {

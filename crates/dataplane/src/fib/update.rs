@@ -1,5 +1,6 @@
 //! Changes of a FIB, one at a time, while readers look up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::arena::Allocator;
@@ -38,6 +39,12 @@ pub(super) struct Writer {
     retired: Retired<Part>,
     roots: u32,
     root_limit: u32,
+    /// The tops of cleared FIBs. Longer ranges of values are never freed, so the next FIB of that number has them.
+    cleared: BTreeMap<u32, Top>,
+    /// Cleared FIBs whose number no reader has.
+    free_roots: Vec<Root>,
+    /// No reader knows the FIB that is changed.
+    is_unread: bool,
 }
 
 /// Memory that readers may still look at.
@@ -45,6 +52,15 @@ pub(super) struct Writer {
 enum Part {
     Node(u32),
     Values { base: u32, count: u32 },
+}
+
+impl Part {
+    fn free_in(self, memory: &mut Allocator) {
+        match self {
+            Self::Node(node) => memory.free_node(node),
+            Self::Values { base, count } => memory.free_values(base, count),
+        }
+    }
 }
 
 /// A node on the path down, and the place that points to it.
@@ -72,6 +88,9 @@ impl Writer {
             retired: Retired::new(epochs),
             roots: 0,
             root_limit,
+            cleared: BTreeMap::new(),
+            free_roots: Vec::new(),
+            is_unread: false,
         }
     }
 
@@ -80,18 +99,51 @@ impl Writer {
     }
 
     pub(super) fn add_root(&mut self, fib: &Fib) -> Result<Root, FibError> {
+        if let Some(root) = self.free_roots.pop()
+            && let Some(top) = self.cleared.remove(&root.0)
+        {
+            Self::empty(fib, top);
+            fib.set_top(root, top);
+            return Ok(root);
+        }
         if self.roots >= self.root_limit {
             return Err(FibError::Full);
         }
         self.make_sure(INSERTION_NODES)?;
         let base = self.memory.values(1 << Top::NARROW_BITS).ok_or(FibError::Full)?;
-        for place in base..base + (1 << Top::NARROW_BITS) {
-            fib.set(place, Entry::leaf(0, NextHopId::NO_ROUTE));
-        }
-        let root = Root(self.roots);
-        fib.set_top(root, Top::new(base, Top::NARROW_BITS));
+        let (root, top) = (Root(self.roots), Top::new(base, Top::NARROW_BITS));
+        Self::empty(fib, top);
+        fib.set_top(root, top);
         self.roots += 1;
         Ok(root)
+    }
+
+    fn empty(fib: &Fib, top: Top) {
+        for place in top.base()..top.base() + (1 << top.bits()) {
+            fib.set(place, Entry::leaf(0, NextHopId::NO_ROUTE));
+        }
+    }
+
+    pub(super) fn clear(&mut self, fib: &Fib, root: Root) {
+        if root.0 >= self.roots || self.cleared.contains_key(&root.0) {
+            return;
+        }
+        let top = fib.top(root);
+        self.cleared.insert(root.0, top);
+        fib.set_top(root, Top::NOWHERE);
+        for place in top.base()..top.base() + (1 << top.bits()) {
+            self.retire_below(fib, fib.entry(place));
+        }
+        self.rib.clear(root);
+        fib.begin_generation();
+        // The next set may need the memory.
+        self.retired.mark();
+    }
+
+    pub(super) fn give_back(&mut self, root: Root) {
+        if self.cleared.contains_key(&root.0) && !self.free_roots.contains(&root) {
+            self.free_roots.push(root);
+        }
     }
 
     /// Inserts a route; false if it was already there.
@@ -116,6 +168,20 @@ impl Writer {
         let changed = self.rib.insert(root, prefix, next) != Some(next);
         self.make_ready();
         Ok(changed)
+    }
+
+    pub(super) fn fill(
+        &mut self,
+        fib: &Fib,
+        root: Root,
+        routes: impl IntoIterator<Item = (Prefix, NextHopId)>,
+    ) -> Result<(), FibError> {
+        self.is_unread = true;
+        let mut routes = routes.into_iter();
+        let done =
+            routes.try_for_each(|(prefix, next)| self.insert(fib, root, prefix, next).map(drop));
+        self.is_unread = false;
+        done
     }
 
     pub(super) fn remove(
@@ -362,22 +428,42 @@ impl Writer {
                 self.retire_node(fib, number);
             }
         }
-        self.retired.push(Part::Values { base: top.base(), count: 1 << Top::NARROW_BITS });
+        self.take_out(Part::Values { base: top.base(), count: 1 << Top::NARROW_BITS });
     }
 
     fn retire_node(&mut self, fib: &Fib, number: usize) {
         let node = fib.node(number);
         let count = node.changes().count() + 1;
-        self.retired.push(Part::Values { base: node.base(), count });
-        self.retired.push(Part::Node(number as u32));
+        self.take_out(Part::Values { base: node.base(), count });
+        self.take_out(Part::Node(number as u32));
+    }
+
+    /// Takes out the node that an entry points to, and all nodes below it.
+    fn retire_below(&mut self, fib: &Fib, entry: Entry) {
+        let Some(number) = entry.node() else { return };
+        for below in Runs::of(fib, fib.node(number)).values() {
+            self.retire_below(fib, below);
+        }
+        self.retire_node(fib, number);
+    }
+
+    /// Keeps what readers may still look at.
+    fn take_out(&mut self, part: Part) {
+        if self.is_unread {
+            part.free_in(&mut self.memory);
+        } else {
+            self.retired.push(part);
+        }
+    }
+
+    pub(super) fn free_nodes(&mut self) -> usize {
+        self.reclaim();
+        self.memory.nodes_left()
     }
 
     /// Frees the items that every reader has passed.
     fn reclaim(&mut self) {
         let memory = &mut self.memory;
-        self.retired.reclaim(|part| match part {
-            Part::Node(node) => memory.free_node(node),
-            Part::Values { base, count } => memory.free_values(base, count),
-        });
+        self.retired.reclaim(|part| part.free_in(memory));
     }
 }

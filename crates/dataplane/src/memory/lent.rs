@@ -60,11 +60,17 @@ pub enum Part {
     RuleCounts,
     /// Rules that select the FIB of a packet, 64 bytes each.
     RouteRules,
+    /// As [`Part::Roots4`], for sets of addresses in firewall rules.
+    SetRoots,
+    /// As [`Part::Nodes4`], for these sets.
+    SetNodes,
+    /// As [`Part::Values4`], for these sets.
+    SetValues,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -79,7 +85,13 @@ impl Part {
         Self::Rules,
         Self::RuleCounts,
         Self::RouteRules,
+        Self::SetRoots,
+        Self::SetNodes,
+        Self::SetValues,
     ];
+
+    /// The parts of the FIBs for sets: roots, nodes, values.
+    pub(crate) const OF_SETS: [Self; 3] = [Self::SetRoots, Self::SetNodes, Self::SetValues];
 
     /// The parts of the FIBs of an IP version: roots, nodes, values.
     pub(crate) const fn of_fib(version: u8) -> [Self; 3] {
@@ -119,6 +131,8 @@ pub struct Capacities {
     pub groups: usize,
     /// Lines of firewall rules for BPF programs; the workers' rules are elsewhere.
     pub rules: usize,
+    /// Live sets of addresses in firewall rules for BPF programs; the workers' are elsewhere.
+    pub sets: Capacity,
     /// Processors on which BPF programs count.
     pub processors: usize,
 }
@@ -131,6 +145,7 @@ impl Default for Capacities {
             next_hops: MOST_NEXT_HOPS,
             groups: MOST_GROUPS,
             rules: 0,
+            sets: Capacity { roots: 0, nodes: 0, values: 0 },
             processors: 0,
         }
     }

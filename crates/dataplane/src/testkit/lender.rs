@@ -63,6 +63,7 @@ impl PlainLender {
             next_hops: 1 << 10,
             groups: 16,
             rules: 1 << 12,
+            sets: fib,
             processors: 2,
         })
     }
@@ -105,7 +106,7 @@ impl Lender for PlainLender {
     }
 
     fn lend(&self, part: Part) -> Option<Box<dyn Words>> {
-        let Capacities { fib4, fib6, next_hops, groups, rules, processors } = self.capacities;
+        let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors } = self.capacities;
         let bytes = match part {
             Part::Roots4 => 8 * fib4.roots,
             Part::Nodes4 => 64 * fib4.nodes,
@@ -121,6 +122,9 @@ impl Lender for PlainLender {
             Part::Rules => 64 * rules,
             Part::RuleCounts => 16 * processors * tollway_dataplane::tables::MOST_ENGINE_COUNTERS,
             Part::RouteRules => 64 * tollway_dataplane::tables::MOST_ROUTE_RULES,
+            Part::SetRoots => 8 * sets.roots,
+            Part::SetNodes => 64 * sets.nodes,
+            Part::SetValues => 4 * sets.values,
         };
         let mut lent = self.lent.lock().expect("no test has panicked");
         if lent.contains_key(&part) {

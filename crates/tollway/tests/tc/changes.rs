@@ -71,6 +71,36 @@ pub fn rules() {
     until_forwarded(&router, &net.a, "10.0.2.2");
 }
 
+/// The program looks into large sets as they are, and the kernel gets nothing for their sake.
+pub fn sets() {
+    let net = Net::new();
+    let router = start("ra rb");
+    let all: Vec<_> =
+        (0..1000).map(|number| format!("10.9.{}.{}", number / 250, number % 250 + 1)).collect();
+    let script = format!(
+        "table ip t {{
+            set s {{ type ipv4_addr; elements = {{ {} }} }}
+            chain c {{ type filter hook forward priority 0; ip saddr @s counter drop; }}
+        }}",
+        all.join(", ")
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    sh(&format!("nft -f {}", file.path().display()));
+    router.sync();
+    until_forwarded(&router, &net.a, "10.0.2.2");
+    let before = by_kernel();
+    for _ in 0..5 {
+        assert_eq!(answered(&net.a, "10.0.2.2"), 5);
+        sh("nft add element ip t s { 10.0.1.2 }");
+        router.sync();
+        assert_eq!(answered(&net.a, "10.0.2.2"), 0);
+        sh("nft delete element ip t s { 10.0.1.2 }");
+        router.sync();
+    }
+    assert!(by_kernel() < before + 10, "{} packets by the kernel", by_kernel() - before);
+}
+
 /// The kernel evaluates chains at egress, also for what a program sends.
 pub fn egress() {
     let net = Net::new();

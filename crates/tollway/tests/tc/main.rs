@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 29] = [
+const BESIDE: [Test; 30] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
@@ -54,6 +54,7 @@ const BESIDE: [Test; 29] = [
     ("rules_hold_for_packets_from_a_card", beside::rules),
     ("programs_beside_others_end_with_them", beside::ends),
     ("rules_are_evaluated_by_the_program", changes::rules),
+    ("large_sets_are_looked_up_by_the_program", changes::sets),
     ("chains_at_egress_take_the_kernel_path", changes::egress),
     ("a_changed_route_holds_at_once", changes::route),
     ("devices_go_down_and_come_back", changes::devices),

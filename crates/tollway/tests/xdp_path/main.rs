@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 27] = [
+const BESIDE: [Test; 28] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -49,6 +49,7 @@ const BESIDE: [Test; 27] = [
     ("the_tables_decide_sources_as_the_user_path", decides::sources),
     ("drawn_tables_decide_as_the_user_path", drawn::tables),
     ("the_first_packet_goes_by_the_rules", ruled::first),
+    ("programs_look_into_live_sets", ruled::members),
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),

@@ -74,7 +74,15 @@ pub fn unmapped() {
 
 fn small() -> Capacities {
     let fib = Capacity { roots: 16, nodes: 1 << 15, values: 1 << 20 };
-    Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10, groups: 16, rules: 0, processors: 0 }
+    Capacities {
+        fib4: fib,
+        fib6: fib,
+        next_hops: 1 << 10,
+        groups: 16,
+        rules: 0,
+        sets: fib,
+        processors: 0,
+    }
 }
 
 /// A next hop whose header says which one it is.

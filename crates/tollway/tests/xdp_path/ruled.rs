@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use std::sync::Arc;
+
+use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{
-    Condition, Field, Filter, Limit, LimitUnit, Op, Point, Rule, Rules,
+    Address, Condition, Element, Field, Filter, Limit, LimitUnit, LiveSet, Op, Point, Rule, Rules,
 };
 use tollway_xdp::Action;
 
@@ -45,7 +48,33 @@ fn fields(version: u8) -> Vec<Field> {
         _ => [Field::Source6, Field::Destination6],
     };
     fields.extend(addresses.repeat(4));
+    let of = [Address::Source, Address::Destination];
+    fields.extend(of.map(|of| Field::InSet { set: u16::from(version == 6), of }).repeat(2));
     fields
+}
+
+/// Draws elements of a live set: addresses, prefixes and other ranges.
+fn elements(dice: &mut Dice, version: u8) -> Vec<Element> {
+    let bits = if version == 4 { 32 } else { 128 };
+    let one = |dice: &mut Dice| {
+        let first = address(dice, version);
+        let open = (1_u128 << dice.below(bits / 2)) - 1;
+        match dice.below(4) {
+            0 => (first & !open, first | open),
+            1 => (first, first.saturating_add(5).min(u128::MAX >> (128 - bits))),
+            _ => (first, first),
+        }
+    };
+    (0..dice.below(12)).map(|_| one(dice)).collect()
+}
+
+/// Adds and removes elements of live sets.
+fn change(dice: &mut Dice, sets: &[Arc<LiveSet>]) {
+    for set in sets {
+        set.add(&elements(dice, set.version())).unwrap();
+        let gone: Vec<_> = set.elements().into_iter().filter(|_| dice.one_in(2)).collect();
+        set.remove(&gone).unwrap();
+    }
 }
 
 fn address(dice: &mut Dice, version: u8) -> u128 {
@@ -145,9 +174,12 @@ fn rules(dice: &mut Dice, version: u8) -> Rules {
     Rules { rules: (0..count).map(rule).collect(), end: last }
 }
 
-fn filter(dice: &mut Dice) -> Filter {
+fn filter(dice: &mut Dice, epochs: &Arc<Epochs>) -> Filter {
     let limit = Limit { rate: 1000, period_ns: 1, burst: 1000, unit: LimitUnit::Packets };
     let mut filter = Filter::new(COUNTERS as usize, vec![limit]);
+    for version in [4, 6] {
+        filter.add_live_set("", version, &elements(dice, version), epochs).unwrap();
+    }
     for point in POINTS {
         for version in [4, 6] {
             if !dice.one_in(if point == Point::Ingress { 2 } else { 4 }) {
@@ -186,15 +218,67 @@ pub fn drawn() {
     let mut compared = Compared::new();
     for seed in 0..RULE_SETS {
         let dice = &mut Dice(seed);
-        compared.set_filter(filter(dice));
-        let frames: Vec<(u8, Vec<u8>)> = (0..FRAMES).map(|_| frame(dice)).collect();
-        compared.both(frames.iter().map(|(port, frame): &(u8, Vec<u8>)| (*port, &frame[..])));
+        let filter = filter(dice, &compared.tables.epochs);
+        let sets = filter.live_sets().to_vec();
+        compared.set_filter(filter);
+        for _ in 0..2 {
+            let frames: Vec<(u8, Vec<u8>)> = (0..FRAMES).map(|_| frame(dice)).collect();
+            compared.both(frames.iter().map(|(port, frame): &(u8, Vec<u8>)| (*port, &frame[..])));
+            change(dice, &sets);
+        }
     }
     println!("{:?}", compared.tally);
     let tally = &compared.tally;
     assert!(tally.passed.contains_key("kernel_rule"), "{tally:?}");
     assert!(tally.redirected > 500 && tally.dropped > 500 && tally.counted > 500, "{tally:?}");
     assert!(tally.by_tc > 500, "{tally:?}");
+}
+
+/// A program looks into a live set as it is at that moment, and asks when that has no more room.
+pub fn members() {
+    let mut compared = Compared::new();
+    let epochs = Arc::clone(&compared.tables.epochs);
+    let mut filter = Filter::new(1, Vec::new());
+    let hosts = [LinkVariant::Vlan.host4(1), LinkVariant::Plain.host6(2)];
+    for (version, host) in [4_u8, 6].into_iter().zip(hosts) {
+        let own: Vec<_> = (1..=500).map(|number| (number << 8, number << 8 | 3)).collect();
+        let set = filter.add_live_set("", version, &own, &epochs).unwrap();
+        let is_member = Field::InSet { set, of: Address::Destination };
+        let dropped = vec![Condition::new(is_member, [(1, 1)])];
+        let rules = vec![
+            Rule { conditions: dropped, ops: vec![Op::Count(0), Op::Drop], next: 1 },
+            Rule { ops: vec![Op::Accept], next: 2, ..Rule::default() },
+        ];
+        assert_eq!(host.is_ipv4(), version == 4);
+        filter.set(Point::Forward, version, &Rules { rules, end: 1 }).unwrap();
+    }
+    let sets = filter.live_sets().to_vec();
+    compared.set_filter(filter);
+    let run = |compared: &mut Compared, at: usize| {
+        compared.tables.write_engines();
+        compared.run(0, &LinkVariant::Plain.packet(0, hosts[at]).build()).action
+    };
+    for (at, host) in hosts.into_iter().enumerate() {
+        let bits = match host {
+            IpAddr::V4(v4) => v4.to_bits().into(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        assert_eq!(run(&mut compared, at), Action::Redirect);
+        for element in [(bits, bits), (bits & !7, bits | 7), (bits - 1, bits + 5)] {
+            sets[at].add(&[element]).unwrap();
+            assert_eq!(run(&mut compared, at), Action::Drop, "{element:?}");
+        }
+        sets[at].remove(&[(bits, bits), (bits - 1, bits + 5)]).unwrap();
+        assert_eq!(run(&mut compared, at), Action::Drop);
+        sets[at].remove(&[(bits & !7, bits | 7)]).unwrap();
+        assert_eq!(run(&mut compared, at), Action::Redirect);
+    }
+    // More than the maps have room for: the user path decides.
+    let many: Vec<_> =
+        (1..100_000_u128).map(|number| (number << 12 | 5, number << 12 | 5)).collect();
+    sets[0].add(&many).unwrap();
+    assert_eq!(run(&mut compared, 0), Action::Pass);
+    assert_eq!(run(&mut compared, 1), Action::Redirect, "another set has kept its room");
 }
 
 /// The first packet of a flow takes each op in the program, and counts.

@@ -119,6 +119,7 @@ mod tests {
             next_hops,
             groups: 16,
             rules: 0,
+            sets: fib(64),
             processors: 0,
         })))
     }

@@ -113,7 +113,7 @@ pub struct Filter {
     /// For each [`Point`], IPv4, IPv6 and ARP.
     points: [[Option<Classifier>; VERSIONS]; POINTS],
     /// The same rules for the BPF programs, as far as these can evaluate them.
-    sections: [[Option<engine::Section>; VERSIONS]; POINTS],
+    compiled: [[Option<engine::Compiled>; VERSIONS]; POINTS],
     /// Limits by number, with their buckets, each apart from what is only read.
     limits: Vec<Apart<SharedLimit>>,
     /// The initial values of the rules' counters.
@@ -174,6 +174,16 @@ impl Filter {
         &self.live
     }
 
+    /// The number of live sets of which BPF programs do not find all elements any more.
+    pub(crate) fn sets_given_up(&self) -> usize {
+        self.live.iter().filter(|set| set.has_given_up()).count()
+    }
+
+    /// Whether BPF programs may find all elements of such a set, if these are written again.
+    pub(crate) fn a_set_may_return(&self) -> bool {
+        self.live.iter().any(|set| set.may_return())
+    }
+
     /// The live set with this name: the whole name, or its last word if that is unique.
     #[must_use]
     pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {
@@ -212,7 +222,7 @@ impl Filter {
     ) -> Result<(), FilterError> {
         let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;
         classifier.past_auth = self.past_auth;
-        self.sections[point as usize][place(version)] = engine::Section::of(version, rules);
+        self.compiled[point as usize][place(version)] = Some(engine::Compiled::of(version, rules));
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::gap::gap;
 use crate::epoch::{Epochs, Retired};
+use crate::fib::Fib;
 use crate::memory::{Aligned, Memory, Part};
 use crate::rule_counts::RuleCounts;
 use crate::stages::filter::{Count, EngineImage, FIRST_COUNTER, Filter, LINE};
@@ -36,6 +37,8 @@ pub(crate) struct EngineRules {
 struct EngineMemory {
     lines: Aligned<AtomicU32>,
     words: usize,
+    /// The elements of live sets.
+    sets: Arc<Fib>,
     /// For each processor, and each counter: packets and bytes.
     counts: Aligned<AtomicU64>,
     processors: usize,
@@ -71,6 +74,10 @@ enum Current {
 #[derive(Debug)]
 struct Image {
     number: u64,
+    /// Its rules, whose live sets stay as long as programs may look into them.
+    _filter: Arc<Filter>,
+    /// The number of live sets of which programs do not find all elements.
+    given_up: usize,
     /// Its lines.
     lines: Range<u32>,
     counters: Range<u32>,
@@ -88,6 +95,7 @@ impl EngineRules {
         let memory = EngineMemory {
             lines: Aligned::new(memory, Part::Rules, words),
             words,
+            sets: Arc::new(Fib::of_sets(epochs, memory)),
             counts: Aligned::new(memory, Part::RuleCounts, 2 * processors * MOST_ENGINE_COUNTERS),
             processors,
         };
@@ -111,7 +119,7 @@ impl EngineRules {
     /// Places rules for the programs, if they are others than those that are there.
     pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
         let mut placed = self.lock();
-        if !placed.current.is(filter) {
+        if !placed.current.is(filter) || placed.lacks_a_set() {
             let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
             if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
                 placed.replaced.push(number);
@@ -120,7 +128,7 @@ impl EngineRules {
         if let Current::Waiting(filter, image) = &placed.current {
             let (filter, image) = (Arc::clone(filter), image.clone());
             self.reclaim(&mut placed);
-            if let Some(number) = placed.add(&self.memory, &image, generation) {
+            if let Some(number) = placed.add(&self.memory, (&filter, &image), generation) {
                 placed.current = Current::Placed(filter, number);
             }
         }
@@ -142,9 +150,10 @@ impl EngineRules {
         placed.retired.mark();
     }
 
-    /// Whether the active rules wait for room.
+    /// Whether the active rules wait for room, or have lost a set for lack of it that may return.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.lock().current, Current::Waiting(..))
+        let placed = self.lock();
+        matches!(placed.current, Current::Waiting(..)) || placed.lacks_a_set()
     }
 
     /// Frees the images that no program reads any more.
@@ -207,8 +216,22 @@ impl Current {
 }
 
 impl Placed {
-    /// Writes an image where there is room; returns its number.
-    fn add(&mut self, memory: &EngineMemory, image: &EngineImage, generation: u64) -> Option<u64> {
+    /// Whether a set has given up since the current image was made, so that programs decide nothing by that any more, or
+    /// may return.
+    fn lacks_a_set(&self) -> bool {
+        let Current::Placed(filter, number) = &self.current else { return false };
+        let image = self.images.iter().find(|image| image.number == *number);
+        let is_other = image.is_some_and(|image| image.given_up != filter.sets_given_up());
+        is_other || filter.a_set_may_return()
+    }
+
+    /// Writes an image of a filter where there is room; returns its number.
+    fn add(
+        &mut self,
+        memory: &EngineMemory,
+        (filter, image): (&Arc<Filter>, &EngineImage),
+        generation: u64,
+    ) -> Option<u64> {
         let size = image.words.len().div_ceil(LINE) as u32;
         // A link's line 0 means that there are no rules.
         let lines = gap(
@@ -226,6 +249,8 @@ impl Placed {
         let reported = vec![Count::default(); image.counters];
         self.images.push(Image {
             number,
+            _filter: Arc::clone(filter),
+            given_up: image.given_up,
             lines,
             counters,
             generation,
@@ -243,7 +268,7 @@ impl EngineMemory {
         let fits = |image: &EngineImage| {
             image.words.len() + LINE <= self.words && image.counters <= MOST_ENGINE_COUNTERS
         };
-        match EngineImage::of(&filter).filter(fits) {
+        match EngineImage::of(&filter, &self.sets).filter(fits) {
             Some(image) => Current::Waiting(filter, image),
             None => Current::Unfit(filter),
         }

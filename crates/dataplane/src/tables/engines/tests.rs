@@ -4,7 +4,9 @@ use super::*;
 use crate::host::Host;
 use crate::id::{NextHopId, VrfId};
 use crate::router::Router;
-use crate::stages::filter::{FIRST_COUNTER, Filter, LINE, Op, Point, Rule, Rules};
+use crate::stages::filter::{
+    Address, Condition, FIRST_COUNTER, Field, Filter, LINE, Op, Point, Rule, Rules,
+};
 use crate::stages::rule::{PolicyAction, PolicyRule};
 use crate::stages::source_check::{SourceCheck, SourceLookup};
 use crate::tables::Tables;
@@ -351,4 +353,33 @@ fn tables_without_a_lender_are_nobody_elses() {
     let tables = tables_in(&Memory::default());
     tables.write_engines();
     assert!(tables.engines.links.get().iter().all(|link| link.decision.load(Relaxed) == 0));
+}
+
+/// Programs do not go on asking about all packets because of a set that has no room.
+#[test]
+fn rules_are_written_again_when_a_set_has_no_more_room() {
+    let (lender, mut tables) = network();
+    let mut filter = Filter::new(1, Vec::new());
+    let element = |number: u128| (number << 12, number << 12);
+    let set = filter.add_live_set("", 4, &[element(1)], &tables.epochs).expect("room");
+    let condition = Condition::new(Field::InSet { set, of: Address::Source }, [(1, 1)]);
+    let rules = vec![
+        Rule { conditions: vec![condition], ops: vec![Op::Drop], next: 1 },
+        Rule { ops: vec![Op::Count(0), Op::Accept], next: 2, ..Rule::default() },
+    ];
+    filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).expect("these rules compile");
+    let set = Arc::clone(&filter.live_sets()[0]);
+    tables.filter = Some(Arc::new(filter));
+    tables.write_engines();
+    let line = || lender.link(LINK).rules;
+    let before = line();
+    set.add(&(1..500).map(element).collect::<Vec<_>>()).expect("room");
+    tables.write_engines();
+    assert_eq!(line(), before, "a change of elements changes no word of the rules");
+    set.add(&(500..5000).map(element).collect::<Vec<_>>()).expect("room");
+    assert!(tables.have_waiting_rules());
+    tables.write_engines();
+    assert!(line() != before && line() != 0 && !tables.have_waiting_rules());
+    set.add(&[element(6000)]).expect("room");
+    assert!(!tables.have_waiting_rules());
 }

@@ -28,8 +28,15 @@ fn ip(text: &str) -> IpAddr {
 /// Tables that join the two hosts, in maps.
 fn tables() -> Tables {
     let fib = Capacity { roots: 16, nodes: 1 << 10, values: 1 << 16 };
-    let capacities =
-        Capacities { fib4: fib, fib6: fib, next_hops: 1 << 10, groups: 1, rules: 0, processors: 0 };
+    let capacities = Capacities {
+        fib4: fib,
+        fib6: fib,
+        next_hops: 1 << 10,
+        groups: 1,
+        rules: 0,
+        sets: fib,
+        processors: 0,
+    };
     let maps = TableMaps::with_capacities(capacities).unwrap();
     let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
     let vrf = tables.add_vrf().unwrap();

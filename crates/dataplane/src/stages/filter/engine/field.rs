@@ -1,6 +1,6 @@
 //! The fields that a program reads, by their numbers in `bpf/rules.h`.
 
-use super::super::Field;
+use super::super::{Address, Field};
 
 /// The number of a field; none if no program reads it.
 pub(super) const fn number(field: Field) -> Option<u32> {
@@ -22,6 +22,9 @@ pub(super) const fn number(field: Field) -> Option<u32> {
         Field::Input => 14,
         Field::Output => 15,
         Field::NextHeader6 => 16,
+        // The address that the program looks up in the set.
+        Field::InSet { of: Address::Source, .. } => 0,
+        Field::InSet { of: Address::Destination, .. } => 1,
         _ => return None,
     })
 }

@@ -1,12 +1,16 @@
 //! The lookup of a field in words: from its value to a class, and the class's set of rules.
 
+use super::super::Field;
 use super::super::bits;
 use super::super::dim::{Dim, Lookup};
-use super::{Words, field};
+use super::{SetRoots, Words, field};
+use crate::fib::Root;
 
 /// How a class is found.
 const BY_PAGE: u32 = 0;
 const BY_TRIE: u32 = 1;
+/// As [`BY_PAGE`], by whether a set has the address.
+const BY_SET: u32 = 2;
 
 /// Values of a page.
 const PAGE: usize = 256;
@@ -19,8 +23,13 @@ pub(super) fn all(count: usize) -> Vec<u64> {
 }
 
 /// Adds the lookup of a field; returns its descriptor.
-pub(super) fn add(words: &mut Words, version: u8, dim: &Dim, rules: usize) -> [u32; 8] {
-    let (kind, [one, two, three]) = match &dim.lookup {
+pub(super) fn add(
+    words: &mut Words,
+    version: u8,
+    (dim, rules): (&Dim, usize),
+    roots: SetRoots<'_>,
+) -> [u32; 8] {
+    let (mut kind, [one, mut two, three]) = match &dim.lookup {
         Lookup::Trie { fib, root } => {
             let flat = fib.flatten(*root);
             let nodes: Vec<u32> = flat.nodes.iter().flatten().copied().collect();
@@ -31,10 +40,20 @@ pub(super) fn add(words: &mut Words, version: u8, dim: &Dim, rules: usize) -> [u
         // The engine asks for no others.
         _ => (BY_PAGE, [add_pages(words, &[(0, 0)]), 0, 0]),
     };
+    if let Field::InSet { set, .. } = dim.field
+        && let Some(root) = root_of(roots, set)
+    {
+        (kind, two) = (BY_SET, root.0);
+    }
     let (sets, more) = add_sets(words, dim, rules);
     let number = field::number(dim.field).unwrap_or(0);
     let is_low = u32::from(version == 6);
     [number | kind << 8 | is_low << 16, one, two, three, sets, more, dim.absent, 0]
+}
+
+/// Where programs find a set's elements, if they do.
+pub(super) fn root_of(roots: SetRoots<'_>, set: u16) -> Option<Root> {
+    roots.get(usize::from(set)).copied().flatten()
 }
 
 /// Adds pages of classes, two in a word, for values of 16 bits; returns the line of the pages' index.

@@ -8,6 +8,9 @@
 //! What a program cannot evaluate (other fields, limits, logs, rejects, changed packets) is no obstacle to the other
 //! rules: when a packet comes to such a rule, user space decides about the packet.
 //!
+//! A program looks up live sets where it finds their current elements (`live/members.rs`), so a change of elements
+//! changes no word here.
+//!
 //! Limits: [`MOST_RULES`] rules and [`MOST_FIELDS`] fields at a point. Conditions on further fields are such that a
 //! program cannot evaluate.
 
@@ -15,8 +18,12 @@ mod field;
 mod lookup;
 mod program;
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use super::dim::Dim;
-use super::{Filter, POINTS, Rules, VERSIONS};
+use super::{Field, Filter, POINTS, Rules, VERSIONS};
+use crate::fib::{Fib, Root};
 
 /// The maximum number of rules: a bit of a word for each of 64 words.
 pub(crate) const MOST_RULES: usize = 64 * 64;
@@ -29,6 +36,18 @@ pub(crate) const LINE: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section(Words);
 
+/// Where programs find the elements of each live set, by its number.
+type SetRoots<'a> = &'a [Option<Root>];
+
+/// The rules of one point and version for programs.
+#[derive(Clone, Debug)]
+pub(super) enum Compiled {
+    /// In words; none if there are too many rules.
+    Ready(Option<Section>),
+    /// They look into live sets, whose places are not known yet.
+    WithSets(Box<Rules>),
+}
+
 /// The rules of all points in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineImage {
@@ -36,6 +55,8 @@ pub(crate) struct EngineImage {
     pub(crate) words: Vec<u32>,
     /// The number of counters that the rules have.
     pub(crate) counters: usize,
+    /// The number of live sets of which programs do not find all elements any more.
+    pub(crate) given_up: usize,
 }
 
 /// In an image's first line, after the lines of the points' rules: the number of the first counter, which depends on where
@@ -58,12 +79,12 @@ impl Words {
 
 impl Section {
     /// Compiles the rules for a version of IP; none if there are too many.
-    pub(super) fn of(version: u8, rules: &Rules) -> Option<Self> {
+    fn of(version: u8, rules: &Rules, roots: SetRoots<'_>) -> Option<Self> {
         let count = rules.rules.len();
         if count > MOST_RULES || version != 4 && version != 6 {
             return None;
         }
-        let (fields, programs) = program::split(version, rules);
+        let (fields, programs) = program::split(version, rules, roots);
         let all = lookup::all(count);
         let dims = fields
             .iter()
@@ -71,8 +92,10 @@ impl Section {
             .collect::<Option<Vec<_>>>()?;
         let mut words = Words::default();
         words.add(&[0; LINE]);
-        let descriptors: Vec<u32> =
-            dims.iter().flat_map(|dim| lookup::add(&mut words, version, dim, count)).collect();
+        let descriptors: Vec<u32> = dims
+            .iter()
+            .flat_map(|dim| lookup::add(&mut words, version, (dim, count), roots))
+            .collect();
         let lookups = words.add(&descriptors);
         let (starts, ops) = program::words(&programs);
         let (starts, ops) = (words.add(&starts), words.add(&ops));
@@ -83,9 +106,31 @@ impl Section {
     }
 }
 
+impl Compiled {
+    /// Compiles the rules for a version of IP, as far as the places of live sets do not matter.
+    pub(super) fn of(version: u8, rules: &Rules) -> Self {
+        let mut conditions = rules.rules.iter().flat_map(|rule| &rule.conditions);
+        match conditions.any(|condition| matches!(condition.field, Field::InSet { .. })) {
+            true => Self::WithSets(Box::new(rules.clone())),
+            false => Self::Ready(Section::of(version, rules, &[])),
+        }
+    }
+
+    fn section(&self, version: u8, roots: SetRoots<'_>) -> Option<Cow<'_, Section>> {
+        match self {
+            Self::Ready(section) => section.as_ref().map(Cow::Borrowed),
+            Self::WithSets(rules) => Section::of(version, rules, roots).map(Cow::Owned),
+        }
+    }
+}
+
 impl EngineImage {
-    /// The rules of a filter; none if the programs cannot evaluate the rules of some point at all.
-    pub(crate) fn of(filter: &Filter) -> Option<Self> {
+    /// The rules of a filter, whose live sets programs find in a FIB for sets; none if the programs cannot evaluate the
+    /// rules of some point at all.
+    pub(crate) fn of(filter: &Filter, sets: &Arc<Fib>) -> Option<Self> {
+        // First: of a set that gives up now, the image has no more than its number.
+        let given_up = filter.sets_given_up();
+        let roots: Vec<_> = filter.live.iter().map(|set| set.root_in(sets)).collect();
         let mut words = Words::default();
         words.add(&[0; LINE]);
         for point in 0..POINTS {
@@ -94,11 +139,12 @@ impl EngineImage {
                 if filter.points[point][version].is_none() {
                     continue;
                 }
-                let section = filter.sections[point][version].as_ref()?;
+                let compiled = filter.compiled[point][version].as_ref()?;
+                let section = compiled.section([4, 6][version], &roots)?;
                 let line = words.add(&section.0.0);
                 words.0[point * (VERSIONS - 1) + version] = line;
             }
         }
-        Some(Self { words: words.0, counters: filter.counters.len() })
+        Some(Self { words: words.0, counters: filter.counters.len(), given_up })
     }
 }

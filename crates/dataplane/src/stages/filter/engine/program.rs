@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::build;
 use super::super::dim::Ranges;
 use super::super::{Condition, Field, Op, Rules};
-use super::{MOST_FIELDS, field};
+use super::{MOST_FIELDS, SetRoots, field, lookup};
 
 /// An op by its number in `bpf/rules.h`, and its operands.
 type OpWords = [u32; 4];
@@ -24,13 +24,17 @@ const CALL: u32 = 10;
 const RETURN: u32 = 11;
 
 /// Splits rules into conditions that a program looks up, by field, and the ops of each rule.
-pub(super) fn split(version: u8, rules: &Rules) -> (BTreeMap<Field, Ranges>, Vec<Vec<OpWords>>) {
+pub(super) fn split(
+    version: u8,
+    rules: &Rules,
+    roots: SetRoots<'_>,
+) -> (BTreeMap<Field, Ranges>, Vec<Vec<OpWords>>) {
     let mut fields = BTreeMap::new();
     let programs = rules.rules.iter().zip(0..).map(|(rule, number)| {
         let mut ops = Vec::new();
         let mut is_known = true;
         for condition in build::merged(&rule.conditions) {
-            match place(&condition, version, &fields) {
+            match place(&condition, version, (&fields, roots)) {
                 Place::Lookup(field, ranges) => {
                     build::add(fields.entry(field).or_default(), number, ranges);
                 }
@@ -63,7 +67,11 @@ enum Place {
     Unknown,
 }
 
-fn place(condition: &Condition, version: u8, fields: &BTreeMap<Field, Ranges>) -> Place {
+fn place(
+    condition: &Condition,
+    version: u8,
+    (fields, roots): (&BTreeMap<Field, Ranges>, SetRoots<'_>),
+) -> Place {
     let lookup = |field, ranges| {
         let has_room = fields.len() < MOST_FIELDS || fields.contains_key(&field);
         if has_room { Place::Lookup(field, ranges) } else { Place::Unknown }
@@ -76,7 +84,9 @@ fn place(condition: &Condition, version: u8, fields: &BTreeMap<Field, Ranges>) -
     if condition.field == Field::Mark {
         return mark(condition).map_or(Place::Unknown, Place::Op);
     }
-    if field::number(condition.field).is_none() {
+    if field::number(condition.field).is_none()
+        || matches!(condition.field, Field::InSet { set, .. } if lookup::root_of(roots, set).is_none())
+    {
         return Place::Unknown;
     }
     match build::ranges(condition, &[]) {

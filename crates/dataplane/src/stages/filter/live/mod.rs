@@ -12,10 +12,13 @@
 //! changes as one ([`crate::changes`]), so that caches of the path's decisions need not discard
 //! them after each change.
 //!
+//! BPF programs look up elements elsewhere (`members.rs`).
+//!
 //! Limits: 20 million IPv4 addresses, 8 million IPv6 addresses, and prefixes up to the capacity of a
 //! [`Fib`] of 2 million nodes. A set that has grown keeps its earlier tables, which together take
 //! as much memory as the current one. Elements do not time out.
 
+mod members;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -33,6 +36,7 @@ use crate::fib::{Capacity, Fib, Root};
 use crate::id::NextHopId;
 use crate::prefix::Prefix;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
+use members::Members;
 use table::Table;
 
 /// The number of changes that are counted as one: those of a millisecond, at the rate of one thread.
@@ -78,6 +82,14 @@ struct Writer {
     prefixes: usize,
     /// Elements that are neither addresses nor prefixes.
     ranges: BTreeSet<Element>,
+    /// All elements again, if BPF programs look them up.
+    members: Option<Members>,
+}
+
+impl Writer {
+    fn count(&self) -> usize {
+        self.four.count() + self.six.count() + self.prefixes + self.ranges.len()
+    }
 }
 
 /// The tries that the sets of a filter share, with one FIB for each set.
@@ -124,6 +136,7 @@ impl LiveSet {
             six: table::Writer::new(epochs),
             prefixes: 0,
             ranges: BTreeSet::new(),
+            members: None,
         };
         Some(Self {
             name: name.to_owned(),
@@ -154,8 +167,7 @@ impl LiveSet {
     /// The number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
-        let writer = self.lock();
-        writer.four.count() + writer.six.count() + writer.prefixes + writer.ranges.len()
+        self.lock().count()
     }
 
     /// Says whether it was changed since the rules were installed.
@@ -175,7 +187,10 @@ impl LiveSet {
     /// All elements in address order. Changes wait for it; lookups do not.
     #[must_use]
     pub fn elements(&self) -> Vec<Element> {
-        let writer = self.lock();
+        self.elements_of(&self.lock())
+    }
+
+    fn elements_of(&self, writer: &Writer) -> Vec<Element> {
         let bits = self.bits();
         let four = self.four.keys().into_iter().map(|[key]| u128::from(key as u32));
         let six = self.six.keys();
@@ -215,7 +230,11 @@ impl LiveSet {
 
     fn add_all(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
         self.change(elements, |set, writer, element, at| {
-            set.add_one(writer, element).ok_or(LiveSetError::Full(at))
+            let is_new = set.add_one(writer, element).ok_or(LiveSetError::Full(at))?;
+            if let Some(members) = writer.members.as_mut().filter(|_| is_new) {
+                members.add(&set.pieces_of(element));
+            }
+            Ok(is_new)
         })
     }
 
@@ -225,10 +244,14 @@ impl LiveSet {
     /// See [`LiveSetError`]: all must exist.
     pub fn remove(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
         self.note_changed(self.change(elements, |set, writer, element, at| {
-            match set.remove_one(writer, element).ok_or(LiveSetError::Full(at))? {
-                true => Ok(true),
-                false => Err(LiveSetError::Missing(at)),
+            let was_there = set.remove_one(writer, element).ok_or(LiveSetError::Full(at))?;
+            if !was_there {
+                return Err(LiveSetError::Missing(at));
             }
+            if let Some(members) = &mut writer.members {
+                members.remove(&set.pieces_of(element));
+            }
+            Ok(true)
         }))
     }
 

@@ -53,7 +53,12 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
     let set = set(version, &epochs);
     let bits = set.bits();
     let mut oracle: BTreeSet<Element> = BTreeSet::new();
+    let (sets, mut root) = (sets(&epochs, 1 << 14), None);
     for step in 0..6000 {
+        if step == 1500 {
+            root = set.root_in(&sets);
+            assert!(root.is_some());
+        }
         let some: Vec<_> = (0..1 + dice.below(3)).map(|_| element(&mut dice, bits)).collect();
         // More elements come than go for a while, then the other way round.
         let adds = dice.below(3) < if step / 1000 % 2 == 0 { 2 } else { 1 };
@@ -84,6 +89,10 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
             for (address, found) in addresses.iter().zip(look_up(&set, &addresses)) {
                 assert_eq!(found, is_in(*address), "step {step}: {address:#x}");
                 assert_eq!(set.covers(*address), found);
+                if let Some(root) = root {
+                    let members = sets.lookup(root, address << (128 - bits));
+                    assert_eq!(members.0 > 0, found, "step {step}: {address:#x}");
+                }
             }
         }
     }
@@ -91,6 +100,46 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
         assert_eq!(set.remove(&[*one]), Ok(1));
     }
     assert_eq!((set.count(), set.has_prefixes(), set.elements()), (0, false, Vec::new()));
+    assert!(sets.is_empty() && !set.has_given_up());
+}
+
+/// A FIB for sets with so many nodes.
+fn sets(epochs: &Arc<Epochs>, nodes: usize) -> Arc<Fib> {
+    let capacity = Capacity { roots: 4, nodes, values: 300 * nodes };
+    Arc::new(Fib::new(Arc::clone(epochs), capacity))
+}
+
+#[test]
+fn programs_find_no_members_when_there_is_no_room() {
+    let epochs = Epochs::new();
+    let reader = epochs.join();
+    let sets = sets(&epochs, 1 << 10);
+    let single = |number: u128| (number << 16 | 1, number << 16 | 1);
+    let many = |count| (1..=count).map(single).collect::<Vec<_>>();
+    // Each takes most of the memory, and gives it back.
+    for round in 0..20 {
+        let set = set(4, &epochs);
+        set.add(&many(500)).unwrap();
+        let root = set.root_in(&sets).expect("room");
+        assert_eq!(sets.lookup(root, single(500).0 << 96), NextHopId(1), "round {round}");
+        set.add(&many(2000)).unwrap();
+        assert!(set.has_given_up() && set.covers(single(2000).0) && sets.is_empty());
+        assert_eq!(set.root_in(&sets), None);
+        let gone: Vec<_> = (501..=2000).map(single).collect();
+        assert_eq!((set.remove(&gone), set.may_return()), (Ok(1500), false));
+        reader.pass();
+        assert!(set.may_return(), "no reader has the memory any more");
+        let returned = set.root_in(&sets).expect("room");
+        assert_ne!(returned, root, "readers may still look there");
+        assert_eq!(sets.lookup(returned, single(500).0 << 96), NextHopId(1));
+        assert!(!set.has_given_up() && !set.may_return());
+        drop(set);
+        assert!(sets.is_empty());
+        reader.pass();
+    }
+    let other = set(4, &epochs);
+    let elsewhere = self::sets(&epochs, 1 << 10);
+    assert!(other.root_in(&sets).is_some() && other.root_in(&elsewhere).is_none());
 }
 
 #[test]
