@@ -178,6 +178,16 @@ impl Router {
         }
     }
 
+    /// Lets the BPF programs have rules that waited for room, and such whose live sets have lost their room or have it
+    /// again. This may take some 10 ms: call it after changes of sets and now and then, on a thread that decides about
+    /// no packet.
+    pub fn place_waiting_rules(&self) {
+        let control = lock(&self.control);
+        if control.tables.have_waiting_rules() || control.tables.have_changed_sets() {
+            control.tables.write_engines_with(control.generations.rules);
+        }
+    }
+
     /// Publishes the state of the tables.
     fn publish(&self, control: &Control) {
         let state = control.tables.state();

@@ -133,6 +133,11 @@ impl Tables {
         self.memory.is_lent() && self.engines.are_waiting()
     }
 
+    /// Whether the programs need the rules once more, because a live set was lost, or may return.
+    pub(crate) fn have_changed_sets(&self) -> bool {
+        self.memory.is_lent() && self.engines.sets_have_changed()
+    }
+
     /// What the BPF programs have counted by the rules that they have now, by counter; nothing if they have none.
     #[must_use]
     pub fn engine_counts(&self) -> Vec<Count> {

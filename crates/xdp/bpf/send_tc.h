@@ -59,8 +59,8 @@ static __always_inline __u32 joined_headers(const struct packet *packet, int v4)
 	if (packets_of(packet->ctx) == 1)
 		return 0;
 	len = headers_len(packet, v4);
-	if (len < MOST_HEADERS)
-		return len;
+	if (len != MOST_HEADERS)
+		return len == UNKNOWN_HEADERS ? 0 : len;
 	return (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + sizeof(struct udphdr);
 }
 

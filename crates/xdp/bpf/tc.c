@@ -123,7 +123,10 @@ static __always_inline int decide_frame(struct packet *packet)
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
 }
 
-/* Takes a packet, or those that it consists of, if the XDP program beside this one has left it to this one, once. */
+/*
+ * Takes a packet, or those that it consists of, if the XDP program beside this one has left it to this one. The kernel
+ * may lead what this one does not forward here again.
+ */
 static __always_inline int take_marked(const struct packet *packet)
 {
 	__u32 *mark = (void *)(long)packet->ctx->data_meta;

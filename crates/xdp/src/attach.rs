@@ -155,9 +155,9 @@ impl Attachment {
         now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
     }
 
-    /// Whether the same holds for all of its programs.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_there() && self.beside.as_ref().is_none_or(Beside::is_there)
+    /// Whether somebody has detached or replaced the tc program beside it.
+    pub(super) fn lacks_beside(&self) -> bool {
+        self.beside.as_ref().is_some_and(|beside| !beside.is_there())
     }
 }
 

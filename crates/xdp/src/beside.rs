@@ -3,6 +3,7 @@
 //! It forwards what leaves by devices whose frames the kernel makes: the XDP program leaves that to the kernel, which
 //! puts packets together before. This requires tcx (Linux 6.6); without it, the kernel forwards.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::Mode;
@@ -15,6 +16,8 @@ use super::{XdpPort, sys};
 /// A tc program beside an XDP program.
 pub(super) struct Beside {
     hook: Hook,
+    /// The program's id.
+    program: u32,
     /// What the program reads, as long as it runs. The end of a predecessor's waits for the last packets of that.
     _reading: Reading,
 }
@@ -32,7 +35,7 @@ impl Beside {
             match hook.program() {
                 Ok((_, ifindex)) if ifindex == port.ifindex => {
                     hook.replace(program).map_err(failed("taking its tc program's place"))?;
-                    return Ok(Self { hook, _reading: reading });
+                    return Self::of(hook, reading).map_err(failed("looking at its tc program"));
                 }
                 _ => pins.remove_beside(),
             }
@@ -40,12 +43,18 @@ impl Beside {
         let hook = Hook::attach(Mode::Tcx, program, port.ifindex);
         let hook = hook.map_err(failed("attaching a tc program"))?;
         pins.keep_beside(&hook).map_err(failed("pinning"))?;
-        Ok(Self { hook, _reading: reading })
+        Self::of(hook, reading).map_err(failed("looking at its tc program"))
     }
 
-    /// Whether it is still on its device.
+    fn of(hook: Hook, reading: Reading) -> io::Result<Self> {
+        let (program, _) = hook.program()?;
+        Ok(Self { hook, program, _reading: reading })
+    }
+
+    /// Whether it is still on its device, neither detached nor replaced.
     pub(super) fn is_there(&self) -> bool {
-        self.hook.program().is_ok_and(|(_, ifindex)| ifindex != 0)
+        let now = self.hook.program();
+        now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
     }
 
     /// Detaches the program.

@@ -45,6 +45,17 @@ pub struct XdpPrograms {
     keeps_attached: bool,
 }
 
+/// The state of a tc program beside an XDP program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BesideState {
+    /// The port has none.
+    Absent,
+    /// It is on the device.
+    There,
+    /// Somebody has detached or replaced it; [`XdpPrograms::attach_again`] attaches another.
+    Lost,
+}
+
 /// A port and the objects created for it.
 struct LoadedPort {
     port: XdpPort,
@@ -304,21 +315,25 @@ impl XdpPrograms {
         self.attach(port, &[mode], xdp_path).map(drop)
     }
 
-    /// Whether a port's program is on its device, and the tc program beside that, if it got one. It no longer is when
-    /// the device has gone, or when a program was detached or replaced.
+    /// Whether a port's program is on its device. It no longer is when the device has gone, or when
+    /// the program was detached or replaced.
     #[must_use]
     pub fn is_attached(&self, port: PortId) -> bool {
         let loaded_port = self.ports.get(&port);
         loaded_port
             .and_then(|loaded_port| loaded_port.attachment.as_ref())
-            .is_some_and(Attachment::is_whole)
+            .is_some_and(Attachment::is_there)
     }
 
-    /// Whether a port has a tc program beside its XDP program.
+    /// The state of the tc program beside a port's XDP program.
     #[must_use]
-    pub fn has_beside(&self, port: PortId) -> bool {
+    pub fn beside(&self, port: PortId) -> BesideState {
         let attachment = self.ports.get(&port).and_then(|port| port.attachment.as_ref());
-        attachment.is_some_and(|attachment| attachment.beside.is_some())
+        match attachment {
+            Some(attachment) if attachment.lacks_beside() => BesideState::Lost,
+            Some(attachment) if attachment.beside.is_some() => BesideState::There,
+            _ => BesideState::Absent,
+        }
     }
 
     /// Directs the packets of a queue to an AF_XDP socket, which must have its receive ring.

@@ -213,9 +213,13 @@ impl RequestHandler {
     /// Changes a set of the active rules. The worker only hands the rules over; this thread changes
     /// the set, and voids what was decided by the old one before it answers.
     pub(super) fn change_set(&self, name: &str, change: Change, elements: &[String]) -> String {
-        let filter = self.on_worker(|_, worker, _| worker.state().filter.clone());
-        let done =
-            filter.and_then(|filter| Ok(set::change(filter.as_deref(), name, change, elements)?));
+        let active = self
+            .on_worker(|_, worker, _| (worker.state().filter.clone(), Arc::clone(worker.router())));
+        let done = active.and_then(|(filter, router)| {
+            let done = set::change(filter.as_deref(), name, change, elements);
+            router.place_waiting_rules();
+            Ok(done?)
+        });
         self.mailbox.void_flows();
         done.map_or_else(|error| refusal(&error.to_string()), |done| line(&done))
     }

@@ -54,7 +54,8 @@ pub(super) fn links(facts: &Facts<'_>) -> Vec<Link> {
         // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
         let has_tc = *engine == Engine::Tc;
-        let known = PortFacts { uppers: &uppers, peers: &peers, has_tc };
+        let has_xdp = matches!(engine, Engine::Auto | Engine::Xdp);
+        let known = PortFacts { uppers: &uppers, peers: &peers, has_tc, has_xdp };
         links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
     }
     links
@@ -93,10 +94,12 @@ struct PortFacts<'a> {
     peers: &'a Reasons,
     /// The port has a tc program.
     has_tc: bool,
+    /// It may have an XDP program that decides.
+    has_xdp: bool,
 }
 
 fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Link {
-    let PortFacts { uppers, peers, has_tc } = port_facts;
+    let PortFacts { uppers, peers, has_tc, has_xdp } = port_facts;
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
@@ -118,7 +121,7 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
             arrives.of_mut(family).extend(limit_of_tc(facts, stack, family));
         }
     }
-    let tc_exits = if has_tc { Vec::new() } else { limits_beside(facts, stack) };
+    let tc_exits = if has_xdp { limits_beside(facts, stack) } else { Vec::new() };
     Link {
         ifindex: top.ifindex,
         name: top.netdev.name.clone(),
@@ -140,7 +143,7 @@ fn limits_beside(facts: &Facts<'_>, stack: &[Layer<'_>]) -> Vec<Reason> {
         let name = || layer.netdev.name.clone();
         match layer.found {
             Some(found) => found.ingress_qos.then(|| Reason::IngressQos(name())),
-            None => Some(Reason::Unknown("new devices", name())),
+            None => Some(Reason::Unknown("priorities", format!("{} is new", name()))),
         }
     });
     limits.into_iter().flatten().chain(qos).collect()

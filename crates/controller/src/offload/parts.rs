@@ -30,8 +30,15 @@ pub(super) fn parts(
     let mut parts = Vec::new();
     let mut add = |what: String, why: String| parts.push(Part { what, why });
     if facts.ports.iter().any(|(_, engine)| *engine == Engine::Tc) {
+        // What holds for a port holds for all VLANs on it.
+        let is_of_port = |port: Ifindex, reason: &Reason| {
+            let port = links.iter().find(|link| link.ifindex == port);
+            port.is_some_and(|port| port.tc_exits.iter().any(|of| of.key() == reason.key()))
+        };
         for link in links {
-            if let Some(reason) = link.tc_exits.first() {
+            let own =
+                |reason: &&Reason| link.ifindex == link.port || !is_of_port(link.port, reason);
+            if let Some(reason) = link.tc_exits.iter().find(own) {
                 let what = format!("packets from {} to ports with the engine tc", link.name);
                 add(what, reason.to_string());
             }

@@ -256,19 +256,18 @@ impl Fib {
         self.lock().add_root(self)
     }
 
-    /// Inserts routes into a FIB that no reader knows yet: what they replace is free at once. After an error, the FIB has
-    /// some of them.
-    pub(crate) fn fill(
+    /// Adds a FIB with these prefixes, whose next hops count how often they come. No reader knows it yet, so what an
+    /// insertion replaces is free at once, and all of it after an error.
+    pub(crate) fn add_filled(
         &self,
-        root: Root,
-        routes: impl IntoIterator<Item = (Prefix, NextHopId)>,
-    ) -> Result<(), FibError> {
-        self.lock().fill(self, root, routes)
+        prefixes: impl IntoIterator<Item = Prefix>,
+    ) -> Result<Root, FibError> {
+        self.lock().add_filled(self, prefixes)
     }
 
-    /// The number of nodes that are free, in all FIBs together.
-    pub(crate) fn free_nodes(&self) -> usize {
-        self.lock().free_nodes()
+    /// Whether readers have passed all that was taken out.
+    pub(crate) fn is_reclaimed(&self) -> bool {
+        self.lock().is_reclaimed()
     }
 
     /// Removes all routes of a FIB at once. From then on, a BPF program finds neither a route nor that there is none,
@@ -323,7 +322,9 @@ impl Fib {
     fn lock(&self) -> MutexGuard<'_, Writer> {
         // A change that panicked may have left its route half way; lookups stay safe, since every index
         // is checked.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.is_unread = false;
+        writer
     }
 
     /// The view that lookups read.

@@ -93,6 +93,9 @@ impl Rib {
 
     /// Removes all routes of one FIB.
     pub(super) fn clear(&mut self, root: Root) {
+        if self.count(root) == 0 {
+            return;
+        }
         let lengths = &mut self.lengths;
         let mut stays = |tag: u32| {
             let is_gone = tag >> 8 == root.0;

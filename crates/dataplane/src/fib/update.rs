@@ -43,8 +43,8 @@ pub(super) struct Writer {
     cleared: BTreeMap<u32, Top>,
     /// Cleared FIBs whose number no reader has.
     free_roots: Vec<Root>,
-    /// No reader knows the FIB that is changed.
-    is_unread: bool,
+    /// No reader knows the FIB that is changed. Only until the lock is released.
+    pub(super) is_unread: bool,
 }
 
 /// Memory that readers may still look at.
@@ -170,18 +170,23 @@ impl Writer {
         Ok(changed)
     }
 
-    pub(super) fn fill(
+    pub(super) fn add_filled(
         &mut self,
         fib: &Fib,
-        root: Root,
-        routes: impl IntoIterator<Item = (Prefix, NextHopId)>,
-    ) -> Result<(), FibError> {
+        prefixes: impl IntoIterator<Item = Prefix>,
+    ) -> Result<Root, FibError> {
+        let root = self.add_root(fib)?;
         self.is_unread = true;
-        let mut routes = routes.into_iter();
-        let done =
-            routes.try_for_each(|(prefix, next)| self.insert(fib, root, prefix, next).map(drop));
-        self.is_unread = false;
-        done
+        let mut prefixes = prefixes.into_iter();
+        let done = prefixes.try_for_each(|prefix| {
+            let count = self.rib.get(root, prefix).map_or(0, |count| count.0);
+            self.insert(fib, root, prefix, NextHopId(count + 1)).map(drop)
+        });
+        if done.is_err() {
+            self.clear(fib, root);
+            self.give_back(root);
+        }
+        done.map(|()| root)
     }
 
     pub(super) fn remove(
@@ -456,9 +461,9 @@ impl Writer {
         }
     }
 
-    pub(super) fn free_nodes(&mut self) -> usize {
+    pub(super) fn is_reclaimed(&mut self) -> bool {
         self.reclaim();
-        self.memory.nodes_left()
+        self.retired.is_empty()
     }
 
     /// Frees the items that every reader has passed.

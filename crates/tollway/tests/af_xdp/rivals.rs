@@ -66,7 +66,7 @@ pub fn taken() {
         });
         rival.attach(PortId(0), &[Mode::Native], false).unwrap();
         until("the rival to be noticed", || {
-            times(&router, "ra passes no frames: its BPF program was detached or replaced") == 1
+            times(&router, "ra passes no frames: its XDP program was detached or replaced") == 1
                 && times(&router, "ra is served by another Tollway, which is alive") == 1
         });
         assert!(rival.is_attached(PortId(0)));

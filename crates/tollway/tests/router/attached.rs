@@ -168,6 +168,11 @@ pub fn gateway() {
     flush();
     until_attached(&router, true);
     forwarded(&router, &hosts.net.a);
+    let log = router.read("stderr");
+    for port in ["ra", "rb"] {
+        let line = format!("port {port}: {port} is back (AF_XDP copy mode, native XDP)");
+        assert!(log.contains(&line), "{log}");
+    }
     translate();
     // The kernel path takes over at once. A while later Tollway detaches its programs.
     router.sync();

@@ -90,6 +90,10 @@ pub fn closed() {
     let net = net();
     let mut router = Router::start("");
     works(&net);
+    assert!(
+        router
+            .logged("the programs drop packets that these rules cannot decide (fail = \"closed\")")
+    );
     router.signal("STOP");
     is_closed(&net, "stopped");
     router.signal("CONT");
@@ -116,6 +120,7 @@ pub fn open() {
     // Until the workers run, the kernel forwards.
     until("the rule to drop packets", || answered(&net.a, "10.0.2.3") == 0);
     works(&net);
+    assert!(router.logged("the kernel forwards without these rules (fail = \"open\")"));
     router.signal("STOP");
     assert_eq!(answered(&net.a, "10.0.2.3"), 5, "the kernel forwards meanwhile");
     router.signal("CONT");

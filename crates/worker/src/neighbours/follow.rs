@@ -147,6 +147,7 @@ impl FollowerThread {
         self.confirm()?;
         // Of changed neighbours, when the grace period of the programs is over.
         self.updater.router().state().routes.next_hops.restore_displaced();
+        self.updater.router().place_waiting_rules();
         Ok(true)
     }
 

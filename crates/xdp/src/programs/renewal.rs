@@ -145,15 +145,22 @@ impl XdpPrograms {
         let (device, is_same) = (&running.port.device, running.port == of.port);
         let attachment =
             running.attachment.as_mut().filter(|attachment| is_same && attachment.xdp_path);
-        let (Some(attachment), Some(program)) = (attachment, program) else { return Ok(()) };
-        let program = program.as_fd();
+        let Some(attachment) = attachment else { return Ok(()) };
+        let Some(program) = program.as_ref().map(OwnedFd::as_fd) else {
+            // The old one would only hold its tables.
+            attachment.end_beside(self.maps.state.as_fd());
+            return Ok(());
+        };
         if of.is_beside() {
             // As [`Attachment::replace`]: what has been detached or replaced stays so.
             let has_place = !attachment.mode.is_tc() && attachment.is_there();
             let Some(reading) = reading.filter(|_| has_place) else { return Ok(()) };
             match Beside::make(&of.port, program, reading) {
                 Ok(beside) => attachment.beside = Some(beside),
-                Err(error) => beside::warn(&of.port, &error),
+                Err(error) => {
+                    beside::warn(&of.port, &error);
+                    attachment.end_beside(self.maps.state.as_fd());
+                }
             }
         } else if attachment.mode == of.mode {
             let replaced = attachment.replace((program, reading), self.maps.state.as_fd());

@@ -55,8 +55,14 @@ fn packets_that_no_tc_program_beside_xdp_forwards_are_reported() {
     let offload = router.offload();
     assert_eq!([2, 4].map(|link| offload.keeps_tc_exits(link)), [false, true]);
     router.set("ipv4/ip_fwd_update_priority", "0");
-    assert!(router.offload().keeps_tc_exits(2));
-    assert_eq!(lines(&router).len(), 2);
+    assert!([2, 4].iter().all(|link| router.offload().keeps_tc_exits(*link)));
+    let all = lines(&router);
+    let starts = ["packets from eth0 to ports", "packets from eth0.10 to ports"];
+    assert!(all.len() == 2 && all.iter().zip(starts).all(|(line, start)| line.starts_with(start)));
+    router.found(4).ingress_qos = false;
+    assert_eq!(lines(&router).len(), 1, "one line for a port and its VLANs");
+    router.engine = Engine::User;
+    assert!(lines(&router).is_empty(), "user space sends");
 }
 
 #[test]

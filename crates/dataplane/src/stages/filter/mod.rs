@@ -66,6 +66,7 @@ pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
 pub use flow::{FlowKey, FlowReport, MOST_TOUCHED, Touched};
 pub use ingress::ingress;
+pub(crate) use live::EngineSets;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use parsed::Parsed;
@@ -174,12 +175,7 @@ impl Filter {
         &self.live
     }
 
-    /// The number of live sets of which BPF programs do not find all elements any more.
-    pub(crate) fn sets_given_up(&self) -> usize {
-        self.live.iter().filter(|set| set.has_given_up()).count()
-    }
-
-    /// Whether BPF programs may find all elements of such a set, if these are written again.
+    /// Whether BPF programs may find all elements of a lost set again, if the rules are placed once more.
     pub(crate) fn a_set_may_return(&self) -> bool {
         self.live.iter().any(|set| set.may_return())
     }

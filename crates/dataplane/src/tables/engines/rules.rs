@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::gap::gap;
 use crate::epoch::{Epochs, Retired};
-use crate::fib::Fib;
 use crate::memory::{Aligned, Memory, Part};
 use crate::rule_counts::RuleCounts;
-use crate::stages::filter::{Count, EngineImage, FIRST_COUNTER, Filter, LINE};
+use crate::stages::filter::{Count, EngineImage, EngineSets, FIRST_COUNTER, Filter, LINE};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Counters of rules for each processor, of all images together.
@@ -38,7 +37,7 @@ struct EngineMemory {
     lines: Aligned<AtomicU32>,
     words: usize,
     /// The elements of live sets.
-    sets: Arc<Fib>,
+    sets: Arc<EngineSets>,
     /// For each processor, and each counter: packets and bytes.
     counts: Aligned<AtomicU64>,
     processors: usize,
@@ -76,8 +75,8 @@ struct Image {
     number: u64,
     /// Its rules, whose live sets stay as long as programs may look into them.
     _filter: Arc<Filter>,
-    /// The number of live sets of which programs do not find all elements.
-    given_up: usize,
+    /// How many live sets were lost when it was made.
+    losses: u64,
     /// Its lines.
     lines: Range<u32>,
     counters: Range<u32>,
@@ -95,7 +94,7 @@ impl EngineRules {
         let memory = EngineMemory {
             lines: Aligned::new(memory, Part::Rules, words),
             words,
-            sets: Arc::new(Fib::of_sets(epochs, memory)),
+            sets: EngineSets::new(epochs, memory),
             counts: Aligned::new(memory, Part::RuleCounts, 2 * processors * MOST_ENGINE_COUNTERS),
             processors,
         };
@@ -119,7 +118,7 @@ impl EngineRules {
     /// Places rules for the programs, if they are others than those that are there.
     pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
         let mut placed = self.lock();
-        if !placed.current.is(filter) || placed.lacks_a_set() {
+        if !placed.current.is(filter) || placed.sets_have_changed(&self.memory.sets) {
             let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
             if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
                 placed.replaced.push(number);
@@ -150,10 +149,14 @@ impl EngineRules {
         placed.retired.mark();
     }
 
-    /// Whether the active rules wait for room, or have lost a set for lack of it that may return.
+    /// Whether the active rules wait for room.
     pub(crate) fn is_waiting(&self) -> bool {
-        let placed = self.lock();
-        matches!(placed.current, Current::Waiting(..)) || placed.lacks_a_set()
+        matches!(self.lock().current, Current::Waiting(..))
+    }
+
+    /// Whether the active rules have to be placed again for their live sets.
+    pub(super) fn sets_have_changed(&self) -> bool {
+        self.lock().sets_have_changed(&self.memory.sets)
     }
 
     /// Frees the images that no program reads any more.
@@ -216,13 +219,12 @@ impl Current {
 }
 
 impl Placed {
-    /// Whether a set has given up since the current image was made, so that programs decide nothing by that any more, or
-    /// may return.
-    fn lacks_a_set(&self) -> bool {
+    /// Whether a live set was lost since the current image was made, so that programs decide nothing by that any more,
+    /// or a lost one may return.
+    fn sets_have_changed(&self, sets: &EngineSets) -> bool {
         let Current::Placed(filter, number) = &self.current else { return false };
         let image = self.images.iter().find(|image| image.number == *number);
-        let is_other = image.is_some_and(|image| image.given_up != filter.sets_given_up());
-        is_other || filter.a_set_may_return()
+        image.is_some_and(|image| image.losses != sets.losses()) || filter.a_set_may_return()
     }
 
     /// Writes an image of a filter where there is room; returns its number.
@@ -250,7 +252,7 @@ impl Placed {
         self.images.push(Image {
             number,
             _filter: Arc::clone(filter),
-            given_up: image.given_up,
+            losses: image.losses,
             lines,
             counters,
             generation,

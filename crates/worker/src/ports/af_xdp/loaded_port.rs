@@ -12,7 +12,7 @@ use tollway_linux::sync::lock;
 use tollway_model::XdpPathMode;
 use tollway_net::Mac;
 use tollway_xdp::xdp_path::Ports;
-use tollway_xdp::{Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
+use tollway_xdp::{BesideState, Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
 
 /// The XDP program of one port.
 pub struct LoadedPort {
@@ -74,7 +74,7 @@ impl LoadedPort {
     }
 
     /// Asks something, unless another thread is attaching a program: the worker does not wait for that.
-    fn ask(&self, question: impl FnOnce(&XdpPrograms) -> bool) -> Option<bool> {
+    fn ask<T>(&self, question: impl FnOnce(&XdpPrograms) -> T) -> Option<T> {
         match self.programs.try_lock() {
             Ok(programs) => Some(question(&programs)),
             Err(TryLockError::Poisoned(error)) => Some(question(&error.into_inner())),
@@ -129,8 +129,21 @@ impl OwnedProgram for LoadedPort {
         self.ask(|programs| programs.is_attached(self.port)).unwrap_or(true)
     }
 
-    fn has_beside(&self) -> Option<bool> {
-        self.ask(|programs| programs.has_beside(self.port))
+    fn beside(&self) -> Option<BesideState> {
+        self.ask(|programs| programs.beside(self.port))
+    }
+
+    fn attach_again(&self) {
+        let (programs, port, device) = (Arc::clone(&self.programs), self.port, self.device.clone());
+        // To load a program takes tens of milliseconds.
+        let attach = move || {
+            if let Err(error) = lock(&programs).attach_again(port) {
+                tracing::warn!("{device}: its programs cannot be attached again: {error}");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("attach".to_owned()).spawn(attach) {
+            tracing::warn!("{}: its programs cannot be attached again: {error}", self.device);
+        }
     }
 }
 

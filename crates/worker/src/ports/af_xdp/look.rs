@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use super::interface::{self, Facts, is_absent};
 use super::{AfXdp, NOT_ATTACHED, State, socket};
 use tollway_linux::sys::why;
+use tollway_xdp::BesideState;
 
 impl AfXdp {
     /// Checks whether the interface still exists, is up, and has the same properties.
@@ -20,14 +21,12 @@ impl AfXdp {
         }
         let program = self.program.program();
         let is_attached = program.is_some_and(|program| program.is_attached());
-        self.has_beside = match program {
-            Some(program) => program.has_beside().unwrap_or(self.has_beside),
-            None => false,
-        };
+        let beside = program.map_or(Some(BesideState::Absent), |program| program.beside());
+        self.note_beside(beside.unwrap_or(self.beside));
         if self.sockets.are_open() && !is_attached {
             self.close();
             self.program.detach();
-            let what = "its BPF program was detached or replaced";
+            let what = "its XDP program was detached or replaced";
             self.enter(State::Down(what.to_owned()));
         }
         let name = if self.sockets.are_open() { &self.called } else { &self.device };
@@ -39,6 +38,24 @@ impl AfXdp {
                 self.enter(State::Gone("the interface is gone".to_owned()));
             }
             Err((action, error)) => self.enter(State::Down(format!("{action}: {}", why(&error)))),
+        }
+    }
+
+    /// Packets to devices with tc programs take the kernel path without a tc program beside the XDP program. All others
+    /// need none, so the port stays up.
+    fn note_beside(&mut self, beside: BesideState) {
+        let was = std::mem::replace(&mut self.beside, beside);
+        if beside != BesideState::Lost {
+            return;
+        }
+        if was != BesideState::Lost {
+            let (port, device) = (&self.port, &self.called);
+            tracing::warn!(
+                "port {port}: the tc program on {device} was detached or replaced; attaching another"
+            );
+        }
+        if let Some(program) = self.program.program() {
+            program.attach_again();
         }
     }
 

@@ -59,6 +59,7 @@ use super::{Device, QueueCounts, State};
 use tollway_linux::sys::why;
 use tollway_model::AfXdpMode;
 use tollway_net::Mac;
+use tollway_xdp::BesideState;
 
 use crate::hand_over::HandOver;
 use failure::explain;
@@ -94,10 +95,13 @@ pub trait OwnedProgram: Program {
     /// Whether the program still is where it was attached; true if that cannot be checked at once.
     fn is_attached(&self) -> bool;
 
-    /// Whether the port has a tc program beside it; `None` if that cannot be checked at once.
-    fn has_beside(&self) -> Option<bool> {
-        Some(false)
+    /// The tc program beside it; `None` if that cannot be checked at once.
+    fn beside(&self) -> Option<BesideState> {
+        Some(BesideState::Absent)
     }
+
+    /// Attaches the programs again, on another thread.
+    fn attach_again(&self) {}
 
     /// Attaches the tc program to a device, which needs no sockets, instead of that of XDP. Returns the mode in
     /// words.
@@ -150,8 +154,8 @@ pub struct AfXdp {
     /// The most chunks in which it receives; its share of the memory.
     chunks: u32,
     how: String,
-    /// There is a tc program beside the XDP program.
-    has_beside: bool,
+    /// The tc program beside the XDP program.
+    beside: BesideState,
     state: State,
     sockets: Sockets,
     /// Whether to open sockets as soon as there are chunks for them.
@@ -242,7 +246,7 @@ impl AfXdp {
             facts,
             mac: facts.mac,
             how: String::new(),
-            has_beside: false,
+            beside: BesideState::Absent,
             state: State::Up,
             sockets: Sockets::Closed,
             wants_sockets: false,
@@ -416,7 +420,7 @@ impl Device for AfXdp {
     }
 
     fn how(&self) -> String {
-        let beside = if self.has_beside { ", tc program (tcx)" } else { "" };
+        let beside = if self.beside == BesideState::There { ", tc program (tcx)" } else { "" };
         format!("{}{beside}", self.how)
     }
 

@@ -22,8 +22,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::dim::Dim;
-use super::{Field, Filter, POINTS, Rules, VERSIONS};
-use crate::fib::{Fib, Root};
+use super::{EngineSets, Field, Filter, POINTS, Rules, VERSIONS};
+use crate::fib::Root;
 
 /// The maximum number of rules: a bit of a word for each of 64 words.
 pub(crate) const MOST_RULES: usize = 64 * 64;
@@ -55,8 +55,8 @@ pub(crate) struct EngineImage {
     pub(crate) words: Vec<u32>,
     /// The number of counters that the rules have.
     pub(crate) counters: usize,
-    /// The number of live sets of which programs do not find all elements any more.
-    pub(crate) given_up: usize,
+    /// How many live sets were lost when it was made.
+    pub(crate) losses: u64,
 }
 
 /// In an image's first line, after the lines of the points' rules: the number of the first counter, which depends on where
@@ -125,11 +125,11 @@ impl Compiled {
 }
 
 impl EngineImage {
-    /// The rules of a filter, whose live sets programs find in a FIB for sets; none if the programs cannot evaluate the
+    /// The rules of a filter, whose live sets programs find among these sets; none if the programs cannot evaluate the
     /// rules of some point at all.
-    pub(crate) fn of(filter: &Filter, sets: &Arc<Fib>) -> Option<Self> {
-        // First: of a set that gives up now, the image has no more than its number.
-        let given_up = filter.sets_given_up();
+    pub(crate) fn of(filter: &Filter, sets: &Arc<EngineSets>) -> Option<Self> {
+        // First, so that a set that is lost from now on is missed.
+        let losses = sets.losses();
         let roots: Vec<_> = filter.live.iter().map(|set| set.root_in(sets)).collect();
         let mut words = Words::default();
         words.add(&[0; LINE]);
@@ -145,6 +145,6 @@ impl EngineImage {
                 words.0[point * (VERSIONS - 1) + version] = line;
             }
         }
-        Some(Self { words: words.0, counters: filter.counters.len(), given_up })
+        Some(Self { words: words.0, counters: filter.counters.len(), losses })
     }
 }

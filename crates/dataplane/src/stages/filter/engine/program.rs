@@ -1,6 +1,6 @@
 //! The ops of rules in words, four each, and the conditions that a program looks up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::build;
 use super::super::dim::Ranges;
@@ -29,14 +29,14 @@ pub(super) fn split(
     rules: &Rules,
     roots: SetRoots<'_>,
 ) -> (BTreeMap<Field, Ranges>, Vec<Vec<OpWords>>) {
-    let mut fields = BTreeMap::new();
+    let mut fields = Fields::of(version, rules, roots);
     let programs = rules.rules.iter().zip(0..).map(|(rule, number)| {
         let mut ops = Vec::new();
         let mut is_known = true;
         for condition in build::merged(&rule.conditions) {
-            match place(&condition, version, (&fields, roots)) {
+            match place(&condition, version, &fields) {
                 Place::Lookup(field, ranges) => {
-                    build::add(fields.entry(field).or_default(), number, ranges);
+                    build::add(fields.ranges.entry(field).or_default(), number, ranges);
                 }
                 Place::Op(op) => ops.push(op),
                 Place::Always => {}
@@ -52,7 +52,46 @@ pub(super) fn split(
         ops
     });
     let programs = programs.collect();
-    (fields, programs)
+    (fields.ranges, programs)
+}
+
+/// The fields that a program looks up.
+struct Fields<'a> {
+    ranges: BTreeMap<Field, Ranges>,
+    roots: SetRoots<'a>,
+    /// How many of them may be live sets: other fields come first, since more rules have them.
+    most_sets: usize,
+}
+
+impl<'a> Fields<'a> {
+    fn of(version: u8, rules: &Rules, roots: SetRoots<'a>) -> Self {
+        let conditions = rules.rules.iter().flat_map(|rule| &rule.conditions);
+        let others: BTreeSet<_> = conditions
+            .map(|condition| condition.field)
+            .filter(|field| field::number(*field).is_some() && !is_set(*field))
+            .filter(|field| field::of_version(*field, version).is_none())
+            .collect();
+        let most_sets = MOST_FIELDS.saturating_sub(others.len());
+        Self { ranges: BTreeMap::new(), roots, most_sets }
+    }
+
+    fn has_room(&self, field: Field) -> bool {
+        let sets = self.ranges.keys().filter(|field| is_set(**field)).count();
+        let is_over = is_set(field) && sets >= self.most_sets;
+        self.ranges.contains_key(&field) || self.ranges.len() < MOST_FIELDS && !is_over
+    }
+
+    /// Whether a program can look the field up, if there is room.
+    fn knows(&self, field: Field) -> bool {
+        match field {
+            Field::InSet { set, .. } => lookup::root_of(self.roots, set).is_some(),
+            _ => field::number(field).is_some(),
+        }
+    }
+}
+
+const fn is_set(field: Field) -> bool {
+    matches!(field, Field::InSet { .. })
 }
 
 /// Where the program evaluates a condition.
@@ -67,14 +106,10 @@ enum Place {
     Unknown,
 }
 
-fn place(
-    condition: &Condition,
-    version: u8,
-    (fields, roots): (&BTreeMap<Field, Ranges>, SetRoots<'_>),
-) -> Place {
-    let lookup = |field, ranges| {
-        let has_room = fields.len() < MOST_FIELDS || fields.contains_key(&field);
-        if has_room { Place::Lookup(field, ranges) } else { Place::Unknown }
+fn place(condition: &Condition, version: u8, fields: &Fields<'_>) -> Place {
+    let lookup = |field, ranges| match fields.has_room(field) {
+        true => Place::Lookup(field, ranges),
+        false => Place::Unknown,
     };
     if let Some(value) = field::of_version(condition.field, version) {
         // No protocol is in no range.
@@ -84,9 +119,7 @@ fn place(
     if condition.field == Field::Mark {
         return mark(condition).map_or(Place::Unknown, Place::Op);
     }
-    if field::number(condition.field).is_none()
-        || matches!(condition.field, Field::InSet { set, .. } if lookup::root_of(roots, set).is_none())
-    {
+    if !fields.knows(condition.field) {
         return Place::Unknown;
     }
     match build::ranges(condition, &[]) {

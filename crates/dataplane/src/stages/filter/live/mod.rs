@@ -36,6 +36,7 @@ use crate::fib::{Capacity, Fib, Root};
 use crate::id::NextHopId;
 use crate::prefix::Prefix;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
+pub(crate) use members::EngineSets;
 use members::Members;
 use table::Table;
 

@@ -90,7 +90,7 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
                 assert_eq!(found, is_in(*address), "step {step}: {address:#x}");
                 assert_eq!(set.covers(*address), found);
                 if let Some(root) = root {
-                    let members = sets.lookup(root, address << (128 - bits));
+                    let members = sets.fib.lookup(root, address << (128 - bits));
                     assert_eq!(members.0 > 0, found, "step {step}: {address:#x}");
                 }
             }
@@ -100,13 +100,13 @@ fn changes_are_as_in_a_list(version: u8, seed: u64) {
         assert_eq!(set.remove(&[*one]), Ok(1));
     }
     assert_eq!((set.count(), set.has_prefixes(), set.elements()), (0, false, Vec::new()));
-    assert!(sets.is_empty() && !set.has_given_up());
+    assert!(sets.fib.is_empty() && sets.losses() == 0);
 }
 
-/// A FIB for sets with so many nodes.
-fn sets(epochs: &Arc<Epochs>, nodes: usize) -> Arc<Fib> {
+/// Room for sets in a FIB with so many nodes.
+fn sets(epochs: &Arc<Epochs>, nodes: usize) -> Arc<EngineSets> {
     let capacity = Capacity { roots: 4, nodes, values: 300 * nodes };
-    Arc::new(Fib::new(Arc::clone(epochs), capacity))
+    EngineSets::over(Fib::new(Arc::clone(epochs), capacity))
 }
 
 #[test]
@@ -116,30 +116,40 @@ fn programs_find_no_members_when_there_is_no_room() {
     let sets = sets(&epochs, 1 << 10);
     let single = |number: u128| (number << 16 | 1, number << 16 | 1);
     let many = |count| (1..=count).map(single).collect::<Vec<_>>();
+    let key = single(900).0 << 96;
+    let other = set(4, &epochs);
+    other.add(&many(10)).unwrap();
+    let root_of_other = other.root_in(&sets);
+    assert!(root_of_other.is_some());
     // Each takes most of the memory, and gives it back.
     for round in 0..20 {
         let set = set(4, &epochs);
-        set.add(&many(500)).unwrap();
+        set.add(&many(900)).unwrap();
         let root = set.root_in(&sets).expect("room");
-        assert_eq!(sets.lookup(root, single(500).0 << 96), NextHopId(1), "round {round}");
+        assert_eq!(sets.fib.lookup(root, key), NextHopId(1), "round {round}");
         set.add(&many(2000)).unwrap();
-        assert!(set.has_given_up() && set.covers(single(2000).0) && sets.is_empty());
-        assert_eq!(set.root_in(&sets), None);
-        let gone: Vec<_> = (501..=2000).map(single).collect();
-        assert_eq!((set.remove(&gone), set.may_return()), (Ok(1500), false));
+        assert!(sets.losses() == round + 1 && set.covers(single(2000).0));
+        assert_eq!((set.root_in(&sets), sets.fib.len()), (None, 10));
+        let gone: Vec<_> = (901..=2000).map(single).collect();
+        assert_eq!((set.remove(&gone), set.may_return()), (Ok(1100), false));
         reader.pass();
         assert!(set.may_return(), "no reader has the memory any more");
         let returned = set.root_in(&sets).expect("room");
         assert_ne!(returned, root, "readers may still look there");
-        assert_eq!(sets.lookup(returned, single(500).0 << 96), NextHopId(1));
-        assert!(!set.has_given_up() && !set.may_return());
+        assert_eq!(sets.fib.lookup(returned, key), NextHopId(1));
         drop(set);
-        assert!(sets.is_empty());
+        // There is no room for another one before the readers have passed, which then has none for good.
+        let late = self::set(4, &epochs);
+        late.add(&many(900)).unwrap();
+        assert_eq!(late.root_in(&sets), None);
+        reader.pass();
+        assert_eq!((late.may_return(), late.root_in(&sets)), (false, None));
+        assert_eq!(other.root_in(&sets), root_of_other, "another set keeps its room");
+        assert_eq!((other.add(&many(11)), other.remove(&[single(11)])), (Ok(1), Ok(1)));
         reader.pass();
     }
-    let other = set(4, &epochs);
     let elsewhere = self::sets(&epochs, 1 << 10);
-    assert!(other.root_in(&sets).is_some() && other.root_in(&elsewhere).is_none());
+    assert_eq!((other.root_in(&elsewhere), sets.fib.len()), (None, 10));
 }
 
 #[test]
