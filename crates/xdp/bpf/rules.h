@@ -241,13 +241,6 @@ __attribute__((noinline)) __u32 rules_member(__u32 root, __u64 upper, __u64 lowe
 	return entry & ENTRY_NODE ? NO_ENTRY : !!(entry & ENTRY_NEXT_HOP);
 }
 
-static __always_inline __u32 value_by_set(const struct rules_walk *walk, const struct lookup *lookup)
-{
-	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
-
-	return rules_member(lookup->nodes, walk->key[half], walk->key[half + 1]);
-}
-
 static __always_inline __u32 class_by_trie(const struct rules_walk *walk, const struct lookup *lookup)
 {
 	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
@@ -267,38 +260,59 @@ static __always_inline __u32 class_by_page(const struct rules_walk *walk, const 
 	return pair >> (value & 1) * 16 & 0xffff;
 }
 
-/* Looks up the fields of a packet for the classifier at `walk->line`. Returns 0 if that fails. */
+static __always_inline __u32 class_by_set(const struct rules_walk *walk, const struct lookup *lookup)
+{
+	__u32 half = lookup->field == FIELD_DESTINATION ? 2 : 0;
+	__u32 value = rules_member(lookup->nodes, walk->key[half], walk->key[half + 1]);
+
+	return value == NO_ENTRY ? NO_ENTRY : class_by_page(walk, lookup, value);
+}
+
+/*
+ * Looks up one field of a packet for the classifier at `walk->line`. Returns 0 if that fails. Global, so that the
+ * verifier does not look at all kinds of lookups for each field.
+ */
+__attribute__((noinline)) int rules_look_up_field(__u32 lookups, __u32 number)
+{
+	struct rules_walk *walk = walk_of_processor();
+	struct lookup_line *line;
+	const struct lookup *lookup;
+	struct set_line *sets;
+	__u32 class;
+
+	if (!walk || number >= MOST_FIELDS)
+		return 0;
+	line = rules_line(walk->line + lookups + number / LOOKUPS_OF_LINE);
+	if (!line)
+		return 0;
+	lookup = &line->lookup[number % LOOKUPS_OF_LINE];
+	if (walk->absent >> (lookup->field & 31) & 1)
+		class = lookup->absent;
+	else if (lookup->kind == BY_TRIE)
+		class = class_by_trie(walk, lookup);
+	else if (lookup->kind == BY_SET)
+		class = class_by_set(walk, lookup);
+	else
+		class = class_by_page(walk, lookup, walk->value[lookup->field % FIELDS]);
+	sets = rules_line(walk->line + lookup->sets + class / SETS_OF_LINE);
+	if (!sets || class == NO_ENTRY)
+		return 0;
+	walk->set[number].bits = sets->set[class % SETS_OF_LINE].bits;
+	walk->set[number].first = sets->set[class % SETS_OF_LINE].first;
+	walk->set[number].more = (walk->line + lookup->more) * WORDS_OF_LINE / 2;
+	return 1;
+}
+
+/* Looks up the fields of a packet. Returns 0 if that fails. */
 __attribute__((noinline)) int rules_look_up(__u32 lookups)
 {
 	struct rules_walk *walk = walk_of_processor();
 
 	if (!walk)
 		return 0;
-	for (__u32 i = 0; i < MOST_FIELDS && i < walk->fields; i++) {
-		struct lookup_line *line = rules_line(walk->line + lookups + i / LOOKUPS_OF_LINE);
-		const struct lookup *lookup;
-		struct set_line *sets;
-		__u32 class, value;
-
-		if (!line)
+	for (__u32 i = 0; i < MOST_FIELDS && i < walk->fields; i++)
+		if (!rules_look_up_field(lookups, i))
 			return 0;
-		lookup = &line->lookup[i % LOOKUPS_OF_LINE];
-		value = lookup->kind == BY_SET ? value_by_set(walk, lookup) :
-						 walk->value[lookup->field % FIELDS];
-		if (value == NO_ENTRY)
-			return 0;
-		if (walk->absent >> (lookup->field & 31) & 1)
-			class = lookup->absent;
-		else
-			class = lookup->kind == BY_TRIE ? class_by_trie(walk, lookup) :
-							  class_by_page(walk, lookup, value);
-		sets = rules_line(walk->line + lookup->sets + class / SETS_OF_LINE);
-		if (!sets)
-			return 0;
-		walk->set[i].bits = sets->set[class % SETS_OF_LINE].bits;
-		walk->set[i].first = sets->set[class % SETS_OF_LINE].first;
-		walk->set[i].more = (walk->line + lookup->more) * WORDS_OF_LINE / 2;
-	}
 	return 1;
 }
 

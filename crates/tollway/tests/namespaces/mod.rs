@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the longest wait for this machine: an emulated machine takes more time.
-fn patience() -> Duration {
+pub fn patience() -> Duration {
     if std::env::var_os("TOLLWAY_OUT").is_some() { 4 * PATIENCE } else { PATIENCE }
 }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tollway_model::Engine;
 
 use super::router_namespace::{Idle, RouterNamespace};
-use crate::namespaces::{PATIENCE, Process, workers};
+use crate::namespaces::{Process, patience, workers};
 use crate::net::DEVICES;
 
 /// Tollway's total counts.
@@ -66,7 +66,7 @@ impl KernelRouter {
             if log.contains("forwarding") {
                 break;
             }
-            if process.0.try_wait().unwrap().is_some() || start.elapsed() > PATIENCE {
+            if process.0.try_wait().unwrap().is_some() || start.elapsed() > patience() {
                 return Err(format!("tollway run does not start: {log}"));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -95,7 +95,7 @@ impl KernelRouter {
     /// can happen on a busy machine.
     fn answer(&self, request: &str) -> io::Result<String> {
         let mut control = UnixStream::connect(self.dir.path().join("control.sock"))?;
-        control.set_read_timeout(Some(PATIENCE))?;
+        control.set_read_timeout(Some(patience()))?;
         control.write_all(format!("{{\"v\":2,{request}}}\n").as_bytes())?;
         let mut answer = String::new();
         BufReader::new(control).read_line(&mut answer)?;
