@@ -6,7 +6,7 @@
 #   then              the oracle, alone: on a busy machine, the kernel's answers come later than it waits for them
 #   then              programs with routers on AF_XDP once more, with two workers each (TOLLWAY_WORKERS)
 #   then              virtual machines (minutes, and one processor each), beside the tests in namespaces that measure
-#                     times, rates or losses, one after the other
+#                     times, rates or losses, one after the other, and then two at a time
 #   at the end        tests in the documentation, and what has failed
 #
 # A busy host can take the processors away for a second, and then measured times are wrong. So the script lists
@@ -71,13 +71,23 @@ computing() {
   while IFS= read -r program; do run "$program"; done <"$work/computing"
 }
 
+# Takes a program from the list of those whose tests in virtual machines have not begun.
+next_machine() {
+  {
+    flock 9
+    head -n 1 "$work/machines"
+    sed -i 1d "$work/machines"
+  } 9>"$work/machines-lock"
+}
+
 machines() {
-  while IFS= read -r program; do run "$program" "$MACHINE"; done <"$work/namespaces"
+  local program
+  while program=$(next_machine) && [ -n "$program" ]; do run "$program" "$MACHINE"; done
 }
 
 # Runs a function beside the following ones.
 beside() {
-  setsid nice -n 10 bash -c "set -uo pipefail; $(declare -f run "$1"); $1" &
+  setsid nice -n 10 bash -c "set -uo pipefail; $(declare -f run next_machine "$1"); $1" &
   background=$!
 }
 
@@ -113,6 +123,11 @@ awk -F'\t' -v kind="$work/namespaces" -v rest="$work/computing" '
   NR == FNR { own[$1]; next } { print > (($1 in own) && $2 ~ /\/tollway$/ ? kind : rest) }' \
   "$work/names" "$work/programs"
 grep -E $'^(af_xdp|router)\t' "$work/namespaces" >"$work/two-workers"
+# Those that take longest come first.
+{
+  grep -E $'^(oracle|tc)\t' "$work/namespaces"
+  grep -Ev $'^(oracle|tc)\t' "$work/namespaces"
+} >"$work/machines"
 touch "$work/"{namespaces,computing,ended,left-out,failed}
 [ -s "$work/names" ] || die "crates/tollway/Cargo.toml names no test with a main function of its own"
 [ "$(lines namespaces)" = "$(lines names)" ] ||
@@ -130,6 +145,8 @@ with_two_workers beside
 beside machines
 foreground alone <"$work/namespaces"
 with_two_workers alone
+# The processor is free for the rest of them.
+machines
 wait_beside
 cargo test --workspace --locked --doc
 documentation=$?
