@@ -178,6 +178,18 @@ impl Router {
         }
     }
 
+    /// Lets the BPF programs find the elements of the live sets of rules that are to be installed, before a lock is held
+    /// for that.
+    pub fn fill_sets(&self, filter: &Filter) {
+        let rules = {
+            let control = lock(&self.control);
+            control.tables.memory().is_lent().then(|| Arc::clone(control.tables.engine_rules()))
+        };
+        if let Some(rules) = rules {
+            rules.fill(filter);
+        }
+    }
+
     /// Lets the BPF programs have rules that waited for room, and such whose live sets have lost their room or have it
     /// again. This may take some 10 ms: call it after changes of sets and now and then, on a thread that decides about
     /// no packet.

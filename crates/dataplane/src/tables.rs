@@ -138,6 +138,14 @@ impl Tables {
         self.memory.is_lent() && self.engines.sets_have_changed()
     }
 
+    /// Lets the BPF programs find the elements of the rules' live sets, which takes some 10 ms with many. So call it
+    /// before workers have these tables.
+    pub fn fill_sets(&self) {
+        if let Some(filter) = self.filter.as_ref().filter(|_| self.memory.is_lent()) {
+            self.engines.rules().fill(filter);
+        }
+    }
+
     /// What the BPF programs have counted by the rules that they have now, by counter; nothing if they have none.
     #[must_use]
     pub fn engine_counts(&self) -> Vec<Count> {

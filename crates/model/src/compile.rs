@@ -158,6 +158,7 @@ pub fn compile_in(memory: &Memory, model: &Model) -> Result<Compiled, CompileErr
     }
     Compiler::new(model, &mut tables).run()?;
     tables.filter = filter(model, &mut tables)?;
+    tables.fill_sets();
     Ok(Compiled { tables, host })
 }
 

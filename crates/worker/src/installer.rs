@@ -170,6 +170,9 @@ impl Installer {
         });
         let hops = hops.map_err(InstallError::Rules)?;
         let filter = rules(&model, hops, &epochs).map_err(InstallError::Rules)?;
+        if let Some(filter) = &filter {
+            updater.router().fill_sets(filter);
+        }
         let before = &self.parts.model;
         let carried = carried(before.filter.as_deref(), model.filter.as_deref());
         let same_log = before.filter_log == model.filter_log;

@@ -141,12 +141,12 @@ impl Attachment {
 
     /// Detaches the tc program beside it, unless a successor's is there by now.
     pub(super) fn end_beside(&mut self, state: BorrowedFd<'_>) {
-        if let Some(beside) = self.beside.take()
-            && self.pins.are_of(state)
-        {
-            beside.end();
-            self.pins.remove_beside();
+        let beside = self.beside.take();
+        if self.pins.are_of(state) {
+            self.pins.end_beside();
         }
+        // No packet meets it any more, so what it reads may go.
+        drop(beside);
     }
 
     /// Whether the device still exists with this program, neither detached nor replaced.

@@ -42,8 +42,10 @@ impl Beside {
         }
         let hook = Hook::attach(Mode::Tcx, program, port.ifindex);
         let hook = hook.map_err(failed("attaching a tc program"))?;
-        pins.keep_beside(&hook).map_err(failed("pinning"))?;
-        Self::of(hook, reading).map_err(failed("looking at its tc program"))
+        let made = Self::of(hook, reading).map_err(failed("looking at its tc program"))?;
+        // Without a pin, it would end with the process.
+        pins.keep_beside(&made.hook).map_err(failed("pinning"))?;
+        Ok(made)
     }
 
     fn of(hook: Hook, reading: Reading) -> io::Result<Self> {
@@ -55,12 +57,6 @@ impl Beside {
     pub(super) fn is_there(&self) -> bool {
         let now = self.hook.program();
         now.is_ok_and(|(program, ifindex)| ifindex != 0 && program == self.program)
-    }
-
-    /// Detaches the program.
-    pub(super) fn end(self) {
-        // A device that is gone has lost its program already.
-        let _ = self.hook.detach();
     }
 }
 

@@ -52,7 +52,7 @@ pub enum BesideState {
     Absent,
     /// It is on the device.
     There,
-    /// Somebody has detached or replaced it; [`XdpPrograms::attach_again`] attaches another.
+    /// Somebody has detached or replaced it; the next attachment or renewal brings another.
     Lost,
 }
 

@@ -217,10 +217,10 @@ impl RequestHandler {
             .on_worker(|_, worker, _| (worker.state().filter.clone(), Arc::clone(worker.router())));
         let done = active.and_then(|(filter, router)| {
             let done = set::change(filter.as_deref(), name, change, elements);
+            self.mailbox.void_flows();
             router.place_waiting_rules();
             Ok(done?)
         });
-        self.mailbox.void_flows();
         done.map_or_else(|error| refusal(&error.to_string()), |done| line(&done))
     }
 

@@ -172,10 +172,10 @@ impl Controller {
         let changes = std::mem::take(&mut self.elements);
         self.elements_applied = true;
         let done = filter.map_or(Ok(()), |filter| rules::apply(&filter, &changes));
-        self.installer.updater().router().place_waiting_rules();
         if let Some(fib_sync) = &self.fib_sync {
             self.installer.updater().void(fib_sync.epochs());
         }
+        self.installer.updater().router().place_waiting_rules();
         if let Err(why) = done {
             tracing::info!("{why}; the rules are read again");
             self.on(ModeEvent::RulesChanged);

@@ -31,11 +31,6 @@ impl<T> Retired<T> {
         self.unmarked
     }
 
-    /// Whether nothing is kept.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Keeps an item that no reader can newly reach from now on. It is freed after all readers have
     /// passed the epoch of the next mark: later than necessary, never too early.
     pub(crate) fn push(&mut self, item: T) {

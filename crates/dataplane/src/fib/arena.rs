@@ -67,10 +67,14 @@ impl Allocator {
 
     /// Says whether there is memory for that many nodes, each with as many values as a node can have.
     pub(super) fn has(&self, nodes: u32) -> bool {
-        let free_nodes = (self.node_limit - self.next_node) as usize + self.free_nodes.len();
         let stretches = (self.fresh_values() / MOST_VALUES) as usize;
         let stretches = stretches + self.free_values[SIZES.len() - 1].len();
-        free_nodes.min(stretches) >= nodes as usize
+        self.nodes_left().min(stretches) >= nodes as usize
+    }
+
+    /// The number of free nodes.
+    pub(super) fn nodes_left(&self) -> usize {
+        (self.node_limit - self.next_node) as usize + self.free_nodes.len()
     }
 
     /// The number of values that were never allocated.

@@ -265,9 +265,14 @@ impl Fib {
         self.lock().add_filled(self, prefixes)
     }
 
-    /// Whether readers have passed all that was taken out.
-    pub(crate) fn is_reclaimed(&self) -> bool {
-        self.lock().is_reclaimed()
+    /// The number of nodes that are free, in all FIBs together.
+    pub(crate) fn free_nodes(&self) -> usize {
+        self.lock().free_nodes()
+    }
+
+    /// The number of routes in one FIB.
+    pub(crate) fn count(&self, root: Root) -> usize {
+        self.lock().rib.count(root) as usize
     }
 
     /// Removes all routes of a FIB at once. From then on, a BPF program finds neither a route nor that there is none,
@@ -276,7 +281,7 @@ impl Fib {
         self.lock().clear(self, root);
     }
 
-    /// Gives the number of a cleared FIB back: no reader has it any more.
+    /// Gives the number of a cleared FIB back: no reader has it any more, or none ever knew it.
     pub(crate) fn give_back(&self, root: Root) {
         self.lock().give_back(root);
     }

@@ -461,9 +461,9 @@ impl Writer {
         }
     }
 
-    pub(super) fn is_reclaimed(&mut self) -> bool {
+    pub(super) fn free_nodes(&mut self) -> usize {
         self.reclaim();
-        self.retired.is_empty()
+        self.memory.nodes_left()
     }
 
     /// Frees the items that every reader has passed.

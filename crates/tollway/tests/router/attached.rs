@@ -170,7 +170,7 @@ pub fn gateway() {
     forwarded(&router, &hosts.net.a);
     let log = router.read("stderr");
     for port in ["ra", "rb"] {
-        let line = format!("port {port}: {port} is back (AF_XDP copy mode, native XDP)");
+        let line = format!("port {port}: {port} is back (AF_XDP copy mode, native XDP");
         assert!(log.contains(&line), "{log}");
     }
     translate();

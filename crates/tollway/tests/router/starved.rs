@@ -17,7 +17,9 @@ fn starve_workers(pid: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let threads = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
     let is_worker = |thread: &String| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap();
+        // Other threads come and go.
+        let name = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm"));
+        let name = name.unwrap_or_default();
         *thread == pid.to_string() || name.starts_with("worker-")
     };
     let workers: Vec<_> = threads.filter(is_worker).collect();

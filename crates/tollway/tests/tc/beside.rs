@@ -185,8 +185,10 @@ pub fn ends() {
     let pins = links.map(|pins| pins.path().join("link-beside"));
     let link = pins.into_iter().find(|link| link.exists()).unwrap();
     tcx::detach(&link);
-    until("a new program", has_program);
-    until_forwarded(&router, &net.a, "10.0.2.2");
+    assert_eq!(answered(&net.a, "10.0.2.2"), 5, "the kernel forwards");
+    until("a line about it", || {
+        router.read("stderr").contains("the tc program on ra was detached or replaced")
+    });
     let mut router = router.replace(DEVICES);
     assert!(has_program());
     until_forwarded(&router, &net.a, "10.0.2.2");

@@ -180,6 +180,16 @@ impl Filter {
         self.live.iter().any(|set| set.may_return())
     }
 
+    /// Whether somebody changes a live set at this moment, which may take long.
+    pub(crate) fn has_busy_sets(&self) -> bool {
+        self.live.iter().any(|set| set.is_busy())
+    }
+
+    /// Lets BPF programs find the elements of all live sets among these, as far as there is room.
+    pub(crate) fn fill(&self, sets: &Arc<EngineSets>) {
+        self.live.iter().for_each(|set| _ = set.root_in(sets));
+    }
+
     /// The live set with this name: the whole name, or its last word if that is unique.
     #[must_use]
     pub fn live_set(&self, name: &str) -> Option<&Arc<LiveSet>> {

@@ -75,8 +75,8 @@ struct Image {
     number: u64,
     /// Its rules, whose live sets stay as long as programs may look into them.
     _filter: Arc<Filter>,
-    /// How many live sets were lost when it was made.
-    losses: u64,
+    /// How many live sets were lost when it was made; none if it is known to be out of date.
+    losses: Option<u64>,
     /// Its lines.
     lines: Range<u32>,
     counters: Range<u32>,
@@ -118,11 +118,13 @@ impl EngineRules {
     /// Places rules for the programs, if they are others than those that are there.
     pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
         let mut placed = self.lock();
-        if !placed.current.is(filter) || placed.sets_have_changed(&self.memory.sets) {
+        if !placed.current.is(filter) {
             let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
             if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
                 placed.replaced.push(number);
             }
+        } else if placed.sets_have_changed(&self.memory.sets) {
+            self.place_again(&mut placed, generation);
         }
         if let Current::Waiting(filter, image) = &placed.current {
             let (filter, image) = (Arc::clone(filter), image.clone());
@@ -139,6 +141,29 @@ impl EngineRules {
             }
             Current::Waiting(..) | Current::Unfit(_) => Placement::Nowhere,
         }
+    }
+
+    /// Places the current rules once more, if there is room beside them, since their live sets were lost or return.
+    fn place_again(&self, placed: &mut Placed, generation: u64) {
+        let Current::Placed(filter, number) = &placed.current else { return };
+        let (filter, number) = (Arc::clone(filter), *number);
+        self.reclaim(placed);
+        let image = EngineImage::of(&filter, &self.memory.sets);
+        match image.and_then(|image| placed.add(&self.memory, (&filter, &image), generation)) {
+            Some(new) => {
+                placed.replaced.push(number);
+                placed.current = Current::Placed(filter, new);
+            }
+            None => placed.images.iter_mut().filter(|image| image.number == number).for_each(
+                // It is out of date, whatever becomes of the sets.
+                |image| image.losses = None,
+            ),
+        }
+    }
+
+    /// Lets programs find the elements of a filter's live sets, before the filter is placed under a lock.
+    pub(crate) fn fill(&self, filter: &Filter) {
+        filter.fill(&self.memory.sets);
     }
 
     /// Gives up the rules that were replaced: no link leads to them any more.
@@ -223,8 +248,12 @@ impl Placed {
     /// or a lost one may return.
     fn sets_have_changed(&self, sets: &EngineSets) -> bool {
         let Current::Placed(filter, number) = &self.current else { return false };
+        if filter.has_busy_sets() {
+            // Whoever changes them looks here afterwards.
+            return false;
+        }
         let image = self.images.iter().find(|image| image.number == *number);
-        image.is_some_and(|image| image.losses != sets.losses()) || filter.a_set_may_return()
+        image.is_some_and(|image| image.losses != Some(sets.losses())) || filter.a_set_may_return()
     }
 
     /// Writes an image of a filter where there is room; returns its number.
@@ -252,7 +281,7 @@ impl Placed {
         self.images.push(Image {
             number,
             _filter: Arc::clone(filter),
-            losses: image.losses,
+            losses: Some(image.losses),
             lines,
             counters,
             generation,

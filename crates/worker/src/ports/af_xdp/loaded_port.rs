@@ -132,19 +132,6 @@ impl OwnedProgram for LoadedPort {
     fn beside(&self) -> Option<BesideState> {
         self.ask(|programs| programs.beside(self.port))
     }
-
-    fn attach_again(&self) {
-        let (programs, port, device) = (Arc::clone(&self.programs), self.port, self.device.clone());
-        // To load a program takes tens of milliseconds.
-        let attach = move || {
-            if let Err(error) = lock(&programs).attach_again(port) {
-                tracing::warn!("{device}: its programs cannot be attached again: {error}");
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("attach".to_owned()).spawn(attach) {
-            tracing::warn!("{}: its programs cannot be attached again: {error}", self.device);
-        }
-    }
 }
 
 impl Program for LoadedPort {

@@ -21,14 +21,13 @@ impl AfXdp {
         }
         let program = self.program.program();
         let is_attached = program.is_some_and(|program| program.is_attached());
-        let beside = program.map_or(Some(BesideState::Absent), |program| program.beside());
-        self.note_beside(beside.unwrap_or(self.beside));
         if self.sockets.are_open() && !is_attached {
             self.close();
             self.program.detach();
             let what = "its XDP program was detached or replaced";
             self.enter(State::Down(what.to_owned()));
         }
+        self.note_beside();
         let name = if self.sockets.are_open() { &self.called } else { &self.device };
         match interface::query(self.control.as_fd(), name) {
             Ok(facts) => self.compare(facts),
@@ -41,21 +40,19 @@ impl AfXdp {
         }
     }
 
-    /// Packets to devices with tc programs take the kernel path without a tc program beside the XDP program. All others
-    /// need none, so the port stays up.
-    fn note_beside(&mut self, beside: BesideState) {
-        let was = std::mem::replace(&mut self.beside, beside);
-        if beside != BesideState::Lost {
-            return;
-        }
-        if was != BesideState::Lost {
+    /// Notes whether the tc program beside the XDP program is there. Only what leaves by devices with tc programs needs
+    /// it, so the port stays up without.
+    fn note_beside(&mut self) {
+        let now =
+            self.program.program().map_or(Some(BesideState::Absent), |program| program.beside());
+        let Some(now) = now.filter(|now| *now != self.beside) else { return };
+        self.beside = now;
+        if now == BesideState::Lost {
             let (port, device) = (&self.port, &self.called);
             tracing::warn!(
-                "port {port}: the tc program on {device} was detached or replaced; attaching another"
+                "port {port}: the tc program on {device} was detached or replaced; what leaves by devices with tc \
+                 programs takes the kernel path until the links change or tollway restarts"
             );
-        }
-        if let Some(program) = self.program.program() {
-            program.attach_again();
         }
     }
 

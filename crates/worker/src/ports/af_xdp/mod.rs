@@ -100,9 +100,6 @@ pub trait OwnedProgram: Program {
         Some(BesideState::Absent)
     }
 
-    /// Attaches the programs again, on another thread.
-    fn attach_again(&self) {}
-
     /// Attaches the tc program to a device, which needs no sockets, instead of that of XDP. Returns the mode in
     /// words.
     ///

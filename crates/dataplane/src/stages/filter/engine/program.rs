@@ -70,6 +70,8 @@ impl<'a> Fields<'a> {
             .map(|condition| condition.field)
             .filter(|field| field::number(*field).is_some() && !is_set(*field))
             .filter(|field| field::of_version(*field, version).is_none())
+            // A rule that no packet of the version matches has a condition on it.
+            .chain([Field::Protocol])
             .collect();
         let most_sets = MOST_FIELDS.saturating_sub(others.len());
         Self { ranges: BTreeMap::new(), roots, most_sets }

@@ -5,12 +5,13 @@
 //! the user path's own tables of a set take fewer cache lines.
 //!
 //! Limits: those of the memory. When there is no room for a change, the set is lost: programs find neither members nor
-//! others, and decide nothing by rules that look into it ([`Fib::clear`]). Many changes at once may lack only the memory
-//! that programs still read. So a lost set gets another FIB once, when no program reads what was taken out.
+//! others, and decide nothing by rules that look into it ([`Fib::clear`]). Many changes at once, or a successor of these
+//! rules, may lack only the memory that programs still read. So the set gets another FIB when there is more room, or when
+//! it has fewer elements, a few times.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, TryLockError};
 
 use super::LiveSet;
 use crate::epoch::Epochs;
@@ -43,6 +44,9 @@ impl EngineSets {
     }
 }
 
+/// How many FIBs a set has one after the other.
+const MOST_ROOTS: usize = 4;
+
 /// A live set's elements for BPF programs.
 #[derive(Debug)]
 pub(super) struct Members {
@@ -57,19 +61,32 @@ pub(super) struct Members {
 enum State {
     /// All of them.
     Whole,
-    /// None, since there was no room for a change.
-    Lost,
-    /// None: there is no room for all elements.
-    Full,
+    /// None, for lack of room.
+    Out {
+        /// The free nodes with which another try is worth it.
+        nodes: usize,
+        /// The number of elements with which it is, too.
+        elements: usize,
+    },
 }
 
 impl Members {
+    fn new(sets: &Arc<EngineSets>) -> Self {
+        let state = State::Out { nodes: 0, elements: 0 };
+        Self { sets: Arc::clone(sets), roots: Vec::new(), state }
+    }
+
     /// Puts all elements into a FIB that no program knows yet, by their prefixes.
-    fn fill(&mut self, prefixes: impl IntoIterator<Item = Prefix>) {
-        self.state = State::Full;
-        if let Ok(root) = self.sets.fib.add_filled(prefixes) {
-            self.roots.push(root);
-            self.state = State::Whole;
+    fn fill(&mut self, elements: usize, prefixes: impl IntoIterator<Item = Prefix>) {
+        let free = self.sets.fib.free_nodes();
+        match self.sets.fib.add_filled(prefixes) {
+            Ok(root) => {
+                self.roots.push(root);
+                self.state = State::Whole;
+            }
+            Err(_) => {
+                self.state = State::Out { nodes: free + free / 4 + 64, elements: elements / 2 };
+            }
         }
     }
 
@@ -79,9 +96,10 @@ impl Members {
         self.roots.last().copied().filter(|_| is_there)
     }
 
-    /// Whether it was lost, and no program reads what was taken out since.
-    fn may_return(&self) -> bool {
-        self.state == State::Lost && self.sets.fib.is_reclaimed()
+    /// Whether there may be room for so many elements, all that the set has.
+    fn may_return(&self, elements: usize) -> bool {
+        let State::Out { nodes, elements: few } = self.state else { return false };
+        self.roots.len() < MOST_ROOTS && (elements <= few || self.sets.fib.free_nodes() >= nodes)
     }
 
     /// Adds an element that the set did not have, by its prefixes.
@@ -105,7 +123,8 @@ impl Members {
             }
         });
         if !done {
-            self.state = State::Lost;
+            // Most prefixes have a node.
+            self.state = State::Out { nodes: fib.count(root), elements: 0 };
             fib.clear(root);
             self.sets.losses.fetch_add(1, Release);
         }
@@ -126,21 +145,23 @@ impl LiveSet {
     /// no room.
     pub(in super::super) fn root_in(&self, sets: &Arc<EngineSets>) -> Option<Root> {
         let mut writer = self.lock();
-        let is_new = writer.members.is_none();
-        let mut members = writer.members.take().unwrap_or_else(|| Members {
-            sets: Arc::clone(sets),
-            roots: Vec::new(),
-            state: State::Full,
-        });
-        if is_new || members.may_return() {
+        let mut members = writer.members.take().unwrap_or_else(|| Members::new(sets));
+        let count = writer.count();
+        if members.may_return(count) {
             let elements = self.elements_of(&writer).into_iter();
-            members.fill(elements.flat_map(|element| self.pieces_of(element)));
+            members.fill(count, elements.flat_map(|element| self.pieces_of(element)));
         }
         writer.members.insert(members).root_in(sets)
     }
 
-    /// Whether [`LiveSet::root_in`] may find room for a lost set now.
+    /// Whether [`LiveSet::root_in`] may find room for a lost set now; false while somebody changes it.
     pub(in super::super) fn may_return(&self) -> bool {
-        self.lock().members.as_ref().is_some_and(Members::may_return)
+        let Ok(writer) = self.writer.try_lock() else { return false };
+        writer.members.as_ref().is_some_and(|members| members.may_return(writer.count()))
+    }
+
+    /// Whether somebody changes it at this moment.
+    pub(in super::super) fn is_busy(&self) -> bool {
+        matches!(self.writer.try_lock(), Err(TryLockError::WouldBlock))
     }
 }

@@ -138,16 +138,25 @@ fn programs_find_no_members_when_there_is_no_room() {
         assert_ne!(returned, root, "readers may still look there");
         assert_eq!(sets.fib.lookup(returned, key), NextHopId(1));
         drop(set);
-        // There is no room for another one before the readers have passed, which then has none for good.
+        // A successor has no room before the readers have passed.
         let late = self::set(4, &epochs);
         late.add(&many(900)).unwrap();
-        assert_eq!(late.root_in(&sets), None);
+        assert_eq!((late.root_in(&sets), late.may_return()), (None, false));
         reader.pass();
-        assert_eq!((late.may_return(), late.root_in(&sets)), (false, None));
+        assert!(late.may_return() && late.root_in(&sets).is_some());
+        drop(late);
+        reader.pass();
         assert_eq!(other.root_in(&sets), root_of_other, "another set keeps its room");
         assert_eq!((other.add(&many(11)), other.remove(&[single(11)])), (Ok(1), Ok(1)));
         reader.pass();
     }
+    // Too large at first, and then no more.
+    let large = set(4, &epochs);
+    large.add(&many(3000)).unwrap();
+    assert_eq!((large.root_in(&sets), large.may_return()), (None, false));
+    large.remove(&many(2500)).unwrap();
+    assert!(large.may_return() && large.root_in(&sets).is_some());
+    drop(large);
     let elsewhere = self::sets(&epochs, 1 << 10);
     assert_eq!((other.root_in(&elsewhere), sets.fib.len()), (None, 10));
 }
