@@ -194,6 +194,12 @@ impl Router {
     /// again. This may take some 10 ms: call it after changes of sets and now and then, on a thread that decides about
     /// no packet.
     pub fn place_waiting_rules(&self) {
+        let active = lock(&self.engine_rules).last().cloned();
+        // Nearly always there is nothing to do. Then the lock that all changes need stays free: where a processor is
+        // lacking, its owner may have it for long.
+        if !active.is_some_and(|rules| rules.is_waiting() || rules.sets_have_changed()) {
+            return;
+        }
         let control = lock(&self.control);
         if control.tables.have_waiting_rules() || control.tables.have_changed_sets() {
             control.tables.write_engines_with(control.generations.rules);

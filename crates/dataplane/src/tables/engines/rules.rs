@@ -180,7 +180,7 @@ impl EngineRules {
     }
 
     /// Whether the active rules have to be placed again for their live sets.
-    pub(super) fn sets_have_changed(&self) -> bool {
+    pub(crate) fn sets_have_changed(&self) -> bool {
         self.lock().sets_have_changed(&self.memory.sets)
     }
 

@@ -65,7 +65,7 @@ enum State {
     Out {
         /// The free nodes with which another try is worth it.
         nodes: usize,
-        /// The number of elements with which it is, too.
+        /// The number of elements below which it is, too.
         elements: usize,
     },
 }
@@ -99,7 +99,7 @@ impl Members {
     /// Whether there may be room for so many elements, all that the set has.
     fn may_return(&self, elements: usize) -> bool {
         let State::Out { nodes, elements: few } = self.state else { return false };
-        self.roots.len() < MOST_ROOTS && (elements <= few || self.sets.fib.free_nodes() >= nodes)
+        self.roots.len() < MOST_ROOTS && (elements < few || self.sets.fib.free_nodes() >= nodes)
     }
 
     /// Adds an element that the set did not have, by its prefixes.
