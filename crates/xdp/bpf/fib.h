@@ -220,22 +220,27 @@ static __always_inline __u32 look_up4(__u32 root, __be32 address)
 }
 
 /*
- * As look_up4, for an IPv6 address, whose halves are two keys. The function is global for the verifier's sake,
- * which looks at its many steps once, and not once for each caller.
+ * As look_up4, in the tables of these names, for an address whose halves are two keys. Use it in a global function,
+ * which returns NO_ENTRY where a node is missing: the verifier looks at the many steps once, and not once for each
+ * caller.
  */
+#define LOOK_UP_HALVES(roots, nodes, values, root, upper, lower)                                   \
+	({                                                                                         \
+		__u64 *top = ELEMENT(roots, root);                                                 \
+		__u32 found = top ? ENTRY(values, place_in_top(top, upper)) : NO_ENTRY;            \
+		for (int step = 0; step < MOST_STEPS6 && found & ENTRY_NODE; step++) {             \
+			struct fib_node *node = ELEMENT(nodes, found & ENTRY_NODE_NUMBER);         \
+			if (!node)                                                                 \
+				return NO_ENTRY;                                                   \
+			found = ENTRY(values,                                                      \
+				      place_in(node, node->shape & NODE_IS_LOW ? lower : upper));  \
+		}                                                                                  \
+		found;                                                                             \
+	})
+
 __attribute__((noinline)) __u32 look_up_halves6(__u32 root, __u64 upper, __u64 lower)
 {
-	__u64 *top = ELEMENT(roots6, root);
-	__u32 entry = top ? ENTRY(values6, place_in_top(top, upper)) : NO_ENTRY;
-
-	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
-		struct fib_node *node = ELEMENT(nodes6, entry & ENTRY_NODE_NUMBER);
-
-		if (!node)
-			return NO_ENTRY;
-		entry = ENTRY(values6, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
-	}
-	return entry;
+	return LOOK_UP_HALVES(roots6, nodes6, values6, root, upper, lower);
 }
 
 /* Half of an IPv6 address as a number. */

@@ -228,16 +228,8 @@ __attribute__((noinline)) __u32 rules_trie(__u64 upper, __u64 lower, __u32 value
  */
 __attribute__((noinline)) __u32 rules_member(__u32 root, __u64 upper, __u64 lower)
 {
-	__u64 *top = ELEMENT(set_roots, root);
-	__u32 entry = top ? ENTRY(set_values, place_in_top(top, upper)) : NO_ENTRY;
+	__u32 entry = LOOK_UP_HALVES(set_roots, set_nodes, set_values, root, upper, lower);
 
-	for (int step = 0; step < MOST_STEPS6 && entry & ENTRY_NODE; step++) {
-		struct fib_node *node = ELEMENT(set_nodes, entry & ENTRY_NODE_NUMBER);
-
-		if (!node)
-			return NO_ENTRY;
-		entry = ENTRY(set_values, place_in(node, node->shape & NODE_IS_LOW ? lower : upper));
-	}
 	return entry & ENTRY_NODE ? NO_ENTRY : !!(entry & ENTRY_NEXT_HOP);
 }
 
