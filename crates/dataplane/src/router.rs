@@ -201,9 +201,7 @@ impl Router {
             return;
         }
         let control = lock(&self.control);
-        if control.tables.have_waiting_rules() || control.tables.have_changed_sets() {
-            control.tables.write_engines_with(control.generations.rules);
-        }
+        control.tables.write_engines_with(control.generations.rules);
     }
 
     /// Publishes the state of the tables.

@@ -133,11 +133,6 @@ impl Tables {
         self.memory.is_lent() && self.engines.are_waiting()
     }
 
-    /// Whether the programs need the rules once more, because a live set was lost, or may return.
-    pub(crate) fn have_changed_sets(&self) -> bool {
-        self.memory.is_lent() && self.engines.sets_have_changed()
-    }
-
     /// Lets the BPF programs find the elements of the rules' live sets, which takes some 10 ms with many. So call it
     /// before workers have these tables.
     pub fn fill_sets(&self) {

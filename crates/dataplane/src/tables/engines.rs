@@ -121,11 +121,6 @@ impl Engines {
         self.rules.is_waiting() || self.route_rules.is_waiting()
     }
 
-    /// Whether rules have to be placed again for their live sets.
-    pub(super) fn sets_have_changed(&self) -> bool {
-        self.rules.sets_have_changed()
-    }
-
     /// The rules that the programs have.
     pub(super) const fn rules(&self) -> &Arc<EngineRules> {
         &self.rules

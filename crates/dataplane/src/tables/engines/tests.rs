@@ -378,16 +378,16 @@ fn rules_are_written_again_when_a_set_has_no_more_room() {
     assert_eq!(line(), before, "a change of elements changes no word of the rules");
     let programs = tables.epochs.join_programs();
     set.add(&(500..5000).map(element).collect::<Vec<_>>()).expect("room");
-    assert!(tables.have_changed_sets());
+    assert!(tables.engine_rules().sets_have_changed());
     tables.write_engines();
     let without = line();
-    assert!(without != before && without != 0 && !tables.have_changed_sets());
+    assert!(without != before && without != 0 && !tables.engine_rules().sets_have_changed());
     // Once more, since what was taken out is free; but it does not suffice.
     programs.pass();
-    assert!(tables.have_changed_sets());
+    assert!(tables.engine_rules().sets_have_changed());
     tables.write_engines();
-    assert!(line() != without && !tables.have_changed_sets());
+    assert!(line() != without && !tables.engine_rules().sets_have_changed());
     set.add(&[element(6000)]).expect("room");
     programs.pass();
-    assert!(!tables.have_changed_sets(), "once only");
+    assert!(!tables.engine_rules().sets_have_changed(), "once only");
 }

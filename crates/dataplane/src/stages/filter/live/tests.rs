@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::burst::BURST;
 use crate::testkit::dice::Dice;
 
 fn set(version: u8, epochs: &Arc<Epochs>) -> LiveSet {
