@@ -143,21 +143,25 @@ impl EngineRules {
         }
     }
 
-    /// Places the current rules once more, if there is room beside them, since their live sets were lost or return.
+    /// Places the current rules once more, since their live sets were lost or return. Rules that leave no room beside
+    /// them give way first, when no others will.
     fn place_again(&self, placed: &mut Placed, generation: u64) {
         let Current::Placed(filter, number) = &placed.current else { return };
         let (filter, number) = (Arc::clone(filter), *number);
         self.reclaim(placed);
-        let image = EngineImage::of(&filter, &self.memory.sets);
-        match image.and_then(|image| placed.add(&self.memory, (&filter, &image), generation)) {
-            Some(new) => {
-                placed.replaced.push(number);
-                placed.current = Current::Placed(filter, new);
+        match self.memory.prepare(&filter) {
+            Current::Waiting(filter, image) => {
+                if let Some(new) = placed.add(&self.memory, (&filter, &image), generation) {
+                    placed.replaced.push(number);
+                    placed.current = Current::Placed(filter, new);
+                } else if placed.images.len() == 1 {
+                    placed.replaced.push(number);
+                    placed.current = Current::Waiting(filter, image);
+                } else {
+                    placed.doubt(number);
+                }
             }
-            None => placed.images.iter_mut().filter(|image| image.number == number).for_each(
-                // It is out of date, whatever becomes of the sets.
-                |image| image.losses = None,
-            ),
+            _ => placed.doubt(number),
         }
     }
 
@@ -254,6 +258,13 @@ impl Placed {
         }
         let image = self.images.iter().find(|image| image.number == *number);
         image.is_some_and(|image| image.losses != Some(sets.losses())) || filter.a_set_may_return()
+    }
+
+    /// Notes that an image is out of date, whatever becomes of the sets.
+    fn doubt(&mut self, number: u64) {
+        if let Some(image) = self.images.iter_mut().find(|image| image.number == number) {
+            image.losses = None;
+        }
     }
 
     /// Writes an image of a filter where there is room; returns its number.

@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::id::{NextHopId, VrfId};
 use crate::router::Router;
 use crate::stages::filter::{
-    Address, Condition, FIRST_COUNTER, Field, Filter, LINE, Op, Point, Rule, Rules,
+    Address, Condition, FIRST_COUNTER, Field, Filter, LINE, LiveSet, Op, Point, Rule, Rules,
 };
 use crate::stages::rule::{PolicyAction, PolicyRule};
 use crate::stages::source_check::{SourceCheck, SourceLookup};
@@ -355,22 +355,33 @@ fn tables_without_a_lender_are_nobody_elses() {
     assert!(tables.engines.links.get().iter().all(|link| link.decision.load(Relaxed) == 0));
 }
 
-/// Programs do not go on asking about all packets because of a set that has no room.
-#[test]
-fn rules_are_written_again_when_a_set_has_no_more_room() {
-    let (lender, mut tables) = network();
-    let mut filter = Filter::new(1, Vec::new());
-    let element = |number: u128| (number << 12, number << 12);
+/// Element of a set, none of which can be joined with others.
+fn element(number: u128) -> (u128, u128) {
+    (number << 12, number << 12)
+}
+
+/// Gives tables rules that drop what comes from a live set's elements, and count and accept all else.
+fn dropping_a_set(tables: &mut Tables, counters: usize) -> Arc<LiveSet> {
+    let mut filter = Filter::new(counters, Vec::new());
     let set = filter.add_live_set("", 4, &[element(1)], &tables.epochs).expect("room");
     let condition = Condition::new(Field::InSet { set, of: Address::Source }, [(1, 1)]);
+    let ops = (0..counters as u32).map(Op::Count).chain([Op::Accept]).collect();
     let rules = vec![
         Rule { conditions: vec![condition], ops: vec![Op::Drop], next: 1 },
-        Rule { ops: vec![Op::Count(0), Op::Accept], next: 2, ..Rule::default() },
+        Rule { ops, next: 2, ..Rule::default() },
     ];
     filter.set(Point::Forward, 4, &Rules { rules, end: 1 }).expect("these rules compile");
     let set = Arc::clone(&filter.live_sets()[0]);
     tables.filter = Some(Arc::new(filter));
     tables.write_engines();
+    set
+}
+
+/// Programs do not go on asking about all packets because of a set that has no room.
+#[test]
+fn rules_are_written_again_when_a_set_has_no_more_room() {
+    let (lender, mut tables) = network();
+    let set = dropping_a_set(&mut tables, 1);
     let line = || lender.link(LINK).rules;
     let before = line();
     set.add(&(1..500).map(element).collect::<Vec<_>>()).expect("room");
@@ -390,4 +401,23 @@ fn rules_are_written_again_when_a_set_has_no_more_room() {
     set.add(&[element(6000)]).expect("room");
     programs.pass();
     assert!(!tables.engine_rules().sets_have_changed(), "once only");
+}
+
+/// Nor when there is no room beside the rules: these give way.
+#[test]
+fn rules_without_room_beside_them_give_way_when_a_set_has_no_more_room() {
+    let (lender, mut tables) = network();
+    let set = dropping_a_set(&mut tables, MOST_ENGINE_COUNTERS);
+    let programs = tables.epochs.join_programs();
+    set.add(&(2..5000).map(element).collect::<Vec<_>>()).expect("room");
+    assert!(tables.engine_rules().sets_have_changed());
+    tables.write_engines();
+    assert_eq!(lender.link(LINK).flags & BOTH, 0, "programs may still count by the others");
+    assert!(tables.have_waiting_rules());
+    for _ in 0..3 {
+        programs.pass();
+        tables.write_engines();
+    }
+    assert_eq!(lender.link(LINK).flags & BOTH, BOTH);
+    assert!(!tables.have_waiting_rules() && !tables.engine_rules().sets_have_changed());
 }
