@@ -135,13 +135,33 @@ pub fn by_kernel() -> u64 {
 }
 
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole, and that Tollway
-/// forwards nearly all of the packets.
+/// forwards nearly all of the packets. While the router waits for a processor, the kernel forwards: what then is the
+/// kernel's is counted as such, and the stream is sent again.
 #[track_caller]
 pub fn arrives(router: &KernelRouter, ends: (&Host, &Host), address: &str) {
-    let (sent, kernel) = carried(router, ends, address);
+    const MOST_STREAMS: usize = 4;
+    let mut seen = Vec::new();
+    for _ in 0..MOST_STREAMS {
+        let before = bypassed(router);
+        let (sent, kernel) = carried(router, ends, address);
+        let late = bypassed(router) - before;
+        seen.push((sent, kernel, late));
+        if late == 0 || sent > 2 * kernel {
+            break;
+        }
+        assert!(kernel <= late + sent / 2, "{address}: {seen:?}");
+    }
+    let &(sent, kernel, _) = seen.last().unwrap();
     let counts = router.show(&ShowRequest::Offload)["counts"].clone();
-    // While a worker waits for a processor, the kernel forwards.
-    assert!(sent > 200 && sent > 2 * kernel, "{address}: {sent} and {kernel}: {counts}");
+    assert!(sent > 200 && sent > 2 * kernel, "{address}: {seen:?}: {counts}");
+}
+
+/// The number of packets that the kernel has forwarded because the router was late.
+fn bypassed(router: &KernelRouter) -> u64 {
+    let offload = router.show(&ShowRequest::Offload);
+    let ports = offload["counts"]["ports"].as_array().unwrap();
+    // A reason without packets is left out.
+    ports.iter().filter_map(|port| port["kernel"]["bypass"].as_u64()).sum()
 }
 
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole. Returns how many packets
