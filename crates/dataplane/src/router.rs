@@ -19,7 +19,7 @@ use crate::id::LinkId;
 use crate::punts::Limits;
 use crate::rule_counts::RuleCounts;
 use crate::stages::filter::{Count, Filter};
-use crate::tables::{EngineRules, ForwardingState, Tables};
+use crate::tables::{Engines, ForwardingState, Tables};
 
 /// How often [`Router::synchronize`] looks at the workers: a turn takes microseconds.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -32,8 +32,8 @@ pub struct Router {
     number: AtomicU64,
     published: Mutex<Published>,
     pub(crate) rule_counts: Mutex<RuleCounts>,
-    /// The rules that the BPF programs have, last those of the active tables.
-    engine_rules: Mutex<Vec<Arc<EngineRules>>>,
+    /// What the BPF programs read of tables, last of the active ones.
+    engines: Mutex<Vec<Arc<Engines>>>,
     /// Limits on the packets that the kernel has to answer.
     pub limits: Limits,
 }
@@ -82,7 +82,7 @@ impl Router {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
         tables.write_engines();
-        let engine_rules = Mutex::new(vec![Arc::clone(tables.engine_rules())]);
+        let engines = Mutex::new(vec![Arc::clone(tables.engines())]);
         let state = Arc::clone(tables.state());
         let generations = Generations::default();
         let rule_counts = RuleCounts::new(state.filter.as_deref());
@@ -92,7 +92,7 @@ impl Router {
             number: AtomicU64::new(0),
             published: Mutex::new(published),
             rule_counts: Mutex::new(rule_counts),
-            engine_rules,
+            engines,
             limits: Limits::default(),
         })
     }
@@ -153,40 +153,40 @@ impl Router {
         published.replaced = used;
         drop(published);
         drop(free);
-        self.end_engine_rules();
+        self.end_engines();
     }
 
     /// Takes the last counts of rules whose tables are gone: no program has them.
-    fn end_engine_rules(&self) {
-        let mut all = lock(&self.engine_rules);
+    fn end_engines(&self) {
+        let mut all = lock(&self.engines);
         let active = all.pop();
-        let (gone, used) = all.drain(..).partition(|rules| Arc::strong_count(rules) == 1);
+        let (gone, used) = all.drain(..).partition(|engines| Arc::strong_count(engines) == 1);
         *all = used;
         all.extend(active);
         drop(all);
         let gone: Vec<_> = gone;
-        for rules in gone {
-            rules.end(&mut lock(&self.rule_counts));
+        for engines in gone {
+            engines.rules().end(&mut lock(&self.rule_counts));
         }
     }
 
     /// Adds what the BPF programs have counted.
     fn add_engine_counts(&self) {
-        let all = lock(&self.engine_rules).clone();
-        for rules in all {
-            rules.report(&mut lock(&self.rule_counts));
+        let all = lock(&self.engines).clone();
+        for engines in all {
+            engines.rules().report(&mut lock(&self.rule_counts));
         }
     }
 
     /// Lets the BPF programs find the elements of the live sets of rules that are to be installed, before a lock is held
     /// for that.
     pub fn fill_sets(&self, filter: &Filter) {
-        let rules = {
+        let engines = {
             let control = lock(&self.control);
-            control.tables.memory().is_lent().then(|| Arc::clone(control.tables.engine_rules()))
+            control.tables.memory().is_lent().then(|| Arc::clone(control.tables.engines()))
         };
-        if let Some(rules) = rules {
-            rules.fill(filter);
+        if let Some(engines) = engines {
+            engines.rules().fill(filter);
         }
     }
 
@@ -194,14 +194,20 @@ impl Router {
     /// again. This may take some 10 ms: call it after changes of sets and now and then, on a thread that decides about
     /// no packet.
     pub fn place_waiting_rules(&self) {
-        let active = lock(&self.engine_rules).last().cloned();
         // Nearly always there is nothing to do. Then the lock that all changes need stays free: where a processor is
         // lacking, its owner may have it for long.
-        if !active.is_some_and(|rules| rules.is_waiting() || rules.sets_have_changed()) {
-            return;
+        if self.have_waiting_rules() {
+            let control = lock(&self.control);
+            control.tables.write_engines_with(control.generations.rules);
+            self.add_engine_counts();
         }
-        let control = lock(&self.control);
-        control.tables.write_engines_with(control.generations.rules);
+    }
+
+    /// Whether [`Router::place_waiting_rules`] has something to do, now or when the programs have left other rules.
+    #[must_use]
+    pub fn have_waiting_rules(&self) -> bool {
+        let active = lock(&self.engines).last().cloned();
+        active.is_some_and(|engines| engines.are_waiting() || engines.rules().sets_have_changed())
     }
 
     /// Publishes the state of the tables.
@@ -211,6 +217,7 @@ impl Router {
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
             if control.tables.have_waiting_rules() {
                 control.tables.write_engines_with(control.generations.rules);
+                self.add_engine_counts();
             }
             return;
         }
@@ -267,7 +274,7 @@ impl Locked<'_> {
         std::mem::swap(&mut control.tables, &mut tables);
         // A program that could not be replaced must not follow what nobody updates.
         tables.end_engines();
-        lock(&self.router.engine_rules).push(Arc::clone(control.tables.engine_rules()));
+        lock(&self.router.engines).push(Arc::clone(control.tables.engines()));
         std::mem::swap(&mut control.host, &mut host);
         links.clone_into(&mut control.links);
         control.generations.tables += 1;

@@ -26,8 +26,7 @@ use crate::stages::filter::Count;
 use crate::verdict::{DropReason, PuntReason};
 use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
-pub(crate) use engines::EngineRules;
-use engines::Engines;
+pub(crate) use engines::Engines;
 pub use engines::{
     DECIDES4, DECIDES6, IN_VRF, MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES, ROOT_RULES,
     SOURCE_DROPS4, SOURCE_KIND4, SOURCE_LINK4, SOURCE_NOT_TO_VRF4, SOURCE_ROUTE4,
@@ -54,7 +53,7 @@ pub struct Tables {
     objects: HashMap<NextHopId, ObjectTarget>,
     host_routes: HostRoutes,
     memory: Memory,
-    engines: Engines,
+    engines: Arc<Engines>,
 }
 
 impl Deref for Tables {
@@ -100,7 +99,7 @@ impl Tables {
         let state = Arc::new(ForwardingState::new(memory));
         Self {
             neighs: Neighs::new(&state.epochs),
-            engines: Engines::new(memory, &state.epochs),
+            engines: Arc::new(Engines::new(memory, &state.epochs)),
             state,
             inert: HashMap::new(),
             objects: HashMap::new(),
@@ -147,9 +146,9 @@ impl Tables {
         self.engines.rules().counts()
     }
 
-    /// The rules that the BPF programs have.
-    pub(crate) fn engine_rules(&self) -> &Arc<EngineRules> {
-        self.engines.rules()
+    /// What the BPF programs read beside FIBs and next hops.
+    pub(crate) const fn engines(&self) -> &Arc<Engines> {
+        &self.engines
     }
 
     /// Lets no BPF program decide by these tables any more: others are active.

@@ -19,9 +19,8 @@ use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::{AtomicU32, AtomicU64};
 pub use route_rules::{MOST_ROUTE_RULES, ROOT_RULES};
 use route_rules::{RouteRules, Start};
-pub(crate) use rules::EngineRules;
 pub use rules::MOST_ENGINE_COUNTERS;
-use rules::Placement;
+use rules::{EngineRules, Placement};
 
 /// The number of links that there is room for: one for each [`LinkId`].
 pub const MOST_LINKS: usize = 1 << 16;
@@ -60,8 +59,8 @@ struct EngineLink {
 ///
 /// A program decides only about packets for which the path of user space would need nothing but links, rules of the
 /// firewall and of the policy, FIBs and next hops. About all others it asks the flows, and then user space.
-pub(super) struct Engines {
-    rules: Arc<EngineRules>,
+pub(crate) struct Engines {
+    rules: EngineRules,
     route_rules: RouteRules,
     links: Aligned<EngineLink>,
     multipath: Aligned<AtomicU64>,
@@ -71,7 +70,7 @@ impl Engines {
     /// Takes their parts of this memory.
     pub(super) fn new(memory: &Memory, epochs: &Arc<Epochs>) -> Self {
         Self {
-            rules: Arc::new(EngineRules::new(memory, epochs)),
+            rules: EngineRules::new(memory, epochs),
             route_rules: RouteRules::new(memory, epochs),
             links: Aligned::new(memory, Part::Links, MOST_LINKS),
             multipath: Aligned::new(memory, Part::Multipath, MULTIPATH_WORDS),
@@ -117,12 +116,12 @@ impl Engines {
     }
 
     /// Whether rules wait for room in the memory of the programs.
-    pub(super) fn are_waiting(&self) -> bool {
+    pub(crate) fn are_waiting(&self) -> bool {
         self.rules.is_waiting() || self.route_rules.is_waiting()
     }
 
     /// The rules that the programs have.
-    pub(super) const fn rules(&self) -> &Arc<EngineRules> {
+    pub(crate) const fn rules(&self) -> &EngineRules {
         &self.rules
     }
 

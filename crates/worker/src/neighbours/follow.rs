@@ -146,8 +146,13 @@ impl FollowerThread {
         }
         self.confirm()?;
         // Of changed neighbours, when the grace period of the programs is over.
-        self.updater.router().state().routes.next_hops.restore_displaced();
-        self.updater.router().place_waiting_rules();
+        let router = self.updater.router();
+        router.state().routes.next_hops.restore_displaced();
+        router.place_waiting_rules();
+        if router.have_waiting_rules() {
+            let again = Instant::now() + AGAIN;
+            self.again_at = Some(self.again_at.map_or(again, |at| at.min(again)));
+        }
         Ok(true)
     }
 

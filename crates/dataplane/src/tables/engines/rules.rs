@@ -63,7 +63,7 @@ enum Current {
     NoRules,
     /// They are in the image of this number.
     Placed(Arc<Filter>, u64),
-    /// There is no room until programs have left older rules.
+    /// There is no room until programs have left others, or what was written of the same rules.
     Waiting(Arc<Filter>, EngineImage),
     /// The programs cannot evaluate them, or they need more room than there is.
     Unfit(Arc<Filter>),
@@ -75,8 +75,8 @@ struct Image {
     number: u64,
     /// Its rules, whose live sets stay as long as programs may look into them.
     _filter: Arc<Filter>,
-    /// How many live sets were lost when it was made; none if it is known to be out of date.
-    losses: Option<u64>,
+    /// How many live sets were lost when it was made, or last compared.
+    losses: u64,
     /// Its lines.
     lines: Range<u32>,
     counters: Range<u32>,
@@ -115,24 +115,21 @@ impl EngineRules {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places rules for the programs, if they are others than those that are there.
+    /// Places rules for the programs, if they are others than those that are there, or once more if their live sets were
+    /// lost or return. Where there is no room beside older ones, programs have none until they have left those.
     pub(super) fn place(&self, filter: Option<&Arc<Filter>>, generation: u64) -> Placement {
-        let mut placed = self.lock();
+        let placed = &mut *self.lock();
         if !placed.current.is(filter) {
-            let new = filter.map_or(Current::NoRules, |new| self.memory.prepare(new));
-            if let Current::Placed(_, number) = std::mem::replace(&mut placed.current, new) {
-                placed.replaced.push(number);
-            }
+            placed.make_current(filter.map_or(Current::NoRules, |new| self.memory.prepare(new)));
         } else if placed.sets_have_changed(&self.memory.sets) {
-            self.place_again(&mut placed, generation);
+            self.prepare_again(placed);
         }
-        if let Current::Waiting(filter, image) = &placed.current {
-            let (filter, image) = (Arc::clone(filter), image.clone());
-            self.reclaim(&mut placed);
-            if let Some(number) = placed.add(&self.memory, (&filter, &image), generation) {
-                placed.current = Current::Placed(filter, number);
+        placed.current = match std::mem::replace(&mut placed.current, Current::NoRules) {
+            Current::Waiting(filter, image) => {
+                self.write_waiting(placed, (filter, image), generation)
             }
-        }
+            current => current,
+        };
         match placed.current {
             Current::NoRules => Placement::NoRules,
             Current::Placed(_, number) => {
@@ -143,25 +140,37 @@ impl EngineRules {
         }
     }
 
-    /// Places the current rules once more, since their live sets were lost or return. Rules that leave no room beside
-    /// them give way first, when no others will.
-    fn place_again(&self, placed: &mut Placed, generation: u64) {
-        let Current::Placed(filter, number) = &placed.current else { return };
-        let (filter, number) = (Arc::clone(filter), *number);
+    /// Prepares the current rules once more. If the same words would come of it, or no rules that fit, those that are
+    /// there stay: by them, programs ask about what needs a set that is lost.
+    fn prepare_again(&self, placed: &mut Placed) {
         self.reclaim(placed);
-        match self.memory.prepare(&filter) {
-            Current::Waiting(filter, image) => {
-                if let Some(new) = placed.add(&self.memory, (&filter, &image), generation) {
-                    placed.replaced.push(number);
-                    placed.current = Current::Placed(filter, new);
-                } else if placed.images.len() == 1 {
-                    placed.replaced.push(number);
-                    placed.current = Current::Waiting(filter, image);
-                } else {
-                    placed.doubt(number);
-                }
-            }
-            _ => placed.doubt(number),
+        let Current::Placed(filter, _) = &placed.current else { return };
+        // As long as programs may read others, these are the second ones at most.
+        let [image] = placed.images.as_mut_slice() else { return };
+        image.losses = self.memory.sets.losses();
+        let new = self.memory.prepare(filter);
+        if let Current::Waiting(_, words) = &new
+            && !self.memory.has(&image.lines, &words.words)
+        {
+            placed.make_current(new);
+        }
+    }
+
+    /// Writes rules where there is room beside others that programs may still read.
+    fn write_waiting(
+        &self,
+        placed: &mut Placed,
+        (filter, image): (Arc<Filter>, EngineImage),
+        generation: u64,
+    ) -> Current {
+        self.reclaim(placed);
+        let has_lost = image.losses != self.memory.sets.losses();
+        let current =
+            if has_lost { self.memory.prepare(&filter) } else { Current::Waiting(filter, image) };
+        let Current::Waiting(filter, image) = current else { return current };
+        match placed.add(&self.memory, (&filter, &image), generation) {
+            Some(number) => Current::Placed(filter, number),
+            None => Current::Waiting(filter, image),
         }
     }
 
@@ -248,6 +257,13 @@ impl Current {
 }
 
 impl Placed {
+    /// Replaces the current rules.
+    fn make_current(&mut self, new: Current) {
+        if let Current::Placed(_, number) = std::mem::replace(&mut self.current, new) {
+            self.replaced.push(number);
+        }
+    }
+
     /// Whether a live set was lost since the current image was made, so that programs decide nothing by that any more,
     /// or a lost one may return.
     fn sets_have_changed(&self, sets: &EngineSets) -> bool {
@@ -257,14 +273,7 @@ impl Placed {
             return false;
         }
         let image = self.images.iter().find(|image| image.number == *number);
-        image.is_some_and(|image| image.losses != Some(sets.losses())) || filter.a_set_may_return()
-    }
-
-    /// Notes that an image is out of date, whatever becomes of the sets.
-    fn doubt(&mut self, number: u64) {
-        if let Some(image) = self.images.iter_mut().find(|image| image.number == number) {
-            image.losses = None;
-        }
+        image.is_some_and(|image| image.losses != sets.losses()) || filter.a_set_may_return()
     }
 
     /// Writes an image of a filter where there is room; returns its number.
@@ -292,7 +301,7 @@ impl Placed {
         self.images.push(Image {
             number,
             _filter: Arc::clone(filter),
-            losses: Some(image.losses),
+            losses: image.losses,
             lines,
             counters,
             generation,
@@ -324,6 +333,16 @@ impl EngineMemory {
         if let Some(place) = places.clone().nth(FIRST_COUNTER) {
             place.store(first_counter, Release);
         }
+    }
+
+    /// Whether these lines have the words of an image, but for the number of the first counter.
+    fn has(&self, lines: &Range<u32>, words: &[u32]) -> bool {
+        let places = self.lines.get().iter().skip(lines.start as usize * LINE);
+        lines.len() == words.len().div_ceil(LINE)
+            && places
+                .zip(words)
+                .enumerate()
+                .all(|(at, (place, word))| at == FIRST_COUNTER || place.load(Relaxed) == *word)
     }
 
     /// The places of a counter, one for each processor.

@@ -234,6 +234,16 @@ fn rules_of_routes_take_the_place_of_others_when_no_program_reads_these() {
     tables.write_engines();
     assert_eq!(lender.link(LINK).flags, BOTH);
     assert!(!tables.have_waiting_rules());
+    // A router places them without any other change.
+    let router = Router::new(tables, Host::new());
+    for mark in 0..room {
+        policy(&mut router.lock().tables, mark);
+    }
+    router.place_waiting_rules();
+    assert!(lender.link(LINK).flags == 0 && router.have_waiting_rules());
+    programs.pass();
+    router.place_waiting_rules();
+    assert!(lender.link(LINK).flags == BOTH && !router.have_waiting_rules());
 }
 
 /// The program finds there that the kernel gets everything.
@@ -389,35 +399,49 @@ fn rules_are_written_again_when_a_set_has_no_more_room() {
     assert_eq!(line(), before, "a change of elements changes no word of the rules");
     let programs = tables.epochs.join_programs();
     set.add(&(500..5000).map(element).collect::<Vec<_>>()).expect("room");
-    assert!(tables.engine_rules().sets_have_changed());
+    assert!(tables.engines().rules().sets_have_changed());
     tables.write_engines();
     let without = line();
-    assert!(without != before && without != 0 && !tables.engine_rules().sets_have_changed());
-    // Once more, since what was taken out is free; but it does not suffice.
+    assert!(without != before && without != 0 && !tables.engines().rules().sets_have_changed());
+    // What was taken out is free then, but it does not suffice: the rules stay.
     programs.pass();
-    assert!(tables.engine_rules().sets_have_changed());
+    assert!(tables.engines().rules().sets_have_changed());
     tables.write_engines();
-    assert!(line() != without && !tables.engine_rules().sets_have_changed());
+    assert!(line() == without && !tables.engines().rules().sets_have_changed());
     set.add(&[element(6000)]).expect("room");
     programs.pass();
-    assert!(!tables.engine_rules().sets_have_changed(), "once only");
+    assert!(!tables.engines().rules().sets_have_changed(), "once only");
+    set.remove(&(2..5000).map(element).collect::<Vec<_>>()).expect("they are there");
+    tables.write_engines();
+    let returned = line();
+    assert!(returned != without && returned != 0);
 }
 
-/// Nor when there is no room beside the rules: these give way.
+/// Nor when there is no room beside the rules: these give way, once.
 #[test]
 fn rules_without_room_beside_them_give_way_when_a_set_has_no_more_room() {
     let (lender, mut tables) = network();
     let set = dropping_a_set(&mut tables, MOST_ENGINE_COUNTERS);
     let programs = tables.epochs.join_programs();
+    let router = Router::new(tables, Host::new());
+    let count = |packets| lender.set_word(Part::RuleCounts, 0, packets);
+    let link = || lender.link(LINK);
     set.add(&(2..5000).map(element).collect::<Vec<_>>()).expect("room");
-    assert!(tables.engine_rules().sets_have_changed());
-    tables.write_engines();
-    assert_eq!(lender.link(LINK).flags & BOTH, 0, "programs may still count by the others");
-    assert!(tables.have_waiting_rules());
-    for _ in 0..3 {
+    router.place_waiting_rules();
+    assert_eq!(link().flags & BOTH, 0, "programs may still count by the others");
+    count(7);
+    for round in 0..4 {
+        // First the rules without the set, then the set tries to return.
+        assert_eq!(router.have_waiting_rules(), round < 2, "round {round}");
         programs.pass();
-        tables.write_engines();
+        router.place_waiting_rules();
+        assert_eq!(link().flags & BOTH, BOTH, "round {round}");
+        count(round + 1);
     }
-    assert_eq!(lender.link(LINK).flags & BOTH, BOTH);
-    assert!(!tables.have_waiting_rules() && !tables.engine_rules().sets_have_changed());
+    // What was counted by all of them is there, though nobody has asked in between.
+    set.remove(&(2..5000).map(element).collect::<Vec<_>>()).expect("they are there");
+    router.place_waiting_rules();
+    programs.pass();
+    router.place_waiting_rules();
+    assert_eq!(router.rule_counts()[0].packets, 7 + 4);
 }

@@ -7,7 +7,7 @@
 //! Limits: those of the memory. When there is no room for a change, the set is lost: programs find neither members nor
 //! others, and decide nothing by rules that look into it ([`Fib::clear`]). Many changes at once, or a successor of these
 //! rules, may lack only the memory that programs still read. So the set gets another FIB when there is more room, or when
-//! it has fewer elements, a few times.
+//! it has much fewer elements, a few times.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -43,6 +43,9 @@ impl EngineSets {
         self.losses.load(Acquire)
     }
 }
+
+/// A set that was lost tries to return when it has fewer than this part of its elements.
+const FEW: usize = 4;
 
 /// How many FIBs a set has one after the other.
 const MOST_ROOTS: usize = 4;
@@ -102,17 +105,17 @@ impl Members {
         self.roots.len() < MOST_ROOTS && (elements < few || self.sets.fib.free_nodes() >= nodes)
     }
 
-    /// Adds an element that the set did not have, by its prefixes.
-    pub(super) fn add(&mut self, prefixes: &[Prefix]) {
-        self.change(prefixes, |count| count + 1);
+    /// Adds an element that the set did not have, by its prefixes; it has so many elements now.
+    pub(super) fn add(&mut self, elements: usize, prefixes: &[Prefix]) {
+        self.change(elements, prefixes, |count| count + 1);
     }
 
-    /// Removes an element that the set had, by its prefixes.
-    pub(super) fn remove(&mut self, prefixes: &[Prefix]) {
-        self.change(prefixes, |count| count.saturating_sub(1));
+    /// Removes an element that the set had, by its prefixes; it has so many elements now.
+    pub(super) fn remove(&mut self, elements: usize, prefixes: &[Prefix]) {
+        self.change(elements, prefixes, |count| count.saturating_sub(1));
     }
 
-    fn change(&mut self, prefixes: &[Prefix], changed: impl Fn(u32) -> u32) {
+    fn change(&mut self, elements: usize, prefixes: &[Prefix], changed: impl Fn(u32) -> u32) {
         let (State::Whole, Some(root)) = (self.state, self.roots.last().copied()) else { return };
         let fib = &self.sets.fib;
         let done = prefixes.iter().all(|prefix| {
@@ -124,7 +127,7 @@ impl Members {
         });
         if !done {
             // Most prefixes have a node.
-            self.state = State::Out { nodes: fib.count(root), elements: 0 };
+            self.state = State::Out { nodes: fib.count(root), elements: (elements / FEW).max(1) };
             fib.clear(root);
             self.sets.losses.fetch_add(1, Release);
         }

@@ -231,8 +231,9 @@ impl LiveSet {
     fn add_all(&self, elements: &[Element]) -> Result<usize, LiveSetError> {
         self.change(elements, |set, writer, element, at| {
             let is_new = set.add_one(writer, element).ok_or(LiveSetError::Full(at))?;
+            let count = writer.count();
             if let Some(members) = writer.members.as_mut().filter(|_| is_new) {
-                members.add(&set.pieces_of(element));
+                members.add(count, &set.pieces_of(element));
             }
             Ok(is_new)
         })
@@ -248,8 +249,9 @@ impl LiveSet {
             if !was_there {
                 return Err(LiveSetError::Missing(at));
             }
+            let count = writer.count();
             if let Some(members) = &mut writer.members {
-                members.remove(&set.pieces_of(element));
+                members.remove(count, &set.pieces_of(element));
             }
             Ok(true)
         }))

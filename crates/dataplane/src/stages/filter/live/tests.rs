@@ -152,6 +152,18 @@ fn programs_find_no_members_when_there_is_no_room() {
         assert_eq!((other.add(&many(11)), other.remove(&[single(11)])), (Ok(1), Ok(1)));
         reader.pass();
     }
+    // A set that has lost its room to another returns when it is empty.
+    let (lost, large) = (set(4, &epochs), set(4, &epochs));
+    lost.add(&many(300)).unwrap();
+    assert!(lost.root_in(&sets).is_some());
+    lost.add(&many(2000)).unwrap();
+    reader.pass();
+    large.add(&many(900)).unwrap();
+    assert!(large.root_in(&sets).is_some() && !lost.may_return());
+    lost.remove(&many(2000)).unwrap();
+    assert!(lost.may_return() && lost.root_in(&sets).is_some());
+    drop((lost, large));
+    reader.pass();
     // Too large at first, and then no more.
     let large = set(4, &epochs);
     large.add(&many(3000)).unwrap();
