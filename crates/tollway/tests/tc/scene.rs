@@ -135,33 +135,40 @@ pub fn by_kernel() -> u64 {
 }
 
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole, and that Tollway
-/// forwards nearly all of the packets. While the router waits for a processor, the kernel forwards: what then is the
-/// kernel's is counted as such, and the stream is sent again.
+/// forwards nearly all of the packets.
+///
+/// In a virtual machine with one emulated processor, the router itself may wait for it for so long that the kernel
+/// forwards, which the programs count. Then the stream is sent again, there only.
 #[track_caller]
 pub fn arrives(router: &KernelRouter, ends: (&Host, &Host), address: &str) {
-    const MOST_STREAMS: usize = 4;
+    let most_streams = if is_in_machine() { 3 } else { 1 };
     let mut seen = Vec::new();
-    for _ in 0..MOST_STREAMS {
-        let before = bypassed(router);
+    for _ in 0..most_streams {
+        let before = while_late(router);
         let (sent, kernel) = carried(router, ends, address);
-        let late = bypassed(router) - before;
+        let late = while_late(router) - before;
         seen.push((sent, kernel, late));
-        if late == 0 || sent > 2 * kernel {
-            break;
+        if sent > 200 && sent > 2 * kernel {
+            return;
         }
-        assert!(kernel <= late + sent / 2, "{address}: {seen:?}");
+        assert!(kernel <= late + sent / 2, "not because the router was late: {address}: {seen:?}");
     }
-    let &(sent, kernel, _) = seen.last().unwrap();
     let counts = router.show(&ShowRequest::Offload)["counts"].clone();
-    assert!(sent > 200 && sent > 2 * kernel, "{address}: {seen:?}: {counts}");
+    panic!("{address}: {seen:?}: {counts}");
 }
 
-/// The number of packets that the kernel has forwarded because the router was late.
-fn bypassed(router: &KernelRouter) -> u64 {
+/// Whether this process runs in the virtual machine (`machine.rs`).
+fn is_in_machine() -> bool {
+    std::env::args().any(|argument| argument == "machine")
+}
+
+/// The number of packets that the programs have passed to the kernel because the router was late.
+fn while_late(router: &KernelRouter) -> u64 {
     let offload = router.show(&ShowRequest::Offload);
     let ports = offload["counts"]["ports"].as_array().unwrap();
+    let late = ports.iter().flat_map(|port| ["bypass", "stale"].map(|why| &port["kernel"][why]));
     // A reason without packets is left out.
-    ports.iter().filter_map(|port| port["kernel"]["bypass"].as_u64()).sum()
+    late.filter_map(|packets| packets.as_u64()).sum()
 }
 
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole. Returns how many packets
