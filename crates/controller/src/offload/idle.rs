@@ -19,6 +19,12 @@ impl Offload {
         (!gains && !is_taken).then(|| self.obstacle(port))
     }
 
+    /// Whether a link is new, so that nobody knows yet what the ports gain.
+    #[must_use]
+    pub fn has_new_links(&self) -> bool {
+        self.links.iter().any(|link| link.is_new)
+    }
+
     /// Says whether a packet that arrives by one link and leaves by another could be fast, if either link
     /// belongs to the port.
     fn could_be_fast(&self, port: Ifindex, family: Family) -> bool {

@@ -128,6 +128,7 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
         port: port.ifindex,
         vrf: vrf.map(str::to_owned),
         up: stack.iter().all(|layer| layer.netdev.flags & (UP | LOWER_UP) == UP | LOWER_UP),
+        is_new: stack.iter().any(|layer| layer.found.is_none()),
         arrives,
         leaves: PerFamily::each(|family| {
             of_family(&outgoing, leaves(&top.netdev.name, family, &sysctls))

@@ -161,6 +161,8 @@ pub struct Link {
     pub vrf: Option<String>,
     /// The link and all devices below it are up.
     pub up: bool,
+    /// It, or a device below it, is new: no query covers it yet, so what is fast there is not known.
+    pub is_new: bool,
     /// Why arriving packets take the kernel path, in addition to [`Offload::general`].
     pub arrives: PerFamily<Vec<Reason>>,
     /// Why leaving packets take the kernel path, likewise.

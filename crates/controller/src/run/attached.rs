@@ -1,7 +1,8 @@
 //! Decides which ports should have their programs attached.
 //!
 //! A port is attached as soon as any of its traffic could take the fast path. It is detached only after none
-//! could for a while, so a replacement of rules in two steps does not detach it.
+//! could for a while, so a replacement of rules in two steps does not detach it, nor a device that has just come and
+//! is not queried yet.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,14 @@ impl AttachRequest {
             (Self::Waiting(..) | Self::Detached(_), Some(why)) => Self::Detached(why),
         }
     }
+
+    /// The next state while nobody knows what a port gains.
+    fn postponed(&self, now: Instant) -> Self {
+        match self {
+            Self::Waiting(_, why) => Self::Waiting(now + AFTER, why.clone()),
+            known => known.clone(),
+        }
+    }
 }
 
 /// The wanted state of each port.
@@ -55,7 +64,10 @@ impl AttachRequests {
         for (request, port) in self.0.iter_mut().zip(ports) {
             // The offload says nothing about a port whose device has gone.
             if let Some(device) = port.device {
-                *request = request.next(offload.idle(device), now);
+                *request = match offload.idle(device) {
+                    Some(_) if offload.has_new_links() => request.postponed(now),
+                    idle => request.next(idle, now),
+                };
             }
         }
         self.idle() != before
@@ -110,6 +122,16 @@ mod tests {
         let detached = other.next(why(), now + AFTER);
         assert_eq!(detached, AttachRequest::Detached("of it".to_owned()));
         assert_eq!(detached.next(None, now), AttachRequest::Attached);
+    }
+
+    #[test]
+    fn a_new_device_says_nothing() {
+        let now = Instant::now();
+        let why = || "of it".to_owned();
+        let waiting = AttachRequest::Waiting(now + AFTER / 3, why()).postponed(now);
+        assert_eq!(waiting, AttachRequest::Waiting(now + AFTER, why()));
+        let others = [AttachRequest::Attached, AttachRequest::Detached(why())];
+        assert_eq!(others.clone().map(|other| other.postponed(now)), others);
     }
 
     #[test]

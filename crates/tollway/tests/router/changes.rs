@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use tollway_commands::control::ShowRequest;
+
 use super::namespaces::{Host, Process, ping, sh, unanswered, until};
 use super::running::{KernelRouter, Net, configure, plug};
 
@@ -155,6 +157,9 @@ pub fn port() {
         assert!(tried.iter().any(|(answered, _)| *answered >= 4), "{tried:?}");
         until("the port to be back", || router.read("stderr").contains("is back"));
         router.sync();
+        // On a busy machine, the other port may have been alone for so long that it was detached.
+        let ports = || router.show(&ShowRequest::Ports).to_string();
+        until("the programs to be attached", || !ports().contains("not attached"));
     }
     router.forwards(&net.a, "10.0.2.2");
     router.stop();
