@@ -75,6 +75,34 @@ pub struct Options {
     pub most_pps: Option<f64>,
 }
 
+impl Options {
+    /// Refuses what is impossible.
+    ///
+    /// # Errors
+    /// A ratio, the trial time or the precision is impossible.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.losses.is_empty() || self.losses.iter().any(|loss| !(0.0..1.0).contains(loss)) {
+            let remedy = "Say --loss with shares from 0 to less than 1, such as 0 and 0.005";
+            return Err(Error::usage("the ratio of loss is out of range", remedy));
+        }
+        if self.trial.is_zero() || self.within < self.trial {
+            let what = "the time is too short for one trial";
+            return Err(Error::usage(what, "Say a longer --within, or a shorter --trial"));
+        }
+        if !(1e-4..=0.5).contains(&self.precision) {
+            return Err(Error::usage(
+                "the precision is out of range",
+                "Say --precision with a share from 0.0001 to 0.5",
+            ));
+        }
+        if self.most_pps.is_some_and(|pps| pps < LEAST_PPS) {
+            let remedy = format!("Say --most with {LEAST_PPS} frames a second or more");
+            return Err(Error::usage("the highest rate to try is too low", remedy));
+        }
+        Ok(())
+    }
+}
+
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct SearchResult {
@@ -99,7 +127,7 @@ pub struct SearchResult {
 /// # Errors
 /// A ratio, the trial time or the precision is impossible, or a trial fails.
 pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult>, Error> {
-    check(options)?;
+    options.check()?;
     let end = Instant::now() + options.within;
     let full_speed = path.trial(options.most_pps, options.trial)?;
     let most =
@@ -124,28 +152,6 @@ pub fn search(path: &mut dyn Path, options: &Options) -> Result<Vec<SearchResult
         found[index] = Some(one);
     }
     Ok(found.into_iter().flatten().collect())
-}
-
-fn check(options: &Options) -> Result<(), Error> {
-    if options.losses.is_empty() || options.losses.iter().any(|loss| !(0.0..1.0).contains(loss)) {
-        let remedy = "Say --loss with shares from 0 to less than 1, such as 0 and 0.005";
-        return Err(Error::usage("the ratio of loss is out of range", remedy));
-    }
-    if options.trial.is_zero() || options.within < options.trial {
-        let what = "the time is too short for one trial";
-        return Err(Error::usage(what, "Say a longer --within, or a shorter --trial"));
-    }
-    if !(1e-4..=0.5).contains(&options.precision) {
-        return Err(Error::usage(
-            "the precision is out of range",
-            "Say --precision with a share from 0.0001 to 0.5",
-        ));
-    }
-    if options.most_pps.is_some_and(|pps| pps < LEAST_PPS) {
-        let remedy = format!("Say --most with {LEAST_PPS} frames a second or more");
-        return Err(Error::usage("the highest rate to try is too low", remedy));
-    }
-    Ok(())
 }
 
 /// The search for one ratio.

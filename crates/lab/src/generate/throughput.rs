@@ -138,6 +138,7 @@ pub fn run(
     options: &Options,
     stop: &AtomicBool,
 ) -> Result<Report<Row>, Error> {
+    options.check()?;
     can_be_sent(spec, between)?;
     let mut report = Report::new(Machine::probe(), Vec::new());
     for (size, _) in &spec.sizes {
