@@ -230,6 +230,10 @@ fn links() {
     net.plug_a();
     let backs = || router.read("stderr").matches("ra is back").count();
     until("the new one to be noticed", || backs() >= 2);
+    // A new cable loses packets that come too early.
+    until("a ping", || {
+        net.a.command("ping -n -c 1 -W 1 10.0.2.2").output().unwrap().status.success()
+    });
     assert_pings(&net.a, 3, "10.0.2.2");
     let counts = Counts::of(&router.stop());
     assert!(counts.sent >= 18, "{counts:?}");

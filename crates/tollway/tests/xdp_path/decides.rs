@@ -1,5 +1,6 @@
 //! Compares the XDP programs, which decide by the tables of user space, with the user path: first packets included.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -313,6 +314,8 @@ pub fn captures() {
     let mut compared = Compared::new();
     give_default_routes(&mut compared.tables, LinkVariant::Plain.vrf());
     let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    // The variants of the frames depend on the order.
+    let paths: BTreeSet<PathBuf> = paths.collect();
     let (mut files, mut count) = (0, 0_usize);
     for path in paths {
         let Ok(mut reader) = CaptureReader::open(&path) else { continue };
@@ -332,6 +335,8 @@ pub fn captures() {
         compared.both(frames.iter().map(|(port, frame)| (*port, &frame[..])));
     }
     println!("{count} frames of {files} captures of {}: {:?}", folder.display(), compared.tally);
-    assert!(files >= 10 && compared.tally.forwarded > 500, "{:?}", compared.tally);
-    assert!(compared.tally.by_tc > 300, "{:?}", compared.tally);
+    let all = 3 * count as u64;
+    assert!(files >= 10 && all > 1000, "{files} files");
+    assert!(compared.tally.forwarded > all / 10, "{:?}", compared.tally);
+    assert!(compared.tally.by_tc > all / 20, "{:?}", compared.tally);
 }
