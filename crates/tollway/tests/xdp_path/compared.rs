@@ -104,7 +104,12 @@ impl Compared {
 
     /// Tables of the test network's ports and links, made with the memory of maps.
     pub fn over(make: impl FnOnce(&Memory) -> Tables) -> Self {
-        let maps = TableMaps::new(0).unwrap();
+        Self::with_room(0, make)
+    }
+
+    /// As [`Compared::over`], with the room of the maps doubled so often.
+    pub fn with_room(doublings: u32, make: impl FnOnce(&Memory) -> Tables) -> Self {
+        let maps = TableMaps::new(doublings).unwrap();
         let tables = make(&Memory::lent(Arc::new(maps)));
         let ports: Vec<_> = (0..PORTS).map(xdp_port).collect();
         let mut programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
