@@ -191,23 +191,28 @@ impl Router {
     }
 
     /// Lets the BPF programs have rules that waited for room, and such whose live sets have lost their room or have it
-    /// again. This may take some 10 ms: call it after changes of sets and now and then, on a thread that decides about
-    /// no packet.
-    pub fn place_waiting_rules(&self) {
+    /// again; returns whether some wait still. This may take some 10 ms: call it after changes of sets and now and then,
+    /// on a thread that decides about no packet.
+    pub fn place_waiting_rules(&self) -> bool {
         // Nearly always there is nothing to do. Then the lock that all changes need stays free: where a processor is
         // lacking, its owner may have it for long.
-        if self.have_waiting_rules() {
-            let control = lock(&self.control);
-            control.tables.write_engines_with(control.generations.rules);
-            self.add_engine_counts();
+        if !self.has_rules_to_place() {
+            return false;
         }
+        self.write_engines(&lock(&self.control));
+        self.has_rules_to_place()
     }
 
     /// Whether [`Router::place_waiting_rules`] has something to do, now or when the programs have left other rules.
-    #[must_use]
-    pub fn have_waiting_rules(&self) -> bool {
+    pub(crate) fn has_rules_to_place(&self) -> bool {
         let active = lock(&self.engines).last().cloned();
         active.is_some_and(|engines| engines.are_waiting() || engines.rules().sets_have_changed())
+    }
+
+    /// Lets the BPF programs decide by the tables as they are, and adds what they have counted by other rules.
+    fn write_engines(&self, control: &Control) {
+        control.tables.write_engines_with(control.generations.rules);
+        self.add_engine_counts();
     }
 
     /// Publishes the state of the tables.
@@ -216,13 +221,11 @@ impl Router {
         let mut published = lock(&self.published);
         if Arc::ptr_eq(&published.state, state) && published.generations == control.generations {
             if control.tables.have_waiting_rules() {
-                control.tables.write_engines_with(control.generations.rules);
-                self.add_engine_counts();
+                self.write_engines(control);
             }
             return;
         }
-        control.tables.write_engines_with(control.generations.rules);
-        self.add_engine_counts();
+        self.write_engines(control);
         let old = std::mem::replace(&mut published.state, Arc::clone(state));
         published.generations = control.generations;
         let epochs = Arc::clone(&old.epochs);

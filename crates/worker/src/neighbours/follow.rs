@@ -148,8 +148,7 @@ impl FollowerThread {
         // Of changed neighbours, when the grace period of the programs is over.
         let router = self.updater.router();
         router.state().routes.next_hops.restore_displaced();
-        router.place_waiting_rules();
-        if router.have_waiting_rules() {
+        if router.place_waiting_rules() {
             let again = Instant::now() + AGAIN;
             self.again_at = Some(self.again_at.map_or(again, |at| at.min(again)));
         }

@@ -240,10 +240,10 @@ fn rules_of_routes_take_the_place_of_others_when_no_program_reads_these() {
         policy(&mut router.lock().tables, mark);
     }
     router.place_waiting_rules();
-    assert!(lender.link(LINK).flags == 0 && router.have_waiting_rules());
+    assert!(lender.link(LINK).flags == 0 && router.has_rules_to_place());
     programs.pass();
     router.place_waiting_rules();
-    assert!(lender.link(LINK).flags == BOTH && !router.have_waiting_rules());
+    assert!(lender.link(LINK).flags == BOTH && !router.has_rules_to_place());
 }
 
 /// The program finds there that the kernel gets everything.
@@ -432,7 +432,7 @@ fn rules_without_room_beside_them_give_way_when_a_set_has_no_more_room() {
     count(7);
     for round in 0..4 {
         // First the rules without the set, then the set tries to return.
-        assert_eq!(router.have_waiting_rules(), round < 2, "round {round}");
+        assert_eq!(router.has_rules_to_place(), round < 2, "round {round}");
         programs.pass();
         router.place_waiting_rules();
         assert_eq!(link().flags & BOTH, BOTH, "round {round}");
