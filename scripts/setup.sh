@@ -18,6 +18,7 @@ needed=(
   "unshare:util-linux"   # the scratch namespaces for nft
   "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes Tollway follows
   "wg:wireguard-tools"    # keys of a tunnel in the virtual machine
+  "conntrack:conntrack"   # makes, lists and deletes connections of the kernel
   "ethtool:ethtool"      # switches off offloads that virtual interfaces only pretend to have
   "qemu-system-x86_64:qemu-system-x86" # the virtual machine with VLAN and VRF devices
   "cpio:cpio"            # packs its initramfs

@@ -85,4 +85,6 @@ pub struct KernelPath {
     pub fragments6: bool,
     /// What leaves by a port with a tc program, if it arrives on one with an XDP program.
     pub tc_exits: bool,
+    /// IPv4 packets that are not of an established connection, which the kernel tracks.
+    pub tracked4: bool,
 }

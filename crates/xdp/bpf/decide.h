@@ -26,11 +26,12 @@ static __always_inline int is_left_to_kernel(const struct packet *packet, const 
 static __always_inline int leave_to_kernel(struct packet *packet);
 
 /*
- * Forwards a packet by a next hop, which has a header for it. This is the engine's part (send_xdp.h,
- * send_tc.h).
+ * Forwards a packet by a next hop, which has a header for it, with the addresses of a translation if there is one.
+ * This is the engine's part (send_xdp.h, send_tc.h).
  */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, int v4);
+				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      int v4);
 
 /* The packet continues on its way. No verdict of any engine has this value. */
 #define GOES_ON (-3)
@@ -130,7 +131,7 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 		if (action != GOES_ON)
 			return action;
 	}
-	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, v4);
+	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, 0, v4);
 	if (passage->rules && action == SENT)
 		leave_rules(packet, passage);
 	return action;
@@ -213,7 +214,7 @@ static __always_inline int depends_on_vrf(__u32 flags, const struct next_hop *ho
 /* Drops a packet whose source is not valid, or does not take it; others go on. Only unicast routes demand a source. */
 static __always_inline int filter_source(struct packet *packet, const struct passage *passage,
 					 const struct engine_link *link, __u32 flags,
-					 const struct next_hop *hop, const struct iphdr *ip)
+					 const struct next_hop *hop, __be32 src, __be32 dst)
 {
 	int source;
 
@@ -221,7 +222,7 @@ static __always_inline int filter_source(struct packet *packet, const struct pas
 		return GOES_ON;
 	if (depends_on_vrf(flags, hop))
 		return NOT_TAKEN;
-	source = check_source(link->root4, ip->saddr, ip->daddr, flags, packet->link);
+	source = check_source(link->root4, src, dst, flags, packet->link);
 	if (source == SOURCE_VALID)
 		return GOES_ON;
 	/* User space looks at redirects first. */
@@ -302,7 +303,7 @@ static __always_inline int decide4(struct packet *packet, const struct iphdr *ip
 	root = link->root4;
 	entry = route4(root, ip->saddr, ip->daddr, root & ROOT_RULES ? mark_at_route(packet, &passage) : 0);
 	hop = next_hop_of(member_of(entry, ip, end, 1));
-	action = filter_source(packet, &passage, link, flags, hop, ip);
+	action = filter_source(packet, &passage, link, flags, hop, ip->saddr, ip->daddr);
 	if (action != GOES_ON)
 		return action;
 	return follow(packet, &passage, hop, ip->ttl, 1);

@@ -11,6 +11,7 @@
 #include "ingress.h"
 #include "punted.h"
 #include "send_xdp.h"
+#include "tracked.h"
 #include "user.h"
 
 /*
@@ -86,6 +87,10 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_MALFORMED);
 	if (served && lacks_checksum4(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
+	if (packet->kernel_path & LINK_TRACKED4 && served)
+		return XDP_PATH && TABLES && header_len == sizeof(*ip) ?
+			       decide_tracked4(packet, ip, end, l3, len) :
+			       pass_tracked(packet);
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {
 		int action = TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN;
 

@@ -11,6 +11,17 @@ typedef struct xdp_md context;
 #define DROPPED XDP_DROP
 #define SENT XDP_REDIRECT
 
+/* Where the accessible bytes of a frame begin and end. */
+static __always_inline void *data_of(const context *ctx)
+{
+	return (void *)(long)ctx->data;
+}
+
+static __always_inline void *end_of(const context *ctx)
+{
+	return (void *)(long)ctx->data_end;
+}
+
 /* A frame has no mark in XDP. */
 static __always_inline __u32 mark_of(const context *ctx)
 {

@@ -68,6 +68,35 @@ struct way {
 	__u32 headers; /* of layers 3 and 4, which each of several packets had that the kernel has put together */
 };
 
+/*
+ * Addresses and ports that a packet leaves with, as in its headers, and what that adds to the sums of the IP
+ * header and of layer 4 (RFC 1624); both are 0 if nothing changes.
+ */
+struct translation {
+	__be32 src;
+	__be32 dst;
+	__be32 ports; /* source, then destination */
+	__u16 ip_sum;
+	__u16 l4_sum;
+};
+
+/* Says whether a packet changes but for its TTL and its Ethernet header. The compiler may know that it does not. */
+static __always_inline int is_translated(const struct translation *translation)
+{
+	return translation && (translation->ip_sum | translation->l4_sum);
+}
+
+/* The checksum of UDP that stands for 0 (`CSUM_MANGLED_0`): 0 itself means that there is none. */
+#define MANGLED_0 0xffff
+
+/* A checksum whose sum grows; never 0xffff, as by `csum_replace4`. */
+static __always_inline __u16 add_to_sum(__u16 check, __u16 more)
+{
+	__u32 sum = (__u32)(__u16)~check + more;
+
+	return ~(sum + (sum >> 16));
+}
+
 /* Says whether bytes follow the packet that the user path trims; a small frame's padding may stay. */
 static __always_inline int has_trailer(const struct way *way)
 {

@@ -42,6 +42,8 @@
 #define LINK_FRAGMENTS6 (1U << 27)
 /* What would leave by a port with a tc program takes the kernel path. */
 #define LINK_KERNEL_EXITS (1U << 26)
+/* The kernel tracks the connections of IPv4 packets that arrive on the link. */
+#define LINK_TRACKED4 (1U << 25)
 
 enum pass_reason {
 	PASS_BYPASS,
@@ -68,6 +70,7 @@ enum pass_reason {
 	PASS_UNDECIDED,
 	PASS_KERNEL_RULE,
 	PASS_KERNEL_EXIT,
+	PASS_CONNECTION,
 	PASS_REASONS,
 };
 
@@ -103,6 +106,9 @@ struct state {
 	__u32 exit_limits[MOST_PORTS];
 	/* By port: the ifindex of its device, to which the tc program sends; 0 if it is not up. */
 	__u32 exit_devices[MOST_PORTS];
+	/* How long the kernel keeps a connection of UDP after each packet; 0 if no entries of connections count. */
+	__u32 udp_timeout_ms;
+	__u32 verifies_sums; /* the kernel does not track packets with wrong checksums */
 };
 
 /* In `exit_limits`: the kernel sends what the XDP program would send by the port. */
@@ -185,6 +191,7 @@ const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that d
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */
 const volatile __u32 FLOWS6_MASK = 0;
+const volatile __u32 CONNECTIONS4_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 

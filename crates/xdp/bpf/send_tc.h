@@ -16,6 +16,7 @@
 #include "fib.h"
 #include "header.h"
 #include "ingress.h"
+#include "l4_sum.h"
 
 /*
  * More bytes than the headers of a segment's packet have. With UDP, the segments may be of a packet in
@@ -28,15 +29,22 @@
 #define UNKNOWN_HEADERS (1 << 16)
 
 /* Where the layer-3 header begins in the frame, in which the inner tag lies; without an Ethernet header, at the start. */
-static __always_inline __u32 l3_in_frame(const struct packet *packet)
+static __always_inline __u32 l3_in_frame(const struct packet *packet, __u32 l3)
 {
+	(void)l3;
 	return LAYER3 ? 0 : ETH_HLEN + (packet->inner_len & sizeof(struct vlan));
+}
+
+/* A card has verified it, or the kernel itself has made the packet. */
+static __always_inline int is_verified(const struct packet *packet, const struct iphdr *ip, const void *end)
+{
+	return bpf_csum_level(packet->ctx, BPF_CSUM_LEVEL_QUERY) >= 0 || is_unfinished4(ip, end);
 }
 
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */
 static __always_inline __u32 headers_len(const struct packet *packet, int v4)
 {
-	const void *l3 = data_of(packet->ctx) + l3_in_frame(packet);
+	const void *l3 = data_of(packet->ctx) + l3_in_frame(packet, 0);
 	const void *end = end_of(packet->ctx);
 	__u32 l3_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	/* Up to TCP's data offset. */
@@ -98,7 +106,7 @@ static __always_inline int rewrite(struct packet *packet, const void *header, __
 	void *data = data_of(packet->ctx);
 	const void *end = end_of(packet->ctx);
 	/* A packet of a layer-3 device has its header by now. */
-	struct iphdr *ip = data + (LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet));
+	struct iphdr *ip = data + (LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet, 0));
 	struct ipv6hdr *ip6 = (void *)ip;
 
 	if (data + ETH_HLEN > end)
@@ -119,6 +127,42 @@ static __always_inline int rewrite(struct packet *packet, const void *header, __
 	 */
 	bpf_csum_update(packet->ctx, ~(__u32)bpf_htons(1));
 	return 1;
+}
+
+/* Gives a word of a packet's header another value; returns 0 if the kernel has no memory for it. */
+static __always_inline int replace(context *ctx, __u32 at, __be32 value)
+{
+	return !bpf_skb_store_bytes(ctx, at, &value, sizeof(value), 0);
+}
+
+/* Makes up for another word in a checksum of UDP, which may be unfinished. */
+static __always_inline int replace_in_sum(context *ctx, __u32 at, __be32 before, __be32 after, __u64 flags)
+{
+	return before == after || !bpf_l4_csum_replace(ctx, at, before, after, flags | BPF_F_MARK_MANGLED_0 | 4);
+}
+
+/*
+ * Gives an IPv4 packet of UDP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). The kernel's functions know
+ * unfinished checksums. Returns 0 if the kernel has no memory for it, or the headers are not there.
+ */
+static __always_inline int translate4(struct packet *packet, __u32 l2, const struct translation *translation)
+{
+	context *ctx = packet->ctx;
+	__u32 l3 = LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet, 0), l4 = l3 + sizeof(struct iphdr);
+	__u32 check = l4 + offsetof(struct udphdr, check);
+	struct iphdr ip;
+	__be32 ports;
+
+	if (bpf_skb_load_bytes(ctx, l3, &ip, sizeof(ip)) || bpf_skb_load_bytes(ctx, l4, &ports, sizeof(ports)))
+		return 0;
+	return replace_in_sum(ctx, check, ip.saddr, translation->src, BPF_F_PSEUDO_HDR) &&
+	       replace_in_sum(ctx, check, ip.daddr, translation->dst, BPF_F_PSEUDO_HDR) &&
+	       replace_in_sum(ctx, check, ports, translation->ports, 0) &&
+	       !bpf_l3_csum_replace(ctx, l3 + offsetof(struct iphdr, check), ip.saddr, translation->src, 4) &&
+	       !bpf_l3_csum_replace(ctx, l3 + offsetof(struct iphdr, check), ip.daddr, translation->dst, 4) &&
+	       replace(ctx, l3 + offsetof(struct iphdr, saddr), translation->src) &&
+	       replace(ctx, l3 + offsetof(struct iphdr, daddr), translation->dst) &&
+	       replace(ctx, l4, translation->ports);
 }
 
 /*
@@ -145,11 +189,14 @@ static __always_inline int change_tags(struct packet *packet, const void *header
  * for which bpf_redirect() takes the old one away. Only a second tag can lack memory; the kernel drops such
  * a packet, too, and counts it for tc.
  */
-static __always_inline int give_header(struct packet *packet, const void *header, __u32 l2, int v4)
+static __always_inline int give_header(struct packet *packet, const void *header, __u32 l2,
+				       const struct translation *translation, int v4)
 {
 	/* Room for an Ethernet header. Without memory for it, the packet is unchanged. */
 	if (LAYER3 && l2 && bpf_skb_change_head(packet->ctx, ETH_HLEN, 0))
 		return pass(packet, PASS_UNDECIDED);
+	if (v4 && is_translated(translation) && !translate4(packet, l2, translation))
+		return DROPPED;
 	if (!rewrite(packet, header, l2, v4))
 		return pass(packet, PASS_MALFORMED);
 	return change_tags(packet, header, l2) ? SENT : DROPPED;
@@ -170,7 +217,8 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, int v4)
+				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      int v4)
 {
 	struct way way = {
 		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
@@ -192,13 +240,13 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 		return NOT_TAKEN;
 	way.headers = joined_headers(packet, v4);
 	if (way.l2 == 14)
-		action = give_header(packet, end_of_header - 14, 14, v4);
+		action = give_header(packet, end_of_header - 14, 14, translation, v4);
 	else if (way.l2 == 18)
-		action = give_header(packet, end_of_header - 18, 18, v4);
+		action = give_header(packet, end_of_header - 18, 18, translation, v4);
 	else if (way.l2 == 22)
-		action = give_header(packet, end_of_header - 22, 22, v4);
+		action = give_header(packet, end_of_header - 22, 22, translation, v4);
 	else if (way.l2 == 0)
-		action = give_header(packet, end_of_header, 0, v4);
+		action = give_header(packet, end_of_header, 0, translation, v4);
 	else
 		return NOT_TAKEN;
 	if (action != SENT)

@@ -20,6 +20,22 @@ static __always_inline int takes(const struct packet *packet, const struct next_
 	return refused && !refused->cause;
 }
 
+/* What a card has verified, only the kernel knows. */
+static __always_inline int is_verified(const struct packet *packet, const struct iphdr *ip, const void *end)
+{
+	(void)packet;
+	(void)ip;
+	(void)end;
+	return 0;
+}
+
+/* Where the layer-3 header begins in the frame. */
+static __always_inline __u32 l3_in_frame(const struct packet *packet, __u32 l3)
+{
+	(void)packet;
+	return l3;
+}
+
 /* Says whether a packet fits its next hop. */
 static __always_inline int fits(const struct packet *packet, const struct next_hop *hop, __u32 l3_len,
 				int v4)
@@ -55,7 +71,8 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, int v4)
+				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      int v4)
 {
 	struct way way = {
 		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
@@ -66,13 +83,13 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	if (!takes(packet, hop) || !can_send(&way))
 		return NOT_TAKEN;
 	if (!has_room(packet, &way))
-		return to_user(packet);
+		return translation ? NOT_TAKEN : to_user(packet);
 	if (way.l2 == 14)
-		action = rewrite(packet, end_of_header - 14, 14, v4);
+		action = rewrite(packet, end_of_header - 14, 14, translation, v4);
 	else if (way.l2 == 18)
-		action = rewrite(packet, end_of_header - 18, 18, v4);
+		action = rewrite(packet, end_of_header - 18, 18, translation, v4);
 	else
-		action = rewrite(packet, end_of_header - 22, 22, v4);
+		action = rewrite(packet, end_of_header - 22, 22, translation, v4);
 	if (action == XDP_REDIRECT)
 		count_sent(packet, &way);
 	return action;

@@ -16,6 +16,7 @@
 #include "decide.h"
 #include "ingress.h"
 #include "send_tc.h"
+#include "tracked.h"
 
 /* What the tables do not decide, the kernel does. */
 static __always_inline int or_kernel(struct packet *packet, int action)
@@ -37,6 +38,8 @@ static __always_inline int decide_v4(struct packet *packet, const struct iphdr *
 		return pass(packet, PASS_MALFORMED);
 	if (header_len != sizeof(*ip))
 		return pass(packet, PASS_OPTIONS);
+	if (packet->kernel_path & LINK_TRACKED4)
+		return TABLES ? decide_tracked4(packet, ip, end, l3, len) : pass_tracked(packet);
 	return or_kernel(packet, TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN);
 }
 

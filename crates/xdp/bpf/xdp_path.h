@@ -7,6 +7,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/udp.h>
 
 #include "egress.h"
 #include "flows.h"
@@ -85,17 +86,39 @@ static __always_inline int copy_flow(const struct found *found, __u32 generation
 	return read_head(found->flow) == found->head;
 }
 
+/* Gives an IPv4 packet of UDP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). Returns 0 if the headers are not there. */
+static __always_inline int translate4(struct iphdr *ip, const void *end, const struct translation *translation)
+{
+	struct udphdr *udp = (void *)(ip + 1);
+	__u16 check;
+
+	if ((const void *)(udp + 1) > end)
+		return 0;
+	ip->saddr = translation->src;
+	ip->daddr = translation->dst;
+	ip->check = add_to_sum(ip->check, translation->ip_sum);
+	*(__be32 *)udp = translation->ports;
+	if (udp->check) {
+		check = add_to_sum(udp->check, translation->l4_sum);
+		udp->check = check ? check : MANGLED_0;
+	}
+	return 1;
+}
+
 /*
- * Gives the packet a header of `l2` bytes, for which there is room, and decrements its TTL. The
+ * Gives the packet a header of `l2` bytes, for which there is room, decrements its TTL, and translates it. The
  * length is a compile-time constant.
  */
-static __always_inline int rewrite(struct packet *packet, const void *header, __u32 l2, int v4)
+static __always_inline int rewrite(struct packet *packet, const void *header, __u32 l2,
+				   const struct translation *translation, int v4)
 {
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
 
 	if (data + l2 + sizeof(struct iphdr) > end)
 		return XDP_ABORTED; /* it was there a moment ago */
+	if (v4 && is_translated(translation) && !translate4(data + l2, end, translation))
+		return XDP_ABORTED;
 	if (v4)
 		decrease_ttl(data + l2);
 	else
@@ -199,11 +222,11 @@ static __always_inline int forward(struct packet *packet, const struct found *fo
 	if (!has_room(packet, &way))
 		return to_user(packet);
 	if (way.l2 == 14)
-		action = rewrite(packet, copy.l2, 14, v4);
+		action = rewrite(packet, copy.l2, 14, 0, v4);
 	else if (way.l2 == 18)
-		action = rewrite(packet, copy.l2, 18, v4);
+		action = rewrite(packet, copy.l2, 18, 0, v4);
 	else
-		action = rewrite(packet, copy.l2, 22, v4);
+		action = rewrite(packet, copy.l2, 22, 0, v4);
 	if (action != XDP_REDIRECT)
 		return action;
 	count_flow(packet, found->flow, len);

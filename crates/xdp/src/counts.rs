@@ -55,6 +55,8 @@ pub enum PassReason {
     /// It leaves by a port with a tc program: the kernel puts packets together (GRO) before such a device, and no tc
     /// program beside the XDP program forwards the result.
     KernelExit,
+    /// The kernel tracks its connection, and the programs have no entry for it.
+    Connection,
 }
 
 impl PassReason {
@@ -84,6 +86,7 @@ impl PassReason {
         Self::Undecided,
         Self::KernelRule,
         Self::KernelExit,
+        Self::Connection,
     ];
 
     /// The reason's name in reports.
@@ -114,12 +117,13 @@ impl PassReason {
             Self::Undecided => "undecided",
             Self::KernelRule => "kernel_rule",
             Self::KernelExit => "kernel_exit",
+            Self::Connection => "connection",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 24;
+pub const PASS_REASONS: usize = 25;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
 const DROP_REASONS: usize = 22;

@@ -201,7 +201,7 @@ impl Seeds {
         Self(std::array::from_fn(|index| random.hash_one(index)))
     }
 
-    fn hash(&self, words: &[u64]) -> u64 {
+    pub(super) fn hash(&self, words: &[u64]) -> u64 {
         let pairs = words.iter().zip(self.0.as_chunks::<2>().0).map(|(word, [first, second])| {
             let (low, high) = (word & 0xffff_ffff, word >> 32);
             first.wrapping_add(low).wrapping_mul(second.wrapping_add(high))

@@ -38,6 +38,7 @@ mod attach;
 mod beside;
 mod clock;
 mod clsact;
+pub mod connections;
 mod context;
 pub mod counts;
 mod device;
@@ -48,6 +49,7 @@ pub mod flows;
 mod grace;
 mod home;
 mod hook;
+mod kfuncs;
 mod links;
 mod load;
 mod locals;
@@ -77,8 +79,9 @@ pub use features::{
     driver, hashes, leaves_checksums, rx_checksums, rxvlan, sends_tags_beside, strips_tags,
 };
 pub use flows::FlowMaps;
+pub use kfuncs::has_conntrack;
 pub use links::netfilter_hooks;
-pub use load::PORT;
+pub use load::port_program;
 pub use maps::{CountMap, Ruled, State};
 pub use options::{Mode, Options, prepare};
 pub use page::MOST_WORKERS;

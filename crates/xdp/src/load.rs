@@ -9,18 +9,28 @@ use tollway_dataplane::memory::Part;
 use tollway_net::Mac;
 
 use super::addresses;
+use super::connections::{ConnectionTable, Queries};
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
+use super::kfuncs::{self, Hook};
 use super::object::program;
 use super::pin::Names;
 use super::tables::TableMaps;
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
 /// The compiled XDP programs of a port.
-pub static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
+static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"));
 /// The compiled tc program of a port.
 static TC: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tc.o"));
+
+/// The compiled XDP programs of a port, with the numbers of the kernel's functions.
+#[must_use]
+pub fn port_program() -> Vec<u8> {
+    let mut program = PORT.to_vec();
+    kfuncs::give(&mut program, Hook::Xdp);
+    program
+}
 
 /// The maps of bpf/*.h that all ports share.
 pub(super) struct Maps {
@@ -30,6 +40,9 @@ pub(super) struct Maps {
     pub(super) links: OwnedFd,
     pub(super) inner_links: OwnedFd,
     recent6: OwnedFd,
+    connections4: OwnedFd,
+    connection_queries: OwnedFd,
+    newcomers: OwnedFd,
     pub(super) locals4: OwnedFd,
     pub(super) locals6: OwnedFd,
     pub(super) flows4: OwnedFd,
@@ -43,13 +56,14 @@ pub(super) struct Maps {
     refusals: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
+    connection_buckets: u32,
     seeds: Seeds,
     /// The mark of punted frames in generic mode.
     punt_mark: [u64; 2],
 }
 
 /// The names of the maps.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 18] = [
     "state",
     "counts",
     "xsks",
@@ -65,6 +79,9 @@ const NAMES: [&str; 15] = [
     "refusals",
     "inner_links",
     "recent6",
+    "connections4",
+    "connection_queries",
+    "newcomers",
 ];
 
 /// A kind of program for a port.
@@ -95,6 +112,7 @@ struct Constants {
     unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
+    connections4_mask: u32,
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
     /// By part of the tables (bpf/fib.h).
@@ -122,6 +140,7 @@ impl Constants {
             ),
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
+            connections4_mask: maps.connection_buckets - 1,
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
             elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
@@ -144,6 +163,7 @@ impl Constants {
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),
+            ("CONNECTIONS4_MASK", &self.connections4_mask),
         ] {
             loader.override_global(name, value, true);
         }
@@ -178,8 +198,11 @@ impl Maps {
         let buckets = [options.flows4, options.flows6].map(flows::buckets);
         loader.map_max_entries("flows4", buckets[0]);
         loader.map_max_entries("flows6", buckets[1]);
+        let connection_buckets = flows::buckets(options.connections4.saturating_mul(2));
+        loader.map_max_entries("connections4", connection_buckets);
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
-        let _made = loader.load(PORT).map_err(|error| XdpError::load("a map", &error))?;
+        let _made =
+            loader.load(&port_program()).map_err(|error| XdpError::load("a map", &error))?;
         let map = |name: &'static str| {
             sys::pinned(&names.path(name)).map_err(XdpError::system(name, "opening the map"))
         };
@@ -195,7 +218,10 @@ impl Maps {
             refusals,
             inner_links,
             recent6,
-        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14].map(|index| map(NAMES[index]));
+            connections4,
+            connection_queries,
+            newcomers,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -210,6 +236,9 @@ impl Maps {
             links: links?,
             inner_links: inner_links?,
             recent6: recent6?,
+            connections4: connections4?,
+            connection_queries: connection_queries?,
+            newcomers: newcomers?,
             locals4: locals4?,
             locals6: locals6?,
             flows4: flows4?,
@@ -220,6 +249,7 @@ impl Maps {
             locals4_bits: locals4_bits?,
             refusals: refusals?,
             buckets,
+            connection_buckets,
             seeds: Seeds::random(),
             punt_mark: punt_mark(Seeds::random()),
         })
@@ -232,6 +262,15 @@ impl Maps {
         let tallies = self.tallies.try_clone().map_err(failed())?;
         let maps = [(&self.flows4, buckets4), (&self.flows6, buckets6)];
         FlowMaps::map(maps, self.seeds, tallies, state).map_err(failed())
+    }
+
+    /// The table of connections, for the one thread that writes it, and what the programs ask.
+    pub(super) fn connections(&self) -> Result<(ConnectionTable, Queries), XdpError> {
+        let failed = || XdpError::system("connections", "mapping");
+        let ring = self.connection_queries.try_clone().map_err(failed())?;
+        let queries = Queries::map(ring).map_err(failed())?;
+        let table = ConnectionTable::map(&self.connections4, self.connection_buckets, self.seeds);
+        Ok((table.map_err(failed())?, queries))
     }
 
     /// In the order of [`NAMES`].
@@ -252,6 +291,9 @@ impl Maps {
             &self.refusals,
             &self.inner_links,
             &self.recent6,
+            &self.connections4,
+            &self.connection_queries,
+            &self.newcomers,
         ]
     }
 
@@ -270,7 +312,8 @@ impl Maps {
     fn tc(&self, port: &XdpPort, variant: Variant<'_>) -> Result<OwnedFd, XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(TC, port, Variant { xdp_path: true, ..variant })?;
+        let mut object =
+            self.object((TC, Hook::Tc), port, Variant { xdp_path: true, ..variant })?;
         let program: &mut SchedClassifier =
             program(&mut object, "forward").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
@@ -281,7 +324,7 @@ impl Maps {
     fn xdp(&self, port: &XdpPort, variant: Variant<'_>) -> Result<(OwnedFd, Ebpf), XdpError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object(PORT, port, variant)?;
+        let mut object = self.object((PORT, Hook::Xdp), port, variant)?;
         let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
         program.load().map_err(|error| failed(&error))?;
         let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
@@ -312,12 +355,12 @@ impl Maps {
     /// The XDP programs of a port, not yet loaded into the kernel.
     pub(super) fn port_object(&self, port: &XdpPort, mode: Mode) -> Result<Ebpf, XdpError> {
         let variant = Variant { mode, xdp_path: false, tables: None, beside: false };
-        self.object(PORT, port, variant)
+        self.object((PORT, Hook::Xdp), port, variant)
     }
 
     fn object(
         &self,
-        compiled: &[u8],
+        (compiled, hook): (&[u8], Hook),
         port: &XdpPort,
         variant: Variant<'_>,
     ) -> Result<Ebpf, XdpError> {
@@ -333,6 +376,7 @@ impl Maps {
         }
         constants.give(&mut loader);
         let mut compiled = compiled.to_vec();
+        kfuncs::give(&mut compiled, hook);
         if let Some(tables) = variant.tables {
             addresses::give(&mut compiled, &tables.maps());
         }

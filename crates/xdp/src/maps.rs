@@ -155,6 +155,18 @@ impl State {
         self.0.set_exit_device(port, ifindex);
     }
 
+    /// Sets how long the kernel keeps an established connection of UDP after each packet
+    /// (`nf_conntrack_udp_timeout_stream`), in milliseconds; 0 makes the kernel forward all tracked packets.
+    pub fn set_udp_timeout_ms(&self, timeout_ms: u32) {
+        self.0.set_udp_timeout_ms(timeout_ms);
+    }
+
+    /// Sets whether the kernel tracks no packets with wrong checksums (`nf_conntrack_checksum`): the programs then
+    /// verify those that nobody else has verified.
+    pub fn set_verifies_sums(&self, verifies: bool) {
+        self.0.set_verifies_sums(verifies);
+    }
+
     /// Whether the bypass is set, for any reason: the kernel forwards everything.
     #[must_use]
     pub fn bypass(&self) -> bool {

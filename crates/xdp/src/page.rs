@@ -72,6 +72,8 @@ struct XdpState {
     workers_late: AtomicU32,
     exit_limits: [AtomicU32; MOST_PORTS],
     exit_devices: [AtomicU32; MOST_PORTS],
+    udp_timeout_ms: AtomicU32,
+    verifies_sums: AtomicU32,
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -182,6 +184,16 @@ impl Page {
         if let Some(word) = self.state().exit_devices.get(usize::from(port.0)) {
             word.store(ifindex, Ordering::Release);
         }
+    }
+
+    /// Sets how long the kernel keeps a connection of UDP after each packet; 0 if entries do not count.
+    pub(super) fn set_udp_timeout_ms(&self, timeout_ms: u32) {
+        self.state().udp_timeout_ms.store(timeout_ms, Ordering::Release);
+    }
+
+    /// Sets whether packets with a wrong checksum of UDP are the kernel's.
+    pub(super) fn set_verifies_sums(&self, verifies: bool) {
+        self.state().verifies_sums.store(verifies.into(), Ordering::Release);
     }
 
     /// Whether any of these bits of the bypass is set.

@@ -12,6 +12,7 @@ use tollway_dataplane::id::PortId;
 
 use crate::attach::{Attached, Attachment};
 use crate::beside::{self, Beside};
+use crate::connections::{ConnectionTable, Queries};
 use crate::device::make_tap;
 use crate::error::XdpError;
 use crate::flows::FlowMaps;
@@ -444,6 +445,14 @@ impl XdpPrograms {
     #[must_use]
     pub fn flows(&self) -> FlowMaps {
         self.flows.clone()
+    }
+
+    /// The table of connections, for the one thread that writes it, and what the programs ask it.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn connections(&self) -> Result<(ConnectionTable, Queries), XdpError> {
+        self.maps.connections()
     }
 
     /// The program's counters; for any thread.

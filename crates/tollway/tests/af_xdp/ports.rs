@@ -217,7 +217,7 @@ pub fn lateness() {
 /// A device comes back with another program's XDP program on it. The port is refused each second,
 /// while its worker does other work and the XDP path keeps its flows.
 pub fn refusals() {
-    let mut other = Ebpf::load(tollway_xdp::PORT).unwrap();
+    let mut other = Ebpf::load(&tollway_xdp::port_program()).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();
 

@@ -177,8 +177,8 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Crowded, KernelExit, KernelFlow, KernelRoute, KernelRule,
-                MtuExceeded, NeighUnresolved, Offload, Punted, Stale, Undecided,
+                Bypass, Checksum, Connection, Crowded, KernelExit, KernelFlow, KernelRoute,
+                KernelRule, MtuExceeded, NeighUnresolved, Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
@@ -190,6 +190,7 @@ pub fn reasons() {
                     | Crowded
                     | MtuExceeded
                     | Checksum
+                    | Connection
                     | KernelRoute
                     | KernelRule
                     | KernelExit

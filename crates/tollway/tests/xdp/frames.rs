@@ -173,7 +173,7 @@ impl Bench {
     pub fn new(mode: Mode, xdp_path: bool) -> Self {
         // Redirected frames need a device that is up.
         sh("ip link set lo up");
-        let options = Options { flows4: 4096, flows6: 4096, replace: false };
+        let options = Options { flows4: 4096, flows6: 4096, ..Options::default() };
         let mut programs = XdpPrograms::load(&[port()], &options).unwrap();
         programs.set_locals(&["10.0.1.1".parse().unwrap(), "fd00:1::1".parse().unwrap()]).unwrap();
         programs.state().set_bypass(false);

@@ -55,7 +55,7 @@ fn packets() -> Vec<(Packet, usize)> {
 /// Loads a program for an existing device.
 fn bench(device: &str) -> Bench {
     let port = XdpPort { device: device.to_owned(), ifindex: ifindex(device), ..port() };
-    let options = Options { flows4: 4096, flows6: 4096, replace: false };
+    let options = Options { flows4: 4096, flows6: 4096, ..Options::default() };
     let programs = XdpPrograms::load(&[port], &options).unwrap();
     programs.state().set_bypass(false);
     let program = programs.program(PortId(0), Mode::Native, true).unwrap();

@@ -50,7 +50,7 @@ impl Queues {
         sh("ip link set lo up");
         sh(&format!("ip link add rq numrxqueues {QUEUES} type veth peer name hq"));
         let port = XdpPort { queues: QUEUES, ..port() };
-        let options = Options { flows4: 4096, flows6: 4096, replace: false };
+        let options = Options { flows4: 4096, flows6: 4096, ..Options::default() };
         let programs = XdpPrograms::load(&[port], &options).unwrap();
         let socket = |queue| {
             let socket = xdp_socket();

@@ -215,9 +215,13 @@ impl Compared {
     /// only a device takes tags out of frames.
     fn run_tc(&self, port: u8, frame: &[u8], seen: &Seen) -> Option<Run> {
         let takes = TAKEN_BY_TC.contains(&frame.len()) && seen.l3 == 14;
+        takes.then(|| self.run_by_tc(port, frame))
+    }
+
+    /// Runs a port's tc program on a frame without tags, which the kernel takes for a test run.
+    pub fn run_by_tc(&self, port: u8, frame: &[u8]) -> Run {
         let (program, device) = (&self.tc[usize::from(port)], &self.ports[usize::from(port)]);
-        let probe = || program.probe_on((device.ifindex, 0), frame).unwrap();
-        takes.then(|| self.run_with(port, probe))
+        self.run_with(port, || program.probe_on((device.ifindex, 0), frame).unwrap())
     }
 
     fn run_with(&self, port: u8, probe: impl Fn() -> (Action, Vec<u8>)) -> Run {

@@ -24,12 +24,13 @@ mod replaced;
 mod ruled;
 mod rules;
 mod seen;
+mod tracked;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 28] = [
+const BESIDE: [Test; 29] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -51,6 +52,7 @@ const BESIDE: [Test; 28] = [
     ("the_first_packet_goes_by_the_rules", ruled::first),
     ("programs_look_into_live_sets", ruled::members),
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
+    ("a_connections_packets_go_by_its_entry", tracked::entries),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),
     ("a_changed_route_holds_for_the_next_packet", renewed::at_once),

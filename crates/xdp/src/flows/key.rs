@@ -50,6 +50,20 @@ impl FlowKey<16> {
     }
 }
 
+impl FlowKey<4> {
+    /// The key as two words, as the programs compare it.
+    pub(crate) fn two_words(&self) -> [u64; 2] {
+        let [first, second, ..] = self.words();
+        [first, second]
+    }
+
+    /// The key in the bytes of two words.
+    pub(crate) fn of_bytes(first: &[u8; 8], second: &[u8; 8]) -> Self {
+        let [first, second] = [first, second].map(|bytes| u64::from_ne_bytes(*bytes));
+        Self::of([first, second, 0, 0, 0])
+    }
+}
+
 impl<const BYTES: usize> FlowKey<BYTES> {
     fn from_octets(
         link: LinkId,

@@ -123,7 +123,7 @@ fn start(modes: &[Mode], replace: bool) -> (XdpPrograms, Worker) {
 }
 
 fn load(replace: bool) -> XdpPrograms {
-    let options = Options { flows4: 1024, flows6: 1024, replace };
+    let options = Options { flows4: 1024, flows6: 1024, replace, ..Options::default() };
     XdpPrograms::load(&ports(), &options).unwrap()
 }
 

@@ -72,7 +72,7 @@ pub fn one_of_two_workers() {
 
 pub fn refusal() {
     let _hosts = two_hosts();
-    let mut other = Ebpf::load(tollway_xdp::PORT).unwrap();
+    let mut other = Ebpf::load(&tollway_xdp::port_program()).unwrap();
     let program: &mut Xdp = other.program_mut("dispatch").unwrap().try_into().unwrap();
     program.load().unwrap();
     let mut programs = load(true);

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Connections that the kernel tracks and that these programs forward: one entry for each direction, which
+ * user space writes (src/connections.rs, byte for byte as here) when the kernel's own entry qualifies.
+ *
+ * A packet without an entry is the kernel's at once. The second one of a flow leaves its key in a ring
+ * buffer, for user space to ask the kernel about. Once a tick, a packet of a connection makes the program
+ * ask the kernel for its entry again (`is_alive`), which also refreshes the entry's timeout.
+ */
+#ifndef TOLLWAY_CONNECTIONS_H
+#define TOLLWAY_CONNECTIONS_H
+
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+
+#include "conntrack.h"
+#include "flows.h"
+#include "header.h"
+
+enum connection_kind {
+	/* The kernel forwards it; ask again after `retry`. */
+	CONNECTION_KERNEL = 1,
+	/* Only the addresses are known yet, and not what the rules say. */
+	CONNECTION_UNRULED,
+	CONNECTION_FORWARDED,
+	CONNECTION_DROPPED,
+};
+
+/* What a program reads at once; 0 if the slot was never used. */
+union connection_head {
+	__u64 word;
+	struct {
+		__u32 generation; /* active while it equals that of the state; never 0 while active */
+		__u16 output; /* the link that the rules were evaluated for */
+		__u8 kind;
+		__u8 version; /* changes with every change of the slot */
+	};
+};
+
+/* A cache line. The words behind the key are read as in a flow's slot. */
+struct connection4 {
+	struct flow4_key key;
+	union connection_head head;
+	struct translation translation;
+	__u32 mark; /* of the connection */
+	__u32 retry; /* the time by `retry_clock` before which nobody asks again */
+	__u64 used; /* as in a flow's slot */
+	__u64 bytes;
+};
+
+struct connection4_bucket {
+	struct connection4 slots[FLOW_WAYS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct connection4_bucket);
+} connections4 SEC(".maps");
+
+/* What the program wants to know about a packet's connection. */
+struct connection_query {
+	struct flow4_key key;
+	__u16 output; /* the link that it would leave by, or NO_LINK */
+	__u16 pad[3];
+};
+
+#define NO_LINK 0xffff
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} connection_queries SEC(".maps");
+
+/* Flows without an entry that this processor has seen last, by their hash. */
+#define NEWCOMERS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NEWCOMERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} newcomers SEC(".maps");
+
+/* Units of 1.05 ms, as in src/connections.rs. */
+#define RETRY_SHIFT 20
+/* Nobody asks about a flow twice within this. */
+#define RETRY_SOON 10
+
+static __always_inline __u32 retry_clock(void)
+{
+	return bpf_ktime_get_coarse_ns() >> RETRY_SHIFT;
+}
+
+/* The ticks after which a connection's next packet is the kernel's, so that expiry stays its own: 25 s. */
+#define MOST_PAUSE 372
+
+/* Asks user space about a packet's connection. If the ring is full, a later packet asks again. */
+static __always_inline void query(const struct flow4_key *key, __u32 output)
+{
+	struct connection_query query = { .key = *key, .output = output };
+
+	bpf_ringbuf_output(&connection_queries, &query, sizeof(query), 0);
+}
+
+/* Asks about a flow that has no entry, from its second packet on. */
+static __always_inline void query_newcomer(const struct flow4_key *key, __u64 hash, __u32 output)
+{
+	__u32 place = hash >> 32 & (NEWCOMERS - 1), now = retry_clock();
+	__u64 *last = bpf_map_lookup_elem(&newcomers, &place);
+	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
+
+	if (!last)
+		return;
+	if ((__u32)(*last >> 32) != fingerprint) {
+		*last = (__u64)fingerprint << 32 | now;
+		return;
+	}
+	if ((__s32)(now - (__u32)*last) < 0)
+		return;
+	*last = (__u64)fingerprint << 32 | (__u32)(now + RETRY_SOON);
+	query(key, output);
+}
+
+/* Asks about a connection whose entry does not answer, unless somebody has just done so. */
+static __always_inline void query_again(struct connection4 *connection, const struct flow4_key *key,
+					__u32 output)
+{
+	__u32 now = retry_clock();
+
+	if ((__s32)(now - *(volatile __u32 *)&connection->retry) < 0)
+		return;
+	*(volatile __u32 *)&connection->retry = now + RETRY_SOON;
+	query(key, output);
+}
+
+struct found_connection {
+	struct connection4 *connection;
+	union connection_head head;
+	__u64 hash;
+};
+
+static __always_inline __u64 read_connection_head(const struct connection4 *connection)
+{
+	return *(const volatile __u64 *)&connection->head.word;
+}
+
+/* Looks up a connection; `connection` is NULL if there is none. As find4. */
+static __always_inline struct found_connection find_connection4(const struct flow4_key *key)
+{
+	const __u64 *words = (const __u64 *)key;
+	struct found_connection found = { .hash = pair(words[0], 0) + pair(words[1], 1) };
+	__u32 number = found.hash >> 32 & CONNECTIONS4_MASK, first = found.hash >> 60;
+	struct connection4_bucket *bucket = bpf_map_lookup_elem(&connections4, &number);
+
+	if (!bucket)
+		return found;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		struct connection4 *slot = &bucket->slots[(first + i) % FLOW_WAYS];
+
+		found.head.word = read_connection_head(slot);
+		read_fence();
+		if (is_same(words, (const __u64 *)&slot->key, 2)) {
+			found.connection = slot;
+			return found;
+		}
+		if (!found.head.word)
+			break;
+	}
+	return found;
+}
+
+/* Copies how an entry that was found changes packets. Returns 0 if it has changed since. */
+static __always_inline int copy_translation(const struct found_connection *found, struct translation *copy)
+{
+	const volatile __u64 *from = (const volatile __u64 *)&found->connection->translation;
+	__u64 *to = (__u64 *)copy;
+
+	to[0] = from[0];
+	to[1] = from[1];
+	read_fence();
+	return read_connection_head(found->connection) == found->head.word;
+}
+
+/* Ends an entry, unless it has changed since it was read. */
+static __always_inline void end_connection(const struct found_connection *found)
+{
+	union connection_head ended = found->head;
+
+	ended.generation = 0;
+	__sync_val_compare_and_swap(&found->connection->head.word, found->head.word, ended.word);
+}
+
+#endif

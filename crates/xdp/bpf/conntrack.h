@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The kernel's own entry of a connection, by its functions for BPF (net/netfilter/nf_conntrack_bpf.c). The
+ * loader knows no calls of such functions, so src/kfuncs.rs writes them into the compiled object, or "there is
+ * no entry" where the kernel has no such functions.
+ */
+#ifndef TOLLWAY_CONNTRACK_H
+#define TOLLWAY_CONNTRACK_H
+
+#include <linux/in.h>
+
+#include "packet.h"
+
+/* As in src/kfuncs.rs: what stands for the number of a function. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define KFUNC(number) ".byte 0x85, 0x20, 0, 0, " #number ", 0x6c, 0x6c, 0x74\n"
+#else
+#define KFUNC(number) ".byte 0x85, 0x02, 0, 0, 0x74, 0x6c, 0x6c, " #number "\n"
+#endif
+#define KFUNC_LOOKUP KFUNC(1)
+#define KFUNC_RELEASE KFUNC(2)
+#define KFUNC_CHANGE_TIMEOUT KFUNC(3)
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+/* What is read of the kernel's structures; the loader finds where it lies. */
+union nf_inet_addr {
+	__be32 ip;
+} RELOCATED;
+
+union nf_conntrack_man_proto {
+	__be16 all;
+} RELOCATED;
+
+struct nf_conntrack_man {
+	union nf_inet_addr u3;
+	union nf_conntrack_man_proto u;
+} RELOCATED;
+
+struct nf_conntrack_tuple {
+	struct nf_conntrack_man src;
+	struct {
+		union nf_inet_addr u3;
+		union {
+			__be16 all;
+		} u;
+	} dst;
+} RELOCATED;
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+} RELOCATED;
+
+struct nf_conn {
+	struct nf_conntrack_tuple_hash tuplehash[2];
+	unsigned long status;
+	__u32 mark;
+} RELOCATED;
+
+/* `struct bpf_ct_opts`, as the first kernels that have the functions know it. */
+struct ct_options {
+	__s32 netns_id; /* -1: that of the device */
+	__s32 error;
+	__u8 protocol;
+	__u8 direction;
+	__u8 reserved[2];
+};
+
+/* Bits of `status` (`enum ip_conntrack_status`) that an entry must have, and must not have. */
+#define CT_ASSURED (1 << 2)
+#define CT_CONFIRMED (1 << 3)
+#define CT_SEQ_ADJUST (1 << 6)
+#define CT_DYING (1 << 9)
+#define CT_FIXED_TIMEOUT (1 << 10)
+#define CT_TEMPLATE (1 << 11)
+#define CT_NAT_CLASH (1 << 12)
+#define CT_HELPER (1 << 13)
+#define CT_OFFLOAD (1 << 14)
+#define CT_NEEDED (CT_ASSURED | CT_CONFIRMED)
+#define CT_REFUSED                                                                                 \
+	(CT_SEQ_ADJUST | CT_DYING | CT_FIXED_TIMEOUT | CT_TEMPLATE | CT_NAT_CLASH | CT_HELPER |    \
+	 CT_OFFLOAD)
+
+/* A packet's tuple as it arrives and as it leaves, and the connection's mark. */
+struct ct_expected {
+	__be32 src, dst, ports;
+	__be32 new_src, new_dst, new_ports;
+	__u32 mark;
+	__u32 timeout_ms; /* the kernel's entry has so long to live after this packet */
+	__u32 protocol;
+};
+
+static __always_inline struct nf_conn *ct_lookup(context *ctx, struct bpf_sock_tuple *tuple,
+						 struct ct_options *options)
+{
+	struct nf_conn *ct;
+
+	asm volatile("r1 = %[ctx]\n"
+		     "r2 = %[tuple]\n"
+		     "r3 = 12\n"
+		     "r4 = %[options]\n"
+		     "r5 = 12\n" KFUNC_LOOKUP "%[ct] = r0\n"
+		     : [ct] "=r"(ct)
+		     : [ctx] "r"(ctx), [tuple] "r"(tuple), [options] "r"(options)
+		     : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
+	return ct;
+}
+
+static __always_inline void ct_release(struct nf_conn *ct)
+{
+	asm volatile("r1 = %[ct]\n" KFUNC_RELEASE
+		     :
+		     : [ct] "r"(ct)
+		     : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
+}
+
+static __always_inline void ct_change_timeout(struct nf_conn *ct, __u32 timeout_ms)
+{
+	asm volatile("r1 = %[ct]\n"
+		     "r2 = %[timeout]\n" KFUNC_CHANGE_TIMEOUT
+		     :
+		     : [ct] "r"(ct), [timeout] "r"((__u64)timeout_ms)
+		     : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
+}
+
+/* Says whether the other direction's tuple answers packets that leave with these addresses and ports. */
+static __always_inline int ct_answers(const struct nf_conntrack_tuple *other, const struct ct_expected *expected)
+{
+	__u32 ports = (__u32)other->dst.u.all | (__u32)other->src.u.all << 16;
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+	ports = (__u32)other->dst.u.all << 16 | other->src.u.all;
+#endif
+	return other->src.u3.ip == expected->new_dst && other->dst.u3.ip == expected->new_src &&
+	       ports == expected->new_ports;
+}
+
+static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct ct_expected *expected)
+{
+	__u32 status = ct->status;
+
+	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && ct->mark == expected->mark;
+}
+
+/*
+ * Says whether the kernel still has the entry of a packet's connection, as it was; refreshes its timeout if so.
+ * Global, so that the verifier looks at it once.
+ */
+__attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *expected)
+{
+	struct ct_options options = { .netns_id = -1 };
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *ct;
+	int answers;
+
+	if (!expected)
+		return 0;
+	options.protocol = expected->protocol;
+	tuple.ipv4.saddr = expected->src;
+	tuple.ipv4.daddr = expected->dst;
+	__builtin_memcpy(&tuple.ipv4.sport, &expected->ports, sizeof(expected->ports));
+	ct = ct_lookup(ctx, &tuple, &options);
+	if (!ct)
+		return 0;
+	answers = options.direction ? ct_answers(&ct->tuplehash[0].tuple, expected) :
+				      ct_answers(&ct->tuplehash[1].tuple, expected);
+	if (!answers || !ct_qualifies(ct, expected))
+		answers = 0;
+	else
+		ct_change_timeout(ct, expected->timeout_ms);
+	ct_release(ct);
+	return answers;
+}
+
+#endif

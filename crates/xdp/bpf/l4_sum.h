@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Verifies the checksums of UDP, as connection tracking does with those that no card has verified
+ * (net.netfilter.nf_conntrack_checksum). A program of XDP does not know what a card has verified.
+ */
+#ifndef TOLLWAY_L4_SUM_H
+#define TOLLWAY_L4_SUM_H
+
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+
+#include "checksum.h"
+
+/* Longer packets are the kernel's: eight pieces of as many bytes as the helper takes, and some more. */
+#define SUM_PIECE 512
+#define SUM_PIECES 8
+#define SUM_WORDS (SUM_PIECE / 8)
+
+/* Says whether a frame ends before this. The compiler must not compute with the end, which the verifier does not allow. */
+static __always_inline int ends_before(const void *next, __u32 len, const void *end)
+{
+	const void *behind = next + len;
+
+	asm volatile("" : "+r"(behind));
+	return behind > end;
+}
+
+/*
+ * Says whether `len` bytes of a frame from `at` on, and a sum before them, are right. Global, so that the verifier
+ * looks at it once.
+ */
+__attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __u64 sum)
+{
+	const void *begin = data_of(ctx), *end = end_of(ctx);
+	const __u8 *next;
+	__s64 pieces = 0;
+
+	if (at > SUM_PIECE)
+		return 0;
+	next = begin + at;
+	for (int i = 0; i < SUM_PIECES && len >= SUM_PIECE; i++) {
+		if (ends_before(next, SUM_PIECE, end))
+			return 0;
+		pieces = bpf_csum_diff(0, 0, (__be32 *)next, SUM_PIECE, pieces);
+		next += SUM_PIECE;
+		len -= SUM_PIECE;
+	}
+	sum += (__u32)pieces;
+	for (int i = 0; i < SUM_WORDS && len >= 8; i++) {
+		__u64 word;
+
+		if (ends_before(next, 8, end))
+			return 0;
+		word = *(const __u64 *)next;
+		sum += (__u32)word;
+		sum += word >> 32;
+		next += 8;
+		len -= 8;
+	}
+	for (int i = 0; i < 3 && len >= 2; i++) {
+		if (ends_before(next, 2, end))
+			return 0;
+		sum += *(const __u16 *)next;
+		next += 2;
+		len -= 2;
+	}
+	if (len == 1) {
+		if (ends_before(next, 1, end))
+			return 0;
+		sum += bpf_htons(*next << 8);
+		len = 0;
+	}
+	return !len && fold(sum) == 0xffff;
+}
+
+/* Says whether the kernel knows that a packet's checksum is right. This is the engine's part. */
+static __always_inline int is_verified(const struct packet *packet, const struct iphdr *ip, const void *end);
+
+/* Says whether a packet of UDP, whose header is at `at` in the frame, has no checksum, or the right one. */
+static __always_inline int udp_sum_is_right(const struct packet *packet, const struct iphdr *ip, const void *end,
+					    __u32 at)
+{
+	const struct udphdr *udp = (const void *)(ip + 1);
+	__u64 pseudo;
+
+	if ((const void *)(udp + 1) > end)
+		return 0;
+	if (!udp->check || !packet->state->verifies_sums || is_verified(packet, ip, end))
+		return 1;
+	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + udp->len;
+	return sum_is_right(packet->ctx, at, bpf_ntohs(udp->len), pseudo);
+}
+
+#endif

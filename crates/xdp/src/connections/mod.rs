@@ -1,0 +1,15 @@
+//! Connections that the programs forward: a table that user space writes and the programs read, byte for byte as in
+//! `bpf/connections.h`, and the ring in which they ask for entries.
+//!
+//! Each direction of a connection has an entry of its own, by the link and the tuple of its packets as they arrive. It
+//! says how the packets leave, and what the rules do with all of them. Whether the kernel still has the connection, the
+//! programs ask the kernel themselves (`bpf/conntrack.h`).
+//!
+//! One thread writes ([`ConnectionTable`]). It changes a slot as a flow's ([`flows`](crate::flows)), and the programs
+//! count in it, and end it.
+
+mod query;
+mod table;
+
+pub use query::{Queries, Query};
+pub use table::{Connection, ConnectionTable, Connections, Translation, Treatment};
