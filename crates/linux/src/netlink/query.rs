@@ -2,6 +2,7 @@
 //! produces a list step by step as it is read: no query waits.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
@@ -20,6 +21,8 @@ pub struct QuerySocket {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
+    /// The kernel still has the rest of a list. It would refuse the next list.
+    has_rest: bool,
 }
 
 /// How a list ended.
@@ -27,6 +30,8 @@ enum End {
     Whole,
     /// The listed objects changed meanwhile.
     Torn,
+    /// The reader stopped before the end.
+    Stopped,
 }
 
 impl QuerySocket {
@@ -38,7 +43,7 @@ impl QuerySocket {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM), has_rest: false })
     }
 
     /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
@@ -61,12 +66,31 @@ impl QuerySocket {
         for _ in 0..TRIES {
             all.clear();
             self.send(kind, NLM_F_DUMP, body)?;
-            match self.receive(&mut |kind, body| all.extend(read(kind, body)))? {
-                End::Whole => break,
+            let end = self.receive(&mut |kind, body| {
+                all.extend(read(kind, body));
+                ControlFlow::Continue(())
+            });
+            match end? {
+                End::Whole | End::Stopped => break,
                 End::Torn => {}
             }
         }
         Ok(all)
+    }
+
+    /// Reads a list message by message, as the kernel produces it, until `take` breaks. Nothing is kept, and a
+    /// list that changes meanwhile is not requested again: objects may be missing, or come twice.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn each(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut take: impl FnMut(u16, &[u8]) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        self.send(kind, NLM_F_DUMP, body)?;
+        self.receive(&mut take).map(drop)
     }
 
     /// The body of the single message that answers a request.
@@ -111,12 +135,17 @@ impl QuerySocket {
     }
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        if self.has_rest {
+            self.has_rest = false;
+            // How the abandoned list ends says nothing about this request.
+            let _ = self.receive(&mut |_, _| ControlFlow::Continue(()));
+        }
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.socket.send(&request(kind, flags, self.sequence, body), 0).map(drop)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(u16, &[u8])) -> io::Result<End> {
-        let mut end = End::Whole;
+    fn receive(&mut self, take: &mut dyn FnMut(u16, &[u8]) -> ControlFlow<()>) -> io::Result<End> {
+        let (mut end, mut flow) = (End::Whole, ControlFlow::Continue(()));
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;
@@ -133,8 +162,14 @@ impl QuerySocket {
                 match message.kind {
                     NLMSG_DONE | NLMSG_ERROR => return message.error().map_or(Ok(end), Err),
                     NLMSG_NOOP => {}
-                    kind => take(kind, message.body),
+                    // The end of the list may be behind this in the same datagram.
+                    _ if flow.is_break() => {}
+                    kind => flow = take(kind, message.body),
                 }
+            }
+            if flow.is_break() {
+                self.has_rest = true;
+                return Ok(End::Stopped);
             }
         }
     }
