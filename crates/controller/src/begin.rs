@@ -176,6 +176,9 @@ pub(super) fn model(plan: &Plan, kernel_state: &KernelState, locals: &Locals) ->
     let mut model = plan.model(locals.addresses());
     if let Rules::Read(reading, None) = kernel_state.rules() {
         model.filter = reading.has_rules().then(|| Arc::clone(&reading.rules));
+        let differs = !Arc::ptr_eq(&reading.rules, &reading.connections);
+        model.connections =
+            (reading.has_rules() && differs).then(|| Arc::clone(&reading.connections));
     }
     model
 }

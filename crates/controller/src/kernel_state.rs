@@ -212,7 +212,14 @@ impl KernelState {
     /// Gives the rules' sets the elements that a filter's sets have now; the rules' effect stays the same.
     pub(super) fn take_live_sets(&mut self, filter: &Filter) {
         if let Rules::Read(reading, _) = &mut self.rules {
-            Arc::make_mut(&mut Arc::make_mut(reading).rules).take_live_sets(filter);
+            let reading = Arc::make_mut(reading);
+            let is_one = Arc::ptr_eq(&reading.rules, &reading.connections);
+            Arc::make_mut(&mut reading.rules).take_live_sets(filter);
+            if is_one {
+                reading.connections = Arc::clone(&reading.rules);
+            } else {
+                Arc::make_mut(&mut reading.connections).take_live_sets(filter);
+            }
         }
     }
 

@@ -377,7 +377,10 @@ impl Controller {
         let is_confirmed = match self.kernel_state.rules() {
             Rules::Read(last, _) => {
                 let has_own_elements = !self.elements_applied || self.mode.has_new_rules();
-                has_own_elements && reading.rules == last.rules && reading.needs == last.needs
+                has_own_elements
+                    && reading.rules == last.rules
+                    && reading.connections == last.connections
+                    && reading.needs == last.needs
             }
             Rules::Unread(_) => false,
         };

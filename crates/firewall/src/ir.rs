@@ -63,6 +63,7 @@
 
 mod act;
 mod check;
+mod connections;
 mod matches;
 mod set;
 
@@ -70,7 +71,9 @@ pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
 pub use check::{IrError, MOST_JUMPS};
 pub use matches::{Key, LinkPattern, Match, Range, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
-pub use tollway_dataplane::stages::filter::{Field, PayloadBase};
+pub use tollway_dataplane::stages::filter::{
+    ConnectionField, Direction, Field, MarkOf, MarkUpdate, PayloadBase, TupleField,
+};
 
 /// A position in [`Ruleset::chains`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,6 +140,8 @@ pub enum Family {
 pub struct Base {
     /// The hook.
     pub hook: Hook,
+    /// Which packets meet it there.
+    pub kind: ChainKind,
     /// Its devices, at the hooks of devices; the chain does not see packets of others. Empty at other hooks.
     pub devices: Vec<LinkPattern>,
     /// Base chains of lower priority run earlier.
@@ -145,6 +150,18 @@ pub struct Base {
     pub policy: Policy,
     /// Whether it drops IP packets whose headers cannot be walked before its first rule.
     pub only_sound: bool,
+}
+
+/// Which packets a base chain sees at its hook (nft's chain type).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChainKind {
+    /// All of them.
+    #[default]
+    Filter,
+    /// Only the first packet of each connection (`nf_nat_inet_fn` in `net/netfilter/nf_nat_core.c`).
+    Nat,
+    /// All of them; the packet is routed again if rules change what its route depends on.
+    Route,
 }
 
 /// A point on a packet's path.
@@ -335,7 +352,8 @@ impl Base {
     /// A base at a hook that does not belong to devices.
     #[must_use]
     pub const fn new(hook: Hook, priority: i32, policy: Policy) -> Self {
-        Self { hook, devices: Vec::new(), priority, policy, only_sound: false }
+        let kind = ChainKind::Filter;
+        Self { hook, kind, devices: Vec::new(), priority, policy, only_sound: false }
     }
 }
 

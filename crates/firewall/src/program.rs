@@ -32,7 +32,9 @@ pub mod tests;
 use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
-use tollway_dataplane::stages::filter::{Count, Filter, FilterError, Limit, LimitUnit, Point};
+use tollway_dataplane::stages::filter::{
+    Count, Filter, FilterError, FlowFilter, Limit, LimitUnit, Point,
+};
 
 use super::ir::{self, Ruleset};
 use super::links::Link;
@@ -74,14 +76,23 @@ pub fn compile(
     epochs: &Arc<Epochs>,
 ) -> Result<Filter, ProgramError> {
     rules.check()?;
-    let own = rules.limits.iter().map(limit);
-    let limits = own.chain(log::logs(rules).map(|_| log::LINES)).collect();
-    let mut filter = Filter::new(rules.counters.len(), limits);
+    let mut filter = Filter::new(rules.counters.len(), limits(rules));
+    fill(&mut filter, rules, links, epochs)?;
+    Ok(filter)
+}
+
+/// Sets the rules of a filter.
+fn fill(
+    filter: &mut Filter,
+    rules: &Ruleset,
+    links: &[Link],
+    epochs: &Arc<Epochs>,
+) -> Result<(), ProgramError> {
     filter.begin_at(rules.counters.iter().map(|c| Count { packets: c.packets, bytes: c.bytes }));
     if rules.past_auth {
         filter.look_past_auth();
     }
-    let live = Live::choose(rules, &mut filter, epochs).map_err(ProgramError::Sets)?;
+    let live = Live::choose(rules, filter, epochs).map_err(ProgramError::Sets)?;
     for (point, hooks) in
         [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::POINTS)
     {
@@ -101,7 +112,32 @@ pub fn compile(
                 .map_err(|error| ProgramError::Classifier(point, error))?;
         }
     }
-    Ok(filter)
+    Ok(())
+}
+
+/// Compiles rules that may test connections, for flows only: see [`Ruleset::for_connections`]. Otherwise
+/// like [`compile`].
+///
+/// # Errors
+/// See [`ProgramError`].
+pub fn compile_for_flows(
+    rules: &Ruleset,
+    links: &[Link],
+    epochs: &Arc<Epochs>,
+) -> Result<FlowFilter, ProgramError> {
+    rules.check()?;
+    let filled = FlowFilter::with(rules.counters.len(), limits(rules), |filter| {
+        fill(filter, rules, links, epochs)
+    });
+    filled.map(|mut filter| {
+        filter.set_translation_order(rules.translation_order());
+        filter
+    })
+}
+
+fn limits(rules: &Ruleset) -> Vec<Limit> {
+    let own = rules.limits.iter().map(limit);
+    own.chain(log::logs(rules).map(|_| log::LINES)).collect()
 }
 
 fn limit(limit: &ir::Limit) -> Limit {

@@ -191,11 +191,16 @@ pub fn rules(
     epochs: &Arc<Epochs>,
 ) -> Result<Option<Arc<Filter>>, CompileError> {
     let Some(rules) = &model.filter else { return Ok(None) };
-    let compiled =
-        program::compile(rules, &rule_links(model), epochs).map_err(|error| CompileError {
-            object: "the rules of the firewall".to_owned(),
-            error: Problem::Filter(error),
-        })?;
+    let refused = |error| CompileError {
+        object: "the rules of the firewall".to_owned(),
+        error: Problem::Filter(error),
+    };
+    let links = rule_links(model);
+    let mut compiled = program::compile(rules, &links, epochs).map_err(refused)?;
+    if let Some(connections) = &model.connections {
+        let connections = program::compile_for_flows(connections, &links, epochs);
+        compiled.set_connections(connections.map_err(refused)?);
+    }
     // Without a kernel that has the rules, earlier checks refused every rule that needs one. Only
     // chains on links with tagged traffic above them remain.
     if model.kernel_rules.is_none() && compiled.leaves_to_kernel() {

@@ -73,6 +73,8 @@ pub struct Model {
     pub xdp_flows: u32,
     /// The firewall's rules, if there are any.
     pub filter: Option<Arc<Ruleset>>,
+    /// The same rules for flows of connections that a kernel tracks, if they differ.
+    pub connections: Option<Arc<Ruleset>>,
     /// What happens to packets while such rules cannot be evaluated.
     pub fail: FailMode,
     /// Facts about the kernel behind the ports, if it has the same rules.

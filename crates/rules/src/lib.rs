@@ -66,7 +66,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tollway_dataplane::stages::filter::{Element, Filter, LiveSetError};
+use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
 use follow::FollowerThread;
 use socket::NetfilterSocket;
@@ -104,6 +104,9 @@ pub enum Event {
 pub struct Reading {
     /// The rules, with packets for the kernel path marked. Their counters are 0.
     pub rules: Arc<Ruleset>,
+    /// The same rules for flows of known connections ([`Ruleset::for_connections`]), whose counters have the same
+    /// numbers. The same as `rules` if these are for all packets.
+    pub connections: Arc<Ruleset>,
     /// Needs that concern all packets.
     pub needs: Needs,
     /// The number of the kernel's generation.
@@ -144,6 +147,13 @@ impl Needs {
         self.of(v4).find(|need| !need.host)
     }
 
+    /// Why even packets of established connections take the kernel path, if they do: of all needs for packets of a
+    /// version of IP, one that does not spare them.
+    #[must_use]
+    pub fn every_packet(&self, v4: bool) -> Option<&Need> {
+        self.of(v4).find(|need| !need.host && !need.spares_established)
+    }
+
     /// Why the fragments of a version of IP take the kernel path. The reason may be a rule that neither
     /// forwarded packets nor their ICMP errors meet.
     #[must_use]
@@ -174,6 +184,8 @@ pub struct Need {
     /// Whether it concerns only packets for the host itself (hook input). In that case the kernel only
     /// reassembles the fragments among forwarded packets.
     pub host: bool,
+    /// Whether the kernel may miss packets of connections that it knows to be established.
+    pub spares_established: bool,
 }
 
 impl fmt::Display for Need {
@@ -231,15 +243,22 @@ pub enum ElementsError {
 /// # Errors
 /// A set is full or differs from the kernel's.
 pub fn apply(filter: &Filter, changes: &[ElementChange]) -> Result<(), ElementsError> {
+    let of_connections = filter.connections().map_or(&[][..], |rules| rules.live_sets());
     for change in changes {
-        let found = filter.live_sets().iter().find(|set| set.name() == change.set);
+        let is_it = |set: &&Arc<LiveSet>| set.name() == change.set;
         let name = || change.set.clone();
-        let set = found.ok_or_else(|| ElementsError::NoSet(name()))?;
-        let done = set.add(&change.add).and_then(|_| set.remove(&change.remove));
-        done.map_err(|error| match error {
-            LiveSetError::Full(_) => ElementsError::Full(name()),
-            LiveSetError::Missing(_) | LiveSetError::NotARange(_) => ElementsError::Other(name()),
-        })?;
+        let own = filter.live_sets().iter().find(is_it);
+        own.ok_or_else(|| ElementsError::NoSet(name()))?;
+        // Rules for connections may lack the set.
+        for set in own.into_iter().chain(of_connections.iter().find(is_it)) {
+            let done = set.add(&change.add).and_then(|_| set.remove(&change.remove));
+            done.map_err(|error| match error {
+                LiveSetError::Full(_) => ElementsError::Full(name()),
+                LiveSetError::Missing(_) | LiveSetError::NotARange(_) => {
+                    ElementsError::Other(name())
+                }
+            })?;
+        }
     }
     Ok(())
 }

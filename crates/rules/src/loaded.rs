@@ -5,7 +5,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::kernel::{Kernel, verify};
+use super::kernel::{Kernel, Scope, verify};
 use super::read::{ListingError, knows_numbers, parse};
 use super::socket::NetfilterSocket;
 use tollway_firewall::ir::Ruleset;
@@ -61,6 +61,15 @@ impl Loaded {
         self.value.to_string()
     }
 
+    /// The rules for flows of known connections.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> Ruleset {
+        let forms = nft::read_forms(&self.value, "x").unwrap();
+        let mut rules = forms.connections.unwrap();
+        verify(&mut rules, &self.kernel, Scope::Connections);
+        rules
+    }
+
     /// The same rules with a changed listing.
     #[cfg(test)]
     pub(super) fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
@@ -76,7 +85,7 @@ impl Loaded {
     /// Every mistake found.
     pub(crate) fn rules(&self, file: &str) -> Result<Ruleset, Vec<Fault>> {
         let mut rules = nft::read_value(&self.value, file)?;
-        verify(&mut rules, &self.kernel);
+        verify(&mut rules, &self.kernel, Scope::Packets);
         Ok(rules)
     }
 }

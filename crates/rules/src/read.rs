@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::elements::SetUse;
-use super::kernel::{Kernel, verify};
+use super::kernel::{Kernel, Scope, verify};
 use super::{Reading, guard, kernel_steps, tracking};
 use tollway_firewall::ir::{Base, Hook, IrError, Match, Ruleset, Step, Test};
 use tollway_firewall::mistake::quoted;
-use tollway_firewall::nft;
 use tollway_firewall::nft::json::{only, several, text};
+use tollway_firewall::nft::{self, Forms};
 
 /// Where rules are from, in messages.
 const SOURCE: &str = "the kernel";
@@ -60,22 +60,30 @@ pub(super) fn read(
     let knows_numbers = knows_numbers(&value);
     let sets = Sets::read(&value);
     let needs = tracking::needs(&value);
-    let mut rules = nft::read_value(&value, SOURCE).map_err(|faults| {
+    let Forms { packets, connections } = nft::read_forms(&value, SOURCE).map_err(|faults| {
         let first = faults.into_iter().next().map(|fault| fault.what);
         ListingError::NoRuleset(first.unwrap_or_default())
     })?;
     drop(value);
-    if let Some(kernel) = kernel {
-        verify(&mut rules, kernel);
-    }
-    for set in rules.sets.iter_mut().filter(|set| moving.contains(&set.name)) {
-        set.dynamic = true;
-    }
-    kernel_steps::truncate(&mut rules, &sets.expiring);
-    guard::guard(&mut rules);
-    rules.check().map_err(ListingError::Contradiction)?;
+    let finish = |mut rules: Ruleset, scope: Scope| {
+        if let Some(kernel) = kernel {
+            verify(&mut rules, kernel, scope);
+        }
+        for set in rules.sets.iter_mut().filter(|set| moving.contains(&set.name)) {
+            set.dynamic = true;
+        }
+        kernel_steps::truncate(&mut rules, &sets.expiring);
+        guard::guard(&mut rules);
+        rules.check().map_err(ListingError::Contradiction)?;
+        Ok(Arc::new(rules))
+    };
+    let rules = finish(packets, Scope::Packets)?;
+    let connections = match connections {
+        Some(connections) => finish(connections, Scope::Connections)?,
+        None => Arc::clone(&rules),
+    };
     let reading =
-        Reading { rules: Arc::new(rules), needs, generation, knows_numbers, watches_ipsets: false };
+        Reading { rules, connections, needs, generation, knows_numbers, watches_ipsets: false };
     Ok(ParsedListing { reading, intervals: sets.intervals })
 }
 
@@ -83,7 +91,15 @@ pub(super) fn read(
 pub(super) fn empty(generation: u32) -> ParsedListing {
     let rules = Arc::new(Ruleset::default());
     let needs = super::Needs::default();
-    let reading = Reading { rules, needs, generation, knows_numbers: false, watches_ipsets: false };
+    let connections = Arc::clone(&rules);
+    let reading = Reading {
+        rules,
+        connections,
+        needs,
+        generation,
+        knows_numbers: false,
+        watches_ipsets: false,
+    };
     ParsedListing { reading, intervals: HashSet::new() }
 }
 

@@ -55,6 +55,13 @@ const TRACKERS: &[&str] = &[
     "state",
 ];
 
+/// Modules of iptables that translate the addresses of a connection's first packet.
+const TRANSLATORS: &[&str] = &["DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"];
+
+/// Statements and objects that change what an established connection is in the kernel, beyond what its entry says: how
+/// long it lives, who answers in whose place, which packets sockets get.
+const CHANGES_ALL: &[&str] = &["ct timeout", "ct expectation", "synproxy", "tproxy", "socket"];
+
 /// Modules of iptables that neither track nor reassemble fragments.
 const HARMLESS: &[&str] = &[
     "AUDIT",
@@ -160,7 +167,8 @@ pub(super) fn needs(listing: &Value) -> Needs {
             "ct helper" | "ct timeout" | "ct expectation" => true,
             _ => false,
         };
-        tracking.extend(why.and_then(|why| need(kind, object, why, host)));
+        let spares = !CHANGES_ALL.contains(kind) && spares_established(object);
+        tracking.extend(why.and_then(|why| need(kind, object, why, (host, spares))));
     }
     Needs { tracking }
 }
@@ -211,8 +219,29 @@ fn is_unseen(value: &Value) -> bool {
     }
 }
 
+/// Says whether the kernel may miss packets of established connections in spite of a rule, or an object. Rules that
+/// Tollway cannot evaluate keep their own connections on the kernel path, and no others.
+fn spares_established(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.iter().all(spares_established),
+        Value::Object(members) => members.iter().all(|(name, inner)| match name.as_str() {
+            "xt" => {
+                let module = text(inner, "name");
+                [HARMLESS, TRACKERS, TRANSLATORS].iter().any(|known| known.contains(&module))
+            }
+            name => !CHANGES_ALL.contains(&name) && spares_established(inner),
+        }),
+        _ => true,
+    }
+}
+
 /// A need for the families that can track; a bridge tracks both versions.
-fn need(kind: &str, object: &Value, why: &'static str, host: bool) -> Option<Need> {
+fn need(
+    kind: &str,
+    object: &Value,
+    why: &'static str,
+    (host, spares_established): (bool, bool),
+) -> Option<Need> {
     let family = text(object, "family");
     let (v4, v6) = match family {
         "ip" => (true, false),
@@ -226,5 +255,14 @@ fn need(kind: &str, object: &Value, why: &'static str, host: bool) -> Option<Nee
         "rule" => (format!("{table} {}", text(object, "chain")), words(object)),
         _ => (table, format!("{kind} {}", text(object, "name"))),
     };
-    Some(Need { chain, handle: number(object, "handle"), text, why, v4, v6, host })
+    Some(Need {
+        chain,
+        handle: number(object, "handle"),
+        text,
+        why,
+        v4,
+        v6,
+        host,
+        spares_established,
+    })
 }

@@ -223,9 +223,11 @@ impl Installer {
     fn only_rules_differ(&mut self, model: &mut Model) -> bool {
         let installed = &mut self.parts.model;
         let rules = (model.filter.take(), installed.filter.take());
+        let connections = (model.connections.take(), installed.connections.take());
         let logs = (model.filter_log.take(), installed.filter_log.take());
         let same = model == installed;
         (model.filter, installed.filter) = rules;
+        (model.connections, installed.connections) = connections;
         (model.filter_log, installed.filter_log) = logs;
         same
     }

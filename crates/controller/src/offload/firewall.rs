@@ -11,8 +11,12 @@ impl From<&Reading> for Firewall {
     fn from(reading: &Reading) -> Self {
         let mut rules = Rules {
             tracking: PerFamily::each(|family| {
-                let need = reading.needs.tracking(family == Family::V4);
+                let (needs, is_ipv4) = (&reading.needs, family == Family::V4);
+                let need = needs.every_packet(is_ipv4).or_else(|| needs.tracking(is_ipv4));
                 need.map(ToString::to_string)
+            }),
+            spares_established: PerFamily::each(|family| {
+                reading.needs.every_packet(family == Family::V4).is_none()
             }),
             fragments: PerFamily::each(|family| {
                 let need = reading.needs.fragments(family == Family::V4);
@@ -87,8 +91,10 @@ mod tests {
         }];
         let mut rules = Ruleset::default();
         rules.add_chain(forward);
+        let rules = Arc::new(rules);
         let reading = Reading {
-            rules: Arc::new(rules),
+            connections: Arc::clone(&rules),
+            rules,
             needs: Needs::default(),
             generation: 7,
             knows_numbers: false,
@@ -130,6 +136,7 @@ mod tests {
             v4: true,
             v6: false,
             host: false,
+            spares_established: true,
         };
         let own = Need {
             chain: "inet t input".to_owned(),
@@ -140,8 +147,10 @@ mod tests {
             ..need.clone()
         };
         let needs = Needs { tracking: vec![own, need] };
+        let rules = Arc::new(rules);
         let reading = Reading {
-            rules: Arc::new(rules),
+            connections: Arc::clone(&rules),
+            rules,
             needs,
             generation: 7,
             knows_numbers: false,
@@ -151,6 +160,7 @@ mod tests {
             of_ethernet: false,
             compiled: 1,
             kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],
+            spares_established: PerFamily { v4: true, v6: true },
             tracking: PerFamily {
                 v4: Some("\"masquerade\" in ip t nat: addresses are translated".to_owned()),
                 v6: None,

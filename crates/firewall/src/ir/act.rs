@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{ChainId, CounterId};
+use super::{ChainId, CounterId, MarkUpdate};
 
 /// What a rule does without ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Action {
         /// Bits to invert afterwards.
         flip: u32,
     },
+    /// Sets the connection's mark, or the packet's by it.
+    UpdateMark(MarkUpdate),
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Logs the packet, rate limited.
@@ -48,6 +50,8 @@ impl Action {
 pub enum Target {
     /// The packet's mark.
     Mark,
+    /// The mark of its connection.
+    ConnectionMark,
     /// The DSCP.
     Dscp,
 }

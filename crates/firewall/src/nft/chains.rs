@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
+use super::Forms;
+use super::forms::PacketEnd;
 use super::json::{Mention, mentions, number, only, several, text};
 use super::listing::{Listing, Name, Site};
-use super::rule::Rule;
+use super::rule::{OfConnection, Rule};
 use super::statement::limit;
 use crate::ir::{
-    self, Base, ChainId, Counter, Family, Hook, LinkPattern, Place, Policy, Ruleset, Step,
+    self, Base, ChainId, ChainKind, Counter, Family, Hook, LinkPattern, Place, Policy, Step,
 };
 use crate::mistake::{Fault, quoted};
 
@@ -25,7 +27,7 @@ struct Listed<'v> {
 }
 
 /// Reads a listing.
-pub(super) fn read(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
+pub(super) fn read(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
     let Some(objects) = value.get("nftables").and_then(Value::as_array) else {
         let remedy = "give what `nft -j list ruleset` writes";
         return Err(vec![Fault::new("there is no list \"nftables\" in this JSON", remedy)]);
@@ -46,7 +48,10 @@ pub(super) fn read(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
         let remedy = "the kernel does not take such a ruleset; list it again";
         listing.faults.push(Fault::new(error.to_string(), remedy));
     }
-    if listing.faults.is_empty() { Ok(listing.rules) } else { Err(listing.faults) }
+    match listing.faults.is_empty() {
+        true => Ok(Forms::of(listing.rules, listing.packet_ends)),
+        false => Err(listing.faults),
+    }
 }
 
 /// The key of an object's table in the maps of [`Listing`].
@@ -220,7 +225,14 @@ impl<'v> Listing<'v> {
             let steps = rule.get("expr").map(several).unwrap_or_default();
             let steps = match &listed.refused {
                 Some(why) => vec![Step::Unsupported(why.clone())],
-                None => self.steps(&site, steps),
+                None => {
+                    let (steps, connection) = self.steps(&site, steps);
+                    if let Some(OfConnection { at, why }) = connection {
+                        let rule = (self.rules.chains.len(), chain.rules.len());
+                        self.packet_ends.push(PacketEnd { rule, at, why });
+                    }
+                    steps
+                }
             };
             let text = super::text::rule(rule);
             chain.rules.push(ir::Rule { place: place(rule, file), text, steps });
@@ -228,8 +240,8 @@ impl<'v> Listing<'v> {
         self.rules.add_chain(chain);
     }
 
-    /// Turns a rule's statements into steps.
-    fn steps(&mut self, site: &Site, statements: &[Value]) -> Vec<Step> {
+    /// Turns a rule's statements into steps; also returns the first that concerns the packet's connection.
+    fn steps(&mut self, site: &Site, statements: &[Value]) -> (Vec<Step>, Option<OfConnection>) {
         let mut rule = Rule::new(self, site);
         for statement in statements {
             match rule.statement(statement) {
@@ -241,7 +253,7 @@ impl<'v> Listing<'v> {
                 }
             }
         }
-        rule.steps
+        (rule.steps, rule.connection)
     }
 }
 
@@ -290,7 +302,12 @@ fn base(chain: &Value) -> Result<Base, Fault> {
     let devices = chain.get("dev").map(several).unwrap_or_default();
     let devices = devices.iter().map(super::value::link).collect::<Result<Vec<LinkPattern>, _>>();
     let devices = devices.map_err(|why| Fault::new(format!("{}: {why}", place()), "name it"))?;
-    Ok(Base { devices, ..Base::new(hook, priority, policy) })
+    let kind = match text(chain, "type") {
+        "nat" => ChainKind::Nat,
+        "route" => ChainKind::Route,
+        _ => ChainKind::Filter,
+    };
+    Ok(Base { devices, kind, ..Base::new(hook, priority, policy) })
 }
 
 /// Why a whole base chain is unsupported.

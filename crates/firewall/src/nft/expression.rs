@@ -33,6 +33,7 @@ impl Rule<'_, '_> {
                 None => self.payload(text(inner, "protocol"), text(inner, "field")),
             },
             "exthdr" => self.extension(inner),
+            "ct" => self.connection(inner),
             "&" => {
                 let (left, mask) = pair(inner).ok_or_else(unknown)?;
                 let bits = self.one_named(left)?;
@@ -56,6 +57,19 @@ impl Rule<'_, '_> {
             }
             _ => Ok(bits),
         }
+    }
+
+    fn connection(&mut self, inner: &Value) -> Result<NamedBits, String> {
+        let why = refusal("ct", inner);
+        let family = match (text(inner, "family"), self.site.family) {
+            ("ip", _) | ("", Family::Ip) => Some(4),
+            ("ip6", _) | ("", Family::Ip6) => Some(6),
+            _ => None,
+        };
+        let bits = named_bits::connection(text(inner, "key"), text(inner, "dir"), family);
+        let bits = bits.ok_or_else(|| why.clone())?;
+        self.note_connection(why);
+        Ok(bits)
     }
 
     fn payload(&mut self, protocol: &str, name: &str) -> Result<NamedBits, String> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::forms::PacketEnd;
 use super::json::{only, text};
 use super::named_bits::Kind;
 use super::refusal::refusal;
@@ -28,6 +29,7 @@ pub(super) struct Listing<'v> {
     /// Tables that may be dormant.
     pub(super) doubtful: HashSet<String>,
     pub(super) faults: Vec<Fault>,
+    pub(super) packet_ends: Vec<PacketEnd>,
 }
 
 /// The type of a map's data: verdicts, or numbers of a kind. `None` for a set.

@@ -1,4 +1,4 @@
-//! Writes to the mark and the DSCP: of numbers, of bits, and by maps.
+//! Writes to marks and the DSCP: of numbers, of bits, and by maps.
 
 use serde_json::Value;
 
@@ -6,12 +6,14 @@ use super::json::{inner, only, set_name, several, text};
 use super::named_bits::Kind;
 use super::rule::Rule;
 use super::value;
-use crate::ir::{Action, Key, SetId, Step, Target};
+use crate::ir::{Action, Key, MarkOf, MarkUpdate, SetId, Step, Target};
 
-/// Which bits of the old mark stay, and which are inverted.
+/// A number by the marks: bits of the packet's, bits of the connection's if that is read, and a constant, all
+/// joined by exclusive or.
 #[derive(Clone, Copy)]
 struct Bits {
-    keep: u32,
+    packet: u32,
+    connection: Option<u32>,
     flip: u32,
 }
 
@@ -32,6 +34,10 @@ impl Rule<'_, '_> {
                 }
                 (Target::Dscp, Kind::Dscp)
             }
+            ("ct", "mark", _) => {
+                self.note_connection("ct mark is connection tracking's".to_owned());
+                (Target::ConnectionMark, Kind::Plain)
+            }
             ("ct", key, _) => return Err(format!("ct {key} is connection tracking's")),
             (_, key, field) => {
                 let protocol = text(inner, "protocol");
@@ -45,14 +51,45 @@ impl Rule<'_, '_> {
             }
             return Ok(());
         }
-        self.steps.push(Step::Do(match target {
-            Target::Mark => {
-                let Bits { keep, flip } = bits(value)?;
-                Action::Mark { keep, flip }
-            }
+        let action = match target {
+            Target::Mark => self.mark(value, MarkOf::Packet)?,
+            Target::ConnectionMark => self.mark(value, MarkOf::Connection)?,
             Target::Dscp => Action::Dscp(dscp(value)?),
-        }));
+        };
+        self.steps.push(Step::Do(action));
         Ok(())
+    }
+
+    /// The action that sets a mark to a value.
+    fn mark(&mut self, value: &Value, target: MarkOf) -> Result<Action, String> {
+        let Bits { packet, connection, flip } = self.bits(value)?;
+        Ok(match (target, connection) {
+            (MarkOf::Packet, None) => Action::Mark { keep: packet, flip },
+            _ => Action::UpdateMark(MarkUpdate { target, packet, connection, flip }),
+        })
+    }
+
+    /// The number that a value describes.
+    fn bits(&mut self, value: &Value) -> Result<Bits, String> {
+        let is_mark = |of| inner(value, of).is_some_and(|inner| text(inner, "key") == "mark");
+        if is_mark("meta") {
+            return Ok(Bits { packet: u32::MAX, connection: None, flip: 0 });
+        }
+        if is_mark("ct") {
+            self.note_connection(value::no_constant(value));
+            return Ok(Bits { packet: 0, connection: Some(u32::MAX), flip: 0 });
+        }
+        if let Some((operator @ ("|" | "&" | "^"), operands)) = only(value) {
+            let mut operands = several(operands).iter();
+            let mut all = self.bits(operands.next().unwrap_or(&Value::Null))?;
+            for operand in operands {
+                all = combine(operator, all, self.bits(operand)?)?;
+            }
+            return Ok(all);
+        }
+        let number = value::number(Kind::Plain, value)?;
+        let flip = u32::try_from(number).map_err(|_| format!("no mark is {number}"))?;
+        Ok(Bits { packet: 0, connection: None, flip })
     }
 
     /// The keys for a lookup in a map; `None` if no packet has them. `data` is the type of the map's data;
@@ -89,31 +126,40 @@ fn dscp(value: &Value) -> Result<u8, String> {
         .ok_or_else(|| format!("no DSCP is {number}"))
 }
 
-/// The change of the mark that a value describes.
-fn bits(value: &Value) -> Result<Bits, String> {
-    if inner(value, "meta").is_some_and(|meta| text(meta, "key") == "mark") {
-        return Ok(Bits { keep: u32::MAX, flip: 0 });
-    }
-    if let Some((operator @ ("|" | "&" | "^"), operands)) = only(value) {
-        let mut operands = several(operands).iter();
-        let first = bits(operands.next().unwrap_or(&Value::Null))?;
-        return operands.try_fold(first, |all, operand| combine(operator, all, bits(operand)?));
-    }
-    let number = value::number(Kind::Plain, value)?;
-    let flip = u32::try_from(number).map_err(|_| format!("no mark is {number}"))?;
-    Ok(Bits { keep: 0, flip })
+fn combine(operator: &str, left: Bits, right: Bits) -> Result<Bits, String> {
+    let (mark, constant) = match (left, right) {
+        (mark, Bits { packet: 0, connection: None, flip }) => (mark, flip),
+        (Bits { packet: 0, connection: None, flip }, mark) => (mark, flip),
+        _ => return joined(operator, left, right),
+    };
+    let with = |keep, flip| Bits {
+        packet: mark.packet & keep,
+        connection: mark.connection.map(|bits| bits & keep),
+        flip,
+    };
+    Ok(match operator {
+        "|" => with(!constant, mark.flip & !constant | constant),
+        "&" => with(constant, mark.flip & constant),
+        _ => with(u32::MAX, mark.flip ^ constant),
+    })
 }
 
-fn combine(operator: &str, left: Bits, right: Bits) -> Result<Bits, String> {
-    let (mark, constant) = match (left.keep, right.keep) {
-        (_, 0) => (left, right.flip),
-        (0, _) => (right, left.flip),
-        _ => return Err("the mark with itself is not known here".to_owned()),
+/// Bits of the packet's mark, and bits of the connection's.
+fn joined(operator: &str, left: Bits, right: Bits) -> Result<Bits, String> {
+    let is_of_one = |packet: Bits, connection: Bits| {
+        packet.connection.is_none() && connection.packet == 0 && connection.connection.is_some()
     };
-    let Bits { keep, flip } = mark;
-    Ok(match operator {
-        "|" => Bits { keep: keep & !constant, flip: flip & !constant | constant },
-        "&" => Bits { keep: keep & constant, flip: flip & constant },
-        _ => Bits { keep, flip: flip ^ constant },
+    if !is_of_one(left, right) && !is_of_one(right, left) {
+        return Err("the mark with itself is not known here".to_owned());
+    }
+    let used = |bits: Bits| bits.packet | bits.connection.unwrap_or(0) | bits.flip;
+    let is_apart = operator == "|" && used(left) & used(right) == 0;
+    if operator != "^" && !is_apart {
+        return Err(format!("{operator} of two marks is not known here"));
+    }
+    Ok(Bits {
+        packet: left.packet | right.packet,
+        connection: left.connection.or(right.connection),
+        flip: left.flip ^ right.flip,
     })
 }

@@ -6,7 +6,7 @@
 //! (`payload_gen_dependency` in its `src/payload.c`).
 //!
 //! A statement that cannot be executed exactly becomes [`super::ir::Step::Unsupported`] at its place in the
-//! rule. Such statements are connection tracking, NAT, sets that packets fill, and all that this module
+//! rule. Such statements are connection tracking (but see [`Forms`]), NAT, sets that packets fill, and all that this module
 //! does not know. Only packets that reach that step take the kernel path. Limits:
 //!
 //! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
@@ -20,9 +20,11 @@
 mod chains;
 mod complete;
 mod expression;
+mod forms;
 pub mod json;
 mod listing;
 mod mangle;
+mod module;
 mod named_bits;
 mod names;
 mod refusal;
@@ -36,11 +38,18 @@ mod value;
 mod tests;
 
 pub use complete::complete;
+pub use forms::Forms;
 
 use serde_json::Value;
 
 use super::ir::Ruleset;
 use crate::mistake::{Fault, Ledger, Mistake};
+
+/// The member of an `xt` statement that says what this module of iptables means for flows of known connections.
+///
+/// nft does not list it; who knows the kernel's own rules adds it. It is `{"mangle": ...}` as in nft's JSON, or
+/// `{"any": [[...], ...]}`: alternatives, each with conditions (`{"match": ...}`) that all have to hold.
+pub const MEANING: &str = "meaning";
 
 /// Reads a ruleset in nft's JSON; `file` is its name, for messages.
 ///
@@ -72,6 +81,14 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
 
 /// Like [`read`], for JSON that is already parsed; its mistakes have no position.
 pub fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
+    read_forms(value, file).map(|forms| forms.packets)
+}
+
+/// Like [`read_value`], also for flows of known connections.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_forms(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
     chains::read(value, file)
 }
 

@@ -1,6 +1,6 @@
 //! What nft has names for (`src/proto.c`, `src/meta.c`): fields, and bits of fields.
 
-use crate::ir::{Field, Key, PayloadBase};
+use crate::ir::{ConnectionField, Direction, Field, Key, PayloadBase, TupleField};
 
 /// What the values of named bits mean, which decides which names they may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +22,11 @@ pub(super) enum Kind {
     DccpType,
     TcpFlags,
     Nfproto,
+    /// `NFPROTO_*`, by which connection tracking tells versions of IP apart.
+    L3Protocol,
+    CtState,
+    CtStatus,
+    CtDirection,
     Link,
 }
 
@@ -63,6 +68,11 @@ impl NamedBits {
         let shift = u32::try_from(last * 8 - end).ok()?;
         let mask = u128::MAX >> (128 - width) << shift;
         Some(Self { key: Key::masked(field, mask), shift, width, kind })
+    }
+
+    /// Says whether a list of values means any of these bits, without an operator `==` or `!=`.
+    pub(super) const fn are_flags(&self) -> bool {
+        matches!(self.kind, Kind::TcpFlags | Kind::CtState | Kind::CtStatus)
     }
 
     /// Those of them that are in a mask of their number.
@@ -134,6 +144,43 @@ pub(super) fn meta(key: &str) -> Option<NamedBits> {
         "oif" | "oifname" => NamedBits::whole(Field::Output, Kind::Link),
         _ => return None,
     })
+}
+
+/// A property of the packet's connection. `family` is that of the addresses, if the key does not tell.
+pub(super) fn connection(key: &str, direction: &str, family: Option<u8>) -> Option<NamedBits> {
+    let of = |field, kind| NamedBits::whole(Field::Connection(field), kind);
+    let plain = match key {
+        // The kernel has numbers of 32 bits.
+        "state" => NamedBits { width: 32, ..of(ConnectionField::State, Kind::CtState) },
+        "direction" => of(ConnectionField::Direction, Kind::CtDirection),
+        "status" => of(ConnectionField::Status, Kind::CtStatus),
+        "mark" => of(ConnectionField::Mark, Kind::Plain),
+        "zone" => of(ConnectionField::Zone, Kind::Plain),
+        // The same in both directions.
+        "l3proto" => return Some(of(ConnectionField::L3Protocol, Kind::L3Protocol)),
+        "protocol" => return Some(of(ConnectionField::Protocol, Kind::Protocol)),
+        _ => return tuple(key, direction, family),
+    };
+    direction.is_empty().then_some(plain)
+}
+
+/// A part of a connection's tuple.
+fn tuple(key: &str, direction: &str, family: Option<u8>) -> Option<NamedBits> {
+    let direction = match direction {
+        "original" => Direction::Original,
+        "reply" => Direction::Reply,
+        _ => return None,
+    };
+    let (field, kind) = match (key, family) {
+        ("ip saddr", _) | ("saddr", Some(4)) => (TupleField::Source4, Kind::Ip4),
+        ("ip daddr", _) | ("daddr", Some(4)) => (TupleField::Destination4, Kind::Ip4),
+        ("ip6 saddr", _) | ("saddr", Some(6)) => (TupleField::Source6, Kind::Ip6),
+        ("ip6 daddr", _) | ("daddr", Some(6)) => (TupleField::Destination6, Kind::Ip6),
+        ("proto-src", _) => (TupleField::SourcePort, Kind::Plain),
+        ("proto-dst", _) => (TupleField::DestinationPort, Kind::Plain),
+        _ => return None,
+    };
+    Some(NamedBits::whole(Field::Connection(ConnectionField::Tuple(direction, field)), kind))
 }
 
 /// A field of the IPv6 fragment header.

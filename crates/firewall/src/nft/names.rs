@@ -21,6 +21,10 @@ pub(super) fn number(kind: Kind, word: &str) -> Option<u128> {
         Kind::Nfproto => NFPROTO,
         Kind::DccpType => DCCP_TYPES,
         Kind::IgmpType => IGMP_TYPES,
+        Kind::L3Protocol => L3_PROTOCOLS,
+        Kind::CtState => CT_STATES,
+        Kind::CtStatus => CT_STATUS,
+        Kind::CtDirection => CT_DIRECTIONS,
         _ => return None,
     };
     let shared = match kind {
@@ -46,6 +50,26 @@ const ETHER_TYPES: Words = &[
 ];
 
 const NFPROTO: Words = &[("ipv4", 4), ("ipv6", 6)];
+
+/// `NFPROTO_*`.
+const L3_PROTOCOLS: Words = &[("ipv4", 2), ("ipv6", 10)];
+
+/// `NF_CT_STATE_*`.
+const CT_STATES: Words =
+    &[("invalid", 1), ("established", 2), ("related", 4), ("new", 8), ("untracked", 64)];
+
+/// `enum ip_conntrack_status`.
+const CT_STATUS: Words = &[
+    ("expected", 1),
+    ("seen-reply", 2),
+    ("assured", 4),
+    ("confirmed", 8),
+    ("snat", 16),
+    ("dnat", 32),
+    ("dying", 512),
+];
+
+const CT_DIRECTIONS: Words = &[("original", 0), ("reply", 1)];
 
 /// In addition to [`names::DSCP`].
 const MORE_DSCP: Words = &[("df", 0), ("lephb", 1)];

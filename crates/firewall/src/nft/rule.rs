@@ -11,6 +11,16 @@ pub(super) struct Rule<'l, 'v> {
     pub(super) steps: Vec<Step>,
     /// The version of IP of packets that reach the next step, if it is known.
     pub(super) version: Option<u8>,
+    /// The first step that tests or sets something of the packet's connection.
+    pub(super) connection: Option<OfConnection>,
+}
+
+/// The first step of a rule that tests or sets something of the packet's connection.
+pub(super) struct OfConnection {
+    /// Its position in the rule.
+    pub(super) at: usize,
+    /// Why packets that get there take the kernel path.
+    pub(super) why: String,
 }
 
 impl<'l, 'v> Rule<'l, 'v> {
@@ -20,7 +30,13 @@ impl<'l, 'v> Rule<'l, 'v> {
             Family::Ip6 => Some(6),
             _ => None,
         };
-        Self { listing, site, steps: Vec::new(), version }
+        Self { listing, site, steps: Vec::new(), version, connection: None }
+    }
+
+    /// Records that the next step tests or sets something of the packet's connection, and why packets that get
+    /// there take the kernel path.
+    pub(super) fn note_connection(&mut self, why: String) {
+        self.connection.get_or_insert(OfConnection { at: self.steps.len(), why });
     }
 
     /// Adds a condition on a field that rules do not write, unless it is already there.

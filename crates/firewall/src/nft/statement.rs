@@ -4,6 +4,7 @@ use serde_json::Value;
 use tollway_dataplane::wire::eth::ethertype;
 use tollway_dataplane::wire::l4;
 
+use super::MEANING;
 use super::json::{inner, number, only, set_name, text};
 use super::named_bits::{Kind, NamedBits};
 use super::rule::Rule;
@@ -23,6 +24,7 @@ impl Rule<'_, '_> {
             "limit" => self.limit(inner)?,
             "log" => self.steps.push(Step::Do(Action::Log(log(inner)))),
             "mangle" => self.mangle(inner)?,
+            "xt" if inner.get(MEANING).is_some() => self.module(inner)?,
             "notrack" => self.steps.push(Step::Do(Action::NoTrack)),
             "vmap" => {
                 let lookup = self.lookup(inner, None)?;
@@ -46,7 +48,8 @@ impl Rule<'_, '_> {
         Ok(true)
     }
 
-    fn relation(&mut self, relation: &Value) -> Result<(), String> {
+    /// Adds a condition.
+    pub(super) fn relation(&mut self, relation: &Value) -> Result<(), String> {
         let none = Value::Null;
         let left = relation.get("left").unwrap_or(&none);
         let right = relation.get("right").unwrap_or(&none);
@@ -108,7 +111,7 @@ impl Rule<'_, '_> {
         }
         match operator {
             "==" | "!=" => self.listing.one_of(bits, std::slice::from_ref(right)),
-            "in" | "!" if bits.kind == Kind::TcpFlags => {
+            "in" | "!" if bits.are_flags() => {
                 let mask = value::number(bits.kind, right)?;
                 let none = operator == "!";
                 let all = if none { Range::one(0) } else { Range::new(1, bits.key.field.max()) };

@@ -1,4 +1,5 @@
 mod broken;
+mod connections;
 mod listing;
 mod messages;
 mod words;

@@ -35,6 +35,8 @@ fn nfproto(number: u64) -> Result<u128, String> {
 }
 
 fn word_number(kind: Kind, word: &str) -> Result<u128, String> {
+    // What nft 1.0.6 adds to ports of connections in sets.
+    let word = word.strip_suffix(" [invalid type]").unwrap_or(word);
     let number = match kind {
         Kind::Ip4 => word.parse::<Ipv4Addr>().ok().map(|address| address.to_bits().into()),
         Kind::Ip6 => word.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
@@ -54,8 +56,13 @@ fn mac(word: &str) -> Option<u128> {
     (bytes.len() == 6).then(|| bytes.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
 }
 
+/// Why a value is unsupported where a constant is needed.
+pub(super) fn no_constant(value: &Value) -> String {
+    format!("{value} is no constant that is known here")
+}
+
 fn operation(kind: Kind, value: &Value) -> Result<u128, String> {
-    let unknown = || format!("{value} is no constant that is known here");
+    let unknown = || no_constant(value);
     let (operator, operands) =
         only(value).filter(|(name, _)| matches!(*name, "|" | "&" | "^")).ok_or_else(unknown)?;
     let mut operands = operands.as_array().ok_or_else(unknown)?.iter();

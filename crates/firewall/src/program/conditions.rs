@@ -5,7 +5,10 @@ use tollway_dataplane::wire::eth::ethertype;
 
 use super::Link;
 use super::live::Live;
-use crate::ir::{Elements, Field, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Set, Test};
+use crate::ir::{
+    ConnectionField, Elements, Field, Item, Key, LinkPattern, Match, PayloadBase, Ruleset, Set,
+    Test,
+};
 
 /// Ranges of one field.
 pub(super) type Ranges = Vec<(u128, u128)>;
@@ -166,6 +169,11 @@ impl Resolver<'_> {
             })),
             Field::Source4 | Field::Destination4 if self.version != 4 => Part::Lacking,
             Field::Source6 | Field::Destination6 | Field::NextHeader6 if self.version != 6 => {
+                Part::Lacking
+            }
+            Field::Connection(ConnectionField::Tuple(_, of))
+                if of.version().is_some_and(|version| version != self.version) =>
+            {
                 Part::Lacking
             }
             // Only compiled rules have it.

@@ -6,7 +6,10 @@ use tollway_dataplane::stages::filter::{Condition, Op};
 use super::conditions::{Holds, Resolver};
 use super::context::{EnclosingChain, ProgramContext, TooMany};
 
-use crate::ir::{Action, Datum, Element, Elements, Key, Match, Rule, SetId, Step, Target, Verdict};
+use crate::ir::{
+    Action, Datum, Element, Elements, Key, MarkOf, MarkUpdate, Match, Rule, SetId, Step, Target,
+    Verdict,
+};
 
 /// The most alternatives that the conditions of one rule may be multiplied out to.
 const MOST_ALTERNATIVES: usize = 4096;
@@ -105,6 +108,11 @@ impl<'a> Cut<'_, 'a> {
                     (Datum::Number(number), Target::Mark) => {
                         Some(Op::Mark { keep: 0, flip: *number as u32 })
                     }
+                    (Datum::Number(number), Target::ConnectionMark) => {
+                        let (target, flip) = (MarkOf::Connection, *number as u32);
+                        let (packet, connection) = (0, None);
+                        Some(Op::UpdateMark(MarkUpdate { target, packet, connection, flip }))
+                    }
                     (Datum::Number(number), Target::Dscp) => Some(Op::Dscp(*number as u8 & 63)),
                     (Datum::Verdict(_), _) => None,
                 });
@@ -149,6 +157,7 @@ impl<'a> Cut<'_, 'a> {
         let op = match action {
             Action::Count(counter) => Op::Count(counter.0 as u32),
             Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
+            Action::UpdateMark(update) => Op::UpdateMark(*update),
             Action::Dscp(dscp) => Op::Dscp(*dscp),
             Action::NoTrack => return Then::More,
             Action::Log(log) => {

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), allow(dead_code, reason = "another crate draws rules for `million` only"))]
 
+mod connections;
 mod edges;
 #[cfg(test)]
 mod flows;

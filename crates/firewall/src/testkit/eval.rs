@@ -8,15 +8,18 @@
 //! - Drop ends everything.
 //! - A packet that reaches the end of a base chain, or returns in it, meets its policy.
 
+mod connection;
 mod packet;
 #[cfg(test)]
 mod tests;
 
 pub use packet::{Packet, Parsed};
 
+use tollway_dataplane::stages::filter::FlowConnection;
+
 use crate::ir::{
-    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, Log, Match,
-    Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, Log, MarkOf,
+    MarkUpdate, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
 };
 use crate::links::Link;
 
@@ -90,8 +93,16 @@ pub fn run(
         if chain.is_only_sound() && is_ip && packet.parsed_at(hook).transport.is_none() {
             return RuleVerdict::Drop;
         }
+        let connection = packet.connection;
+        if is_before_tracking(base) && connection.is_some() {
+            packet.connection = Some(FlowConnection::Invalid);
+        }
         let mut run = Run { rules, state, hook, packet, now_ns };
-        let verdict = match run.chain(id) {
+        let end = run.chain(id);
+        if packet.connection == Some(FlowConnection::Invalid) {
+            packet.connection = connection;
+        }
+        let verdict = match end {
             End::Verdict(verdict) => verdict,
             End::Done => match base.policy {
                 Policy::Accept => RuleVerdict::Accept,
@@ -105,17 +116,24 @@ pub fn run(
     RuleVerdict::Accept
 }
 
+/// Says whether packets meet the chain before connection tracking sees them (`NF_IP_PRI_CONNTRACK`).
+fn is_before_tracking(base: &Base) -> bool {
+    base.hook == Hook::Ingress || base.hook == Hook::Prerouting && base.priority < -200
+}
+
 fn sees(chain: &Chain, base: &Base, packet: &Packet<'_>) -> bool {
     // Hooks of bridges have the same names as those of routed packets but are different ones.
     use crate::ir::Family::{Inet, Ip, Ip6, Netdev};
     let family =
         matches!((chain.family, packet.version()), (Ip | Inet, 4) | (Ip6 | Inet, 6) | (Netdev, _));
+    // Only the first packet of a connection meets them.
+    let is_left_out = chain.is_nat() && packet.connection.is_some();
     let device = match base.hook {
         Hook::Egress => packet.output,
         _ => Some(packet.input),
     };
     let is_there = |link: &Link| base.devices.iter().any(|device| link.is(device));
-    family && (base.devices.is_empty() || device.is_some_and(is_there))
+    family && !is_left_out && (base.devices.is_empty() || device.is_some_and(is_there))
 }
 
 /// How a chain ended.
@@ -160,6 +178,7 @@ impl<'a> Run<'a, '_> {
                 Step::Match(one) => self.holds(one),
                 Step::Any(any) => any.iter().any(|all| all.iter().all(|one| self.holds(one))),
                 Step::Limit { limit, over } => self.within(limit.0) != *over,
+                Step::Do(Action::UpdateMark(update)) => self.update_mark(update),
                 Step::Do(action) => {
                     self.act(action);
                     true
@@ -217,6 +236,11 @@ impl<'a> Run<'a, '_> {
             Action::Forward { via, .. } => self.packet.via = Some(*via),
             Action::Fib(fib) => self.packet.fib = Some(*fib),
             Action::Log(log) => self.state.logged.push(log.clone()),
+            Action::UpdateMark(update) => _ = self.update_mark(update),
+            // Only if connection tracking has not seen the packet yet.
+            Action::NoTrack if self.packet.connection == Some(FlowConnection::Invalid) => {
+                self.packet.connection = Some(FlowConnection::Untracked);
+            }
             Action::NoTrack => {}
         }
     }
@@ -224,8 +248,23 @@ impl<'a> Run<'a, '_> {
     fn store(&mut self, target: Target, number: u128) {
         match target {
             Target::Mark => self.packet.mark = number as u32,
+            Target::ConnectionMark => self.packet.set_connection_mark(number as u32),
             Target::Dscp => self.packet.set_dscp(number as u8 & 63),
         }
+    }
+
+    /// Sets a mark; false if the packet has no connection whose mark to read.
+    fn update_mark(&mut self, update: &MarkUpdate) -> bool {
+        let mut mark = self.packet.mark & update.packet ^ update.flip;
+        if let Some(bits) = update.connection {
+            let Some(of_connection) = self.packet.connection_mark() else { return false };
+            mark ^= of_connection & bits;
+        }
+        match update.target {
+            MarkOf::Packet => self.packet.mark = mark,
+            MarkOf::Connection => self.packet.set_connection_mark(mark),
+        }
+        true
     }
 
     fn length(&self) -> u64 {

@@ -145,6 +145,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         xdp_path,
         own: Vec::new(),
         xdp_flows,
+        connections: None,
         filter,
         fail,
         kernel_rules: None,
@@ -153,7 +154,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
 }
 
 /// The default number of flows of each family in the XDP path. The memory is allocated at start:
-/// about 130 bytes for a flow of IPv4, 160 for a flow of IPv6.
+/// about 200 bytes for a flow of IPv4, with what connections take, and 160 for a flow of IPv6.
 pub const DEFAULT_FLOWS: u32 = 1 << 18;
 /// The numbers of flows that may be configured.
 pub const FLOWS: RangeInclusive<u32> = 1 << 10..=1 << 23;

@@ -1,6 +1,6 @@
 //! Conditions of rules in canonical form, whether from the kernel's expressions or from nft's listing.
 
-use tollway_firewall::ir::PayloadBase;
+use tollway_firewall::ir::{ConnectionField, PayloadBase};
 
 /// Where an expression loads bytes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(super) enum Location {
     Presence(u8),
     /// The packet's metadata (`NFT_META_*`).
     Meta(u32),
+    /// A property of the packet's connection.
+    Connection(ConnectionField),
 }
 
 /// What an expression loads into a register: some bits of some bytes.

@@ -18,6 +18,10 @@ pub(super) enum Expression {
     Meta { to: Register, key: u32 },
     /// Writes metadata of the packet.
     MetaSet { from: Register, key: u32 },
+    /// Loads a property of the packet's connection (`NFT_CT_*`), of one direction if there is one.
+    Connection { to: Register, key: u32, direction: Option<u8> },
+    /// Sets a property of the packet's connection.
+    ConnectionSet { from: Register, key: u32, direction: Option<u8> },
     /// Loads bytes of an IPv6 extension header, or whether it is present.
     Extension { to: Register, header: u8, offset: u32, len: u32, is_presence: bool },
     /// Breaks unless the comparison with the register holds.
@@ -50,8 +54,8 @@ pub(super) enum Expression {
     Reject { kind: u32, code: u8 },
     /// A match of iptables.
     Match { name: String, revision: u32, info: Vec<u8> },
-    /// A target of iptables, by its name.
-    Target(String),
+    /// A target of iptables.
+    Target { name: String, revision: u32, info: Vec<u8> },
     /// Any other expression, by its name.
     Other(String),
 }
@@ -190,7 +194,11 @@ fn known(kind: &str, of: &Attributes<'_>) -> Option<Expression> {
             let (name, revision) = (of.text(1)?, of.word(2)?);
             Expression::Match { name, revision, info: of.bytes(3)?.to_vec() }
         }
-        "target" => Expression::Target(of.text(1)?),
+        "target" => {
+            let info = of.bytes(3).unwrap_or_default().to_vec();
+            Expression::Target { name: of.text(1)?, revision: of.flags(2)?, info }
+        }
+        "ct" => return connection(of),
         _ => return None,
     })
 }
@@ -211,6 +219,19 @@ fn meta(of: &Attributes<'_>) -> Option<Expression> {
         return Some(Expression::Meta { to: of.register(1)?, key });
     }
     Some(Expression::MetaSet { from: of.register(3)?, key })
+}
+
+fn connection(of: &Attributes<'_>) -> Option<Expression> {
+    of.within(4)?;
+    let key = of.word(2)?;
+    let direction = match of.bytes(3) {
+        Some(direction) => Some(*direction.first()?),
+        None => None,
+    };
+    if of.bytes(1).is_some() {
+        return Some(Expression::Connection { to: of.register(1)?, key, direction });
+    }
+    Some(Expression::ConnectionSet { from: of.register(4)?, key, direction })
 }
 
 fn extension(of: &Attributes<'_>) -> Option<Expression> {

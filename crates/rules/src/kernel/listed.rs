@@ -4,6 +4,7 @@ use super::condition::{
     IIF, IIFNAME, L4PROTO, LEN, Load, Location, Lookup, MARK, NFPROTO, OIF, OIFNAME, PROTOCOL,
     Test, all,
 };
+use super::connection;
 use tollway_firewall::ir::{
     Field, Key, LinkPattern, Match, PayloadBase, Range, Set, Test as ListedTest,
 };
@@ -224,6 +225,12 @@ impl Site<'_> {
             Field::Mark => add(true, meta(MARK)),
             Field::Payload { base, offset, bytes } => {
                 add(true, payload(base, offset.into(), bytes.into()));
+            }
+            Field::Connection(field) => {
+                let load = connection::of(field);
+                // Of the kernel's number of the state, the field has all bits that are ever set.
+                let mask = if key.mask == key.field.max() { load.mask } else { key.mask };
+                add(true, FieldPlace { load: Load { mask, ..load }, up: 0, down: 0 });
             }
             Field::IpVersion
             | Field::TransportLength

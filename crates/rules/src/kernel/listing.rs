@@ -6,8 +6,9 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use super::expression::Expression;
-use super::{Chain, Kernel, Rule, match_set, multiport, version};
+use super::{Chain, Kernel, Rule, conntrack, match_set, multiport, version};
 use crate::elements::element;
+use tollway_firewall::nft::MEANING;
 use tollway_firewall::nft::json::{number, only, text};
 
 /// The placeholder for a rule that nft does not list.
@@ -215,8 +216,13 @@ fn unlisted(rule: &Rule, own: &[Expression]) -> Value {
 
 /// The first of [`TRACKING_EXPRESSIONS`] among the expressions.
 fn tracking_expression(own: &[Expression]) -> Option<&'static (&'static str, &'static str)> {
-    let is =
-        |name: &str| own.iter().any(|one| matches!(one, Expression::Other(other) if other == name));
+    let is = |name: &str| {
+        own.iter().any(|one| match one {
+            Expression::Other(other) => other == name,
+            Expression::Connection { .. } | Expression::ConnectionSet { .. } => name == "ct",
+            _ => false,
+        })
+    };
     TRACKING_EXPRESSIONS.iter().find(|(name, _)| is(name))
 }
 
@@ -236,10 +242,31 @@ fn mentions(value: &Value, word: &str) -> bool {
     }
 }
 
-/// Replaces modules of iptables that are known here by conditions.
+/// Says of modules of iptables that are known here what they mean.
 fn modules(value: &mut Value, rule: &Rule, kernel: &Kernel) {
-    let own = &rule.expressions[..];
     let Some(statements) = value.get_mut("expr").and_then(Value::as_array_mut) else { return };
+    matches(statements, rule, kernel);
+    targets(statements, rule);
+}
+
+/// Adds to a target of iptables that sets marks of connections what it does. A rule has at most one.
+fn targets(statements: &mut [Value], rule: &Rule) {
+    let own = rule.expressions.iter().find_map(|one| match one {
+        Expression::Target { name, revision, info } => Some((name, *revision, info)),
+        _ => None,
+    });
+    let Some((name, revision, info)) = own else { return };
+    let Some(update) = conntrack::target(name, revision, info) else { return };
+    let modules = statements.iter_mut().filter_map(|statement| statement.get_mut("xt"));
+    let mut targets = modules.filter(|module| text(module, "type") == "target");
+    if let Some(target) = targets.next().filter(|target| text(target, "name") == name) {
+        target[MEANING] = conntrack::listed_update(&update);
+    }
+}
+
+/// Replaces matches of iptables by conditions. Those that test connections stay, with their conditions.
+fn matches(statements: &mut Vec<Value>, rule: &Rule, kernel: &Kernel) {
+    let own = &rule.expressions[..];
     let is_module = |statement: &Value| {
         statement.get("xt").is_some_and(|module| text(module, "type") == "match")
     };
@@ -263,6 +290,8 @@ fn modules(value: &mut Value, rule: &Rule, kernel: &Kernel) {
             *statement = Value::Null;
         } else if let Some(ports) = multiport::read(name, revision, info) {
             *statement = condition(&ports);
+        } else if let Some(any) = conntrack::read(name, revision, info) {
+            statement["xt"][MEANING] = conntrack::listed(&any);
         } else if let Some(lookup) = match_set::read(name, revision, info) {
             match kernel.ipset(lookup.index, version(rule.family)) {
                 Ok((set, _)) => {

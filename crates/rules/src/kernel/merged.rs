@@ -7,7 +7,9 @@ use super::condition::{Load, Location, Test};
 pub(super) fn apart(tests: &[Test], listed: &[Test]) -> Vec<Test> {
     let mut all = Vec::with_capacity(tests.len());
     for test in tests {
-        match test.number().filter(|(load, _)| !matches!(load.location, Location::Meta(_))) {
+        match test.number().filter(|(load, _)| {
+            !matches!(load.location, Location::Meta(_) | Location::Connection(_))
+        }) {
             Some((load, number)) if !listed.contains(test) => {
                 all.extend(parts(load, number, listed));
             }

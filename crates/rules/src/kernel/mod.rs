@@ -12,6 +12,8 @@
 
 mod anonymous;
 mod condition;
+mod connection;
+mod conntrack;
 mod elements;
 mod expression;
 mod listed;
@@ -32,6 +34,7 @@ use super::message::{List, Table, attribute, be_word, family_number, name};
 use super::socket::NetfilterSocket;
 use elements::{SetItem, items};
 use expression::{Expression, expressions};
+pub(super) use program::Scope;
 use tollway_linux::netlink::attributes;
 pub(super) use verify::verify;
 
@@ -134,7 +137,7 @@ impl Kernel {
         let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for rule in &self.rules {
             for expression in &rule.expressions {
-                if matches!(expression, Expression::Target(name) if name == "SET") {
+                if matches!(expression, Expression::Target { name, .. } if name == "SET") {
                     return BTreeMap::new();
                 }
                 if let Some(lookup) = match_set::SetLookup::of(expression) {
@@ -202,6 +205,10 @@ struct TableSets<'k> {
 }
 
 impl program::Sets for TableSets<'_> {
+    fn version(&self) -> Option<u8> {
+        self.version
+    }
+
     fn ipset(&self, index: u16) -> Option<(String, u8)> {
         let (set, contents) = self.kernel.ipset(index, self.version).ok()?;
         Some((set.name_in_rules(), contents.version))

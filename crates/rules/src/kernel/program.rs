@@ -3,11 +3,14 @@
 //! This module follows each register from load to use. An expression that it cannot follow becomes
 //! [`Act::Unknown`]; the rest of the rule is then unknown.
 
+mod bits;
+mod writes;
+
 use super::condition::{Load, Location, Lookup, MARK, Test, all, meta};
 use super::elements::{KeyPart, SetItem, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
-use super::{match_set, multiport};
-use tollway_firewall::ir::PayloadBase;
+use super::{connection, conntrack, match_set, multiport};
+use tollway_firewall::ir::{MarkOf, MarkUpdate, Match, PayloadBase};
 
 /// Conditions, all of which have to hold, and the action that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,11 +38,16 @@ pub(super) enum Act {
         keep: u32,
         flip: u32,
     },
-    /// Sets the mark to a map's datum.
+    /// Sets a mark to a map's datum.
     MarkBy {
         keys: Vec<Load>,
         map: Lookup,
+        target: MarkOf,
     },
+    /// Sets the connection's mark, or the packet's by it.
+    UpdateMark(MarkUpdate),
+    /// Continues if all conditions of an alternative hold: a module of iptables that tests connections.
+    Any(Vec<Vec<Match>>),
     /// Writes the DSCP of packets of one version of IP.
     Dscp {
         version: u8,
@@ -64,8 +72,20 @@ pub(super) enum Act {
     Unknown(String),
 }
 
+/// Whether expressions that test or set something of connections are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Scope {
+    /// No: the rules are for packets.
+    Packets,
+    /// Yes: the rules are for flows of known connections.
+    Connections,
+}
+
 /// Finds the sets of a table by their names.
 pub(super) trait Sets {
+    /// The version of IP of the table's packets, if its family has one.
+    fn version(&self) -> Option<u8>;
+
     fn find(&self, name: &str) -> Option<SetContents<'_>>;
 
     /// The name that the rules use for ipset's set of this index, and the version of IP of its addresses.
@@ -85,9 +105,10 @@ pub(super) struct SetContents<'a> {
 }
 
 /// Splits a rule into its parts.
-pub(super) fn parts(expressions: &[Expression], sets: &dyn Sets) -> Vec<Part> {
+pub(super) fn parts(expressions: &[Expression], sets: &dyn Sets, scope: Scope) -> Vec<Part> {
     let mut reader = RuleReader {
         sets,
+        scope,
         words: std::array::from_fn(|_| None),
         parts: Vec::new(),
         tests: Vec::new(),
@@ -132,6 +153,7 @@ impl Value {
 /// Reads one rule, and follows its registers.
 struct RuleReader<'s> {
     sets: &'s dyn Sets,
+    scope: Scope,
     /// Each register word has the value that begins there.
     words: [Option<Value>; WORDS],
     parts: Vec<Part>,
@@ -150,6 +172,16 @@ impl RuleReader<'_> {
             Expression::Meta { to, key } => {
                 let (_, is_host) = meta(*key)?;
                 self.load(*to, Load::meta(*key), is_host);
+            }
+            Expression::Connection { to, key, direction } => {
+                self.connections()?;
+                let (load, is_host) = connection::load(*key, *direction, self.sets.version())?;
+                self.load(*to, load, is_host);
+            }
+            Expression::ConnectionSet { from, key: connection::MARK, direction: None } => {
+                self.connections()?;
+                let act = self.mark(*from, MarkOf::Connection)?;
+                self.act(act);
             }
             Expression::Extension { to, header, offset, len, is_presence } => {
                 let (location, len) = match is_presence {
@@ -172,8 +204,8 @@ impl RuleReader<'_> {
                 return self.lookup(set, *from, *to, *negate, behind);
             }
             Expression::Number { to, data } => self.store(*to, Value::Number(data.clone())),
-            Expression::MetaSet { from, key } => {
-                let act = self.mark(*from, *key)?;
+            Expression::MetaSet { from, key: MARK } => {
+                let act = self.mark(*from, MarkOf::Packet)?;
                 self.act(act);
             }
             Expression::PayloadWrite { from, base, offset, len } => {
@@ -183,6 +215,11 @@ impl RuleReader<'_> {
             }
             Expression::Match { name, .. } if name == "comment" => {}
             Expression::Match { name, revision, info } => {
+                if let Some(any) = conntrack::read(name, *revision, info) {
+                    self.connections()?;
+                    self.act(Act::Any(any));
+                    return Some(0);
+                }
                 let test = match multiport::read(name, *revision, info) {
                     Some(ports) => ports.test()?,
                     None => {
@@ -193,12 +230,21 @@ impl RuleReader<'_> {
                 };
                 self.tests.push(test);
             }
-            Expression::Target(_) | Expression::Other(_) => return None,
+            Expression::Target { name, revision, info } => {
+                self.connections()?;
+                self.act(Act::UpdateMark(conntrack::target(name, *revision, info)?));
+            }
+            Expression::Other(_) => return None,
             // Continuing is the default.
             Expression::Verdict { code: -1, .. } => {}
             other => self.act(act(other)?),
         }
         Some(0)
+    }
+
+    /// Nothing, unless expressions about connections are understood.
+    fn connections(&self) -> Option<()> {
+        (self.scope == Scope::Connections).then_some(())
     }
 
     fn act(&mut self, act: Act) {
@@ -302,45 +348,6 @@ impl RuleReader<'_> {
         self.tests.push(Test::Range { load, first, last, negate: false });
     }
 
-    fn mask(&mut self, from: Register, to: Register, mask: &[u8], flip: &[u8]) -> Option<()> {
-        let Value::Load { load, flip: before, is_host, shift: 0 } = *self.value(from)? else {
-            return None;
-        };
-        let read = |data: &[u8]| match is_host {
-            true => host_number(data, load.bytes),
-            false => number(data, load.bytes),
-        };
-        let (mask, flip) = (read(mask)?, read(flip)?);
-        let load = Load { mask: load.mask & mask, ..load };
-        self.store(to, Value::Load { load, flip: before & mask ^ flip, is_host, shift: 0 });
-        Some(())
-    }
-
-    /// Shifts one byte, or a number in host order.
-    fn shift(&mut self, from: Register, to: Register, bits: u32) -> Option<()> {
-        let Value::Load { load, flip: 0, is_host, shift: 0 } = *self.value(from)? else {
-            return None;
-        };
-        let is_number = load.bytes == 1 || is_host;
-        // The shift must not lose a bit of the mask.
-        if !is_number || load.mask.trailing_zeros() < bits {
-            return None;
-        }
-        self.store(to, Value::Load { load, flip: 0, is_host, shift: bits });
-        Some(())
-    }
-
-    fn swap(&mut self, from: Register, to: Register, len: u32, size: u32) -> Option<()> {
-        let Value::Load { load, flip, is_host, shift } = *self.value(from)? else {
-            return None;
-        };
-        if len != load.bytes || size != len || !matches!(size, 2 | 4) {
-            return None;
-        }
-        self.store(to, Value::Load { load, flip, is_host: !is_host, shift });
-        Some(())
-    }
-
     fn lookup(
         &mut self,
         set: &str,
@@ -363,13 +370,12 @@ impl RuleReader<'_> {
             (None, _) => self.tests.push(Test::Set { keys, set, negate }),
             (Some(_), _) if negate => return None,
             (Some(Destination::Verdict), _) => self.act(Act::VerdictBy { keys, map: set }),
-            (Some(Destination::Register(to)), Some(Expression::MetaSet { from, key: MARK }))
-                if *from == to =>
-            {
-                self.act(Act::MarkBy { keys, map: set });
+            (Some(Destination::Register(to)), Some(behind)) => {
+                let target = self.mark_set(to, behind)?;
+                self.act(Act::MarkBy { keys, map: set, target });
                 return Some(1);
             }
-            (Some(Destination::Register(_)), _) => return None,
+            (Some(Destination::Register(_)), None) => return None,
         }
         Some(0)
     }
@@ -390,40 +396,6 @@ impl RuleReader<'_> {
             word += load.bytes.div_ceil(4) as usize;
         }
         (word == end).then_some(keys)
-    }
-
-    fn mark(&self, from: Register, key: u32) -> Option<Act> {
-        if key != MARK {
-            return None;
-        }
-        match self.value(from)? {
-            Value::Number(data) => {
-                let mark = host_number(data, 4)? as u32;
-                Some(Act::Mark { keep: 0, flip: mark })
-            }
-            Value::Load { load, flip, is_host: true, shift: 0 } if load.is_meta(&[MARK]) => {
-                Some(Act::Mark { keep: load.mask as u32, flip: *flip as u32 })
-            }
-            Value::Load { .. } => None,
-        }
-    }
-
-    /// The action for a write into the bytes that contain the DSCP.
-    fn dscp(&self, from: Register, written: Load) -> Option<Act> {
-        const NETWORK: Location = Location::Payload(PayloadBase::Network);
-        let Value::Load { load, flip, is_host: false, shift: 0 } = *self.value(from)? else {
-            return None;
-        };
-        if Load::whole(load.location, load.offset, load.bytes) != written {
-            return None;
-        }
-        let (version, shift) = match (written.location, written.offset, written.bytes, load.mask) {
-            (NETWORK, 0, 2, 0xff03) | (NETWORK, 1, 1, 0x03) => (4, 2),
-            (NETWORK, 0, 2, 0xf03f) => (6, 6),
-            _ => return None,
-        };
-        let dscp = flip >> shift;
-        (dscp < 64 && dscp << shift == flip).then_some(Act::Dscp { version, dscp: dscp as u8 })
     }
 }
 
@@ -484,7 +456,10 @@ impl Expression {
     /// The expression's name, for messages.
     fn kind(&self) -> String {
         match self {
-            Self::Other(name) | Self::Target(name) | Self::Match { name, .. } => name.clone(),
+            Self::Other(name) | Self::Target { name, .. } | Self::Match { name, .. } => {
+                name.clone()
+            }
+            Self::Connection { .. } | Self::ConnectionSet { .. } => "ct".to_owned(),
             Self::Payload { .. } | Self::PayloadWrite { .. } => "payload".to_owned(),
             Self::Meta { .. } | Self::MetaSet { .. } => "meta".to_owned(),
             Self::Extension { .. } => "exthdr".to_owned(),

@@ -1,6 +1,6 @@
 use super::condition::{LEN, Load, Location, Test};
 use super::expression::{Expression, expressions};
-use super::program::{Act, SetContents, Sets, parts};
+use super::program::{Act, Scope, SetContents, Sets, parts};
 use super::{match_set, multiport};
 use tollway_firewall::ir::PayloadBase;
 use tollway_linux::netlink::push;
@@ -8,6 +8,10 @@ use tollway_linux::netlink::push;
 struct NoSets;
 
 impl Sets for NoSets {
+    fn version(&self) -> Option<u8> {
+        None
+    }
+
     fn find(&self, _: &str) -> Option<SetContents<'_>> {
         None
     }
@@ -117,10 +121,11 @@ fn unknown_parts_of_an_expression_make_it_unknown() {
     for (name, data) in [("payload", &more[..]), ("payload", &load[..3]), ("no_such", &load)] {
         let other = expressions(&expression(name, data));
         assert_eq!(other, [Expression::Other(name.to_owned())]);
-        let parts = parts(&other, &NoSets);
+        let parts = parts(&other, &NoSets, Scope::Connections);
         assert_eq!(parts[0].act, Some(Act::Unknown(name.to_owned())));
     }
     // A broken expression is unknown, and affects nothing but itself.
     let whole = [expression("payload", &load), expression("counter", &[])].concat();
-    (0..whole.len()).for_each(|end| drop(parts(&expressions(&whole[..end]), &NoSets)));
+    (0..whole.len())
+        .for_each(|end| drop(parts(&expressions(&whole[..end]), &NoSets, Scope::Connections)));
 }

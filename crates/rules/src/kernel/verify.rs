@@ -14,16 +14,16 @@ use super::condition::{
 use super::expression::{Expression, Rate};
 use super::listed::{Site, is_presence};
 use super::merged::apart;
-use super::program::{Act, Part, parts};
+use super::program::{Act, Part, Scope, parts};
 use tollway_firewall::ir::{
-    Action, Chain, ChainId, Counter, Family, Field, Hook, Limit, LimitUnit, Match, PayloadBase,
-    Place, Range, Reject, Rule, Ruleset, Set, SetId, Step, Target, Verdict,
+    Action, Chain, ChainId, Counter, Family, Field, Hook, Limit, LimitUnit, MarkOf, Match,
+    PayloadBase, Place, Range, Reject, Rule, Ruleset, Set, SetId, Step, Target, Verdict,
 };
 
 const DIFFERS: &str = "nft does not list it as the kernel has it";
 
 /// Changes rules to match the kernel's expressions.
-pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
+pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel, scope: Scope) {
     let at_devices: Vec<_> =
         rules.chains.iter().filter(|chain| is_of_device(chain)).map(table).collect();
     let at_devices: Vec<_> = at_devices.into_iter().map(str::to_owned).collect();
@@ -35,6 +35,7 @@ pub(in super::super) fn verify(rules: &mut Ruleset, kernel: &Kernel) {
         let is_at_device = at_devices.iter().any(|one| table.trim_end() == one);
         let verifier = Verifier {
             kernel,
+            scope,
             sets: &sets[..],
             counters: &counters[..],
             limits: &limits[..],
@@ -113,6 +114,7 @@ fn is_of_device(chain: &Chain) -> bool {
 /// The context that the rules of a chain are verified against.
 struct Verifier<'a> {
     kernel: &'a Kernel,
+    scope: Scope,
     sets: &'a [Set],
     counters: &'a [Counter],
     limits: &'a [Limit],
@@ -131,7 +133,7 @@ impl Verifier<'_> {
         let sets = self.kernel.sets(self.table.trim_end());
         let mut listed = steps.into_iter().peekable();
         let (mut steps, mut known) = (Vec::new(), Vec::new());
-        for mut part in parts(expressions, &sets) {
+        for mut part in parts(expressions, &sets, self.scope) {
             known.extend(part.tests.iter().cloned());
             let mut tests = Vec::new();
             while let Some(Step::Match(one)) = listed.next_if(|step| matches!(step, Step::Match(_)))
@@ -318,8 +320,16 @@ impl Verifier<'_> {
             (Act::Mark { keep, flip }, Step::Do(Action::Mark { keep: kept, flip: flipped })) => {
                 (keep, flip) == (kept, flipped)
             }
-            (Act::MarkBy { keys, map }, Step::Map { keys: own, map: id, target: Target::Mark })
-            | (Act::VerdictBy { keys, map }, Step::VerdictMap { keys: own, map: id }) => {
+            (Act::UpdateMark(update), Step::Do(Action::UpdateMark(own))) => update == own,
+            (Act::Any(any), Step::Any(own)) => any == own,
+            (Act::MarkBy { keys, map, target }, Step::Map { keys: own, map: id, target: to }) => {
+                let is_target = match target {
+                    MarkOf::Packet => *to == Target::Mark,
+                    MarkOf::Connection => *to == Target::ConnectionMark,
+                };
+                is_target && set(id).is_some_and(|set| site.is_set(set, map, own, keys))
+            }
+            (Act::VerdictBy { keys, map }, Step::VerdictMap { keys: own, map: id }) => {
                 set(id).is_some_and(|set| site.is_set(set, map, own, keys))
             }
             (Act::Dscp { version, dscp }, Step::Do(Action::Dscp(own))) => {

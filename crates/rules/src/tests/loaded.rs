@@ -25,6 +25,19 @@ fn unsupported(rules: &Ruleset) -> Option<&str> {
     })
 }
 
+/// The same rule, listed otherwise.
+fn changed(own: Loaded, rule: &str, listed: &str, otherwise: &str) -> Loaded {
+    own.with(|value| {
+        let objects = value["nftables"].as_array_mut().unwrap();
+        let mut rules = objects.iter_mut().filter_map(|object| object.get_mut("rule"));
+        let statements = rules.find(|rule| rule["chain"] == "c").unwrap();
+        let text = statements["expr"].to_string();
+        assert!(text.contains(listed), "{rule}: {text}");
+        let text = text.replacen(listed, otherwise, 1);
+        statements["expr"] = serde_json::from_str::<Value>(&text).unwrap();
+    })
+}
+
 #[test]
 fn differences_from_the_kernel_are_unsupported() {
     for (rule, listed, otherwise) in [
@@ -66,21 +79,61 @@ fn differences_from_the_kernel_are_unsupported() {
     ] {
         let own = load(rule);
         assert_eq!(unsupported(&own.rules("x").unwrap()), None, "{rule}");
-        let is_changed = own.with(|value| {
-            let objects = value["nftables"].as_array_mut().unwrap();
-            let mut rules = objects.iter_mut().filter_map(|object| object.get_mut("rule"));
-            let statements = rules.find(|rule| rule["chain"] == "c").unwrap();
-            let text = statements["expr"].to_string();
-            assert!(text.contains(listed), "{rule}: {text}");
-            let text = text.replacen(listed, otherwise, 1);
-            statements["expr"] = serde_json::from_str::<Value>(&text).unwrap();
-        });
+        let is_changed = changed(own, rule, listed, otherwise);
         let rules = is_changed.rules("x").unwrap();
         assert_eq!(
             unsupported(&rules),
             Some("nft does not list it as the kernel has it"),
             "{rule}"
         );
+    }
+}
+
+#[test]
+fn rules_about_connections_are_verified_for_flows() {
+    for (rule, listed, otherwise) in [
+        ("ct state established,related accept", "\"established\"", "\"new\""),
+        ("ct state established accept", "\"in\"", "\"!\""),
+        ("ct state { established, related } accept", "\"related\"", "\"new\""),
+        ("ct state != established drop", "\"!=\"", "\"==\""),
+        ("ct state vmap { established : accept, invalid : drop }", "\"invalid\"", "\"new\""),
+        ("ct state . ct mark { established . 5 } accept", "5]", "6]"),
+        ("ct status assured,confirmed accept", "\"assured\"", "\"snat\""),
+        ("ct status & (dnat|snat) == dnat accept", "\"right\":\"dnat\"", "\"right\":\"snat\""),
+        ("ct direction reply accept", "\"reply\"", "\"original\""),
+        ("ct mark 5 accept", "5", "6"),
+        ("ct mark != 0x10-0x20 accept", "32", "33"),
+        ("ct mark & 0xff == 3 accept", "255", "127"),
+        ("ct mark > 5 accept", "\">\"", "\">=\""),
+        ("ct mark { 1-5, 7 } accept", "7", "8"),
+        ("ct mark vmap { 1 : accept, 2 : drop }", "2", "3"),
+        ("ct zone 5 accept", "5", "6"),
+        ("ct original ip saddr 1.2.3.4 accept", "original", "reply"),
+        ("ct original ip saddr 1.2.3.0/24 accept", "24", "25"),
+        ("ct original ip saddr { 1.2.3.4, 10.0.0.0/8 } accept", "saddr", "daddr"),
+        ("ct reply ip6 daddr 2001:db8::/32 accept", "32", "33"),
+        ("ct reply ip6 daddr 2001:db8::1 accept", "::1", "::2"),
+        ("tcp dport 5 ct original proto-dst 80 accept", "80", "81"),
+        ("meta l4proto udp ct reply proto-src 1024-65535 accept", "1024", "1025"),
+        ("meta l4proto udp ct original proto-dst { 80, 443-445 } accept", "0x50", "0x51"),
+        ("ct protocol tcp accept", "\"tcp\"", "\"udp\""),
+        ("ct l3proto ipv4 accept", "ipv4", "ipv6"),
+        ("ct mark set 7", "7", "8"),
+        ("ct mark set meta mark", "\"meta\"", "\"ct\""),
+        ("meta mark set ct mark and 0xff", "255", "127"),
+        ("ct mark set ct mark and 0xffffff00 or 1", "1]", "2]"),
+        ("ct mark set ip saddr map { 1.2.3.4 : 5, 2.3.4.5 : 6 }", "6", "7"),
+        ("meta mark set ct mark map { 1 : 5, 2 : 6 }", "6", "7"),
+        ("ct state new tcp dport 22 accept", "22", "23"),
+        ("ip saddr 1.2.3.4 ct state new tcp dport 22 counter accept", "\"accept\"", "\"drop\""),
+    ] {
+        let own = load(rule);
+        let packets = own.rules("x").unwrap();
+        assert!(unsupported(&packets).is_some_and(|why| why.contains("ct")), "{rule}: {packets:?}");
+        assert_eq!(unsupported(&own.connections()), None, "{rule}: {:?}", own.connections());
+        let rules = changed(own, rule, listed, otherwise).connections();
+        let why = "nft does not list it as the kernel has it";
+        assert_eq!(unsupported(&rules), Some(why), "{rule}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod connections;
 mod contents;
 #[path = "../../../dataplane/src/testkit/dice.rs"]
 mod dice;
@@ -22,7 +23,7 @@ mod worker;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const BESIDE: [namespaces::Test; 21] = [
+const BESIDE: [namespaces::Test; 24] = [
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("devices_come_go_and_change", follow::devices),
     ("stale_neighbours_are_confirmed", follow::confirmation),
@@ -41,6 +42,9 @@ const BESIDE: [namespaces::Test; 21] = [
     ("rules_that_nft_does_not_list_are_read", listed::apart),
     ("comments_are_no_rules", listed::comments),
     ("modules_of_iptables_are_read", listed::modules),
+    ("rules_about_connections_decide_about_flows", connections::decided),
+    ("what_differs_from_packet_to_packet_takes_the_kernel_path", connections::undecided),
+    ("modules_of_iptables_about_connections_are_read", connections::modules),
     ("unsupported_ipsets_take_the_kernel_path", ipsets::kernel_path),
     ("mistakes_leave_the_configuration_active", reload::mistakes),
     ("a_reload_applies_all_changes", reload::effects),

@@ -26,6 +26,8 @@ pub struct Consumer {
     events: Receiver<Event>,
     /// The rules that the follower read last, and the filter compiled from them.
     rules: Ruleset,
+    /// The same for flows of known connections.
+    connections: Ruleset,
     pub filter: Filter,
     /// The active generation; none while the kernel forwards.
     installed: Option<u32>,
@@ -57,6 +59,7 @@ impl Consumer {
             follower: Follower::start(report).unwrap(),
             events,
             rules: Ruleset::default(),
+            connections: Ruleset::default(),
             filter: Filter::default(),
             installed: None,
             unreadable: None,
@@ -92,6 +95,7 @@ impl Consumer {
             Event::Read(reading) => {
                 let Reading { rules, needs, generation, .. } = &*reading;
                 self.rules = (**rules).clone();
+                self.connections = (*reading.connections).clone();
                 self.filter = program::compile(rules, &[Link::default()], &Epochs::new()).unwrap();
                 self.installed = Some(*generation);
                 self.unreadable = None;
@@ -137,6 +141,11 @@ impl Consumer {
     /// The rules that the follower read last.
     pub const fn rules(&self) -> &Ruleset {
         &self.rules
+    }
+
+    /// The rules that the follower read last, for flows of known connections.
+    pub const fn connections(&self) -> &Ruleset {
+        &self.connections
     }
 
     /// The active rules with the current elements of their sets, in order.

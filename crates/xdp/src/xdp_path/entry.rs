@@ -101,7 +101,8 @@ impl FlowWords {
         let ports = matches!(protocol, l4::TCP | l4::UDP);
         let ports = ports.then(|| (u16::from_be_bytes(sport), u16::from_be_bytes(dport)));
         let input = LinkId(link);
-        FlowKey { version, source, destination, protocol, ports, input, output }
+        let connection = None;
+        FlowKey { version, source, destination, protocol, ports, input, output, connection }
     }
 
     /// The flow's key as the XDP program looks it up.

@@ -115,6 +115,7 @@ mod tests {
             ports: Some((3, 4)),
             input,
             output,
+            connection: None,
         };
         filter.of_flow(&flow).unwrap().touched
     }

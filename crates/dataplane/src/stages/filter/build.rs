@@ -10,7 +10,9 @@ use super::partition::Partition;
 use super::rules::join;
 use super::scratch::Packing;
 use super::summary::{RuleSummary, VerdictSets};
-use super::{Condition, Field, FilterError, LiveSet, Op, Point, Rule, Rules, varies};
+use super::{
+    Condition, Field, FilterError, LiveSet, MarkOf, MarkUpdate, Op, Point, Rule, Rules, varies,
+};
 use crate::cpu::Level;
 
 /// The number of bits of a field up to which any mask is expanded into ranges.
@@ -175,7 +177,9 @@ fn changed(rules: &Rules) -> Vec<Field> {
     let mut changed = Vec::new();
     for op in rules.rules.iter().flat_map(|rule| &rule.ops) {
         let field = match op {
-            Op::Mark { .. } => Field::Mark,
+            Op::Mark { .. } | Op::UpdateMark(MarkUpdate { target: MarkOf::Packet, .. }) => {
+                Field::Mark
+            }
             Op::Dscp(_) => Field::TrafficClass,
             _ => continue,
         };

@@ -13,6 +13,8 @@ pub enum FilterError {
     ConditionalReturn(u32),
     /// A rule uses a live set that does not exist, or is not of the version of its packets.
     NoSet(u16),
+    /// A rule looks at the connection of packets on the user path, where they have none.
+    Connection,
     /// No memory is left for a table.
     Memory,
 }

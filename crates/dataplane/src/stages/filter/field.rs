@@ -1,5 +1,7 @@
 //! The fields of packets, as rules of every language and the classifier name them.
 
+use super::ConnectionField;
+
 /// A field of a packet, as a number in host order.
 ///
 /// A packet may lack it. Then no condition on it holds, negated or not (in nft: the expression breaks).
@@ -63,6 +65,8 @@ pub enum Field {
     Output,
     /// The packet's mark, 32 bits; 0 at first.
     Mark,
+    /// A property of the packet's connection. Only rules for flows have it: see [`ConnectionField`].
+    Connection(ConnectionField),
     /// Says whether a live set has an address: 1 or 0. Only compiled rules have it.
     InSet {
         /// The set's number in the filter.
@@ -142,6 +146,7 @@ impl Field {
             Self::Source4 | Self::Destination4 | Self::Mark => 32,
             Self::EtherSource | Self::EtherDestination => 48,
             Self::Source6 | Self::Destination6 => 128,
+            Self::Connection(field) => field.bits(),
             Self::Payload { bytes, .. } => bytes as u32 * 8,
         }
     }

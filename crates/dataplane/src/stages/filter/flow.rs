@@ -4,10 +4,15 @@
 //! nothing except the key. So this module evaluates the rules with the flow's key alone. A rule that
 //! the key satisfies, but that also checks something else, may match one packet and not the next.
 
+use std::sync::Arc;
+
 use super::classifier::Classifier;
 use super::dim::MOST_DIMS;
-use super::varies::{VARIES, VARIES_BY_PORT, sees_df};
-use super::{Condition, Field, Filter, Op, Point, bits};
+use super::varies::{VARIES, VARIES_BY_CONNECTION, VARIES_BY_PORT, sees_df};
+use super::{
+    Condition, Field, Filter, FlowConnection, Limit, LiveSet, MarkOf, MarkUpdate, Op, Point,
+    Subject, bits,
+};
 use crate::id::LinkId;
 use crate::wire::eth::ethertype;
 
@@ -35,6 +40,8 @@ pub struct FlowKey {
     pub input: LinkId,
     /// The egress link; none if they are dropped before the route lookup, or by their route.
     pub output: Option<LinkId>,
+    /// What connection tracking says of them; none if that is not known.
+    pub connection: Option<FlowConnection>,
 }
 
 /// What the rules do with every packet of a flow.
@@ -44,6 +51,8 @@ pub struct FlowReport {
     pub touched: Touched,
     /// Where the packets are dropped; none if they are accepted, unchanged.
     pub dropped_at: Option<Point>,
+    /// The mark that rules give to the packets, which have none before.
+    pub mark: u32,
 }
 
 /// The counters that every packet of a flow counts in, in the order of the rules.
@@ -72,7 +81,7 @@ impl Filter {
     /// egress link, the rules before the route lookup alone count.
     ///
     /// None if the result depends on more than the key (other fields, or a rate), if rules change,
-    /// reject, reroute or log packets, if they count packets at hook ingress that they accept there, or
+    /// reject, reroute or log packets, give a connection another mark, if they count packets at hook ingress that they accept there, or
     /// if they count in more than [`MOST_TOUCHED`] counters.
     #[must_use]
     pub fn of_flow(&self, flow: &FlowKey) -> Option<FlowReport> {
@@ -81,12 +90,22 @@ impl Filter {
         let (mut touched, mut mark) = (Touched::default(), 0);
         for point in points.into_iter().take(count) {
             let Some(classifier) = self.at(point, flow.version) else { continue };
-            let (calls, end) = ([0; MOST_CALLS], classifier.end);
-            let mut walk = Walk { classifier, flow, touched, mark, calls, depth: 0, end };
-            let is_dropped = walk.run()?;
-            (touched, mark) = (walk.touched, walk.mark);
+            let result = |flow: &FlowKey| {
+                let (calls, end) = ([0; MOST_CALLS], classifier.end);
+                let mut walk = Walk { classifier, flow, touched, mark, calls, depth: 0, end };
+                let is_dropped = walk.run()?;
+                Some((is_dropped, walk.touched, walk.mark))
+            };
+            let (seen, also_seen) = self.translated(point, flow);
+            let found = result(&seen)?;
+            // Where rules on both sides of a translation are one list, it has to be the same to them.
+            if also_seen.is_some_and(|also_seen| result(&also_seen) != Some(found)) {
+                return None;
+            }
+            let is_dropped = found.0;
+            (touched, mark) = (found.1, found.2);
             if is_dropped {
-                return Some(FlowReport { touched, dropped_at: Some(point) });
+                return Some(FlowReport { touched, dropped_at: Some(point), mark });
             }
             // There the bytes after a packet count too, which later rules do not see. A flow has one
             // number of bytes for all of its counters.
@@ -94,7 +113,79 @@ impl Filter {
                 return None;
             }
         }
-        Some(FlowReport { touched, dropped_at: None })
+        Some(FlowReport { touched, dropped_at: None, mark })
+    }
+}
+
+/// A filter for flows only, whose rules may test connections. It never decides about a packet on the user
+/// path, whose connection is not known there.
+#[derive(Debug, Default)]
+pub struct FlowFilter(Filter);
+
+impl FlowFilter {
+    /// Creates a filter as [`Filter::new`] does; `fill` sets its rules.
+    ///
+    /// # Errors
+    /// The error of `fill`.
+    pub fn with<E>(
+        counters: usize,
+        limits: Vec<Limit>,
+        fill: impl FnOnce(&mut Filter) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut filter = Filter { subject: Subject::Flows, ..Filter::new(counters, limits) };
+        fill(&mut filter).map(|()| Self(filter))
+    }
+
+    /// Sets where rules stand beside the kernel's translation of addresses.
+    pub const fn set_translation_order(&mut self, order: TranslationOrder) {
+        self.0.translation_order = order;
+    }
+
+    /// What the rules do with every packet of a flow, see [`Filter::of_flow`]. None also if a rule that they
+    /// may come to tests a connection, and the flow's is not known.
+    #[must_use]
+    pub fn of_flow(&self, flow: &FlowKey) -> Option<FlowReport> {
+        self.0.of_flow(flow)
+    }
+
+    /// The sets that change while the rules stay.
+    #[must_use]
+    pub fn live_sets(&self) -> &[Arc<LiveSet>] {
+        self.0.live_sets()
+    }
+}
+
+/// Where rules stand beside the kernel's translation of addresses, which happens at priority -100 of hook prerouting, and
+/// at 100 of postrouting (`enum nf_ip_hook_priorities`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TranslationOrder {
+    /// Some rules of hook prerouting see the destination as it arrives.
+    pub some_before_destination: bool,
+    /// Some rules of hooks postrouting and egress see the source as it leaves.
+    pub some_behind_source: bool,
+}
+
+impl Filter {
+    /// The flow as the rules of a point see it, and as some of them see it instead, if its connection is translated.
+    fn translated(&self, point: Point, flow: &FlowKey) -> (FlowKey, Option<FlowKey>) {
+        let connection = flow.connection.as_ref().and_then(FlowConnection::tracked);
+        let (Some(connection), Some((source_port, _))) = (connection, flow.ports) else {
+            return (*flow, None);
+        };
+        let leaves = connection.leaves();
+        let to = FlowKey {
+            destination: leaves.destination,
+            ports: Some((source_port, leaves.destination_port)),
+            ..*flow
+        };
+        let ports = Some((leaves.source_port, leaves.destination_port));
+        let whole = FlowKey { source: leaves.source, ports, ..to };
+        let order = self.translation_order;
+        match point {
+            Point::Ingress => (*flow, None),
+            Point::Prerouting => (to, Some(*flow).filter(|_| order.some_before_destination)),
+            Point::Forward => (to, Some(whole).filter(|_| order.some_behind_source)),
+        }
     }
 }
 
@@ -124,7 +215,9 @@ impl Walk<'_> {
     /// Walks the rules; says whether they drop all packets of the flow, or accept all; else none.
     fn run(&mut self) -> Option<bool> {
         let classes = self.classes();
-        let varies = VARIES | if self.flow.ports.is_none() { VARIES_BY_PORT } else { 0 };
+        let varies = VARIES
+            | if self.flow.ports.is_none() { VARIES_BY_PORT } else { 0 }
+            | if self.flow.connection.is_none() { VARIES_BY_CONNECTION } else { 0 };
         let mut from = 0;
         loop {
             let at = self.next(&classes, from);
@@ -169,6 +262,7 @@ impl Walk<'_> {
                 self.mark = self.mark & keep ^ flip;
                 Jump::On
             }
+            Op::UpdateMark(update) => return self.update_mark(*update, next),
             Op::Skip(at) => Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
@@ -194,6 +288,18 @@ impl Walk<'_> {
             // For other ops, it is not enough to repeat the verdict.
             _ => return None,
         })
+    }
+
+    /// Sets a mark; none if the connection would get another one, which only the kernel can give it.
+    fn update_mark(&mut self, update: MarkUpdate, next: u32) -> Option<Jump> {
+        let connection = self.flow.connection.as_ref()?.tracked().map(|connection| connection.mark);
+        let Some(mark) = update.number(self.mark, connection) else { return Some(Jump::To(next)) };
+        match (update.target, connection) {
+            (MarkOf::Packet, _) => self.mark = mark,
+            (MarkOf::Connection, Some(before)) if before != mark => return None,
+            (MarkOf::Connection, _) => {}
+        }
+        Some(Jump::On)
     }
 
     /// Says whether a condition holds for all packets of the flow; none if that varies.
@@ -229,6 +335,10 @@ impl Walk<'_> {
                 output.map(|link| link.0.into())
             }
             (Field::Mark, _) => Some(self.mark.into()),
+            (Field::Connection(field), version) => {
+                let connection = flow.connection.as_ref().ok_or(Varies)?;
+                connection.number(field, version, flow.protocol)
+            }
             (Field::InSet { set, of }, _) => {
                 let Some(address) = self.number(of.field(flow.version))? else {
                     return Err(Varies);

@@ -31,6 +31,7 @@ mod bits;
 mod bucket;
 mod build;
 mod classifier;
+mod connection;
 mod cut;
 mod detour;
 mod dim;
@@ -61,10 +62,14 @@ mod wide;
 pub use bits::MOST_RULES;
 use bucket::SharedLimit;
 pub use classifier::Classifier;
+pub use connection::{
+    Connection, ConnectionField, ConnectionState, Direction, FlowConnection, MarkOf, MarkUpdate,
+    Tuple, TupleField,
+};
 pub(crate) use engine::{EngineImage, FIRST_COUNTER, LINE};
 pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
-pub use flow::{FlowKey, FlowReport, MOST_TOUCHED, Touched};
+pub use flow::{FlowFilter, FlowKey, FlowReport, MOST_TOUCHED, Touched, TranslationOrder};
 pub use ingress::ingress;
 pub(crate) use live::EngineSets;
 pub use live::{Element, LiveSet, LiveSetError};
@@ -108,6 +113,16 @@ const fn place(version: u8) -> usize {
     }
 }
 
+/// What rules decide about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Subject {
+    /// Packets on the user path, and flows.
+    #[default]
+    Packets,
+    /// Flows only, of which also the connection is known.
+    Flows,
+}
+
 /// The compiled rules of all points, and the buckets of their limits. Workers share it.
 #[derive(Debug, Default)]
 pub struct Filter {
@@ -125,6 +140,10 @@ pub struct Filter {
     live: Vec<Arc<LiveSet>>,
     /// Whether rules look past an authentication header.
     past_auth: bool,
+    subject: Subject,
+    translation_order: TranslationOrder,
+    /// The rules for flows of known connections, if they differ.
+    connections: Option<Arc<FlowFilter>>,
     /// The sets' prefixes, IPv4 and IPv6.
     tries: [Option<Arc<Fib>>; 2],
 }
@@ -142,6 +161,17 @@ impl Filter {
     /// treats such a header as the transport header.
     pub const fn look_past_auth(&mut self) {
         self.past_auth = true;
+    }
+
+    /// Sets the rules for flows of known connections. Their counters have the same numbers.
+    pub fn set_connections(&mut self, rules: FlowFilter) {
+        self.connections = Some(Arc::new(rules));
+    }
+
+    /// The rules for flows of known connections; none if these are the same.
+    #[must_use]
+    pub const fn connections(&self) -> Option<&Arc<FlowFilter>> {
+        self.connections.as_ref()
     }
 
     /// Adds a live set for rules that are set later, with its initial elements. Returns the number by
@@ -226,9 +256,16 @@ impl Filter {
         version: u8,
         rules: &Rules,
     ) -> Result<(), FilterError> {
+        if self.subject == Subject::Packets && rules.are_of_connections() {
+            return Err(FilterError::Connection);
+        }
         let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;
         classifier.past_auth = self.past_auth;
-        self.compiled[point as usize][place(version)] = Some(engine::Compiled::of(version, rules));
+        let compiled = match self.subject {
+            Subject::Packets => Some(engine::Compiled::of(version, rules)),
+            Subject::Flows => None,
+        };
+        self.compiled[point as usize][place(version)] = compiled;
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())
     }

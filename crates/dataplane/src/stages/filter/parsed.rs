@@ -107,6 +107,8 @@ impl<'a> Parsed<'a> {
             Field::Input => Some(self.input.into()),
             Field::Output => self.output.map(u128::from),
             Field::Mark => Some(mark.into()),
+            // The rules of packets have no such condition.
+            Field::Connection(_) => None,
             Field::InSet { set, of } => {
                 let address = self.number(of.field(self.version), mark)?;
                 Some(self.live.get(usize::from(set))?.has(address).into())

@@ -1,6 +1,6 @@
 //! The input of the classifier: one list of rules, chain after chain.
 
-use super::Field;
+use super::{Field, MarkUpdate};
 use crate::id::VrfId;
 
 /// A list of rules; packets begin at the first.
@@ -12,6 +12,21 @@ pub struct Rules {
     pub rules: Vec<Rule>,
     /// The target of an [`Op::Return`] without a preceding [`Op::Call`].
     pub end: u32,
+}
+
+impl Rules {
+    /// Says whether rules test or set something of connections.
+    pub(super) fn are_of_connections(&self) -> bool {
+        let is_one = |condition: &Condition| matches!(condition.field, Field::Connection(_));
+        self.rules.iter().any(|rule| {
+            rule.conditions.iter().any(is_one)
+                || rule.ops.iter().any(|op| match op {
+                    Op::Check(condition) => is_one(condition),
+                    Op::UpdateMark(_) => true,
+                    _ => false,
+                })
+        })
+    }
 }
 
 /// A rule: its conditions and operations.
@@ -113,6 +128,8 @@ pub enum Op {
         /// Bits that are inverted.
         flip: u32,
     },
+    /// Sets the connection's mark, or the packet's by it.
+    UpdateMark(MarkUpdate),
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Sends the packet to a next hop, by its number in the filter.

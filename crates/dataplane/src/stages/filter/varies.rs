@@ -7,11 +7,15 @@ pub(super) const VARIES: u8 = 1;
 /// Some condition of the rule depends on more than a key without ports.
 pub(super) const VARIES_BY_PORT: u8 = 2;
 
+/// Some condition of the rule depends on more than a key without a connection.
+pub(super) const VARIES_BY_CONNECTION: u8 = 4;
+
 /// Whether a condition on a field depends on more than a flow's key; `any_sees_df` is the result of
 /// that function for the rules.
 pub(super) const fn of(field: Field, any_sees_df: bool) -> u8 {
     match field {
         Field::SourcePort | Field::DestinationPort => VARIES_BY_PORT,
+        Field::Connection(_) => VARIES_BY_CONNECTION,
         Field::Fragment if any_sees_df => VARIES,
         field if is_key(field) => 0,
         _ => VARIES,

@@ -155,6 +155,10 @@ impl Walk<'_> {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;
             }
+            // The rules of packets have no such op.
+            Op::UpdateMark(_) => {
+                return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            }
             Op::Dscp(dscp) => {
                 self.report.head = self.report.head.or_else(|| self.parsed.head());
                 if let Some(head) = &mut self.report.head {

@@ -4,7 +4,8 @@ use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::{Filter, FlowKey, FlowReport, Point};
 
-use super::super::compile;
+use super::super::{compile, compile_for_flows};
+use super::connections;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
@@ -34,6 +35,7 @@ fn draw(frames: &Frames, dice: &mut Dice) -> FlowKey {
         ports: matches!(protocol, 6 | 17).then_some(ports),
         input: LinkId(dice.pick(&INPUTS)),
         output: Some(LinkId((destination & 1) as u16 + 1)),
+        connection: None,
     }
 }
 
@@ -78,6 +80,7 @@ fn run_hooks(
 ) -> Option<(Hook, RuleVerdict)> {
     let own = &links[usize::from(flow.input.0)];
     let mut packet = Packet::new(frame, l3(links, flow), own);
+    packet.connection = flow.connection;
     if own.on.is_some() {
         // The lower device comes first.
         packet.input = &links[0];
@@ -97,6 +100,7 @@ fn run_hooks(
         }
     }
     assert_eq!(packet.frame(), frame, "nothing is written");
+    assert_eq!(packet.connection, flow.connection, "not even to the connection");
     None
 }
 
@@ -113,9 +117,58 @@ const fn point_of(hook: Hook) -> Point {
     }
 }
 
+/// How many flows had which results.
+#[derive(Debug, Default)]
+struct Results {
+    flows: usize,
+    accepted: usize,
+    dropped: [usize; 3],
+}
+
+impl Results {
+    /// Compares the result for a flow with the evaluation of some of its packets.
+    fn compare(
+        &mut self,
+        (rules, links): (&Ruleset, &[Link]),
+        flow: &FlowKey,
+        report: FlowReport,
+        (dice, what): (&mut Dice, &str),
+    ) {
+        match report.dropped_at {
+            None => self.accepted += 1,
+            Some(point) => self.dropped[point as usize] += 1,
+        }
+        for _ in 0..8 {
+            let frame = packet(flow, dice);
+            let what = format!("{what}, {flow:?}, {frame:02x?}");
+            let mut state = eval::State::new(rules);
+            let mut expected = state.counts.clone();
+            let end = run_hooks(rules, links, &mut state, (flow, &frame));
+            let dropped_at = end.map(|(hook, verdict)| {
+                assert_eq!(verdict, RuleVerdict::Drop, "{what}");
+                point_of(hook)
+            });
+            assert_eq!(dropped_at, report.dropped_at, "{what}");
+            for counter in report.touched.counters() {
+                let count = &mut expected[*counter as usize];
+                *count = (count.0 + 1, count.1 + (frame.len() - l3(links, flow)) as u64);
+            }
+            assert_eq!(state.counts, expected, "{what}");
+        }
+    }
+
+    fn assert_are_mixed(&self) {
+        let Self { flows, accepted, dropped } = self;
+        println!("{self:?}");
+        assert!(accepted * 10 > *flows, "{self:?}");
+        assert!(accepted * 10 < flows * 9, "{self:?}");
+        assert!(dropped.iter().all(|at_point| at_point * 200 > *flows), "{self:?}");
+    }
+}
+
 #[test]
 fn the_result_for_a_flow_holds_for_each_of_its_packets() {
-    let (mut flows, mut accepted, mut dropped) = (0, 0, [0; 3]);
+    let mut results = Results::default();
     let links = path_bench::links();
     for number in 0..400 {
         let seed = 4 << 32 | number;
@@ -126,36 +179,42 @@ fn the_result_for_a_flow_holds_for_each_of_its_packets() {
         let frames = Frames::new(&rules, &mut dice);
         for _ in 0..50 {
             let flow = draw(&frames, &mut dice);
-            flows += 1;
+            results.flows += 1;
             let Some(report) = filter.of_flow(&flow) else { continue };
             check_before_route(&filter, &flow, report);
-            match report.dropped_at {
-                None => accepted += 1,
-                Some(point) => dropped[point as usize] += 1,
-            }
-            for _ in 0..8 {
-                let frame = packet(&flow, &mut dice);
-                let what = format!("seed {seed:#x}, {flow:?}, {frame:02x?}");
-                let mut state = eval::State::new(&rules);
-                let mut expected = state.counts.clone();
-                let end = run_hooks(&rules, &links, &mut state, (&flow, &frame));
-                let dropped_at = end.map(|(hook, verdict)| {
-                    assert_eq!(verdict, RuleVerdict::Drop, "{what}");
-                    point_of(hook)
-                });
-                assert_eq!(dropped_at, report.dropped_at, "{what}");
-                for counter in report.touched.counters() {
-                    let count = &mut expected[*counter as usize];
-                    *count = (count.0 + 1, count.1 + (frame.len() - l3(&links, &flow)) as u64);
-                }
-                assert_eq!(state.counts, expected, "{what}");
-            }
+            let what = format!("seed {seed:#x}");
+            results.compare((&rules, &links), &flow, report, (&mut dice, &what));
         }
     }
-    println!("of {flows} flows, {accepted} are accepted, {dropped:?} dropped");
-    assert!(accepted * 10 > flows, "{accepted} of {flows} flows");
-    assert!(accepted * 10 < flows * 9, "{accepted} of {flows} flows");
-    assert!(dropped.iter().all(|at_point| at_point * 200 > flows), "{dropped:?} of {flows} flows");
+    results.assert_are_mixed();
+}
+
+#[test]
+fn the_result_for_a_flow_of_a_connection_holds_for_each_of_its_packets() {
+    let mut results = Results::default();
+    let links = path_bench::links();
+    for number in 0..400 {
+        let seed = 5 << 32 | number;
+        let mut dice = Dice(seed);
+        let count = dice.pick(&[1, 2, 5, 12, 80, 300]);
+        let rules = Draw::with_connections(&mut dice).ruleset(count);
+        let flow_rules = rules.clone().for_connections();
+        let Ok(filter) = compile_for_flows(&flow_rules, &links, &Epochs::new()) else { continue };
+        let frames = Frames::new(&rules, &mut dice);
+        for _ in 0..50 {
+            let flow = draw(&frames, &mut dice);
+            let connection = Some(connections::of_flow(&flow, &mut dice));
+            let flow = FlowKey { connection, ..flow };
+            results.flows += 1;
+            let Some(report) = filter.of_flow(&flow) else { continue };
+            // Without the connection, the result is the same or not known.
+            let without = filter.of_flow(&FlowKey { connection: None, ..flow });
+            assert!(without.is_none_or(|without| without == report), "seed {seed:#x}, {flow:?}");
+            let what = format!("seed {seed:#x}");
+            results.compare((&rules, &links), &flow, report, (&mut dice, &what));
+        }
+    }
+    results.assert_are_mixed();
 }
 
 /// Without an egress link, the result is the same up to the route lookup.

@@ -1,5 +1,6 @@
 //! Random rulesets with everything that the intermediate form has.
 
+use super::connections;
 use super::frames::{ADDRESSES, PORTS, PROTOCOLS, six};
 use super::path_bench::{LINKS, VID};
 use crate::ir::*;
@@ -9,6 +10,8 @@ use crate::testkit::dice::Dice;
 pub(super) struct Draw<'a> {
     dice: &'a mut Dice,
     rules: Ruleset,
+    /// Whether rules test and set something of connections.
+    with_connections: bool,
 }
 
 /// Chains that are jumped to; each leads only to later ones.
@@ -16,7 +19,12 @@ const CALLED: usize = 4;
 
 impl<'a> Draw<'a> {
     pub(super) fn new(dice: &'a mut Dice) -> Self {
-        Self { dice, rules: Ruleset::default() }
+        Self { dice, rules: Ruleset::default(), with_connections: false }
+    }
+
+    /// Rules that test connections too.
+    pub(super) fn with_connections(dice: &'a mut Dice) -> Self {
+        Self { with_connections: true, ..Self::new(dice) }
     }
 
     /// Draws this many rules, in several chains.
@@ -77,6 +85,10 @@ impl<'a> Draw<'a> {
         ]);
         let policy = self.dice.pick(&[Policy::Accept, Policy::Accept, Policy::Drop]);
         let mut base = Base::new(hook, self.dice.below(3) as i32 - 1, policy);
+        if self.with_connections {
+            base.priority *= 201;
+            base.kind = self.dice.pick(&[ChainKind::Filter, ChainKind::Filter, ChainKind::Nat]);
+        }
         if matches!(hook, Hook::Ingress | Hook::Egress) {
             chain.family = Family::Netdev;
             base.devices = vec![self.link()];
@@ -129,6 +141,9 @@ impl<'a> Draw<'a> {
     }
 
     fn step(&mut self) -> Step {
+        if self.with_connections && self.dice.one_in(2) {
+            return connections::step(self.dice);
+        }
         match self.dice.below(16) {
             0 => Step::Do(Action::Count(CounterId(self.dice.below(4)))),
             1 => Step::Do(Action::Mark {

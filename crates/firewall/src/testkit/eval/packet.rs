@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use tollway_dataplane::stages::filter::FlowConnection;
+
 use crate::ir::{Field, Hook, PayloadBase};
 use crate::links::Link;
 
@@ -24,6 +26,8 @@ pub struct Packet<'a> {
     pub via: Option<IpAddr>,
     /// The table that a rule has chosen for the route lookup.
     pub fib: Option<u32>,
+    /// What connection tracking says of it, if that is known.
+    pub connection: Option<FlowConnection>,
 }
 
 /// Positions of a packet's headers, and some of their fields.
@@ -56,7 +60,17 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn new(frame: &[u8], l3: usize, input: &'a Link) -> Self {
         let frame = frame.to_vec();
-        Self { frame, l3, past_auth: false, input, output: None, mark: 0, via: None, fib: None }
+        Self {
+            frame,
+            l3,
+            past_auth: false,
+            input,
+            output: None,
+            mark: 0,
+            via: None,
+            fib: None,
+            connection: None,
+        }
     }
 
     /// The frame, with the DSCP as rules have written it.
@@ -167,6 +181,7 @@ impl<'a> Packet<'a> {
                     PayloadBase::Transport => transport(at, bytes),
                 }
             }
+            Field::Connection(field) => self.of_connection(field),
             Field::Input | Field::Output | Field::InSet { .. } => None,
         }
     }

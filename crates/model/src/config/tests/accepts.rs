@@ -101,6 +101,7 @@ fn the_example_gives_this_model() {
         own: Vec::new(),
         xdp_flows: 1 << 18,
         filter: None,
+        connections: None,
         fail: FailMode::Closed,
         kernel_rules: None,
         filter_log: None,

@@ -153,6 +153,7 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         Op::Call(at) => [CALL, *at, next, 0],
         Op::Return => [RETURN, 0, 0, 0],
         Op::Check(_)
+        | Op::UpdateMark(_)
         | Op::Limit { .. }
         | Op::Log { .. }
         | Op::Dscp(_)

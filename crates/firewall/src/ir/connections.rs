@@ -1,0 +1,111 @@
+//! A ruleset as the packets of a known connection meet it, behind its first packet.
+
+use tollway_dataplane::stages::filter::TranslationOrder;
+
+use super::{Action, Chain, ChainId, ChainKind, Field, Hook, Ruleset, Step, Target};
+
+/// The priority of connection tracking at hook prerouting (`NF_IP_PRI_CONNTRACK`). Of chains of the same
+/// priority, it is not known which come later.
+const TRACKING_PRIORITY: i32 = -200;
+
+/// The priorities at which the kernel translates destinations and sources (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
+const TRANSLATES_DESTINATION: i32 = -100;
+const TRANSLATES_SOURCE: i32 = 100;
+
+const TOO_EARLY: &str = "the packet comes here before connection tracking sees it";
+const NOT_TRACKED: &str = "notrack is connection tracking's";
+
+impl Ruleset {
+    /// The rules for the packets of known connections behind the first packet of each: only that one meets
+    /// chains of type nat. Rules that keep packets out of connection tracking, and rules that test connections
+    /// before it has seen the packet, leave the decision to the kernel.
+    ///
+    /// Only [`compile_for_flows`](crate::program::compile_for_flows) takes rules that test connections.
+    #[must_use]
+    pub fn for_connections(mut self) -> Self {
+        for chain in self.chains.iter_mut().filter(|chain| chain.is_nat()) {
+            chain.base = None;
+            chain.rules.clear();
+        }
+        let is_early = self.reached_early();
+        for (chain, is_early) in self.chains.iter_mut().zip(is_early) {
+            for rule in &mut chain.rules {
+                let refused = |step: &Step| match step {
+                    Step::Do(Action::NoTrack) => Some(NOT_TRACKED),
+                    step if is_early && step.is_of_connection() => Some(TOO_EARLY),
+                    _ => None,
+                };
+                let found = rule.steps.iter().enumerate();
+                let found = found.filter_map(|(at, step)| Some((at, refused(step)?))).next();
+                if let Some((at, why)) = found {
+                    rule.steps.truncate(at);
+                    rule.steps.push(Step::Unsupported(why.to_owned()));
+                }
+            }
+        }
+        self
+    }
+
+    /// Where rules of chains that translate nothing stand beside the translation of addresses.
+    pub(crate) fn translation_order(&self) -> TranslationOrder {
+        let has = |hook, is: fn(i32) -> bool| {
+            let mut chains = self.base_chains(hook).into_iter();
+            chains.any(|(_, base)| base.kind != ChainKind::Nat && is(base.priority))
+        };
+        TranslationOrder {
+            some_before_destination: has(Hook::Prerouting, |at| at <= TRANSLATES_DESTINATION),
+            some_behind_source: has(Hook::Postrouting, |at| at >= TRANSLATES_SOURCE)
+                || has(Hook::Egress, |_| true),
+        }
+    }
+
+    /// Says whether [`Ruleset::for_connections`] changes anything.
+    pub(crate) fn differs_for_connections(&self) -> bool {
+        let steps = self.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+        self.chains.iter().any(Chain::is_nat)
+            || steps.into_iter().any(|step| *step == Step::Do(Action::NoTrack))
+    }
+
+    /// For each chain, whether packets may come to it before connection tracking sees them.
+    fn reached_early(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.chains.len()];
+        let bases = self.chains.iter().enumerate().filter(|(_, chain)| chain.is_early());
+        let mut open: Vec<_> = bases.map(|(number, _)| ChainId(number)).collect();
+        while let Some(id) = open.pop() {
+            if !std::mem::replace(&mut reached[id.0], true) {
+                open.extend(self.exits(&self.chains[id.0]).into_iter().map(|(next, _)| next));
+            }
+        }
+        reached
+    }
+}
+
+impl Chain {
+    /// Says whether only the first packet of each connection meets it.
+    #[must_use]
+    pub fn is_nat(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| base.kind == ChainKind::Nat)
+    }
+
+    /// Says whether its packets may come to it before connection tracking sees them.
+    fn is_early(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| match base.hook {
+            Hook::Ingress => true,
+            Hook::Prerouting => base.priority <= TRACKING_PRIORITY,
+            _ => false,
+        })
+    }
+}
+
+impl Step {
+    /// Says whether it tests or sets something of the packet's connection.
+    #[must_use]
+    pub fn is_of_connection(&self) -> bool {
+        let tests = self.keys().iter().any(|key| matches!(key.field, Field::Connection(_)));
+        let sets = matches!(
+            self,
+            Self::Do(Action::UpdateMark(_)) | Self::Map { target: Target::ConnectionMark, .. }
+        );
+        tests || sets
+    }
+}

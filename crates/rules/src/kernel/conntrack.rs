@@ -1,0 +1,231 @@
+//! The matches `conntrack`, `state` and `connmark` of iptables, and its target `CONNMARK`
+//! (`include/uapi/linux/netfilter/xt_conntrack.h`, `xt_state.h`, `xt_connmark.h`).
+//!
+//! A match becomes alternatives, each with conditions that all have to hold.
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+use tollway_firewall::ir::{ConnectionField, Field, Key, MarkOf, MarkUpdate, Match, Range, Test};
+
+/// States of packets of no connection, as bits of `NF_CT_STATE_*`.
+const WITHOUT_CONNECTION: [u128; 2] = [1, 64];
+
+/// All states.
+const STATES: [u128; 5] = [1, 2, 4, 8, 64];
+
+/// Parses a match; `None` if it is another one, or has options that are not known here.
+pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<Vec<Vec<Match>>> {
+    match (name, revision) {
+        ("conntrack", 1..=3) => Some(Conntrack::read(revision, info)?.alternatives()),
+        ("state", 0) => {
+            let mask = u128::from(word(info, 0)?);
+            Some(vec![vec![states(|bit| bit & mask != 0)]])
+        }
+        ("connmark", 1) => {
+            let (mark, mask, invert) = (word(info, 0)?, word(info, 4)?, *info.get(8)?);
+            let one = Match::is(key(ConnectionField::Mark, mask.into()), mark.into());
+            Some(vec![vec![if invert == 0 { one } else { one.negated() }]])
+        }
+        _ => None,
+    }
+}
+
+/// `struct xt_conntrack_mtinfo1` to `3`, without what is not known here.
+struct Conntrack {
+    flags: u16,
+    inverted: u16,
+    states: u16,
+    status: u16,
+    protocol: u8,
+}
+
+/// `XT_CONNTRACK_*`.
+const STATE: u16 = 1;
+const PROTOCOL: u16 = 1 << 1;
+const STATUS: u16 = 1 << 6;
+const DIRECTION: u16 = 1 << 12;
+/// The rule was written with the match `state`.
+const ALIAS: u16 = 1 << 13;
+
+impl Conntrack {
+    fn read(revision: u32, info: &[u8]) -> Option<Self> {
+        // The addresses and the times to live come first.
+        let half = |at: usize| Some(u16::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+        let (states, status) = match revision {
+            1 => ((*info.get(150)?).into(), (*info.get(151)?).into()),
+            _ => (half(150)?, half(152)?),
+        };
+        let (flags, inverted) = (half(146)?, half(148)?);
+        let protocol = half(136)?;
+        let is_known = flags & !(STATE | PROTOCOL | STATUS | DIRECTION | ALIAS) == 0;
+        let protocol = match flags & PROTOCOL {
+            0 => 0,
+            _ => u8::try_from(protocol).ok()?,
+        };
+        (is_known && flags & !ALIAS != 0).then_some(Self {
+            flags,
+            inverted,
+            states,
+            status,
+            protocol,
+        })
+    }
+
+    /// When it matches (`conntrack_mt` in `net/netfilter/xt_conntrack.c`). Of packets of no connection, only the
+    /// state is tested.
+    fn alternatives(&self) -> Vec<Vec<Match>> {
+        let others = self.of_connection();
+        if self.flags & STATE == 0 {
+            return vec![others];
+        }
+        let is_in = |bit: u128| u128::from(self.state_bits()) & bit != 0;
+        let is_inverted = self.inverted & STATE != 0;
+        let holds = |bit| is_in(bit) != is_inverted;
+        let translated = self.translated();
+        let mut alternatives = Vec::new();
+        let with = |first: Vec<Match>| [first, others.clone()].concat();
+        match (translated, is_inverted) {
+            (0, _) => alternatives.push(with(vec![states(holds)])),
+            (bits, false) => {
+                alternatives.push(with(vec![states(holds)]));
+                alternatives.push(with(vec![has_status(bits)]));
+            }
+            (bits, true) => alternatives.push(with(vec![states(holds), has_no_status(bits)])),
+        }
+        let needs_connection = !others.is_empty() || is_inverted && translated != 0;
+        if needs_connection && WITHOUT_CONNECTION.into_iter().any(holds) {
+            alternatives.push(vec![states(|bit| WITHOUT_CONNECTION.contains(&bit) && holds(bit))]);
+        }
+        alternatives
+    }
+
+    /// The conditions beside that on the state.
+    fn of_connection(&self) -> Vec<Match> {
+        let is_inverted = |flag| self.inverted & flag != 0;
+        let mut conditions = Vec::new();
+        if self.flags & DIRECTION != 0 {
+            let direction = u128::from(is_inverted(DIRECTION));
+            conditions.push(Match::is(key(ConnectionField::Direction, 0xff), direction));
+        }
+        if self.flags & PROTOCOL != 0 {
+            let one = Match::is(key(ConnectionField::Protocol, 0xff), self.protocol.into());
+            conditions.push(if is_inverted(PROTOCOL) { one.negated() } else { one });
+        }
+        if self.flags & STATUS != 0 {
+            let bits = self.status.into();
+            conditions.push(match is_inverted(STATUS) {
+                true => has_no_status(bits),
+                false => has_status(bits),
+            });
+        }
+        conditions
+    }
+
+    /// The states as bits of `NF_CT_STATE_*`.
+    const fn state_bits(&self) -> u16 {
+        const UNTRACKED: u16 = 1 << 8;
+        self.states & 0xf | if self.states & UNTRACKED == 0 { 0 } else { 64 }
+    }
+
+    /// The states `SNAT` and `DNAT` as bits of `enum ip_conntrack_status`.
+    const fn translated(&self) -> u32 {
+        (self.states as u32 >> 6 & 3) << 4
+    }
+}
+
+/// The state is one of these.
+fn states(is_one: impl Fn(u128) -> bool) -> Match {
+    let bits = STATES.into_iter().filter(|bit| is_one(*bit));
+    Match::in_ranges(key(ConnectionField::State, 0xff), bits.map(Range::one).collect::<Vec<_>>())
+}
+
+/// The connection has one of these bits of the status.
+fn has_status(bits: u32) -> Match {
+    let any = Range::new(1, u32::MAX.into());
+    Match::in_ranges(key(ConnectionField::Status, bits.into()), [any])
+}
+
+fn has_no_status(bits: u32) -> Match {
+    Match::is(key(ConnectionField::Status, bits.into()), 0)
+}
+
+fn key(field: ConnectionField, mask: u128) -> Key {
+    Key::masked(Field::Connection(field), mask)
+}
+
+/// Parses the target `CONNMARK`; `None` if it is another one, or shifts marks.
+pub(super) fn target(name: &str, revision: u32, info: &[u8]) -> Option<MarkUpdate> {
+    let (mark, of_connection, of_packet) = (word(info, 0)?, word(info, 4)?, word(info, 8)?);
+    let mode = match (name, revision) {
+        ("CONNMARK", 1) => info.get(12)?,
+        // Shifted by no bit.
+        ("CONNMARK", 2) if info.get(13) == Some(&0) => info.get(14)?,
+        _ => return None,
+    };
+    let update = |target, packet, connection, flip| MarkUpdate {
+        target,
+        packet,
+        connection: Some(connection),
+        flip,
+    };
+    Some(match mode {
+        0 => update(MarkOf::Connection, 0, !of_connection, mark),
+        1 => update(MarkOf::Connection, of_packet, !of_connection, 0),
+        2 => update(MarkOf::Packet, !of_packet, of_connection, 0),
+        _ => return None,
+    })
+}
+
+/// A word in host order.
+fn word(info: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?))
+}
+
+/// The alternatives of a match in nft's JSON.
+pub(super) fn listed(alternatives: &[Vec<Match>]) -> Value {
+    let condition = |one: &Match| {
+        let (keys, Test::Ranges(ranges)) = (&one.keys, &one.test) else { return Value::Null };
+        let range = |range: &Range| json!({ "range": [number(range.first), number(range.last)] });
+        let left = keys.first().map(|key| json!({ "&": [ct(key.field), number(key.mask)] }));
+        json!({ "match": {
+            "op": if one.negate { "!=" } else { "==" },
+            "left": left,
+            "right": { "set": ranges.iter().map(range).collect::<Vec<_>>() },
+        } })
+    };
+    let all = |all: &Vec<Match>| all.iter().map(condition).collect::<Vec<_>>();
+    json!({ "any": alternatives.iter().map(all).collect::<Vec<_>>() })
+}
+
+/// The setting of a mark in nft's JSON.
+pub(super) fn listed_update(update: &MarkUpdate) -> Value {
+    let ct = || json!({ "ct": { "key": "mark" } });
+    let meta = || json!({ "meta": { "key": "mark" } });
+    let key = match update.target {
+        MarkOf::Packet => meta(),
+        MarkOf::Connection => ct(),
+    };
+    let connection = update.connection.map(|bits| json!({ "&": [ct(), bits] }));
+    let parts = [json!({ "&": [meta(), update.packet] }), json!(update.flip)];
+    let parts: Vec<_> = connection.into_iter().chain(parts).collect();
+    json!({ "mangle": { "key": key, "value": { "^": parts } } })
+}
+
+fn ct(field: Field) -> Value {
+    let key = match field {
+        Field::Connection(ConnectionField::State) => "state",
+        Field::Connection(ConnectionField::Direction) => "direction",
+        Field::Connection(ConnectionField::Status) => "status",
+        Field::Connection(ConnectionField::Protocol) => "protocol",
+        _ => "mark",
+    };
+    json!({ "ct": { "key": key } })
+}
+
+/// A number of at most 32 bits.
+const fn number(number: u128) -> u64 {
+    number as u64
+}
