@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod activity;
+pub mod connections;
 mod cores;
 mod guard;
 pub mod hand_over;

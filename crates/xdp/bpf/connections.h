@@ -46,7 +46,7 @@ struct connection4 {
 	__u32 mark; /* of the connection */
 	__u32 retry; /* the time by `retry_clock` before which nobody asks again */
 	__u64 used; /* as in a flow's slot */
-	__u64 bytes;
+	__u64 bytes; /* and above these the tick in which the kernel was asked last, as in `used` */
 };
 
 struct connection4_bucket {
@@ -64,7 +64,7 @@ struct {
 /* What the program wants to know about a packet's connection. */
 struct connection_query {
 	struct flow4_key key;
-	__u16 output; /* the link that it would leave by, or NO_LINK */
+	__u16 output; /* the link that it would leave by with the addresses of its entry, or else with its own; or NO_LINK */
 	__u16 pad[3];
 };
 
@@ -75,12 +75,10 @@ struct {
 	__uint(max_entries, 1 << 18);
 } connection_queries SEC(".maps");
 
-/* Flows without an entry that this processor has seen last, by their hash. */
-#define NEWCOMERS 4096
-
+/* The flows without an entry that were seen last, by their hash. Which processor writes last does not matter. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NEWCOMERS);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
 } newcomers SEC(".maps");
@@ -95,6 +93,47 @@ static __always_inline __u32 retry_clock(void)
 	return bpf_ktime_get_coarse_ns() >> RETRY_SHIFT;
 }
 
+/* The ticks after which the kernel is asked whatever that costs: 8.5 s. */
+#define MOST_UNASKED 127
+/*
+ * How often a processor asks the kernel in a tick, at most. This takes some 5% of its time; with more connections than
+ * that, each is asked about in some later tick.
+ */
+#define MOST_ASKED 8192
+
+struct asked {
+	__u32 tick;
+	__u32 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct asked);
+} asked SEC(".maps");
+
+/* Says whether to ask the kernel about an entry that it was asked about so many ticks ago. */
+static __always_inline int may_ask(__u64 tick, __u16 ago)
+{
+	__u32 zero = 0;
+	struct asked *now;
+
+	if (!ago)
+		return 0;
+	now = bpf_map_lookup_elem(&asked, &zero);
+	if (!now || ago > MOST_UNASKED)
+		return 1;
+	if (now->tick != (__u32)tick) {
+		now->tick = tick;
+		now->count = 0;
+	}
+	if (now->count >= MOST_ASKED)
+		return 0;
+	now->count++;
+	return 1;
+}
+
 /* The ticks after which a connection's next packet is the kernel's, so that expiry stays its own: 25 s. */
 #define MOST_PAUSE 372
 
@@ -106,35 +145,36 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
 	bpf_ringbuf_output(&connection_queries, &query, sizeof(query), 0);
 }
 
-/* Asks about a flow that has no entry, from its second packet on. */
-static __always_inline void query_newcomer(const struct flow4_key *key, __u64 hash, __u32 output)
+/* Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. */
+static __always_inline int is_due_newcomer(__u64 hash)
 {
-	__u32 place = hash >> 32 & (NEWCOMERS - 1), now = retry_clock();
-	__u64 *last = bpf_map_lookup_elem(&newcomers, &place);
+	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock();
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
+	volatile __u64 *last = bpf_map_lookup_elem(&newcomers, &place);
+	__u64 before;
 
 	if (!last)
-		return;
-	if ((__u32)(*last >> 32) != fingerprint) {
+		return 0;
+	before = *last;
+	if ((__u32)(before >> 32) != fingerprint) {
 		*last = (__u64)fingerprint << 32 | now;
-		return;
+		return 0;
 	}
-	if ((__s32)(now - (__u32)*last) < 0)
-		return;
+	if ((__s32)(now - (__u32)before) < 0)
+		return 0;
 	*last = (__u64)fingerprint << 32 | (__u32)(now + RETRY_SOON);
-	query(key, output);
+	return 1;
 }
 
-/* Asks about a connection whose entry does not answer, unless somebody has just done so. */
-static __always_inline void query_again(struct connection4 *connection, const struct flow4_key *key,
-					__u32 output)
+/* Says whether to ask about a connection whose entry does not answer: if nobody has just done so. */
+static __always_inline int is_due(struct connection4 *connection)
 {
 	__u32 now = retry_clock();
 
 	if ((__s32)(now - *(volatile __u32 *)&connection->retry) < 0)
-		return;
+		return 0;
 	*(volatile __u32 *)&connection->retry = now + RETRY_SOON;
-	query(key, output);
+	return 1;
 }
 
 struct found_connection {

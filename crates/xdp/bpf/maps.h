@@ -192,6 +192,7 @@ const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */
 const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u32 CONNECTIONS4_MASK = 0;
+const volatile __u32 NEWCOMERS_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 

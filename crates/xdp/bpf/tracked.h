@@ -62,14 +62,16 @@ static __always_inline int is_current(struct packet *packet, struct tracked *tra
 	struct connection4 *connection = tracked->found.connection;
 	__u64 used = *(volatile __u64 *)&connection->used;
 	__u16 pause = (__u16)tick - (__u16)(used >> 48);
+	__u64 bytes = *(volatile __u64 *)&connection->bytes;
+	__u16 ago = (__u16)tick - (__u16)(bytes >> 48);
 	struct ct_expected expected;
 
-	if (!pause)
-		return 1;
 	if (pause > MOST_PAUSE) {
 		*(volatile __u64 *)&connection->used = (used & FLOW_PACKETS) | tick << 48;
 		return 0;
 	}
+	if (!may_ask(tick, ago))
+		return 1;
 	expected.src = tracked->key.src;
 	expected.dst = tracked->key.dst;
 	expected.ports = tracked->key.ports;
@@ -79,8 +81,10 @@ static __always_inline int is_current(struct packet *packet, struct tracked *tra
 	expected.mark = connection->mark;
 	expected.timeout_ms = packet->state->udp_timeout_ms;
 	expected.protocol = tracked->key.protocol;
-	if (is_alive(packet->ctx, &expected))
+	if (is_alive(packet->ctx, &expected)) {
+		*(volatile __u64 *)&connection->bytes = (bytes & FLOW_PACKETS) | tick << 48;
 		return 1;
+	}
 	end_connection(&tracked->found);
 	return 0;
 }
@@ -91,7 +95,8 @@ static __always_inline void count_connection(const struct packet *packet, struct
 	__u64 used = connection->used & FLOW_PACKETS;
 
 	connection->used = ((used + packets_of(packet->ctx)) & FLOW_PACKETS) | tick << 48;
-	connection->bytes += len;
+	/* The kernel may have been asked meanwhile. */
+	*(volatile __u64 *)&connection->bytes += len;
 }
 
 /* The next hop of a connection's packet, by its source as it arrives and its destination as it leaves. */
@@ -124,7 +129,8 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 	if (is_left_to_kernel(packet, hop) || hop->link == packet->link)
 		return is_left_to_kernel(packet, hop) ? leave_to_kernel(packet) : pass_tracked(packet);
 	if (head.kind == CONNECTION_UNRULED || head.output != hop->link) {
-		query_again(tracked->found.connection, &tracked->key, hop->link);
+		if (is_due(tracked->found.connection))
+			query(&tracked->key, hop->link);
 		return pass_tracked(packet);
 	}
 	if (!udp_sum_is_right(packet, ip, end, l3_in_frame(packet, passage->l3) + sizeof(*ip)))
@@ -138,6 +144,16 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 	return action == NOT_TAKEN ? pass(packet, PASS_UNDECIDED) : action;
 }
 
+/* The link that a packet leaves by if its addresses stay as they are. */
+static __always_inline __u32 output_of(const struct engine_link *link, const struct iphdr *ip, const void *end,
+				       __u32 mark)
+{
+	__u32 entry = route4(link->root4, ip->saddr, ip->daddr, mark);
+	const struct next_hop *hop = next_hop_of(member_of(entry, ip, end, 1));
+
+	return hop && hop->action == ACTION_FORWARD ? hop->link : NO_LINK;
+}
+
 /* Looks an IPv4 packet's connection up. */
 static __always_inline int track4(struct packet *packet, const struct engine_link *link, __u32 flags,
 				  const struct iphdr *ip, const void *end, struct tracked *tracked)
@@ -147,13 +163,11 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	int action;
 
 	tracked->found = find_connection4(&tracked->key);
-	if (!tracked->found.connection) {
-		query_newcomer(&tracked->key, tracked->found.hash, NO_LINK);
-		return pass_tracked(packet);
-	}
-	if (tracked->found.head.generation != packet->state->generation ||
+	if (!tracked->found.connection || tracked->found.head.generation != packet->state->generation ||
 	    tracked->found.head.kind <= CONNECTION_KERNEL) {
-		query_again(tracked->found.connection, &tracked->key, NO_LINK);
+		if (tracked->found.connection ? is_due(tracked->found.connection) :
+						is_due_newcomer(tracked->found.hash))
+			query(&tracked->key, output_of(link, ip, end, mark));
 		return pass_tracked(packet);
 	}
 	if (!copy_translation(&tracked->found, &tracked->translation))

@@ -40,7 +40,7 @@ use tollway_linux::sync::lock;
 /// The parts of a table that have a lock each. Two workers seldom enter flows into the same part at the same time.
 const PARTS: usize = 256;
 /// Slots of a bucket.
-const WAYS: usize = 16;
+pub(super) const WAYS: usize = 16;
 /// Words of a slot that hold the flow: the decision and the counters.
 const FLOW_WORDS: usize = 6;
 /// The word for the flow label, after those, in slots with room for it.

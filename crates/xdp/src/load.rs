@@ -43,6 +43,7 @@ pub(super) struct Maps {
     connections4: OwnedFd,
     connection_queries: OwnedFd,
     newcomers: OwnedFd,
+    asked: OwnedFd,
     pub(super) locals4: OwnedFd,
     pub(super) locals6: OwnedFd,
     pub(super) flows4: OwnedFd,
@@ -63,7 +64,7 @@ pub(super) struct Maps {
 }
 
 /// The names of the maps.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "state",
     "counts",
     "xsks",
@@ -82,6 +83,7 @@ const NAMES: [&str; 18] = [
     "connections4",
     "connection_queries",
     "newcomers",
+    "asked",
 ];
 
 /// A kind of program for a port.
@@ -113,6 +115,7 @@ struct Constants {
     weakly_ordered: u32,
     flow_masks: [u32; 2],
     connections4_mask: u32,
+    newcomers_mask: u32,
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
     /// By part of the tables (bpf/fib.h).
@@ -141,6 +144,7 @@ impl Constants {
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             connections4_mask: maps.connection_buckets - 1,
+            newcomers_mask: maps.connection_buckets * flows::WAYS as u32 - 1,
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
             elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
@@ -164,6 +168,7 @@ impl Constants {
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),
             ("CONNECTIONS4_MASK", &self.connections4_mask),
+            ("NEWCOMERS_MASK", &self.newcomers_mask),
         ] {
             loader.override_global(name, value, true);
         }
@@ -198,8 +203,10 @@ impl Maps {
         let buckets = [options.flows4, options.flows6].map(flows::buckets);
         loader.map_max_entries("flows4", buckets[0]);
         loader.map_max_entries("flows6", buckets[1]);
-        let connection_buckets = flows::buckets(options.connections4.saturating_mul(2));
+        let connection_buckets = flows::buckets(options.connections4);
         loader.map_max_entries("connections4", connection_buckets);
+        let newcomers = connection_buckets * flows::WAYS as u32;
+        loader.map_max_entries("newcomers", newcomers);
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
         let _made =
             loader.load(&port_program()).map_err(|error| XdpError::load("a map", &error))?;
@@ -221,7 +228,8 @@ impl Maps {
             connections4,
             connection_queries,
             newcomers,
-        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(|index| map(NAMES[index]));
+            asked,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -239,6 +247,7 @@ impl Maps {
             connections4: connections4?,
             connection_queries: connection_queries?,
             newcomers: newcomers?,
+            asked: asked?,
             locals4: locals4?,
             locals6: locals6?,
             flows4: flows4?,
@@ -294,6 +303,7 @@ impl Maps {
             &self.connections4,
             &self.connection_queries,
             &self.newcomers,
+            &self.asked,
         ]
     }
 

@@ -9,7 +9,7 @@ pub struct Options {
     pub flows4: u32,
     /// The most IPv6 flows in the XDP path, 128 bytes each; rounded up likewise.
     pub flows6: u32,
-    /// The most IPv4 connections whose packets the programs forward, for each direction 64 bytes; rounded up likewise.
+    /// The most directions of IPv4 connections whose packets the programs forward, 64 bytes each; rounded up likewise.
     pub connections4: u32,
     /// Whether to take ports over from a Tollway that still serves them.
     pub replace: bool,
@@ -17,7 +17,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { flows4: 1 << 17, flows6: 1 << 17, connections4: 1 << 16, replace: false }
+        Self { flows4: 1 << 17, flows6: 1 << 17, connections4: 1 << 17, replace: false }
     }
 }
 

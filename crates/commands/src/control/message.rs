@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::connections::ConnectionFilter;
 use super::offload::PathCounts;
 use super::workers::WorkerState;
 
@@ -45,6 +46,8 @@ pub enum ShowRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vrf: Option<String>,
     },
+    /// The connections that the kernel tracks, in pages.
+    Connections(ConnectionFilter),
     /// Neighbours.
     Neighbours,
     /// Drops by reason.

@@ -9,6 +9,7 @@
 //! long lists (a million routes) itself, from memory that it shares with the worker.
 
 mod client;
+mod connections;
 mod filter;
 mod message;
 mod neighs;
@@ -28,6 +29,10 @@ mod workers;
 use std::path::{Path, PathBuf};
 
 pub use client::{Client, ClientError};
+pub use connections::{
+    Connection, ConnectionCounts, ConnectionFilter, ConnectionTuple, ConnectionsPage, IcmpQuery,
+    Protocol, STATES as CONNECTION_STATES,
+};
 pub use message::{
     All, DeviceEngine, Drops, Engines, Filter, FilterChain, FilterCounter, FilterRule, FilterSet,
     Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup,

@@ -12,6 +12,7 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::worker::Worker;
 
+use super::connections::{self, ConnectionFilter, PagesError};
 use super::message::{
     All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage,
     ShowRequest, line, refusal,
@@ -31,6 +32,7 @@ use tollway_model::{self, LinkKind};
 use tollway_net::{Mac, VlanProtocol};
 use tollway_worker::ports::Devices;
 use tollway_worker::{Activity, WorkerMailbox};
+use tollway_xdp::connections::Connections;
 
 /// How long a worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,6 +46,9 @@ const CLOCK_TIME: Duration = Duration::from_millis(50);
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 /// The answer of a router that runs from a file, without a controller.
 const NO_CONTROLLER: &str = "this router has no controller: a file configures it, not the kernel";
+
+/// The answer about connections of a router that runs from a file.
+const NO_CONNECTIONS: &str = "this router has no connections: a file configures it, not the kernel";
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +100,8 @@ pub struct Backends {
     pub controller: Option<Handle>,
     /// The current offload of traffic.
     pub offload: Option<Live>,
+    /// The connections that the programs forward, and the state that says which entries are active.
+    pub connections: Option<(Connections, tollway_xdp::State)>,
     /// The mailboxes of the workers from number 1 on.
     pub others: Vec<WorkerMailbox>,
     /// Stops the router so that a successor can take its ports.
@@ -124,6 +131,7 @@ impl RequestHandler {
                     Err(error) => send(&refusal(&error.to_string())),
                 };
             }
+            ShowRequest::Connections(filter) => return self.connections(filter, send),
             ShowRequest::Workers => self.workers(),
             ShowRequest::Engines => self.counted(|snapshot| Engines::from(snapshot.ports())),
             ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
@@ -185,6 +193,21 @@ impl RequestHandler {
                 let patience = SYNC_PATIENCE.as_secs();
                 refusal(&format!("the kernel's changes are not installed after {patience} s"))
             }
+        }
+    }
+
+    /// Sends the kernel's connections page by page.
+    fn connections(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
+        if self.backends.controller.is_none() {
+            return send(&refusal(NO_CONNECTIONS));
+        }
+        let entries = self.backends.connections.as_ref();
+        let entries = entries.map(|(entries, state)| entries.by_tuple(state.generation()));
+        let known = (filter, &entries.unwrap_or_default());
+        match connections::pages(known, connections::tracked, &mut |page| send(&line(page))) {
+            Ok(()) => Ok(()),
+            Err(PagesError::Client(error)) => Err(error),
+            Err(error @ PagesError::Kernel(_)) => send(&refusal(&error.to_string())),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tests of the control socket and its messages, with a worker of their own.
 
+mod connections;
 mod set;
 
 use std::fs::File;
@@ -22,8 +23,8 @@ use tollway_dataplane::worker::Worker;
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Backends, Client, ClientError, NextHop, Ports, Request, RouteLookup, RoutesPage, Server,
-    ShowRequest, Socket, SocketError, Workers,
+    Backends, Client, ClientError, ConnectionFilter, NextHop, Ports, Protocol, Request,
+    RouteLookup, RoutesPage, Server, ShowRequest, Socket, SocketError, Workers,
 };
 use tollway_model::Model;
 use tollway_model::compile::compile;
@@ -130,6 +131,8 @@ fn unknown_requests_are_answered_with_a_sentence() {
         ("{\"v\":2,\"show\":\"routes\",\"vfr\":\"red\"}", "vfr"),
         ("{\"v\":2,\"show\":\"routes\",\"vrf\":\"blue\"}", "no VRF blue; there are main, red"),
         ("{\"v\":2,\"show\":\"routes\",\"within\":\"10.0.0.0/99\"}", "not understood"),
+        ("{\"v\":2,\"show\":\"connections\",\"protocol\":\"tpc\"}", "is no protocol"),
+        ("{\"v\":2,\"show\":\"connections\",\"dport\":1}", "dport"),
         ("{\"v\":2,\"show\":\"route\"}", "address"),
         ("{\"v\":2,\"show\":\"route\",\"address\":\"10.0.0\"}", "not understood"),
     ] {
@@ -371,13 +374,24 @@ fn show_requests() -> impl Strategy<Value = ShowRequest> {
     let address = any::<IpAddr>();
     let net = (any::<IpAddr>(), 0..=32_u8);
     let net = net.prop_map(|(address, len)| ipnet::IpNet::new(address, len).unwrap());
+    let net = || proptest::option::of(net.clone());
+    let numbers = any::<(Option<u16>, Option<u8>, Option<u32>)>();
+    let filter = (net(), net(), net(), numbers, vrf()).prop_map(|parts| {
+        let (within, source, destination, (port, protocol, mark), state) = parts;
+        let protocol = protocol.map(Protocol);
+        ConnectionFilter { within, source, destination, port, protocol, state, mark }
+    });
     prop_oneof![
         Just(ShowRequest::Ports),
         Just(ShowRequest::Neighbours),
         Just(ShowRequest::All),
         (address, vrf()).prop_map(|(address, vrf)| ShowRequest::Route { address, vrf }),
-        (vrf(), proptest::option::of(net), any::<bool>())
-            .prop_map(|(vrf, within, all)| ShowRequest::Routes { vrf, within, all }),
+        filter.prop_map(ShowRequest::Connections),
+        (vrf(), net(), any::<bool>()).prop_map(|(vrf, within, all)| ShowRequest::Routes {
+            vrf,
+            within,
+            all
+        }),
     ]
 }
 
@@ -417,7 +431,9 @@ fn a_router_from_a_file_refuses_requests_about_the_kernel() {
     let synced = client.request::<Synced>(&Request::Do(Command::Sync));
     let status = client.show::<Status>(&ShowRequest::Controller);
     let offload = client.show::<super::Offload>(&ShowRequest::Offload);
-    for refused in [synced.err(), status.err(), offload.err()] {
+    let connections = ShowRequest::Connections(ConnectionFilter::default());
+    let connections = client.show::<super::ConnectionsPage>(&connections);
+    for refused in [synced.err(), status.err(), offload.err(), connections.err()] {
         let Some(ClientError::Refused(sentence)) = refused else { panic!("{refused:?}") };
         assert!(sentence.contains("a file configures it"), "{sentence}");
     }

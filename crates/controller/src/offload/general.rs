@@ -1,6 +1,6 @@
 //! Why everything of a family takes the kernel path.
 
-use super::probe::{Device, Hook};
+use super::probe::{Device, Hook, Watch};
 use super::{Facts, Firewall, PerFamily, Reason};
 use crate::kernel::{Family, Rule};
 
@@ -55,8 +55,10 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     let traces = probes.tracked && !explained || has(&Hook::Conntrack) && own.is_none();
     if by.is_some() || traces {
         reasons.push(Reason::Conntrack(by));
-    } else if let Some(listener) = own.and(probes.watched) {
-        reasons.push(Reason::Watched(listener));
+    } else if let Some(watch) = own.and(probes.watched) {
+        // Of an established connection, the kernel reports begin and end.
+        let is_told = tracked(facts, family).is_none() || watch == Watch::LogInvalid;
+        reasons.extend(is_told.then_some(Reason::Watched(watch)));
     }
     reasons.extend((probes.ipvs || has(&Hook::Ipvs)).then_some(Reason::Ipvs));
     reasons.extend(probes.labels.then_some(Reason::Labels));
@@ -67,6 +69,14 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     }
 }
 
+/// The rule for which the kernel tracks connections, if the programs may forward those that are established.
+pub(super) fn tracked<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str> {
+    let Firewall::Read(rules) = facts.firewall else { return None };
+    let may = family == Family::V4 && facts.probes.asks_conntrack;
+    let spares = may && *rules.spares_established.of(family);
+    rules.tracking.of(family).as_deref().filter(|_| spares)
+}
+
 /// The rule that enables reassembly of fragments.
 pub(super) fn fragments<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str> {
     match facts.firewall {
@@ -75,7 +85,7 @@ pub(super) fn fragments<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str
     }
 }
 
-/// Adds the reasons about nftables; returns the rule that enables connection tracking.
+/// Adds the reasons about nftables; returns the rule for which the kernel has to see all packets of connections.
 fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Option<String> {
     match facts.firewall {
         Firewall::Unread(why) => {
@@ -84,7 +94,7 @@ fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Opt
         }
         Firewall::Read(rules) => {
             reasons.extend(rules.whole.of(family).iter().cloned().map(Reason::Rules));
-            rules.tracking.of(family).clone()
+            rules.tracking.of(family).clone().filter(|_| tracked(facts, family).is_none())
         }
     }
 }

@@ -38,7 +38,7 @@ pub use live::Live;
 pub use parts::{Note, Part};
 pub use probe::{
     Checksums, Device, ForeignUpper, Hook, Legacy, Probes, QueryResult, QuickPoll, Tags, Unknown,
-    Xfrm,
+    Watch, Xfrm,
 };
 pub use reason::Reason;
 pub use routes::RouteTally;
@@ -131,6 +131,8 @@ pub struct Rules {
     pub at_devices: Vec<(ir::Hook, String)>,
     /// The rule, in words, that enables tracking of connections whose state forwarded packets may depend on.
     pub tracking: PerFamily<Option<String>>,
+    /// Whether no such rule keeps Tollway from forwarding connections that the kernel knows to be established.
+    pub spares_established: PerFamily<bool>,
     /// The rule that enables reassembly of fragments, even one for the host's own packets only.
     pub fragments: PerFamily<Option<String>>,
     /// Why everything of a family takes the kernel path.
@@ -178,6 +180,8 @@ pub struct Offload {
     pub general: PerFamily<Vec<Reason>>,
     /// The links: each port, followed by the VLAN devices on it.
     pub links: Vec<Link>,
+    /// The rule for which the kernel tracks connections, where the programs forward those that are established.
+    pub tracked: PerFamily<Option<String>>,
     /// Why routes with several next hops take the kernel path.
     pub groups: PerFamily<Vec<Reason>>,
     /// Why fragments take the kernel path, if they do.
@@ -201,9 +205,14 @@ impl Offload {
             let rule = general::fragments(facts, family);
             rule.filter(|_| general.of(family).is_empty()).map(str::to_owned)
         });
+        let tracked = PerFamily::each(|family| {
+            let rule = general::tracked(facts, family);
+            rule.filter(|_| general.of(family).is_empty()).map(str::to_owned)
+        });
         let links = link::links(facts);
         let groups = PerFamily::each(|family| general::groups(facts, family));
-        let mut parts = parts::fragments(&fragments);
+        let mut parts = parts::tracked(&tracked);
+        parts.extend(parts::fragments(&fragments));
         parts.extend(parts::parts(facts, &links, &groups));
         let notes = parts::notes(facts, &links, &fragments);
         let compiled = match facts.firewall {
@@ -211,7 +220,7 @@ impl Offload {
             Firewall::Unread(_) => 0,
         };
         let routes = facts.routes.total;
-        Self { general, links, groups, fragments, parts, notes, compiled, routes }
+        Self { general, links, tracked, groups, fragments, parts, notes, compiled, routes }
     }
 
     /// The path of packets that arrive by a device.

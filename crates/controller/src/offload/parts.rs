@@ -124,6 +124,17 @@ fn most_tags(facts: &Facts<'_>) -> usize {
     tags.max().unwrap_or(0)
 }
 
+/// All but established connections, if the kernel tracks connections.
+pub(super) fn tracked(rules: &PerFamily<Option<String>>) -> Vec<Part> {
+    let of = |name: &str, rule: &Option<String>| {
+        rule.as_ref().map(|rule| Part {
+            what: format!("{name} packets of other connections than established ones of UDP"),
+            why: format!("the kernel tracks connections, for {rule}"),
+        })
+    };
+    of("IPv4", &rules.v4).into_iter().chain(of("IPv6", &rules.v6)).collect()
+}
+
 /// Fragments, if rules for the host's own packets enable their reassembly.
 pub(super) fn fragments(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     let of = |what: &str, rule: &Option<String>| {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::probe::Watch;
 use crate::kernel::Family;
 
 /// Why traffic takes the kernel path.
@@ -137,7 +138,7 @@ pub enum Reason {
     /// The kernel tracks connections, or does something similar; the cause, if it is known.
     Conntrack(Option<String>),
     /// A listener receives which connections are tracked; its name.
-    Watched(&'static str),
+    Watched(Watch),
     /// There are virtual services.
     Ipvs,
     /// Chains of iptables-legacy have an effect.

@@ -16,6 +16,8 @@ use crate::{bpf, sys};
 /// `bpf/generator.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator.o"));
 
+/// The destination port of flows that are used in turn, `PORT` of `bpf/frame.h`.
+pub(super) const PORT: u16 = 9;
 /// Frames that the kernel sends before it yields the processor.
 const BATCH: u32 = 64;
 /// Bytes of a frame, without tag and FCS.

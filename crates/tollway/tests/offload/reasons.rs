@@ -312,7 +312,15 @@ pub fn nftables() {
     let parts = rules();
     assert_eq!(parts.len(), 1, "{parts:?}");
     assert!(parts[0].what.contains("tcp dport 80"), "{parts:?}");
+    // Where programs can ask the kernel for connections, they forward some.
+    let tracked = if tollway_xdp::has_conntrack() { &[][..] } else { &["all 4: conntrack"] };
     nft(&format!("table ip t {{ chain f {{ {forward}ct state invalid drop; }} }}"));
+    expect(tracked);
+    assert_eq!(see().tracked.v4.is_some(), tracked.is_empty());
+    let timeout = "ct timeout s { protocol udp; policy = { replied : 9 }; };";
+    nft(&format!(
+        "table ip t {{ {timeout} chain f {{ {forward}udp dport 9 ct timeout set \"s\"; }} }}"
+    ));
     expect(&["all 4: conntrack"]);
     let nat = "type nat hook postrouting priority 100; oifname rb masquerade;";
     nft(&format!("table ip6 t {{ chain n {{ {nat} }} }}"));

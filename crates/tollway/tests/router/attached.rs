@@ -133,13 +133,17 @@ fn forwarded(router: &KernelRouter, host: &Host) {
     });
 }
 
-/// Tests a gateway with NAT, then without, then with it again.
+/// Tests a gateway that needs all packets in the kernel, then one that does not, then the first again.
 pub fn gateway() {
     let nat = |rule: &str| sh(&format!("nft add {rule}"));
     let translate = || {
         nat("table ip nat");
         nat("chain ip nat out { type nat hook postrouting priority 100 ; }");
         nat("rule ip nat out oifname rb masquerade");
+        // Timeouts of its own: of no connection the programs know how long it lives.
+        nat("ct timeout ip nat own { protocol tcp ; policy = { established : 9 } ; }");
+        nat("chain ip nat own { type filter hook prerouting priority 0 ; }");
+        nat("rule ip nat own tcp dport 9 ct timeout set own");
     };
     let hosts = Hosts::new();
     // It forwards IPv4 only, as most gateways do.

@@ -11,6 +11,7 @@ mod namespaces;
 mod attached;
 mod changes;
 mod closed;
+mod connections;
 mod exceptions;
 mod generic;
 mod groups;
@@ -34,6 +35,7 @@ mod socket;
 mod starved;
 mod stops;
 mod tags;
+mod tracked;
 #[path = "../guide/mod.rs"]
 mod typed;
 mod uppers;
@@ -43,7 +45,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 39] = [
+const BESIDE: [Test; 43] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -76,6 +78,10 @@ const BESIDE: [Test; 39] = [
     ("a_successor_takes_over_and_loses_no_packet", stops::takeover),
     ("the_service_manager_is_notified", stops::service),
     ("upper_devices_may_move_to_another_namespace", uppers::moved),
+    ("connections_are_shown_as_the_kernel_has_them", connections::shown),
+    ("established_connections_are_forwarded_while_the_kernel_has_them", tracked::stateful),
+    ("translated_connections_are_forwarded", tracked::masquerade),
+    ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_router_takes_five_minutes", guide::five_minutes),
     ("a_time_namespace_makes_no_difference", stops::clock),
@@ -124,6 +130,9 @@ fn main() -> ExitCode {
     // `-m`: mounts and pins disappear with the test.
     let tests = Tests { beside: &BESIDE, alone: &ALONE };
     namespaces::main(&tests, "-nm", missing, |words| match words {
+        ["--role", words] if *words == "server" || words.starts_with("client:") => {
+            tracked::role(words)
+        }
         ["--role", "vlans"] => vlans::inside(None),
         ["--role", "vlans", part] => vlans::inside(Some(part)),
         ["--serve", address] if is_tcp(address) => attached::serve(address),

@@ -196,14 +196,14 @@ pub fn entries() {
     assert_kernels(&tracked);
     assert_eq!(tracked.queries.take(), None, "for a first packet");
     assert_kernels(&tracked);
-    let query = Query { key: Tracked::key(), output: None };
+    let output = OUT.link(1);
+    let query = Query { key: Tracked::key(), output: Some(output) };
     assert_eq!(tracked.queries.take(), Some(query));
     assert_kernels(&tracked);
     assert_eq!(tracked.queries.take(), None, "twice at once");
 
     // The rules have not been evaluated for the link that it leaves by.
     Tracked::kernel(plain, "SEEN_REPLY,ASSURED");
-    let output = OUT.link(1);
     for treatment in [Treatment::Unruled, Treatment::Forwarded(LinkId(output.0 + 1))] {
         tracked.insert(treatment, plain);
         std::thread::sleep(Duration::from_millis(20));

@@ -12,4 +12,6 @@ mod query;
 mod table;
 
 pub use query::{Queries, Query};
-pub use table::{Connection, ConnectionTable, Connections, Translation, Treatment};
+pub use table::{
+    Connection, ConnectionTable, Connections, ConnectionsByTuple, Translation, Treatment,
+};

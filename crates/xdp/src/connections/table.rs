@@ -1,5 +1,6 @@
 //! The table of connections.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +28,8 @@ const BYTES: usize = 7;
 const PACKETS: u64 = (1 << TICK_AT) - 1;
 const TICK_AT: u32 = 48;
 const TICK_SHIFT: u32 = 26;
+/// So many ticks ago, nobody has asked the kernel.
+const UNASKED: u16 = 1 << 10;
 /// An entry that was used within this many ticks (2 s) stays.
 const KEPT_TICKS: u16 = 30;
 /// Nanoseconds of the unit of `retry`, as a power of two.
@@ -236,7 +239,7 @@ fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
         mark: words[MARK_RETRY] as u32,
     };
     let key = Flow4Key::of_bytes(&words[0].to_ne_bytes(), &words[1].to_ne_bytes());
-    Some((key, connection, [words[USED] & PACKETS, words[BYTES]]))
+    Some((key, connection, [words[USED] & PACKETS, words[BYTES] & PACKETS]))
 }
 
 impl Connections {
@@ -248,6 +251,20 @@ impl Connections {
         read(slot).map(|(_, connection, used)| (connection, used))
     }
 
+    /// The active entries by their packets' tuple, whatever link these arrive on; `generation` is the active one. It reads
+    /// all slots, and takes some 30 bytes for each active one: for reports only.
+    #[must_use]
+    pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
+        let mut known = HashMap::new();
+        self.each(|key, connection, used| {
+            let forwards = matches!(connection.treatment, Treatment::Forwarded(_));
+            if forwards && connection.generation == generation {
+                known.insert(Flow4Key { link: 0, ..*key }.two_words(), used);
+            }
+        });
+        ConnectionsByTuple(known)
+    }
+
     /// Calls `each` for every entry, whether active or not, with its packets and bytes. It reads all slots: for reports
     /// only.
     pub fn each(&self, mut each: impl FnMut(&Flow4Key, &Connection, [u64; 2])) {
@@ -256,6 +273,19 @@ impl Connections {
                 each(&key, &connection, used);
             }
         }
+    }
+}
+
+/// What active entries have forwarded, by the tuple of their packets as they arrive.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionsByTuple(HashMap<[u64; 2], [u64; 2]>);
+
+impl ConnectionsByTuple {
+    /// Packets and bytes, from the Ethernet header on, of a tuple's entry; none if it has none. The key's link does not
+    /// matter.
+    #[must_use]
+    pub fn get(&self, key: &Flow4Key) -> Option<[u64; 2]> {
+        self.0.get(&Flow4Key { link: 0, ..*key }.two_words()).copied()
     }
 }
 
@@ -305,9 +335,11 @@ impl ConnectionTable {
             slot[BYTES].store(0, Relaxed);
             slot[USED].store(0, Relaxed);
         }
-        // The next packet finds a tick that has passed, and makes the program ask the kernel.
-        let packets = slot[USED].load(Relaxed) & PACKETS;
-        slot[USED].store(packets | u64::from(tick.wrapping_sub(1)) << TICK_AT, Relaxed);
+        let [packets, bytes] = [USED, BYTES].map(|at: usize| slot[at].load(Relaxed) & PACKETS);
+        // The next packet makes the program ask the kernel.
+        let asked = u64::from(tick.wrapping_sub(UNASKED)) << TICK_AT;
+        slot[BYTES].store(bytes | asked, Relaxed);
+        slot[USED].store(packets | u64::from(tick) << TICK_AT, Relaxed);
         slot[HEAD].store(
             connection.treatment.head(connection.generation, closed.version).word(),
             Release,
@@ -360,4 +392,69 @@ fn place(
         }
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::dice::Dice;
+
+    /// The sum of RFC 1071 over words.
+    fn sum(words: impl IntoIterator<Item = u16>) -> u16 {
+        words.into_iter().fold(0, add)
+    }
+
+    fn words(translation: &Translation) -> [u16; 6] {
+        let [[a, b], [c, d]] = [translation.source.0, translation.destination.0].map(halves);
+        [a, b, c, d, translation.source.1, translation.destination.1]
+    }
+
+    #[test]
+    fn the_sums_of_a_translation_make_up_for_its_changes() {
+        let mut dice = Dice(5);
+        for _ in 0..10_000 {
+            let mut address = || (Ipv4Addr::from(dice.roll() as u32), dice.roll() as u16);
+            let (before, after) = ((address(), address()), (address(), address()));
+            let key = Flow4Key::new(LinkId(3), 17, before.0, before.1);
+            let translation = match dice.below(4) {
+                0 => Translation { source: after.0, destination: before.1 },
+                1 => Translation { source: before.0, destination: after.1 },
+                2 => Translation { source: after.0, destination: after.1 },
+                _ => Translation { source: (before.0.0, after.0.1), destination: before.1 },
+            };
+            let written = translation.words(&key);
+            assert_eq!(Translation::of(written), translation);
+            let [.., a, b, c, d] = written[1].to_ne_bytes();
+            let [ip, l4] = [[a, b], [c, d]].map(u16::from_be_bytes);
+            assert!(ip != 0 && l4 != 0, "they say that something changes");
+            // A checksum is the complement of a sum, which grows by what is added to its words.
+            let old = words(&Translation::none(&key));
+            let new = words(&translation);
+            for (sum_of_change, count) in [(ip, 4), (l4, 6)] {
+                let changed = add(sum(old[..count].iter().copied()), sum_of_change);
+                let difference = add(changed, !sum(new[..count].iter().copied()));
+                assert!(matches!(difference, 0 | u16::MAX), "{translation:?}");
+            }
+        }
+        let key = Flow4Key::new(LinkId(3), 17, (Ipv4Addr::LOCALHOST, 1), (Ipv4Addr::LOCALHOST, 2));
+        let nothing = Translation::none(&key).words(&key)[1].to_ne_bytes();
+        assert_eq!(nothing[4..], [0; 4], "nothing changes");
+    }
+
+    #[test]
+    fn a_head_is_what_the_programs_read() {
+        for treatment in [
+            Treatment::Kernel { retry: 0 },
+            Treatment::Unruled,
+            Treatment::Forwarded(LinkId(7)),
+            Treatment::Dropped(LinkId(65_535)),
+        ] {
+            let head = treatment.head(0x0102_0304, 9);
+            assert_eq!(Head::of(head.word()), head);
+            assert_eq!(Treatment::of(head), Some(treatment));
+            assert_eq!((head.closed().generation, head.closed().version), (0, 10));
+        }
+        let last = Head { generation: 1, output: 2, kind: 3, version: 255 };
+        assert_eq!(last.closed().version, 1, "a slot that was used never looks unused");
+    }
 }

@@ -15,8 +15,10 @@ use crate::control::Backends;
 use tollway_controller::handle::Handle;
 use tollway_controller::offload::Live;
 use tollway_controller::{Settings, Startup, StartupError, netlink};
+use tollway_dataplane::router::Router;
 use tollway_linux::privileges;
 use tollway_linux::sync::lock;
+use tollway_worker::connections::ConnectionFollower;
 use tollway_worker::installer::Installer;
 use tollway_worker::neighbours::{self, Follower};
 use tollway_worker::ports;
@@ -43,6 +45,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let mut machine = Machine::open(&mut model, &idle, prepared.workers(args), compile)?;
     machine.set_kernel_has_rules();
     let parts = machine.parts(&model);
+    let connections = connections(&machine, parts.updater.router());
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
     let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
@@ -54,7 +57,15 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     live.set(startup.offload().clone());
     let handle = startup.handle();
     let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
-    let backends = Backends { controller, offload, ..Backends::default() };
+    let entries = connections.as_ref().map(|follower| follower.connections().clone());
+    let state = machine.dispatcher.programs().map(|programs| lock(programs).state());
+    let connections_of_programs = entries.zip(state);
+    let backends = Backends {
+        controller,
+        offload,
+        connections: connections_of_programs,
+        ..Backends::default()
+    };
     let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
     let room = machine.worker.umem.limit() - ports::LARGEST_HEADER;
@@ -69,10 +80,27 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let ran =
         machine.run(&mut prepared, watchdog, Some(Arc::new(move |state| handle.paused(state))));
     drop(server);
+    drop(connections);
     // The controller may be waiting for the worker, which has ended; this ends the wait.
     drop(prepared);
     drop(controller);
     machine.end(&model, ran)
+}
+
+/// Starts the thread that enters connections of the kernel into the XDP programs' table; none if there are no programs, or
+/// they cannot ask the kernel.
+fn connections(machine: &Machine, router: &Arc<Router>) -> Option<ConnectionFollower> {
+    let programs = machine.dispatcher.programs().filter(|_| tollway_xdp::has_conntrack())?;
+    let (parts, state) = {
+        let programs = lock(programs);
+        (programs.connections(), programs.state())
+    };
+    let warn = |error: &dyn std::fmt::Display| {
+        tracing::warn!("the kernel forwards all connections that it tracks: {error}");
+    };
+    let parts = parts.inspect_err(|error| warn(error)).ok()?;
+    let started = ConnectionFollower::start(parts, state, Arc::clone(router));
+    started.inspect_err(|error| warn(error)).ok()
 }
 
 /// Starts an audit on SIGHUP, the signal on which other daemons reread a configuration file.

@@ -1,6 +1,9 @@
 //! `tollway show`: queries a running router, and prints the answers as tables or JSON.
 
+mod connection_rows;
+mod connections;
 mod filter;
+mod pages;
 mod routes;
 mod tables;
 mod workers;
@@ -38,6 +41,8 @@ enum What {
     Links,
     /// Show routes, or the route to an address
     Routes(routes::Args),
+    /// Show the connections that the kernel tracks, with their paths
+    Connections(connections::Args),
     /// Show the known neighbours of each link
     #[command(alias = "neighbors")]
     Neighbours,
@@ -67,6 +72,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Workers => client.show(&ShowRequest::Workers, |all| workers::workers(all, None)),
         What::Links => client.show(&ShowRequest::Links, |all| tables::links(all, None)),
         What::Routes(args) => routes::run(&mut client, args),
+        What::Connections(args) => connections::run(&mut client, args),
         What::Neighbours => client.show(&ShowRequest::Neighbours, tables::neighbours),
         What::Drops => client.show(&ShowRequest::Drops, tables::drops),
         What::Punts => client.show(&ShowRequest::Punts, tables::punts),

@@ -1,15 +1,15 @@
-//! `tollway show routes`: prints page by page, because there may be a million routes.
+//! `tollway show routes`.
 
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::Serialize;
 
 use super::ShowClient;
+use super::pages::{self, Paged};
 use crate::cli::CliError;
 use crate::control::{NextHop, Route, RouteLookup, RoutesPage, ShowRequest};
-use tollway_linux::sys::why;
 
 /// Arguments of `tollway show routes`.
 #[derive(clap::Args)]
@@ -70,9 +70,8 @@ pub(super) fn run(client: &mut ShowClient<'_>, args: &Args) -> Result<(), CliErr
         return client.show(&ShowRequest::Route { address, vrf }, found);
     }
     let show = ShowRequest::Routes { vrf, within, all: args.all };
-    client.control.send_show(&show).map_err(|error| CliError::control(&error))?;
-    let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), json: client.json };
-    printer.print(client)
+    let mut sections = Sections::default();
+    pages::print(client, &show, |page| sections.text(page))
 }
 
 /// Formats the answer about the route to an address.
@@ -85,84 +84,25 @@ fn found(answer: &RouteLookup) -> String {
     out
 }
 
-/// Prints pages as they arrive.
-struct Printer<W> {
-    out: W,
-    json: bool,
-}
+impl Paged for RoutesPage {
+    const MEMBER: &str = "routes";
+    const NONE: &str = "there is no such route";
 
-impl<W: Write> Printer<W> {
-    fn print(&mut self, client: &mut ShowClient<'_>) -> Result<(), CliError> {
-        match self.pages(client) {
-            Ok(()) => Ok(()),
-            Err(PrintError::Router(error)) => Err(error),
-            // The reader has closed the pipe, so it has read what it wants.
-            Err(PrintError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(PrintError::Output(error)) => Err(CliError::failed(
-                format!("the routes cannot be written to stdout: {}", why(&error)),
-                "Redirect them to a place that has room",
-            )),
-        }
+    fn more(&self) -> bool {
+        self.more
     }
 
-    fn pages(&mut self, client: &mut ShowClient<'_>) -> Result<(), PrintError> {
-        let mut sections = Sections::default();
-        let mut first = true;
-        loop {
-            let page = client.control.answer::<RoutesPage>();
-            let page = page.map_err(|error| PrintError::Router(CliError::control(&error)))?;
-            if self.json {
-                self.json_page(&page, first)?;
-            } else {
-                self.out.write_all(sections.text(&page).as_bytes())?;
-            }
-            first &= page.routes.is_empty();
-            if !page.more {
-                break;
-            }
-        }
-        if self.json {
-            writeln!(self.out, "\n], \"v\": {}}}", crate::control::VERSION)?;
-        } else if first {
-            writeln!(self.out, "there is no such route")?;
-        }
-        Ok(self.out.flush()?)
-    }
-
-    /// Writes one JSON object with one route per line, each with its VRF.
-    fn json_page(&mut self, page: &RoutesPage, first: bool) -> Result<(), PrintError> {
-        let mut between = if first { "{\"routes\": [\n" } else { ",\n" };
-        if first && page.routes.is_empty() {
-            self.out.write_all(between.as_bytes())?;
-        }
-        for route in &page.routes {
-            self.out.write_all(between.as_bytes())?;
-            let row = RouteOf { vrf: page.vrf.as_deref(), route };
-            serde_json::to_writer(&mut self.out, &row).map_err(io::Error::from)?;
-            between = ",\n";
-        }
-        Ok(())
+    fn rows(&self) -> impl Iterator<Item = impl Serialize> {
+        self.routes.iter().map(|route| RouteOf { vrf: self.vrf.as_deref(), route })
     }
 }
 
 /// A route with its VRF.
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 struct RouteOf<'a> {
     vrf: Option<&'a str>,
     #[serde(flatten)]
     route: &'a Route,
-}
-
-/// Why the routes are not printed completely.
-enum PrintError {
-    Router(CliError),
-    Output(io::Error),
-}
-
-impl From<io::Error> for PrintError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
 }
 
 /// Groups the pages of a VRF and family under one heading.

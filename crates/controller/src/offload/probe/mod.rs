@@ -19,6 +19,7 @@ use std::path::Path;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
+pub use connections::Watch;
 pub use foreign_uppers::ForeignUpper;
 pub use hooks::Hook;
 pub use quick_poll::QuickPoll;
@@ -62,7 +63,9 @@ pub struct Probes {
     /// Whether connections are being tracked at the moment.
     pub tracked: bool,
     /// The listener for all connections, if there is one.
-    pub watched: Option<&'static str>,
+    pub watched: Option<Watch>,
+    /// Whether the programs can ask the kernel for connections.
+    pub asks_conntrack: bool,
     /// Whether there are virtual services of IPVS.
     pub ipvs: bool,
     /// Whether a security module inspects every packet (`always_check_network`).
@@ -167,6 +170,7 @@ impl Default for Probes {
             hooks: Ok(Some(PerFamily::default())),
             tracked: false,
             watched: None,
+            asks_conntrack: false,
             ipvs: false,
             labels: false,
             taps: BTreeSet::new(),
@@ -213,6 +217,7 @@ impl Probes {
             hooks: known(hooks::hooks()),
             tracked: count(quick_poll::TRACKED) > 0,
             watched: connections::watched(),
+            asks_conntrack: tollway_xdp::has_conntrack(),
             // Three lines of headings.
             ipvs: text(quick_poll::SERVICES).lines().count() > 3,
             labels: count("/sys/fs/selinux/policy_capabilities/always_check_network") > 0,

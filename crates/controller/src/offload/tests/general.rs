@@ -157,12 +157,35 @@ fn rules_of_nftables() {
     expect(
         |router| {
             own(router);
-            router.probes.watched = Some("conntrackd");
+            router.probes.watched = Some(Watch::Listener);
         },
         &["all 4: conntrack"],
     );
     let mut router = Router::new();
     own(&mut router);
+    let mut spared = Router::new();
+    own(&mut spared);
+    rules(&mut spared).tracking.v4 = Some("ct".to_owned());
+    rules(&mut spared).spares_established.v4 = true;
+    let general = |router: &Router| {
+        let reasons = router.offload().general.v4;
+        reasons.iter().map(Reason::key).collect::<Vec<_>>()
+    };
+    assert_eq!(general(&spared), ["conntrack"], "the programs cannot ask");
+    spared.probes.asks_conntrack = true;
+    for (watched, reasons) in
+        [(None, &[][..]), (Some(Watch::Listener), &[]), (Some(Watch::LogInvalid), &["conntrack"])]
+    {
+        spared.probes.watched = watched;
+        assert_eq!(general(&spared), reasons, "{watched:?}");
+    }
+    spared.probes.watched = None;
+    let offload = spared.offload();
+    assert_eq!(offload.tracked.v4.as_deref(), Some("ct"));
+    assert!(offload.parts[0].what.contains("established ones of UDP"));
+    rules(&mut spared).spares_established.v4 = false;
+    assert_eq!(general(&spared), ["conntrack"]);
+    assert_eq!(spared.offload().tracked.v4, None);
     let offload = router.offload();
     assert_eq!(
         (offload.fragments.v4.as_deref(), offload.fragments.v6.as_deref()),

@@ -1,6 +1,7 @@
 //! What gets through the kernel and through Tollway, measured in turn. [`table`] has the rows.
 
 mod between_sockets;
+mod connections;
 mod drops;
 mod features;
 mod flood;
@@ -119,6 +120,7 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
         Kind::Flows(ref flows) => flows::measure(bench, flows),
         Kind::FullTable { v6, flows } => full_table::measure(bench, v6, flows),
         Kind::Flood { rules } => flood::measure(bench, rules),
+        Kind::Connections { tracking, flows } => connections::measure(bench, tracking, flows),
         Kind::Drops { flood } => drops::measure(bench, flood),
         Kind::Features => features::measure(bench),
         Kind::KernelRule => kernel_rule::measure(bench),

@@ -30,6 +30,15 @@ pub(super) const KERNEL_ONLY: &str = "table ip lab {
 }
 ";
 
+/// A firewall that accepts packets of established connections alone.
+pub(super) const ESTABLISHED: &str = "table ip stateful {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+    }
+}
+";
+
 /// Translation of the source address of everything that leaves by r1.
 pub(super) const MASQUERADE: &str = "table ip lab {
     chain out {

@@ -2,6 +2,7 @@
 
 use super::super::program::Setup;
 use super::super::sink::SinkHook;
+use super::connections::Tracking;
 
 /// A row.
 pub(super) struct Case {
@@ -21,6 +22,8 @@ pub(super) enum Kind {
     FullTable { v6: bool, flows: u32 },
     /// Frames of which each begins a flow, under so many rules.
     Flood { rules: usize },
+    /// Frames of established connections that the kernel tracks.
+    Connections { tracking: Tracking, flows: u32 },
     /// Frames that one rule drops; of 256 flows, or each of a new one.
     Drops { flood: bool },
     /// Frames of 65,536 flows through VLANs and a VRF under 100 rules.
@@ -88,7 +91,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 25] = [
+pub(super) const CASES: [Case; 31] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -123,6 +126,12 @@ pub(super) const CASES: [Case; 25] = [
     case("flood", "new flows only", Kind::Flood { rules: 0 }),
     case("flood-100-rules", "new flows, 100 rules", Kind::Flood { rules: 100 }),
     case("flood-1000-rules", "new flows, 1,000 rules", Kind::Flood { rules: 1000 }),
+    tracked("stateful", "established UDP", Tracking::Stateful, 256),
+    tracked("stateful-64k", "65,536 connections", Tracking::Stateful, 1 << 16),
+    tracked("stateful-1m", "1,048,576 connections", Tracking::Stateful, 1 << 20),
+    tracked("nat", "masqueraded UDP", Tracking::Translated, 256),
+    tracked("nat-64k", "65,536 connections", Tracking::Translated, 1 << 16),
+    tracked("nat-1m", "1,048,576 connections", Tracking::Translated, 1 << 20),
     case("drop", "a rule drops all", Kind::Drops { flood: false }),
     case("drop-flood", "all of new flows", Kind::Drops { flood: true }),
     case("features", "VLAN, VRF, 100 rules", Kind::Features),
@@ -134,6 +143,10 @@ pub(super) const CASES: [Case; 25] = [
     streams("nothing-offloaded-tcp", "masquerade, TCP", 1, SocketRules::Masquerade),
     sockets("nothing-offloaded-socket", "masquerade, 64-byte", SocketRules::Masquerade),
 ];
+
+const fn tracked(name: &'static str, title: &'static str, tracking: Tracking, flows: u32) -> Case {
+    case(name, title, Kind::Connections { tracking, flows })
+}
 
 const fn full(name: &'static str, title: &'static str, v6: bool, flows: u32) -> Case {
     case(name, title, Kind::FullTable { v6, flows })

@@ -1,0 +1,16 @@
+//! The connections that the kernel tracks in the router's network namespace, as the control socket reports
+//! them.
+
+mod describe;
+mod filter;
+mod message;
+mod pages;
+mod protocol;
+mod state;
+
+pub use filter::ConnectionFilter;
+pub use message::{Connection, ConnectionCounts, ConnectionTuple, ConnectionsPage, IcmpQuery};
+pub use protocol::Protocol;
+pub use state::STATES;
+
+pub(super) use pages::{PagesError, pages, tracked};

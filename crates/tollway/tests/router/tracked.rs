@@ -1,0 +1,216 @@
+//! Connections that the kernel tracks: Tollway forwards the packets of those that are established, and the kernel
+//! still makes, translates, times and ends them.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::namespaces::{Host, ready, sh, until};
+use super::running::{KernelRouter, Net};
+
+const SERVER: &str = "10.0.2.2:7001";
+const CLIENT: &str = "10.0.1.2:7000";
+/// How long the client waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// The time between two questions.
+const PACE: Duration = Duration::from_millis(1);
+/// What makes a connection of UDP assured: packets in both directions for two seconds
+/// (`nf_conntrack_udp_packet`).
+const ASSURED_MS: u64 = 2100;
+
+/// Runs as server, or as client for some milliseconds (`client:1000`).
+pub fn role(words: &str) -> ExitCode {
+    match words.split_once(':') {
+        Some(("client", milliseconds)) => ask(milliseconds.parse().unwrap()),
+        _ => answer(),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Answers each datagram with itself, and the address that it came from.
+fn answer() {
+    let socket = UdpSocket::bind(SERVER).unwrap();
+    println!("ready");
+    let mut bytes = [0; 64];
+    loop {
+        let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
+        let text = format!("{} {from}", std::str::from_utf8(&bytes[..len]).unwrap());
+        let _ = socket.send_to(text.as_bytes(), from);
+    }
+}
+
+/// Sends numbers, and prints how many came back, and from which address the server got the last one.
+fn ask(milliseconds: u64) {
+    let socket = UdpSocket::bind(CLIENT).unwrap();
+    socket.connect(SERVER).unwrap();
+    let start = Instant::now();
+    let (mut sent, mut answered, mut from) = (0_u64, 0_u64, "nobody".to_owned());
+    while start.elapsed() < Duration::from_millis(milliseconds) {
+        sent += 1;
+        // A firewall that rejects makes the next call fail.
+        let _ = socket.send(sent.to_string().as_bytes());
+        if let Some(address) = receive(&socket, sent) {
+            answered += 1;
+            from = address;
+        }
+        std::thread::sleep(PACE);
+    }
+    println!("{sent} {answered} {from}");
+}
+
+/// The address in the answer to a number; none if there is no answer.
+fn receive(socket: &UdpSocket, number: u64) -> Option<String> {
+    let (mut bytes, until) = ([0; 64], Instant::now() + PATIENCE);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        socket.set_read_timeout(Some(left).filter(|left| !left.is_zero())).unwrap();
+        if left.is_zero() {
+            return None;
+        }
+        let Ok(len) = socket.recv(&mut bytes) else { continue };
+        let text = std::str::from_utf8(&bytes[..len]).unwrap();
+        let (own, from) = text.split_once(' ').unwrap();
+        if own == number.to_string() {
+            return Some(from.to_owned());
+        }
+    }
+}
+
+/// What a client has printed: questions, answers, and its address as the server saw it.
+fn talk(host: &Host, milliseconds: u64) -> (u64, u64, String) {
+    let output = host.role("--role", &format!("client:{milliseconds}")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<_> = text.split_whitespace().collect();
+    let &[sent, answered, from] = &words[..] else { panic!("{text}") };
+    (sent.parse().unwrap(), answered.parse().unwrap(), from.to_owned())
+}
+
+/// Talks until Tollway forwards nearly all packets of the connection, none of which may be lost.
+fn forwards(router: &KernelRouter, host: &Host) -> String {
+    let mut address = String::new();
+    until("packets of the connection by Tollway", || {
+        let before = router.counts().sent;
+        let (sent, answered, from) = talk(host, 400);
+        // Tollway counts packets of the XDP path with a delay.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(sent, answered, "an answer is lost");
+        address = from;
+        router.counts().sent - before > 2 * sent * 9 / 10
+    });
+    address
+}
+
+/// The kernel's list of connections of UDP.
+fn kernels() -> Vec<String> {
+    let list = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+    list.lines().filter(|line| line.contains(" udp ")).map(str::to_owned).collect()
+}
+
+/// How long the kernel keeps its only connection of UDP, in seconds.
+fn timeout() -> u64 {
+    let all = kernels();
+    assert_eq!(all.len(), 1, "{all:?}");
+    all[0].split_whitespace().nth(4).unwrap().parse().unwrap()
+}
+
+/// A firewall that drops what is not of a connection, unless it begins one towards `rb`.
+fn firewall() {
+    for line in [
+        "table inet fw",
+        "chain inet fw forward { type filter hook forward priority 0 ; policy drop ; }",
+        "rule inet fw forward ct state vmap { established : accept, related : accept, invalid : drop }",
+        "rule inet fw forward oifname rb accept",
+    ] {
+        sh(&format!("nft add {line}"));
+    }
+}
+
+/// Runs a test for each engine.
+fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
+    let net = Net::new();
+    let _server = ready(&mut net.b.role("--role", "server"));
+    for engine in ["xdp", "tc"] {
+        let mut router = KernelRouter::start(&format!("ra rb --engine {engine}"));
+        test(&net, &router);
+        router.stop();
+        sh("nft flush ruleset");
+        sh("conntrack -F");
+    }
+}
+
+/// A stateful firewall: the kernel's entry lives as long as without Tollway, and its end is the end.
+pub fn stateful() {
+    by_engine(|net, router| {
+        firewall();
+        router.sync();
+        let (sent, answered, from) = talk(&net.a, ASSURED_MS);
+        assert_eq!((sent, from.as_str()), (answered, CLIENT));
+        assert_eq!(forwards(router, &net.a), CLIENT);
+        assert!((118..=120).contains(&timeout()), "{}", timeout());
+        // Another timeout holds for the next packets, and while these come, the entry lives on.
+        sh("sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");
+        std::thread::sleep(Duration::from_millis(250));
+        let (sent, answered, _) = talk(&net.a, 4000);
+        assert_eq!(sent, answered);
+        assert!(timeout() <= 3);
+        assert!(kernels()[0].contains("[ASSURED]"));
+        forwards(router, &net.a);
+        until("the connection's end", || kernels().is_empty());
+        sh("sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=120");
+        // Packets of the other direction begin no connection now.
+        let (_, answered, _) = talk(&net.a, 50);
+        assert!(answered > 0, "they begin one in this direction");
+    });
+}
+
+/// A translated source: packets leave with the router's address, and answers come back.
+pub fn masquerade() {
+    by_engine(|net, router| {
+        firewall();
+        sh("nft add table ip nat");
+        sh("nft add chain ip nat post { type nat hook postrouting priority 100 ; }");
+        sh("nft add rule ip nat post oifname rb masquerade");
+        router.sync();
+        talk(&net.a, ASSURED_MS);
+        let from: SocketAddr = forwards(router, &net.a).parse().unwrap();
+        assert_eq!(from.ip().to_string(), "10.0.2.1");
+        // The kernel's entry is gone: the next packet begins another one.
+        sh("conntrack -F");
+        std::thread::sleep(Duration::from_millis(100));
+        let (sent, answered, _) = talk(&net.a, ASSURED_MS);
+        assert_eq!(sent, answered);
+        assert_eq!(kernels().len(), 1);
+        forwards(router, &net.a);
+    });
+}
+
+/// A rule that drops packets of the connection holds for all packets after the change.
+pub fn dropped() {
+    by_engine(|net, router| {
+        firewall();
+        router.sync();
+        talk(&net.a, ASSURED_MS);
+        forwards(router, &net.a);
+        for rule in [
+            "udp dport 7001",
+            "ct state established",
+            "meta l4proto udp ct original proto-dst 7001",
+        ] {
+            sh(&format!("nft insert rule inet fw forward {rule} drop"));
+            let (sent, answered, _) = talk(&net.a, 700);
+            assert!(sent > 0 && answered == 0, "{rule}: {answered} of {sent}");
+            sh("nft flush table inet fw");
+            sh("nft delete table inet fw");
+            firewall();
+            router.sync();
+            forwards(router, &net.a);
+        }
+        // Only the kernel can evaluate this one: the connection is its own.
+        sh("nft insert rule inet fw forward ct bytes > 1 accept");
+        router.sync();
+        let before = router.counts().sent;
+        let (sent, answered, _) = talk(&net.a, 500);
+        assert_eq!(sent, answered);
+        assert_eq!(router.counts().sent, before);
+    });
+}

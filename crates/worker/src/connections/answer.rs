@@ -1,0 +1,165 @@
+//! What a direction of a connection gets as its entry.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use tollway_conntrack::{Connection, Reason, Tuple};
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::stages::filter::{
+    self, ConnectionState, Direction, Filter, FlowConnection, FlowKey, Point,
+};
+use tollway_xdp::connections::{Query, Translation, Treatment};
+use tollway_xdp::flows::Flow4Key;
+
+/// How long nobody asks again, in units of 1.05 ms: where another packet may change the answer, and elsewhere.
+const SOON: u32 = 8;
+const LATER: u32 = 1000;
+
+/// The entry for a direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) treatment: Treatment,
+    pub(super) translation: Translation,
+    pub(super) mark: u32,
+}
+
+/// The tuple of packets with a key.
+pub(super) fn tuple_of(key: &Flow4Key) -> Tuple {
+    let [source, destination] =
+        [key.src_be, key.dst_be].map(|address| IpAddr::from(Ipv4Addr::from(address)));
+    let [from, to] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
+    Tuple::with_ports(key.protocol, (source, from), (destination, to))
+}
+
+/// The answer to a query about a connection that the kernel has, or has not; `before` is what became of the packets until
+/// now, if that is known.
+pub(super) fn answer(
+    query: &Query,
+    found: Option<&Connection>,
+    filter: Option<&Filter>,
+    before: Option<Treatment>,
+) -> Answer {
+    let key = &query.key;
+    let refused = |retry| Answer {
+        treatment: Treatment::Kernel { retry },
+        translation: Translation::none(key),
+        mark: 0,
+    };
+    let Some(connection) = found else { return refused(SOON) };
+    if let Err(reason) = connection.offload() {
+        return refused(if may_end_soon(reason) { SOON } else { LATER });
+    }
+    let Some((direction, leaves)) = direction(connection, &tuple_of(key)) else {
+        return refused(LATER);
+    };
+    let Some(translation) = translation(&leaves) else { return refused(LATER) };
+    let answer = |treatment| Answer { treatment, translation, mark: connection.mark };
+    // The program has looked up the destination of its entry, or else that of the packet.
+    let has_entry = before.is_some_and(|before| !matches!(before, Treatment::Kernel { .. }));
+    let is_found = has_entry || translation.destination.0 == Ipv4Addr::from(key.dst_be);
+    let is_translated = translation.source.0 != Ipv4Addr::from(key.src_be);
+    let output = query.output.filter(|output| {
+        is_found
+            && !(direction == Direction::Original && is_translated && is_other(before, *output))
+    });
+    let Some(output) = output else { return answer(Treatment::Unruled) };
+    match verdict(filter, key, connection, direction, output) {
+        Some(true) => answer(Treatment::Forwarded(output)),
+        Some(false) => answer(Treatment::Dropped(output)),
+        None => refused(LATER),
+    }
+}
+
+/// The direction of packets that arrive with a tuple, and the tuple with which they leave: that of packets that answer
+/// them, the other way round.
+fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direction, Tuple)> {
+    if *tuple == connection.original {
+        return Some((Direction::Original, connection.reply.swapped()?));
+    }
+    (*tuple == connection.reply)
+        .then(|| connection.original.swapped())
+        .flatten()
+        .map(|leaves| (Direction::Reply, leaves))
+}
+
+/// Says whether another packet may end the reason.
+const fn may_end_soon(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NotConfirmed | Reason::NatClash | Reason::NotAssured | Reason::TcpState(_)
+    )
+}
+
+/// Says whether packets leave by another link than before. If their source is translated, the kernel gets one first: it
+/// deletes a connection that has the address of another device (`nf_nat_oif_changed`).
+fn is_other(before: Option<Treatment>, output: LinkId) -> bool {
+    matches!(before,
+        Some(Treatment::Forwarded(last) | Treatment::Dropped(last)) if last != output)
+}
+
+/// Whether the rules let all packets of a direction pass, or drop all of them; none if that depends on more, or is not
+/// all that they do.
+fn verdict(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    direction: Direction,
+    output: LinkId,
+) -> Option<bool> {
+    let Some(filter) = filter else { return Some(true) };
+    let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
+    let flow = FlowKey {
+        version: 4,
+        source: u32::from_be_bytes(key.src_be).into(),
+        destination: u32::from_be_bytes(key.dst_be).into(),
+        protocol: key.protocol,
+        ports: Some((sport, dport)),
+        input: LinkId(key.link),
+        output: Some(output),
+        connection: Some(FlowConnection::Tracked(filter::Connection {
+            // What is assured has seen packets in both directions.
+            state: ConnectionState::Established,
+            direction,
+            status: connection.status.0,
+            mark: connection.mark,
+            zone: connection.zone,
+            original: flow_tuple(&connection.original)?,
+            reply: flow_tuple(&connection.reply)?,
+        })),
+    };
+    let report = match filter.connections() {
+        Some(rules) => rules.of_flow(&flow),
+        None => filter.of_flow(&flow),
+    }?;
+    if report.mark != 0 {
+        return None;
+    }
+    match report.dropped_at {
+        None => Some(true),
+        // What is dropped before, the kernel does not see as a packet of the connection.
+        Some(Point::Forward) => Some(false),
+        Some(_) => None,
+    }
+}
+
+fn flow_tuple(tuple: &Tuple) -> Option<filter::Tuple> {
+    let number = |address| match address {
+        IpAddr::V4(v4) => u32::from(v4).into(),
+        IpAddr::V6(v6) => u128::from(v6),
+    };
+    Some(filter::Tuple {
+        source: number(tuple.source),
+        destination: number(tuple.destination),
+        source_port: tuple.source_port()?,
+        destination_port: tuple.destination_port()?,
+    })
+}
+
+fn translation(tuple: &Tuple) -> Option<Translation> {
+    let (source, destination) = (tuple.source_port()?, tuple.destination_port()?);
+    match (tuple.source, tuple.destination) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            Some(Translation { source: (from, source), destination: (to, destination) })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,111 @@
+//! Enters connections that the kernel tracks into the table by which the programs forward their packets.
+//!
+//! ```text
+//! program: a packet without an entry ─▶ the kernel        ring ─▶ this thread: GET by ctnetlink ─▶ table
+//!          a second one ─▶ its key into a ring, and ─▶ the kernel      rules: Filter::of_flow
+//! ```
+//!
+//! The kernel makes connections, translates addresses and ends connections; nobody listens to its events, which would
+//! cost it up to half of its rate of new connections. The thread asks for one connection at a time, those whose packets
+//! the programs have seen twice. If the kernel's entry qualifies ([`Connection::offload`]), the direction gets an entry:
+//! how its packets leave, and what the rules do with all of them if they leave by the link that the program has found.
+//! The program finds the link by the translated destination, so it asks twice where addresses change.
+//!
+//! A direction whose packets the kernel has to forward gets an entry that says so, until a time: a millisecond or so for
+//! one that is about to qualify, longer for others.
+//!
+//! Limits: UDP over IPv4. Rules that give packets a mark, limit or log keep a connection on the kernel path; so do rules
+//! that depend on more than addresses, ports, links, marks and what is known of the connection. A translated source may
+//! be that of a device that packets no longer leave by (masquerade): before packets leave by another link than before,
+//! the kernel gets one, and deletes such a connection.
+//!
+//! [`Connection::offload`]: tollway_conntrack::Connection::offload
+
+mod answer;
+mod settings;
+mod thread;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use tollway_conntrack::Conntrack;
+use tollway_dataplane::router::Router;
+use tollway_linux::mailbox::Waker;
+use tollway_xdp::State;
+use tollway_xdp::connections::{ConnectionTable, Connections, Queries};
+
+use thread::Thread;
+
+/// What the thread has done so far.
+#[derive(Debug, Default)]
+struct Counts {
+    queries: AtomicU64,
+    entered: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a [`ConnectionFollower`] has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionStats {
+    /// Questions of the programs.
+    pub queries: u64,
+    /// Answers that made the programs forward or drop a direction's packets.
+    pub entered: u64,
+    /// Answers that left a direction to the kernel.
+    pub refused: u64,
+}
+
+/// Enters connections on a thread of its own, until it is dropped.
+pub struct ConnectionFollower {
+    connections: Connections,
+    counts: Arc<Counts>,
+    waker: Option<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ConnectionFollower {
+    /// Starts the thread. `router` has the rules.
+    ///
+    /// # Errors
+    /// The system refuses a netlink socket or a thread.
+    pub fn start(
+        (table, queries): (ConnectionTable, Queries),
+        state: State,
+        router: Arc<Router>,
+    ) -> io::Result<Self> {
+        let conntrack = Conntrack::open()?;
+        let (waker, wakes) = Waker::pair()?;
+        let counts = Arc::new(Counts::default());
+        let connections = table.connections();
+        let own = Thread::new((table, queries), (conntrack, wakes), state, router, &counts);
+        let thread = std::thread::Builder::new().name("connections".to_owned());
+        let thread = Some(thread.spawn(move || own.run())?);
+        Ok(Self { connections, counts, waker: Some(waker), thread })
+    }
+
+    /// The entries.
+    #[must_use]
+    pub const fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// What the thread has done so far.
+    #[must_use]
+    pub fn stats(&self) -> ConnectionStats {
+        let Counts { queries, entered, refused } = &*self.counts;
+        let [queries, entered, refused] =
+            [queries, entered, refused].map(|count| count.load(Ordering::Relaxed));
+        ConnectionStats { queries, entered, refused }
+    }
+}
+
+impl Drop for ConnectionFollower {
+    fn drop(&mut self) {
+        drop(self.waker.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The thread that answers the programs.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tollway_conntrack::Conntrack;
+use tollway_dataplane::router::Router;
+use tollway_linux::mailbox::WakeReceiver;
+use tollway_linux::priority::ThreadPriority;
+use tollway_linux::sys::{self, why};
+use tollway_xdp::State;
+use tollway_xdp::connections::{
+    Connection, ConnectionTable, Connections, Queries, Query, Treatment,
+};
+
+use super::Counts;
+use super::answer::{answer, tuple_of};
+use super::settings::{EVERY, SELDOM, Settings};
+
+/// The most queries answered by the rules and the generation that were read before them.
+const BATCH: usize = 64;
+/// After an error, nobody is asked for so long.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) struct Thread {
+    table: ConnectionTable,
+    connections: Connections,
+    queries: Queries,
+    conntrack: Conntrack,
+    /// Its end means that the thread has to end.
+    wakes: WakeReceiver,
+    state: State,
+    router: Arc<Router>,
+    counts: Arc<Counts>,
+    settings: Option<Settings>,
+    read_at: Instant,
+    is_failing: bool,
+}
+
+impl Thread {
+    pub(super) fn new(
+        (table, queries): (ConnectionTable, Queries),
+        (conntrack, wakes): (Conntrack, WakeReceiver),
+        state: State,
+        router: Arc<Router>,
+        counts: &Arc<Counts>,
+    ) -> Self {
+        let connections = table.connections();
+        Self {
+            table,
+            connections,
+            queries,
+            conntrack,
+            wakes,
+            state,
+            router,
+            counts: Arc::clone(counts),
+            settings: None,
+            read_at: Instant::now(),
+            is_failing: false,
+        }
+    }
+
+    /// Answers until the other end of the wakes is closed.
+    pub(super) fn run(mut self) {
+        let mut priority = ThreadPriority::begin();
+        loop {
+            priority.update();
+            match self.turn() {
+                Ok(true) => self.is_failing = false,
+                Ok(false) => break,
+                Err(error) => {
+                    if !self.is_failing {
+                        tracing::error!(
+                            "the kernel forwards all connections: it does not answer: {}",
+                            why(&error)
+                        );
+                    }
+                    self.is_failing = true;
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        self.state.set_udp_timeout_ms(0);
+    }
+
+    /// Waits, then answers. Returns whether the thread is to go on.
+    fn turn(&mut self) -> io::Result<bool> {
+        self.follow_settings();
+        let mut fds = [
+            sys::readable(self.wakes.as_fd().as_raw_fd()),
+            sys::readable(self.queries.as_raw_fd()),
+        ];
+        let patience = self.read_at.saturating_duration_since(Instant::now());
+        sys::wait(&mut fds, patience.as_millis().min(1000) as i32)?;
+        if fds[0].revents != 0 && !self.wakes.drain() {
+            return Ok(false);
+        }
+        while self.answer_some()? {}
+        Ok(true)
+    }
+
+    /// Tells the programs what the kernel's tracking is set to now.
+    fn follow_settings(&mut self) {
+        let now = Instant::now();
+        if now < self.read_at {
+            return;
+        }
+        let settings = Settings::read();
+        self.read_at = now + if settings.is_some() { EVERY } else { SELDOM };
+        if settings != self.settings {
+            self.state.set_verifies_sums(settings.is_none_or(|settings| settings.verifies_sums));
+            self.state.set_udp_timeout_ms(settings.map_or(0, |settings| settings.udp_timeout_ms));
+            self.settings = settings;
+        }
+    }
+
+    /// Answers some queries. Returns whether there may be more.
+    fn answer_some(&mut self) -> io::Result<bool> {
+        // In this order: what changes after the generation was read voids the answer.
+        let generation = self.state.generation();
+        let filter = self.router.state().filter.clone();
+        for _ in 0..BATCH {
+            let Some(query) = self.queries.take() else { return Ok(false) };
+            self.counts.queries.fetch_add(1, Relaxed);
+            let found = self.conntrack.get(&tuple_of(&query.key), 0)?;
+            let before = self.before(&query, generation);
+            let answer = answer(&query, found.as_ref(), filter.as_deref(), before);
+            let count = match answer.treatment {
+                Treatment::Forwarded(_) | Treatment::Dropped(_) => &self.counts.entered,
+                Treatment::Kernel { .. } => &self.counts.refused,
+                Treatment::Unruled => &self.counts.queries,
+            };
+            if answer.treatment != Treatment::Unruled {
+                count.fetch_add(1, Relaxed);
+            }
+            let connection = Connection {
+                generation,
+                treatment: answer.treatment,
+                translation: answer.translation,
+                mark: answer.mark,
+            };
+            // Without room, the connection stays on the kernel path.
+            self.table.insert(&query.key, &connection, generation);
+        }
+        Ok(true)
+    }
+
+    /// What becomes of the packets until now by their entry, if it is active.
+    fn before(&self, query: &Query, generation: u32) -> Option<Treatment> {
+        let (connection, _) = self.connections.get(&query.key)?;
+        (connection.generation == generation).then_some(connection.treatment)
+    }
+}
