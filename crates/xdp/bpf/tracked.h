@@ -103,9 +103,9 @@ static __always_inline void count_connection(const struct packet *packet, struct
 static __always_inline const struct next_hop *next_hop_of_tracked(const struct engine_link *link,
 								  const struct tracked *tracked,
 								  const struct iphdr *ip,
-								  const void *end, __u32 mark)
+								  const void *end)
 {
-	__u32 entry = route4(link->root4, tracked->key.src, tracked->translation.dst, mark);
+	__u32 entry = route4(link->root4, tracked->key.src, tracked->translation.dst, 0);
 
 	/* Which member of a group it is depends on more than these addresses. */
 	if (is_translated(&tracked->translation) && !(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
@@ -145,10 +145,9 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 }
 
 /* The link that a packet leaves by if its addresses stay as they are. */
-static __always_inline __u32 output_of(const struct engine_link *link, const struct iphdr *ip, const void *end,
-				       __u32 mark)
+static __always_inline __u32 output_of(const struct engine_link *link, const struct iphdr *ip, const void *end)
 {
-	__u32 entry = route4(link->root4, ip->saddr, ip->daddr, mark);
+	__u32 entry = route4(link->root4, ip->saddr, ip->daddr, 0);
 	const struct next_hop *hop = next_hop_of(member_of(entry, ip, end, 1));
 
 	return hop && hop->action == ACTION_FORWARD ? hop->link : NO_LINK;
@@ -158,7 +157,6 @@ static __always_inline __u32 output_of(const struct engine_link *link, const str
 static __always_inline int track4(struct packet *packet, const struct engine_link *link, __u32 flags,
 				  const struct iphdr *ip, const void *end, struct tracked *tracked)
 {
-	__u32 mark = mark_of(packet->ctx);
 	const struct next_hop *hop;
 	int action;
 
@@ -167,12 +165,12 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	    tracked->found.head.kind <= CONNECTION_KERNEL) {
 		if (tracked->found.connection ? is_due(tracked->found.connection) :
 						is_due_newcomer(tracked->found.hash))
-			query(&tracked->key, output_of(link, ip, end, mark));
+			query(&tracked->key, output_of(link, ip, end));
 		return pass_tracked(packet);
 	}
 	if (!copy_translation(&tracked->found, &tracked->translation))
 		return pass_tracked(packet);
-	hop = next_hop_of_tracked(link, tracked, ip, end, mark);
+	hop = next_hop_of_tracked(link, tracked, ip, end);
 	if (!hop || hop->action != ACTION_FORWARD)
 		return pass_tracked(packet);
 	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->translation.dst);
@@ -191,7 +189,8 @@ static __always_inline int decide_tracked4(struct packet *packet, const struct i
 	};
 	__u32 flags;
 
-	if (!link || !has_timeout(packet))
+	/* User space has evaluated the rules for packets without a mark. */
+	if (!link || !has_timeout(packet) || mark_of(packet->ctx))
 		return pass_tracked(packet);
 	flags = *(const volatile __u64 *)&link->decision;
 	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, &tracked))

@@ -214,7 +214,7 @@ impl Offload {
         let mut parts = parts::tracked(&tracked);
         parts.extend(parts::fragments(&fragments));
         parts.extend(parts::parts(facts, &links, &groups));
-        let notes = parts::notes(facts, &links, &fragments);
+        let notes = parts::notes(facts, &links, (&fragments, &tracked));
         let compiled = match facts.firewall {
             Firewall::Read(rules) => rules.compiled,
             Firewall::Unread(_) => 0,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Facts, Firewall, Link, PerFamily, Reason};
+use super::{Facts, Firewall, Link, PerFamily, Reason, Watch};
 use crate::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
 use crate::lookup_chains;
 use tollway_firewall::ir::Hook;
@@ -179,11 +179,18 @@ fn name_and_reason(facts: &Facts<'_>, device: Ifindex) -> (String, String) {
 pub(super) fn notes(
     facts: &Facts<'_>,
     links: &[Link],
-    fragments: &PerFamily<Option<String>>,
+    (fragments, tracked): (&PerFamily<Option<String>>, &PerFamily<Option<String>>),
 ) -> Vec<Note> {
     let mut notes = Vec::new();
     let taps = &facts.probes.taps;
-    if fragments.v4.is_some() || fragments.v6.is_some() {
+    let has_unknown = |family| fragments.of(family).is_some() && tracked.of(family).is_none();
+    if tracked.v4.is_some() && facts.probes.watched == Some(Watch::Accounting) {
+        notes.push(Note(
+            "the kernel's counts of connections lack packets on the fast path; `tollway show connections` adds them"
+                .to_owned(),
+        ));
+    }
+    if [Family::V4, Family::V6].into_iter().any(has_unknown) {
         notes.push(Note(
             "connections on the fast path are not in the kernel's list of connections (conntrack -L)"
                 .to_owned(),

@@ -179,7 +179,10 @@ fn rules_of_nftables() {
         spared.probes.watched = watched;
         assert_eq!(general(&spared), reasons, "{watched:?}");
     }
+    spared.probes.watched = Some(Watch::Accounting);
+    assert!(spared.offload().notes[0].0.contains("show connections"));
     spared.probes.watched = None;
+    assert!(spared.offload().notes.is_empty());
     let offload = spared.offload();
     assert_eq!(offload.tracked.v4.as_deref(), Some("ct"));
     assert!(offload.parts[0].what.contains("established ones of UDP"));
