@@ -59,7 +59,7 @@ fn parts() -> Vec<Vec<u8>> {
         nest(15, &[attribute(1, &[0; 4])]),
         attribute(18, &5_u16.to_be_bytes()),
         attribute(22, &[2_u64.to_ne_bytes(), 1_u64.to_ne_bytes()].concat()),
-        nest(24, &[attribute(1, &[0; 4])]),
+        nest(24, &[attribute(1, &[1; 4])]),
         attribute(99, &[1, 2, 3]),
     ]
 }
@@ -101,6 +101,11 @@ fn every_attribute_is_read() {
     assert_eq!(connection.labels, Labels(1 << 64 | 2));
     assert!(connection.labels.has(1) && connection.labels.has(64) && !connection.labels.has(2));
     assert!(connection.has_seq_adjust && connection.has_synproxy);
+    // A connection that a program has made has room for it.
+    let mut parts = parts();
+    let synproxy = parts.iter_mut().find(|part| part[2] == 24).unwrap();
+    synproxy[4..].copy_from_slice(&attribute(1, &[0; 4]));
+    assert!(!read(&message(&parts)).unwrap().has_synproxy);
 }
 
 #[test]
