@@ -78,6 +78,8 @@ pub fn compile(
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
     fill(&mut filter, rules, links, epochs)?;
+    let mut chains = rules.chains.iter();
+    filter.set_translates(chains.any(|chain| chain.is_nat() && chain.family.has_ip4()));
     Ok(filter)
 }
 

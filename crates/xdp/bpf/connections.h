@@ -113,8 +113,11 @@ struct {
 	__type(value, struct asked);
 } asked SEC(".maps");
 
-/* Says whether to ask the kernel about an entry that it was asked about so many ticks ago. */
-static __always_inline int may_ask(__u64 tick, __u16 ago)
+/*
+ * Says whether to ask the kernel about an entry that it was asked about so many ticks ago. It keeps the connection for so
+ * long after that, of which no more than a quarter may pass: a tick is 67 ms.
+ */
+static __always_inline int may_ask(__u64 tick, __u16 ago, __u32 timeout_ms)
 {
 	__u32 zero = 0;
 	struct asked *now;
@@ -122,7 +125,7 @@ static __always_inline int may_ask(__u64 tick, __u16 ago)
 	if (!ago)
 		return 0;
 	now = bpf_map_lookup_elem(&asked, &zero);
-	if (!now || ago > MOST_UNASKED)
+	if (!now || ago > MOST_UNASKED || (__u32)ago << 8 > timeout_ms)
 		return 1;
 	if (now->tick != (__u32)tick) {
 		now->tick = tick;

@@ -137,9 +137,13 @@ static __always_inline int ct_answers(const struct nf_conntrack_tuple *other, co
 
 static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct ct_expected *expected)
 {
-	__u32 status = ct->status;
+	__u32 status = ct->status, mark = 0;
 
-	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && ct->mark == expected->mark;
+	/* A kernel may have no marks (`BPF_FIELD_EXISTS`). */
+	if (__builtin_preserve_field_info(ct->mark, 2))
+		mark = ct->mark;
+
+	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == expected->mark;
 }
 
 /*

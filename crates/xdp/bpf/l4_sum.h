@@ -74,8 +74,11 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 	return !len && fold(sum) == 0xffff;
 }
 
-/* Says whether the kernel knows that a packet's checksum is right. This is the engine's part. */
-static __always_inline int is_verified(const struct packet *packet, const struct iphdr *ip, const void *end);
+/*
+ * Says whether the kernel knows that a packet's checksum is right, where the sum of the pseudo-header is `pseudo`. This
+ * is the engine's part.
+ */
+static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo);
 
 /* Says whether a packet of UDP, whose header is at `at` in the frame, has no checksum, or the right one. */
 static __always_inline int udp_sum_is_right(const struct packet *packet, const struct iphdr *ip, const void *end,
@@ -86,10 +89,11 @@ static __always_inline int udp_sum_is_right(const struct packet *packet, const s
 
 	if ((const void *)(udp + 1) > end)
 		return 0;
-	if (!udp->check || !packet->state->verifies_sums || is_verified(packet, ip, end))
+	if (!udp->check || !packet->state->verifies_sums)
 		return 1;
 	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + udp->len;
-	return sum_is_right(packet->ctx, at, bpf_ntohs(udp->len), pseudo);
+	return is_verified(packet, udp->check, fold(pseudo)) ||
+	       sum_is_right(packet->ctx, at, bpf_ntohs(udp->len), pseudo);
 }
 
 #endif

@@ -35,10 +35,10 @@ static __always_inline __u32 l3_in_frame(const struct packet *packet, __u32 l3)
 	return LAYER3 ? 0 : ETH_HLEN + (packet->inner_len & sizeof(struct vlan));
 }
 
-/* A card has verified it, or the kernel itself has made the packet. */
-static __always_inline int is_verified(const struct packet *packet, const struct iphdr *ip, const void *end)
+/* A card has verified it, or it is unfinished, since the kernel itself has made the packet (checksum.h). */
+static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo)
 {
-	return bpf_csum_level(packet->ctx, BPF_CSUM_LEVEL_QUERY) >= 0 || is_unfinished4(ip, end);
+	return check == pseudo || bpf_csum_level(packet->ctx, BPF_CSUM_LEVEL_QUERY) >= 0;
 }
 
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */

@@ -70,7 +70,7 @@ static __always_inline int is_current(struct packet *packet, struct tracked *tra
 		*(volatile __u64 *)&connection->used = (used & FLOW_PACKETS) | tick << 48;
 		return 0;
 	}
-	if (!may_ask(tick, ago))
+	if (!may_ask(tick, ago, packet->state->udp_timeout_ms))
 		return 1;
 	expected.src = tracked->key.src;
 	expected.dst = tracked->key.dst;
@@ -82,7 +82,9 @@ static __always_inline int is_current(struct packet *packet, struct tracked *tra
 	expected.timeout_ms = packet->state->udp_timeout_ms;
 	expected.protocol = tracked->key.protocol;
 	if (is_alive(packet->ctx, &expected)) {
-		*(volatile __u64 *)&connection->bytes = (bytes & FLOW_PACKETS) | tick << 48;
+		/* Another connection may have the slot by now. */
+		if (read_connection_head(connection) == tracked->found.head.word)
+			*(volatile __u64 *)&connection->bytes = (bytes & FLOW_PACKETS) | tick << 48;
 		return 1;
 	}
 	end_connection(&tracked->found);
@@ -137,11 +139,15 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 		return pass_tracked(packet);
 	if (!is_current(packet, tracked, tick))
 		return pass_tracked(packet);
-	count_connection(packet, tracked->found.connection, tick, passage->len);
 	if (head.kind == CONNECTION_DROPPED)
-		return drop_for(packet, passage, DROP_NETFILTER);
-	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, &tracked->translation, 1);
-	return action == NOT_TAKEN ? pass(packet, PASS_UNDECIDED) : action;
+		action = drop_for(packet, passage, DROP_NETFILTER);
+	else
+		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, &tracked->translation, 1);
+	if (action == NOT_TAKEN)
+		return pass(packet, PASS_UNDECIDED);
+	if (action == SENT || action == DROPPED)
+		count_connection(packet, tracked->found.connection, tick, passage->len);
+	return action;
 }
 
 /* The link that a packet leaves by if its addresses stay as they are. */

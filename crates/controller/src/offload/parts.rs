@@ -186,7 +186,7 @@ pub(super) fn notes(
     let has_unknown = |family| fragments.of(family).is_some() && tracked.of(family).is_none();
     if tracked.v4.is_some() && facts.probes.watched == Some(Watch::Accounting) {
         notes.push(Note(
-            "the kernel's counts of connections lack packets on the fast path; `tollway show connections` adds them"
+            "the kernel's counts of connections lack packets on the fast path; `tollway show connections` adds the latest"
                 .to_owned(),
         ));
     }

@@ -204,7 +204,7 @@ pub fn entries() {
 
     // The rules have not been evaluated for the link that it leaves by.
     Tracked::kernel(plain, "SEEN_REPLY,ASSURED");
-    for treatment in [Treatment::Unruled, Treatment::Forwarded(LinkId(output.0 + 1))] {
+    for treatment in [Treatment::Unruled { retry: 0 }, Treatment::Forwarded(LinkId(output.0 + 1))] {
         tracked.insert(treatment, plain);
         std::thread::sleep(Duration::from_millis(20));
         assert_kernels(&tracked);

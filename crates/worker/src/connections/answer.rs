@@ -13,6 +13,8 @@ use tollway_xdp::flows::Flow4Key;
 /// How long nobody asks again, in units of 1.05 ms: where another packet may change the answer, and elsewhere.
 const SOON: u32 = 8;
 const LATER: u32 = 1000;
+/// The same where only packets of the other direction can change it, or there is no connection.
+const UNANSWERED: u32 = 250;
 
 /// The entry for a direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +46,32 @@ pub(super) fn answer(
         translation: Translation::none(key),
         mark: 0,
     };
-    let Some(connection) = found else { return refused(SOON) };
+    let Some(connection) = found else { return refused(UNANSWERED) };
     if let Err(reason) = connection.offload() {
-        return refused(if may_end_soon(reason) { SOON } else { LATER });
+        return refused(match may_end_soon(reason) {
+            true if connection.status.has_seen_reply() => SOON,
+            true => UNANSWERED,
+            false => LATER,
+        });
     }
     let Some((direction, leaves)) = direction(connection, &tuple_of(key)) else {
         return refused(LATER);
     };
     let Some(translation) = translation(&leaves) else { return refused(LATER) };
+    if translation != Translation::none(key) && !filter.is_some_and(Filter::translates) {
+        return refused(LATER);
+    }
     let answer = |treatment| Answer { treatment, translation, mark: connection.mark };
+    let has_other_source = translation.source.0 != Ipv4Addr::from(key.src_be);
+    if direction == Direction::Original && has_other_source && is_new_way(before, query.output) {
+        return answer(Treatment::Unruled { retry: SOON });
+    }
     // The program has looked up the destination of its entry, or else that of the packet.
     let has_entry = before.is_some_and(|before| !matches!(before, Treatment::Kernel { .. }));
     let is_found = has_entry || translation.destination.0 == Ipv4Addr::from(key.dst_be);
-    let is_translated = translation.source.0 != Ipv4Addr::from(key.src_be);
-    let output = query.output.filter(|output| {
-        is_found
-            && !(direction == Direction::Original && is_translated && is_other(before, *output))
-    });
-    let Some(output) = output else { return answer(Treatment::Unruled) };
+    let Some(output) = query.output.filter(|_| is_found) else {
+        return answer(Treatment::Unruled { retry: 0 });
+    };
     match verdict(filter, key, connection, direction, output) {
         Some(true) => answer(Treatment::Forwarded(output)),
         Some(false) => answer(Treatment::Dropped(output)),
@@ -89,11 +99,14 @@ const fn may_end_soon(reason: Reason) -> bool {
     )
 }
 
-/// Says whether packets leave by another link than before. If their source is translated, the kernel gets one first: it
-/// deletes a connection that has the address of another device (`nf_nat_oif_changed`).
-fn is_other(before: Option<Treatment>, output: LinkId) -> bool {
-    matches!(before,
-        Some(Treatment::Forwarded(last) | Treatment::Dropped(last)) if last != output)
+/// Says whether packets may leave by another link than before. If their source is translated, the kernel gets one first,
+/// and some time for it: it deletes a connection that has the address of another device (`nf_nat_oif_changed`).
+fn is_new_way(before: Option<Treatment>, output: Option<LinkId>) -> bool {
+    match before {
+        Some(Treatment::Unruled { .. }) => false,
+        Some(Treatment::Forwarded(last) | Treatment::Dropped(last)) => Some(last) != output,
+        Some(Treatment::Kernel { .. }) | None => true,
+    }
 }
 
 /// Whether the rules let all packets of a direction pass, or drop all of them; none if that depends on more, or is not
@@ -126,11 +139,14 @@ fn verdict(
             reply: flow_tuple(&connection.reply)?,
         })),
     };
-    let report = match filter.connections() {
-        Some(rules) => rules.of_flow(&flow),
-        None => filter.of_flow(&flow),
-    }?;
-    if report.mark != 0 {
+    let report = |flow: &FlowKey| match filter.connections() {
+        Some(rules) => rules.of_flow(flow),
+        None => filter.of_flow(flow),
+    };
+    // The programs look up the route of packets without a mark, and give them none.
+    let before_route = report(&FlowKey { output: None, ..flow })?;
+    let report = report(&flow)?;
+    if before_route.mark != 0 || report.mark != 0 {
         return None;
     }
     match report.dropped_at {

@@ -16,8 +16,8 @@
 //!
 //! Limits: UDP over IPv4. Rules that give packets a mark, limit or log keep a connection on the kernel path; so do rules
 //! that depend on more than addresses, ports, links, marks and what is known of the connection. A translated source may
-//! be that of a device that packets no longer leave by (masquerade): before packets leave by another link than before,
-//! the kernel gets one, and deletes such a connection.
+//! be that of a device that packets no longer leave by (masquerade): before packets may leave by another link, the kernel
+//! gets some for 8 ms, and deletes such a connection.
 //!
 //! [`Connection::offload`]: tollway_conntrack::Connection::offload
 
@@ -44,6 +44,7 @@ struct Counts {
     queries: AtomicU64,
     entered: AtomicU64,
     refused: AtomicU64,
+    unruled: AtomicU64,
 }
 
 /// What a [`ConnectionFollower`] has done so far.
@@ -94,7 +95,7 @@ impl ConnectionFollower {
     /// What the thread has done so far.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
-        let Counts { queries, entered, refused } = &*self.counts;
+        let Counts { queries, entered, refused, .. } = &*self.counts;
         let [queries, entered, refused] =
             [queries, entered, refused].map(|count| count.load(Ordering::Relaxed));
         ConnectionStats { queries, entered, refused }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tollway_conntrack::Conntrack;
 use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::WakeReceiver;
-use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
 use tollway_xdp::connections::{
@@ -22,6 +21,8 @@ use super::settings::{EVERY, SELDOM, Settings};
 
 /// The most queries answered by the rules and the generation that were read before them.
 const BATCH: usize = 64;
+/// So many times, before the thread looks at anything else.
+const BATCHES: usize = 16;
 /// After an error, nobody is asked for so long.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -66,11 +67,9 @@ impl Thread {
 
     /// Answers until the other end of the wakes is closed.
     pub(super) fn run(mut self) {
-        let mut priority = ThreadPriority::begin();
         loop {
-            priority.update();
             match self.turn() {
-                Ok(true) => self.is_failing = false,
+                Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
                     if !self.is_failing {
@@ -80,7 +79,9 @@ impl Thread {
                         );
                     }
                     self.is_failing = true;
-                    std::thread::sleep(PAUSE);
+                    if !self.pause() {
+                        break;
+                    }
                 }
             }
         }
@@ -99,8 +100,19 @@ impl Thread {
         if fds[0].revents != 0 && !self.wakes.drain() {
             return Ok(false);
         }
-        while self.answer_some()? {}
+        for _ in 0..BATCHES {
+            if !self.answer_some()? {
+                break;
+            }
+        }
         Ok(true)
+    }
+
+    /// Waits a while after an error. Returns whether the thread is to go on.
+    fn pause(&self) -> bool {
+        let mut fds = [sys::readable(self.wakes.as_fd().as_raw_fd())];
+        let waited = sys::wait(&mut fds, PAUSE.as_millis() as i32);
+        waited.is_ok() && (fds[0].revents == 0 || self.wakes.drain())
     }
 
     /// Tells the programs what the kernel's tracking is set to now.
@@ -127,16 +139,15 @@ impl Thread {
             let Some(query) = self.queries.take() else { return Ok(false) };
             self.counts.queries.fetch_add(1, Relaxed);
             let found = self.conntrack.get(&tuple_of(&query.key), 0)?;
+            self.is_failing = false;
             let before = self.before(&query, generation);
             let answer = answer(&query, found.as_ref(), filter.as_deref(), before);
             let count = match answer.treatment {
                 Treatment::Forwarded(_) | Treatment::Dropped(_) => &self.counts.entered,
                 Treatment::Kernel { .. } => &self.counts.refused,
-                Treatment::Unruled => &self.counts.queries,
+                Treatment::Unruled { .. } => &self.counts.unruled,
             };
-            if answer.treatment != Treatment::Unruled {
-                count.fetch_add(1, Relaxed);
-            }
+            count.fetch_add(1, Relaxed);
             let connection = Connection {
                 generation,
                 treatment: answer.treatment,

@@ -44,7 +44,11 @@ pub enum Treatment {
         retry: u32,
     },
     /// Their addresses are known, but not yet what the rules say: the program has to find the link that they leave by.
-    Unruled,
+    /// Nobody asks about that before so many units of 1.05 ms.
+    Unruled {
+        /// The pause.
+        retry: u32,
+    },
     /// They are forwarded if they leave by this link.
     Forwarded(LinkId),
     /// They are dropped by rules if they would leave by this link.
@@ -115,7 +119,7 @@ impl Treatment {
     fn head(self, generation: u32, version: u8) -> Head {
         let (kind, output) = match self {
             Self::Kernel { .. } => (KERNEL, LinkId(0)),
-            Self::Unruled => (UNRULED, LinkId(0)),
+            Self::Unruled { .. } => (UNRULED, LinkId(0)),
             Self::Forwarded(output) => (FORWARDED, output),
             Self::Dropped(output) => (DROPPED, output),
         };
@@ -126,7 +130,7 @@ impl Treatment {
         let output = LinkId(head.output);
         Some(match head.kind {
             KERNEL => Self::Kernel { retry: 0 },
-            UNRULED => Self::Unruled,
+            UNRULED => Self::Unruled { retry: 0 },
             FORWARDED => Self::Forwarded(output),
             DROPPED => Self::Dropped(output),
             _ => return None,
@@ -326,7 +330,7 @@ impl ConnectionTable {
             .zip(translation)
             .for_each(|(place, word)| place.store(word, Relaxed));
         let retry = match connection.treatment {
-            Treatment::Kernel { retry } => retry,
+            Treatment::Kernel { retry } | Treatment::Unruled { retry } => retry,
             _ => 0,
         };
         let retry_at = ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry);
@@ -445,7 +449,7 @@ mod tests {
     fn a_head_is_what_the_programs_read() {
         for treatment in [
             Treatment::Kernel { retry: 0 },
-            Treatment::Unruled,
+            Treatment::Unruled { retry: 0 },
             Treatment::Forwarded(LinkId(7)),
             Treatment::Dropped(LinkId(65_535)),
         ] {

@@ -142,6 +142,8 @@ pub struct Filter {
     past_auth: bool,
     subject: Subject,
     translation_order: TranslationOrder,
+    /// Whether the kernel translates addresses of IPv4: some chain is there for it.
+    translates: bool,
     /// The rules for flows of known connections, if they differ.
     connections: Option<Arc<FlowFilter>>,
     /// The sets' prefixes, IPv4 and IPv6.
@@ -161,6 +163,18 @@ impl Filter {
     /// treats such a header as the transport header.
     pub const fn look_past_auth(&mut self) {
         self.past_auth = true;
+    }
+
+    /// Sets whether the kernel translates addresses of IPv4 packets. Without a chain for it, it does not, whatever
+    /// connections it has.
+    pub const fn set_translates(&mut self, translates: bool) {
+        self.translates = translates;
+    }
+
+    /// Whether the kernel translates addresses of IPv4 packets.
+    #[must_use]
+    pub const fn translates(&self) -> bool {
+        self.translates
     }
 
     /// Sets the rules for flows of known connections. Their counters have the same numbers.

@@ -2,7 +2,9 @@
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::stages::filter::{Filter, FlowKey, FlowReport, Point};
+use tollway_dataplane::stages::filter::{
+    Direction, Filter, FlowConnection, FlowKey, FlowReport, Point, Tuple,
+};
 
 use super::super::{compile, compile_for_flows};
 use super::connections;
@@ -203,8 +205,8 @@ fn the_result_for_a_flow_of_a_connection_holds_for_each_of_its_packets() {
         let frames = Frames::new(&rules, &mut dice);
         for _ in 0..50 {
             let flow = draw(&frames, &mut dice);
-            let connection = Some(connections::of_flow(&flow, &mut dice));
-            let flow = FlowKey { connection, ..flow };
+            let connection = untranslated(connections::of_flow(&flow, &mut dice), &flow);
+            let flow = FlowKey { connection: Some(connection), ..flow };
             results.flows += 1;
             let Some(report) = filter.of_flow(&flow) else { continue };
             // Without the connection, the result is the same or not known.
@@ -215,6 +217,23 @@ fn the_result_for_a_flow_of_a_connection_holds_for_each_of_its_packets() {
         }
     }
     results.assert_are_mixed();
+}
+
+/// The same connection, whose packets leave as they arrive: the evaluator knows no translation.
+fn untranslated(connection: FlowConnection, flow: &FlowKey) -> FlowConnection {
+    let FlowConnection::Tracked(mut connection) = connection else { return connection };
+    let (source_port, destination_port) = flow.ports.unwrap_or_default();
+    let answers = Tuple {
+        source: flow.destination,
+        destination: flow.source,
+        source_port: destination_port,
+        destination_port: source_port,
+    };
+    match connection.direction {
+        Direction::Original => connection.reply = answers,
+        Direction::Reply => connection.original = answers,
+    }
+    FlowConnection::Tracked(connection)
 }
 
 /// Without an egress link, the result is the same up to the route lookup.
