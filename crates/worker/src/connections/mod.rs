@@ -11,7 +11,7 @@
 //! how its packets leave, and what the rules do with all of them if they leave by the link that the program has found.
 //! The program finds the link by the translated destination, so it asks twice where addresses change.
 //!
-//! A direction whose packets the kernel has to forward gets an entry that says so, until a time: a millisecond or so for
+//! A direction whose packets the kernel has to forward gets an entry that says so, until a time: 8 ms for
 //! one that is about to qualify, longer for others.
 //!
 //! Limits: UDP over IPv4. Rules that give packets a mark, limit or log keep a connection on the kernel path; so do rules
@@ -27,7 +27,6 @@ mod thread;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use tollway_conntrack::Conntrack;
@@ -38,30 +37,9 @@ use tollway_xdp::connections::{ConnectionTable, Connections, Queries};
 
 use thread::Thread;
 
-/// What the thread has done so far.
-#[derive(Debug, Default)]
-struct Counts {
-    queries: AtomicU64,
-    entered: AtomicU64,
-    refused: AtomicU64,
-    unruled: AtomicU64,
-}
-
-/// What a [`ConnectionFollower`] has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionStats {
-    /// Questions of the programs.
-    pub queries: u64,
-    /// Answers that made the programs forward or drop a direction's packets.
-    pub entered: u64,
-    /// Answers that left a direction to the kernel.
-    pub refused: u64,
-}
-
 /// Enters connections on a thread of its own, until it is dropped.
 pub struct ConnectionFollower {
     connections: Connections,
-    counts: Arc<Counts>,
     waker: Option<Waker>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,27 +56,17 @@ impl ConnectionFollower {
     ) -> io::Result<Self> {
         let conntrack = Conntrack::open()?;
         let (waker, wakes) = Waker::pair()?;
-        let counts = Arc::new(Counts::default());
         let connections = table.connections();
-        let own = Thread::new((table, queries), (conntrack, wakes), state, router, &counts);
+        let own = Thread::new((table, queries), (conntrack, wakes), state, router);
         let thread = std::thread::Builder::new().name("connections".to_owned());
         let thread = Some(thread.spawn(move || own.run())?);
-        Ok(Self { connections, counts, waker: Some(waker), thread })
+        Ok(Self { connections, waker: Some(waker), thread })
     }
 
     /// The entries.
     #[must_use]
     pub const fn connections(&self) -> &Connections {
         &self.connections
-    }
-
-    /// What the thread has done so far.
-    #[must_use]
-    pub fn stats(&self) -> ConnectionStats {
-        let Counts { queries, entered, refused, .. } = &*self.counts;
-        let [queries, entered, refused] =
-            [queries, entered, refused].map(|count| count.load(Ordering::Relaxed));
-        ConnectionStats { queries, entered, refused }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tollway_conntrack::Conntrack;
@@ -15,7 +14,6 @@ use tollway_xdp::connections::{
     Connection, ConnectionTable, Connections, Queries, Query, Treatment,
 };
 
-use super::Counts;
 use super::answer::{answer, tuple_of};
 use super::settings::{EVERY, SELDOM, Settings};
 
@@ -35,7 +33,6 @@ pub(super) struct Thread {
     wakes: WakeReceiver,
     state: State,
     router: Arc<Router>,
-    counts: Arc<Counts>,
     settings: Option<Settings>,
     read_at: Instant,
     is_failing: bool,
@@ -47,7 +44,6 @@ impl Thread {
         (conntrack, wakes): (Conntrack, WakeReceiver),
         state: State,
         router: Arc<Router>,
-        counts: &Arc<Counts>,
     ) -> Self {
         let connections = table.connections();
         Self {
@@ -58,7 +54,6 @@ impl Thread {
             wakes,
             state,
             router,
-            counts: Arc::clone(counts),
             settings: None,
             read_at: Instant::now(),
             is_failing: false,
@@ -137,17 +132,10 @@ impl Thread {
         let filter = self.router.state().filter.clone();
         for _ in 0..BATCH {
             let Some(query) = self.queries.take() else { return Ok(false) };
-            self.counts.queries.fetch_add(1, Relaxed);
             let found = self.conntrack.get(&tuple_of(&query.key), 0)?;
             self.is_failing = false;
             let before = self.before(&query, generation);
             let answer = answer(&query, found.as_ref(), filter.as_deref(), before);
-            let count = match answer.treatment {
-                Treatment::Forwarded(_) | Treatment::Dropped(_) => &self.counts.entered,
-                Treatment::Kernel { .. } => &self.counts.refused,
-                Treatment::Unruled { .. } => &self.counts.unruled,
-            };
-            count.fetch_add(1, Relaxed);
             let connection = Connection {
                 generation,
                 treatment: answer.treatment,
