@@ -320,6 +320,38 @@ pub fn get(tuple: &Tuple, zone: u16) -> Option<Vec<u8>> {
     Some(body)
 }
 
+/// A change of what the kernel knows of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Flags of both sides of TCP: those that are changed, and what they become.
+    TcpFlags {
+        /// The flags that change.
+        mask: TcpFlags,
+        /// Their value.
+        flags: TcpFlags,
+    },
+    /// So many seconds to live.
+    Timeout(u32),
+}
+
+/// The body of a request that changes the connection with a tuple, as [`get`] finds it.
+pub fn change(tuple: &Tuple, zone: u16, change: Change) -> Option<Vec<u8>> {
+    let mut body = get(tuple, zone)?;
+    match change {
+        Change::TcpFlags { mask, flags } => {
+            // `struct nf_ct_tcp_flags`.
+            let of_side = [flags.0, mask.0];
+            let (mut tcp, mut nest) = (Vec::new(), Vec::new());
+            push(&mut tcp, cta::TCP_FLAGS_ORIGINAL, &of_side);
+            push(&mut tcp, cta::TCP_FLAGS_REPLY, &of_side);
+            push(&mut nest, cta::PROTOINFO_TCP | NESTED, &tcp);
+            push(&mut body, cta::PROTOINFO | NESTED, &nest);
+        }
+        Change::Timeout(seconds) => push(&mut body, cta::TIMEOUT, &seconds.to_be_bytes()),
+    }
+    Some(body)
+}
+
 fn protocol_bytes(tuple: &Tuple) -> Vec<u8> {
     let mut bytes = Vec::new();
     push(&mut bytes, cta::PROTO_NUM, &[tuple.protocol]);

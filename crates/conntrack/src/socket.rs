@@ -7,11 +7,12 @@ use std::ops::ControlFlow;
 use tollway_linux::netlink::QuerySocket;
 
 use crate::connection::Connection;
-use crate::message::{self, Malformed};
+use crate::message::{self, Change, Malformed};
 use crate::tuple::Tuple;
 
-/// `IPCTNL_MSG_CT_GET` of `NFNL_SUBSYS_CTNETLINK`.
+/// `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_NEW` of `NFNL_SUBSYS_CTNETLINK`.
 const GET: u16 = 1 << 8 | 1;
+const NEW: u16 = 1 << 8;
 
 /// The address family of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +44,20 @@ impl Conntrack {
         match self.0.answer(GET, &request)? {
             Ok(answer) => Ok(Some(message::read(&answer)?)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes the connection that has a tuple in either direction; returns false if there is none. `zone` is the zone
+    /// of that direction.
+    ///
+    /// # Errors
+    /// The kernel refused, or the tuple is of no family.
+    pub fn change(&mut self, tuple: &Tuple, zone: u16, change: Change) -> io::Result<bool> {
+        let request = message::change(tuple, zone, change).ok_or(io::ErrorKind::InvalidInput)?;
+        match self.0.change(NEW, 0, &request) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }

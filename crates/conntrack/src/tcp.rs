@@ -48,6 +48,25 @@ pub struct TcpInfo {
     pub reply_flags: Option<TcpFlags>,
 }
 
+impl TcpInfo {
+    /// Whether the kernel lets packets pass that are out of the window, on both sides.
+    #[must_use]
+    pub fn is_liberal(&self) -> bool {
+        [self.original_flags, self.reply_flags]
+            .iter()
+            .flatten()
+            .filter(|flags| flags.is_liberal())
+            .count()
+            == 2
+    }
+
+    /// Whether the kernel judges an RST of either side by what the other has acknowledged.
+    #[must_use]
+    pub fn has_max_ack(&self) -> bool {
+        [self.original_flags, self.reply_flags].iter().flatten().any(|flags| flags.has_max_ack())
+    }
+}
+
 impl TcpState {
     /// All states that Tollway knows, each at the kernel's number.
     pub const ALL: [Self; 10] = [
@@ -95,6 +114,11 @@ impl fmt::Display for TcpState {
 }
 
 impl TcpFlags {
+    /// The kernel lets packets of this side pass that are out of the window.
+    pub const LIBERAL: Self = Self(0x08);
+    /// The kernel knows the highest acknowledgment of this side.
+    pub const MAX_ACK: Self = Self(0x20);
+
     /// Whether this side offered window scaling.
     #[must_use]
     pub const fn has_window_scale(self) -> bool {

@@ -17,6 +17,7 @@
 #include "conntrack.h"
 #include "flows.h"
 #include "header.h"
+#include "tcp_track.h"
 
 enum connection_kind {
 	/* The kernel forwards it; ask again after `retry`. */
@@ -44,7 +45,7 @@ struct connection4 {
 	union connection_head head;
 	struct translation translation;
 	__u32 mark; /* of the connection */
-	__u32 retry; /* the time by `retry_clock` before which nobody asks again */
+	__u32 retry; /* the time by `retry_clock` before which nobody asks again; of TCP with a translation, its track */
 	__u64 used; /* as in a flow's slot */
 	__u64 bytes; /* and above these the tick in which the kernel was asked last, as in `used` */
 };
@@ -101,31 +102,31 @@ static __always_inline __u32 retry_clock(void)
  */
 #define MOST_ASKED 8192
 
-struct asked {
+/* What a processor has asked in a tick, and room for what the stack has none for. */
+struct tracking {
 	__u32 tick;
 	__u32 count;
+	struct ct_expected expected;
+	struct segment segment;
+	struct tcp_windows windows;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct asked);
-} asked SEC(".maps");
+	__type(value, struct tracking);
+} tracking SEC(".maps");
 
 /*
  * Says whether to ask the kernel about an entry that it was asked about so many ticks ago. It keeps the connection for so
  * long after that, of which no more than a quarter may pass: a tick is 67 ms.
  */
-static __always_inline int may_ask(__u64 tick, __u16 ago, __u32 timeout_ms)
+static __always_inline int may_ask(struct tracking *now, __u64 tick, __u16 ago, __u32 timeout_ms)
 {
-	__u32 zero = 0;
-	struct asked *now;
-
 	if (!ago)
 		return 0;
-	now = bpf_map_lookup_elem(&asked, &zero);
-	if (!now || ago > MOST_UNASKED || (__u32)ago << 8 > timeout_ms)
+	if (ago > MOST_UNASKED || (__u32)ago << 8 > timeout_ms)
 		return 1;
 	if (now->tick != (__u32)tick) {
 		now->tick = tick;

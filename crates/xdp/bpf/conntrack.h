@@ -51,10 +51,25 @@ struct nf_conntrack_tuple_hash {
 	struct nf_conntrack_tuple tuple;
 } RELOCATED;
 
+struct ip_ct_tcp_state {
+	__u32 td_end, td_maxend, td_maxwin, td_maxack;
+	__u8 td_scale, flags;
+} RELOCATED;
+
+struct ip_ct_tcp {
+	struct ip_ct_tcp_state seen[2];
+	__u8 state;
+} RELOCATED;
+
+union nf_conntrack_proto {
+	struct ip_ct_tcp tcp;
+} RELOCATED;
+
 struct nf_conn {
 	struct nf_conntrack_tuple_hash tuplehash[2];
 	unsigned long status;
 	__u32 mark;
+	union nf_conntrack_proto proto;
 } RELOCATED;
 
 /* `struct bpf_ct_opts`, as the first kernels that have the functions know it. */
@@ -80,6 +95,31 @@ struct ct_options {
 #define CT_REFUSED                                                                                 \
 	(CT_SEQ_ADJUST | CT_DYING | CT_FIXED_TIMEOUT | CT_TEMPLATE | CT_NAT_CLASH | CT_HELPER |    \
 	 CT_OFFLOAD)
+
+/* `TCP_CONNTRACK_ESTABLISHED`. */
+#define CT_ESTABLISHED 3
+
+/* Bits of the flags of one side (`IP_CT_TCP_FLAG_*`). */
+#define SIDE_SACK 0x02 /* takes selective acknowledgements */
+#define SIDE_LIBERAL 0x08 /* its packets are never out of window */
+#define SIDE_UNACKNOWLEDGED 0x10 /* has sent data that is not acknowledged */
+#define SIDE_MAX_ACK 0x20 /* `maxack` is known */
+#define SIDE_OF_KERNEL 0x3f
+
+/* Numbers of one side of a connection of TCP (`struct ip_ct_tcp_state`). */
+struct tcp_side {
+	__u32 end; /* what follows the last byte that it has sent */
+	__u32 maxend; /* what it may send at most */
+	__u32 maxwin; /* its largest window; 0 if nothing is known of it */
+	__u32 maxack; /* the last byte that it has acknowledged */
+};
+
+/* What the kernel knows of a connection of TCP. */
+struct tcp_windows {
+	struct tcp_side sides[2]; /* as `enum ip_conntrack_dir` */
+	__u8 scales[2];
+	__u8 flags[2];
+};
 
 /* A packet's tuple as it arrives and as it leaves, and the connection's mark. */
 struct ct_expected {
@@ -146,18 +186,31 @@ static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct c
 	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == expected->mark;
 }
 
+static __always_inline void read_windows(const struct nf_conn *ct, struct tcp_windows *windows)
+{
+	const struct ip_ct_tcp_state *original = &ct->proto.tcp.seen[0], *reply = &ct->proto.tcp.seen[1];
+
+	windows->sides[0] = (struct tcp_side){ original->td_end, original->td_maxend, original->td_maxwin,
+					       original->td_maxack };
+	windows->sides[1] = (struct tcp_side){ reply->td_end, reply->td_maxend, reply->td_maxwin, reply->td_maxack };
+	windows->scales[0] = original->td_scale;
+	windows->scales[1] = reply->td_scale;
+	windows->flags[0] = original->flags;
+	windows->flags[1] = reply->flags;
+}
+
 /*
- * Says whether the kernel still has the entry of a packet's connection, as it was; refreshes its timeout if so.
- * Global, so that the verifier looks at it once.
+ * Says whether the kernel still has the entry of a packet's connection, as it was; refreshes its timeout if so, and
+ * reads the windows of TCP. Global, so that the verifier looks at it once.
  */
-__attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *expected)
+__attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *expected, struct tcp_windows *windows)
 {
 	struct ct_options options = { .netns_id = -1 };
 	struct bpf_sock_tuple tuple = {};
 	struct nf_conn *ct;
 	int answers;
 
-	if (!expected)
+	if (!expected || !windows)
 		return 0;
 	options.protocol = expected->protocol;
 	tuple.ipv4.saddr = expected->src;
@@ -168,9 +221,13 @@ __attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *e
 		return 0;
 	answers = options.direction ? ct_answers(&ct->tuplehash[0].tuple, expected) :
 				      ct_answers(&ct->tuplehash[1].tuple, expected);
-	if (!answers || !ct_qualifies(ct, expected))
+	if (answers && !ct_qualifies(ct, expected))
 		answers = 0;
-	else
+	if (answers && expected->protocol == IPPROTO_TCP) {
+		answers = ct->proto.tcp.state == CT_ESTABLISHED;
+		read_windows(ct, windows);
+	}
+	if (answers)
 		ct_change_timeout(ct, expected->timeout_ms);
 	ct_release(ct);
 	return answers;

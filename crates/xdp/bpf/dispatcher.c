@@ -55,17 +55,7 @@ static __always_inline int pass_options(struct packet *packet, int served)
  * The functions below dispatch two kinds of packets: those that a worker can take (`served`), and
  * those that must fail closed while no worker runs. The compiler knows which.
  */
-/*
- * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel
- * does not know the rules of a firewall in user space, so under such a firewall these packets are
- * dispatched like all others.
- */
-static __always_inline int lacks_checksum4(const struct packet *packet, const struct iphdr *ip,
-					   const void *end)
-{
-	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
-}
-
+/* As lacks_sum(). */
 static __always_inline int lacks_checksum6(const struct packet *packet, const struct ipv6hdr *ip,
 					   const void *end)
 {
@@ -85,12 +75,12 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len ||
 	    l3 + l3_len > len)
 		return pass(packet, PASS_MALFORMED);
-	if (served && lacks_checksum4(packet, ip, end))
-		return pass(packet, PASS_CHECKSUM);
 	if (packet->kernel_path & LINK_TRACKED4 && served)
 		return XDP_PATH && TABLES && header_len == sizeof(*ip) ?
 			       decide_tracked4(packet, ip, end, l3, len) :
 			       pass_tracked(packet);
+	if (served && lacks_sum(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {
 		int action = TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN;
 

@@ -64,6 +64,11 @@ static __always_inline __u32 packets_of(const context *ctx)
 	return segments ? segments : 1;
 }
 
+static __always_inline int load_bytes(context *ctx, __u32 at, void *to, __u32 len)
+{
+	return bpf_skb_load_bytes(ctx, at, to, len);
+}
+
 /* Length of the whole frame as on a wire, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

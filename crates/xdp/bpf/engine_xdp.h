@@ -41,6 +41,11 @@ static __always_inline __u32 packets_of(const context *ctx)
 	return 1;
 }
 
+static __always_inline int load_bytes(context *ctx, __u32 at, void *to, __u32 len)
+{
+	return bpf_xdp_load_bytes(ctx, at, to, len);
+}
+
 /* Length of the whole frame, in all of its buffers. */
 static __always_inline __u32 whole_len(context *ctx)
 {

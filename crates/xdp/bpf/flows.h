@@ -14,8 +14,6 @@
 
 /* In `used`: the bits that count packets. The bits above hold the tick of the last packet. */
 #define FLOW_PACKETS ((1ULL << 48) - 1)
-/* Nanoseconds per tick, as a power of two: 67 ms. */
-#define FLOW_TICK_SHIFT 26
 
 /* In `egress_port`: the decision also used the route to the source. */
 #define FLOW_BY_SOURCE 0x80

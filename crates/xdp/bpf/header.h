@@ -3,6 +3,7 @@
 #ifndef TOLLWAY_HEADER_H
 #define TOLLWAY_HEADER_H
 
+#include <linux/in.h>
 #include <linux/ip.h>
 
 #include "packet.h"
@@ -16,6 +17,11 @@
  * Bytes after the Ethernet header below which trailing bytes are a small frame's padding (802.3).
  */
 #define PADDED 46
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
 
 /* Says whether the checksum of a header without options is right. */
 static __always_inline int checksum_is_right(const struct iphdr *ip)

@@ -13,6 +13,12 @@
  */
 static __always_inline int not_served(struct packet *packet, enum pass_reason reason)
 {
+	struct state *state = (struct state *)packet->state;
+	__u32 tick = bpf_ktime_get_coarse_ns() >> FLOW_TICK_SHIFT;
+
+	/* Tracks of TCP connections have missed packets then (tcp_track.h). */
+	if (state->unserved_tick != tick)
+		state->unserved_tick = tick;
 	if (!fails_closed(packet))
 		packet->counts->pass[reason] += packets_of(packet->ctx);
 	return 0;

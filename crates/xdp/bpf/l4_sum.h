@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Verifies the checksums of UDP, as connection tracking does with those that no card has verified
+ * Verifies the checksums of UDP and TCP, as connection tracking does with those that no card has verified
  * (net.netfilter.nf_conntrack_checksum). A program of XDP does not know what a card has verified.
  */
 #ifndef TOLLWAY_L4_SUM_H
@@ -80,20 +80,30 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
  */
 static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo);
 
-/* Says whether a packet of UDP, whose header is at `at` in the frame, has no checksum, or the right one. */
+/*
+ * Says whether the checksum of a packet, of which layer 4 is at `at` in the frame and `len` bytes long, is right, or
+ * nobody wants to know.
+ */
+static __always_inline int l4_sum_is_right(const struct packet *packet, const struct iphdr *ip, __u32 at, __u32 len,
+					   __u16 check)
+{
+	__u64 pseudo;
+
+	if (!packet->state->verifies_sums)
+		return 1;
+	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
+	return is_verified(packet, check, fold(pseudo)) || sum_is_right(packet->ctx, at, len, pseudo);
+}
+
+/* The same of UDP, which may have none. */
 static __always_inline int udp_sum_is_right(const struct packet *packet, const struct iphdr *ip, const void *end,
 					    __u32 at)
 {
 	const struct udphdr *udp = (const void *)(ip + 1);
-	__u64 pseudo;
 
 	if ((const void *)(udp + 1) > end)
 		return 0;
-	if (!udp->check || !packet->state->verifies_sums)
-		return 1;
-	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + udp->len;
-	return is_verified(packet, udp->check, fold(pseudo)) ||
-	       sum_is_right(packet->ctx, at, bpf_ntohs(udp->len), pseudo);
+	return !udp->check || l4_sum_is_right(packet, ip, at, bpf_ntohs(udp->len), udp->check);
 }
 
 #endif

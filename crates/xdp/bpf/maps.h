@@ -18,6 +18,9 @@
 /* With a heartbeat older than this, its worker counts as absent. */
 #define STALE_NS 30000000LL
 
+/* Nanoseconds of a tick of flows and connections, as a power of two: 67 ms. */
+#define FLOW_TICK_SHIFT 26
+
 /* As in src/port.rs and src/flows.rs. */
 #define MOST_PORTS 64
 #define MOST_QUEUES 128
@@ -109,7 +112,16 @@ struct state {
 	/* How long the kernel keeps a connection of UDP after each packet; 0 if no entries of connections count. */
 	__u32 udp_timeout_ms;
 	__u32 verifies_sums; /* the kernel does not track packets with wrong checksums */
+	/* The same of an established connection of TCP, and of one behind an RST; 0 if the kernel forwards all TCP. */
+	__u32 tcp_timeout_ms;
+	__u32 tcp_close_timeout_ms;
+	__u32 tcp_settings; /* flags: TCP_IS_LIBERAL, TCP_IGNORES_INVALID_RESETS */
+	__u32 unserved_tick; /* the last tick in which a program left all packets to the kernel, without looking at them */
 };
+
+/* In `tcp_settings`: net.netfilter.nf_conntrack_tcp_be_liberal and nf_conntrack_tcp_ignore_invalid_rst. */
+#define TCP_IS_LIBERAL 1
+#define TCP_IGNORES_INVALID_RESETS 2
 
 /* In `exit_limits`: the kernel sends what the XDP program would send by the port. */
 #define EXIT_OF_KERNEL (~0U)

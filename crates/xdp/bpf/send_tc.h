@@ -11,6 +11,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 
 #include "fib.h"
@@ -135,29 +136,44 @@ static __always_inline int replace(context *ctx, __u32 at, __be32 value)
 	return !bpf_skb_store_bytes(ctx, at, &value, sizeof(value), 0);
 }
 
-/* Makes up for another word in a checksum of UDP, which may be unfinished. */
+/* The place of a checksum in the header of layer 4, and what the kernel's function has to know of it. */
+struct l4_check {
+	__u32 at;
+	__u64 flags;
+};
+
+static __always_inline struct l4_check check_of(__u8 protocol)
+{
+	if (protocol == IPPROTO_TCP)
+		return (struct l4_check){ offsetof(struct tcphdr, check), 0 };
+	return (struct l4_check){ offsetof(struct udphdr, check), BPF_F_MARK_MANGLED_0 };
+}
+
+/* Makes up for another word in a checksum of layer 4, which may be unfinished. */
 static __always_inline int replace_in_sum(context *ctx, __u32 at, __be32 before, __be32 after, __u64 flags)
 {
-	return before == after || !bpf_l4_csum_replace(ctx, at, before, after, flags | BPF_F_MARK_MANGLED_0 | 4);
+	return before == after || !bpf_l4_csum_replace(ctx, at, before, after, flags | 4);
 }
 
 /*
- * Gives an IPv4 packet of UDP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). The kernel's functions know
+ * Gives an IPv4 packet of UDP or TCP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). The kernel's functions know
  * unfinished checksums. Returns 0 if the kernel has no memory for it, or the headers are not there.
  */
 static __always_inline int translate4(struct packet *packet, __u32 l2, const struct translation *translation)
 {
 	context *ctx = packet->ctx;
 	__u32 l3 = LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet, 0), l4 = l3 + sizeof(struct iphdr);
-	__u32 check = l4 + offsetof(struct udphdr, check);
+	struct l4_check check;
 	struct iphdr ip;
 	__be32 ports;
 
 	if (bpf_skb_load_bytes(ctx, l3, &ip, sizeof(ip)) || bpf_skb_load_bytes(ctx, l4, &ports, sizeof(ports)))
 		return 0;
-	return replace_in_sum(ctx, check, ip.saddr, translation->src, BPF_F_PSEUDO_HDR) &&
-	       replace_in_sum(ctx, check, ip.daddr, translation->dst, BPF_F_PSEUDO_HDR) &&
-	       replace_in_sum(ctx, check, ports, translation->ports, 0) &&
+	check = check_of(ip.protocol);
+	check.at += l4;
+	return replace_in_sum(ctx, check.at, ip.saddr, translation->src, check.flags | BPF_F_PSEUDO_HDR) &&
+	       replace_in_sum(ctx, check.at, ip.daddr, translation->dst, check.flags | BPF_F_PSEUDO_HDR) &&
+	       replace_in_sum(ctx, check.at, ports, translation->ports, check.flags) &&
 	       !bpf_l3_csum_replace(ctx, l3 + offsetof(struct iphdr, check), ip.saddr, translation->src, 4) &&
 	       !bpf_l3_csum_replace(ctx, l3 + offsetof(struct iphdr, check), ip.daddr, translation->dst, 4) &&
 	       replace(ctx, l3 + offsetof(struct iphdr, saddr), translation->src) &&
@@ -207,6 +223,22 @@ static __always_inline int is_left_to_kernel(const struct packet *packet, const 
 {
 	(void)packet;
 	(void)hop;
+	return 0;
+}
+
+static __always_inline int is_for_tc(const struct packet *packet, const struct next_hop *hop)
+{
+	(void)packet;
+	(void)hop;
+	return 0;
+}
+
+/* Unfinished checksums stay so, or the kernel finishes them. */
+static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end)
+{
+	(void)packet;
+	(void)ip;
+	(void)end;
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #define TOLLWAY_SEND_XDP_H
 
 #include "beside.h"
+#include "checksum.h"
 #include "fib.h"
 #include "refusals.h"
 #include "xdp_path.h"
@@ -49,6 +50,21 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
 {
 	return hop->port < MOST_PORTS && packet->state->exit_limits[hop->port] == EXIT_OF_KERNEL;
+}
+
+/* Says whether the tc program beside this one forwards what leaves by a next hop. */
+static __always_inline int is_for_tc(const struct packet *packet, const struct next_hop *hop)
+{
+	return BESIDE && !(packet->kernel_path & LINK_KERNEL_EXITS) && is_left_to_kernel(packet, hop);
+}
+
+/*
+ * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel does not know the rules
+ * of a firewall in user space, so under such a firewall these packets are dispatched like all others.
+ */
+static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end)
+{
+	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
 }
 
 /* Passes such a packet to the kernel, marked for the tc program beside this one. */

@@ -9,6 +9,7 @@
 #include "connections.h"
 #include "decide.h"
 #include "l4_sum.h"
+#include "tcp.h"
 
 /* A packet on a tracked link, and what it is looked up by. */
 struct tracked {
@@ -16,6 +17,7 @@ struct tracked {
 	struct passage passage;
 	struct found_connection found;
 	struct translation translation;
+	struct tracking *tracking;
 };
 
 static __always_inline int pass_tracked(struct packet *packet)
@@ -23,10 +25,18 @@ static __always_inline int pass_tracked(struct packet *packet)
 	return pass(packet, PASS_CONNECTION);
 }
 
-/* The kernel's functions take a timeout in ms from 1 on. */
-static __always_inline int has_timeout(const struct packet *packet)
+/* How long the kernel keeps a connection of this protocol after each packet, in ms from 1 on; 0 if it forwards all. */
+static __always_inline __u32 timeout_of(const struct packet *packet, __u8 protocol)
 {
-	return packet->state->udp_timeout_ms != 0;
+	return protocol == IPPROTO_TCP ? packet->state->tcp_timeout_ms : packet->state->udp_timeout_ms;
+}
+
+/* As udp_error() in net/netfilter/nf_conntrack_proto_udp.c, for a packet with `rest` bytes behind its IP header. */
+static __always_inline int is_whole_udp(const struct udphdr *udp, __u32 rest)
+{
+	__u32 udp_len = bpf_ntohs(udp->len);
+
+	return udp_len >= sizeof(*udp) && udp_len <= rest;
 }
 
 /* Reads the key. Returns 0 for what only the kernel tracks: other protocols, fragments, headers that are not whole. */
@@ -34,15 +44,13 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 				     struct tracked *tracked)
 {
 	const struct udphdr *udp = (const void *)(ip + 1);
-	__u32 rest = tracked->passage.l3_len - sizeof(*ip), udp_len;
+	__u32 rest = tracked->passage.l3_len - sizeof(*ip);
 
-	if (ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff))
+	if (!has_ports(ip->protocol) || ip->frag_off & bpf_htons(0x3fff))
 		return 0;
 	if (rest < sizeof(*udp) || (const void *)(udp + 1) > end)
 		return 0;
-	/* As udp_error() in net/netfilter/nf_conntrack_proto_udp.c. */
-	udp_len = bpf_ntohs(udp->len);
-	if (udp_len < sizeof(*udp) || udp_len > rest)
+	if (ip->protocol == IPPROTO_UDP && !is_whole_udp(udp, rest))
 		return 0;
 	tracked->key.src = ip->saddr;
 	tracked->key.dst = ip->daddr;
@@ -54,41 +62,64 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 }
 
 /*
+ * Asks the kernel about the connection, and sets how long it has to live. Ends the entry, and returns 0, if the kernel
+ * has it no longer as it was.
+ */
+static __always_inline int ask(struct packet *packet, struct tracked *tracked, __u32 timeout_ms)
+{
+	struct connection4 *connection = tracked->found.connection;
+	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+	struct ct_expected *expected = &tracked->tracking->expected;
+
+	*expected = (struct ct_expected){
+		.src = tracked->key.src,
+		.dst = tracked->key.dst,
+		.ports = tracked->key.ports,
+		.new_src = tracked->translation.src,
+		.new_dst = tracked->translation.dst,
+		.new_ports = tracked->translation.ports,
+		.mark = connection->mark,
+		.timeout_ms = timeout_ms,
+		.protocol = tracked->key.protocol,
+	};
+
+	if (!is_alive(packet->ctx, expected, &tracked->tracking->windows)) {
+		end_connection(&tracked->found);
+		return 0;
+	}
+	/* Another connection may have the slot by now. */
+	if (read_connection_head(connection) == tracked->found.head.word)
+		*(volatile __u64 *)&connection->bytes =
+			(*(volatile __u64 *)&connection->bytes & FLOW_PACKETS) | tick << 48;
+	return 1;
+}
+
+/* Whether a packet's connection is current. */
+enum currency {
+	NOT_CURRENT, /* the kernel has it no longer, or has to see the packet */
+	CURRENT,
+	ASKED_NOW,
+};
+
+/*
  * Says whether the kernel still has the connection; asks it once a tick. A pause leaves the packet to the kernel, so
  * that it is the kernel that ends connections.
  */
-static __always_inline int is_current(struct packet *packet, struct tracked *tracked, __u64 tick)
+static __always_inline enum currency is_current(struct packet *packet, struct tracked *tracked)
 {
 	struct connection4 *connection = tracked->found.connection;
+	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
 	__u64 used = *(volatile __u64 *)&connection->used;
-	__u16 pause = (__u16)tick - (__u16)(used >> 48);
-	__u64 bytes = *(volatile __u64 *)&connection->bytes;
-	__u16 ago = (__u16)tick - (__u16)(bytes >> 48);
-	struct ct_expected expected;
+	__u64 asked = *(volatile __u64 *)&connection->bytes;
+	__u32 timeout_ms = timeout_of(packet, tracked->key.protocol);
 
-	if (pause > MOST_PAUSE) {
+	if ((__u16)((__u16)tick - (__u16)(used >> 48)) > MOST_PAUSE) {
 		*(volatile __u64 *)&connection->used = (used & FLOW_PACKETS) | tick << 48;
-		return 0;
+		return NOT_CURRENT;
 	}
-	if (!may_ask(tick, ago, packet->state->udp_timeout_ms))
-		return 1;
-	expected.src = tracked->key.src;
-	expected.dst = tracked->key.dst;
-	expected.ports = tracked->key.ports;
-	expected.new_src = tracked->translation.src;
-	expected.new_dst = tracked->translation.dst;
-	expected.new_ports = tracked->translation.ports;
-	expected.mark = connection->mark;
-	expected.timeout_ms = packet->state->udp_timeout_ms;
-	expected.protocol = tracked->key.protocol;
-	if (is_alive(packet->ctx, &expected)) {
-		/* Another connection may have the slot by now. */
-		if (read_connection_head(connection) == tracked->found.head.word)
-			*(volatile __u64 *)&connection->bytes = (bytes & FLOW_PACKETS) | tick << 48;
-		return 1;
-	}
-	end_connection(&tracked->found);
-	return 0;
+	if (!may_ask(tracked->tracking, tick, (__u16)tick - (__u16)(asked >> 48), timeout_ms))
+		return CURRENT;
+	return ask(packet, tracked, timeout_ms) ? ASKED_NOW : NOT_CURRENT;
 }
 
 static __always_inline void count_connection(const struct packet *packet, struct connection4 *connection,
@@ -115,30 +146,23 @@ static __always_inline const struct next_hop *next_hop_of_tracked(const struct e
 	return next_hop_of(member_of(entry, ip, end, 1));
 }
 
+/* Says whether to ask user space about a connection whose entry does not answer. Those of TCP have no room for a time. */
+static __always_inline int is_due_again(const struct tracked *tracked)
+{
+	if (tracked->key.protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL)
+		return is_due_newcomer(tracked->found.hash);
+	return is_due(tracked->found.connection);
+}
+
 /* Forwards a packet by its connection's entry, or drops it. */
 static __always_inline int follow_connection(struct packet *packet, struct tracked *tracked,
-					     const struct next_hop *hop, const struct iphdr *ip,
-					     const void *end)
+					     const struct next_hop *hop)
 {
 	const struct passage *passage = &tracked->passage;
 	union connection_head head = tracked->found.head;
 	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
 	int action;
 
-	if (!fits(packet, hop, passage->l3_len, 1))
-		return pass(packet, PASS_MTU);
-	/* The kernel may send a redirect for it. */
-	if (is_left_to_kernel(packet, hop) || hop->link == packet->link)
-		return is_left_to_kernel(packet, hop) ? leave_to_kernel(packet) : pass_tracked(packet);
-	if (head.kind == CONNECTION_UNRULED || head.output != hop->link) {
-		if (is_due(tracked->found.connection))
-			query(&tracked->key, hop->link);
-		return pass_tracked(packet);
-	}
-	if (!udp_sum_is_right(packet, ip, end, l3_in_frame(packet, passage->l3) + sizeof(*ip)))
-		return pass_tracked(packet);
-	if (!is_current(packet, tracked, tick))
-		return pass_tracked(packet);
 	if (head.kind == CONNECTION_DROPPED)
 		action = drop_for(packet, passage, DROP_NETFILTER);
 	else
@@ -150,6 +174,72 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 	return action;
 }
 
+/* Says whether an entry decides about packets that leave by a next hop; asks user space if it does not yet. */
+static __always_inline int is_ruled(const struct tracked *tracked, const struct next_hop *hop)
+{
+	union connection_head head = tracked->found.head;
+
+	if (head.kind != CONNECTION_UNRULED && head.output == hop->link)
+		return 1;
+	if (is_due_again(tracked))
+		query(&tracked->key, hop->link);
+	return 0;
+}
+
+/*
+ * Follows the windows of a packet of TCP, also for one that the kernel forwards. An entry that is no longer active
+ * (`is_active`) judges nothing.
+ */
+static __always_inline int follow_tcp(struct packet *packet, struct tracked *tracked, const struct iphdr *ip,
+				      const void *end, int is_active)
+{
+	const struct passage *passage = &tracked->passage;
+	__u32 at = l3_in_frame(packet, passage->l3) + sizeof(*ip), len = passage->l3_len - sizeof(*ip);
+	const struct tcphdr *tcp = (const void *)(ip + 1);
+	enum currency currency = CURRENT;
+	struct segment *segment = &tracked->tracking->segment;
+	const struct tcp_windows *windows = &tracked->tracking->windows;
+	int verdict;
+
+	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
+	if (!read_segment(packet->ctx, tcp, end, at, len, segment) ||
+	    !(lacks_sum(packet, ip, end) || l4_sum_is_right(packet, ip, at, len, tcp->check)))
+		return pass_tracked(packet);
+	if (is_active)
+		currency = is_current(packet, tracked);
+	segment->track = *(volatile __u32 *)&tracked->found.connection->retry;
+	segment->way = segment->track >> 31;
+	segment->tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
+	segment->settings = packet->state->tcp_settings;
+	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
+	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
+		end_connection(&tracked->found);
+		return pass_tracked(packet);
+	}
+	if (!is_active || currency == NOT_CURRENT)
+		return pass_tracked(packet);
+	/* A packet that was in the kernel has made it sure of what an RST must have. */
+	if (currency == ASKED_NOW && !is_handed_over(windows))
+		query(&tracked->key, tracked->found.head.output);
+	/* Rules that do not drop invalid packets have no such entries. */
+	if (verdict == TCP_INVALID && tracked->found.head.kind != CONNECTION_UNRULED)
+		return drop_for(packet, passage, DROP_NETFILTER);
+	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms))
+		return pass_tracked(packet);
+	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
+}
+
+/* The same for one of UDP, behind all other checks. */
+static __always_inline int follow_udp(struct packet *packet, struct tracked *tracked, const struct iphdr *ip,
+				      const void *end)
+{
+	if (!udp_sum_is_right(packet, ip, end, l3_in_frame(packet, tracked->passage.l3) + sizeof(*ip)) ||
+	    is_current(packet, tracked) == NOT_CURRENT)
+		return pass_tracked(packet);
+	return GOES_ON;
+}
+
 /* The link that a packet leaves by if its addresses stay as they are. */
 static __always_inline __u32 output_of(const struct engine_link *link, const struct iphdr *ip, const void *end)
 {
@@ -159,30 +249,64 @@ static __always_inline __u32 output_of(const struct engine_link *link, const str
 	return hop && hop->action == ACTION_FORWARD ? hop->link : NO_LINK;
 }
 
+/* Does with a packet of an active entry what that says, if its next hop and the checks of its link permit. */
+static __always_inline int pass_on(struct packet *packet, const struct engine_link *link, __u32 flags,
+				   const struct next_hop *hop, const struct iphdr *ip, const void *end,
+				   struct tracked *tracked)
+{
+	int action;
+
+	if (!hop || hop->action != ACTION_FORWARD)
+		return pass_tracked(packet);
+	if (ip->ttl <= 1)
+		return pass(packet, PASS_TTL);
+	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->translation.dst);
+	if (action != GOES_ON)
+		return action == NOT_TAKEN ? pass_tracked(packet) : action;
+	if (!fits(packet, hop, tracked->passage.l3_len, 1))
+		return pass(packet, PASS_MTU);
+	if (is_left_to_kernel(packet, hop))
+		return leave_to_kernel(packet);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || !is_ruled(tracked, hop))
+		return pass_tracked(packet);
+	if (ip->protocol == IPPROTO_UDP) {
+		action = follow_udp(packet, tracked, ip, end);
+		if (action != GOES_ON)
+			return action;
+	}
+	return follow_connection(packet, tracked, hop);
+}
+
 /* Looks an IPv4 packet's connection up. */
 static __always_inline int track4(struct packet *packet, const struct engine_link *link, __u32 flags,
 				  const struct iphdr *ip, const void *end, struct tracked *tracked)
 {
+	const struct connection4 *connection;
 	const struct next_hop *hop;
-	int action;
+	int action, is_active, has_track;
 
 	tracked->found = find_connection4(&tracked->key);
-	if (!tracked->found.connection || tracked->found.head.generation != packet->state->generation ||
-	    tracked->found.head.kind <= CONNECTION_KERNEL) {
-		if (tracked->found.connection ? is_due(tracked->found.connection) :
-						is_due_newcomer(tracked->found.hash))
+	connection = tracked->found.connection;
+	has_track = ip->protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL;
+	is_active = tracked->found.head.generation == packet->state->generation &&
+		    tracked->found.head.kind > CONNECTION_KERNEL;
+	if (!connection || !(is_active || has_track)) {
+		if (connection ? is_due(tracked->found.connection) : is_due_newcomer(tracked->found.hash))
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_tracked(packet);
 	}
 	if (!copy_translation(&tracked->found, &tracked->translation))
 		return pass_tracked(packet);
 	hop = next_hop_of_tracked(link, tracked, ip, end);
-	if (!hop || hop->action != ACTION_FORWARD)
-		return pass_tracked(packet);
-	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->translation.dst);
-	if (action != GOES_ON)
-		return action == NOT_TAKEN ? pass_tracked(packet) : action;
-	return follow_connection(packet, tracked, hop, ip, end);
+	if (has_track && !(hop && is_for_tc(packet, hop))) {
+		action = follow_tcp(packet, tracked, ip, end, is_active);
+		if (action != GOES_ON && !is_active && is_due_again(tracked))
+			query(&tracked->key, output_of(link, ip, end));
+		if (action != GOES_ON)
+			return action;
+	}
+	return pass_on(packet, link, flags, hop, ip, end, tracked);
 }
 
 /* Decides about an IPv4 packet without options and with valid lengths that arrives on a tracked link. */
@@ -190,23 +314,24 @@ static __always_inline int decide_tracked4(struct packet *packet, const struct i
 					   __u32 l3, __u32 len)
 {
 	const struct engine_link *link = ELEMENT(engine_links, packet->link);
+	__u32 flags, zero = 0;
 	struct tracked tracked = {
 		.passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len },
+		.tracking = bpf_map_lookup_elem(&tracking, &zero),
 	};
-	__u32 flags;
 
 	/* User space has evaluated the rules for packets without a mark. */
-	if (!link || !has_timeout(packet) || mark_of(packet->ctx))
+	if (!link || !tracked.tracking || !timeout_of(packet, ip->protocol) || mark_of(packet->ctx))
 		return pass_tracked(packet);
 	flags = *(const volatile __u64 *)&link->decision;
 	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, &tracked))
 		return pass_tracked(packet);
+	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
 		return pass(packet, PASS_SPECIAL);
 	if (!checksum_is_right(ip))
 		return pass(packet, PASS_MALFORMED);
-	if (ip->ttl <= 1)
-		return pass(packet, PASS_TTL);
 	return track4(packet, link, flags, ip, end, &tracked);
 }
 

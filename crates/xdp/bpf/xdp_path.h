@@ -7,6 +7,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 
 #include "egress.h"
@@ -27,12 +28,7 @@ struct {
 	__type(value, struct tally);
 } tallies SEC(".maps");
 
-/* The protocols that the XDP path knows, and whether they have ports. */
-static __always_inline int has_ports(__u8 protocol)
-{
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
-}
-
+/* The protocols that the XDP path knows. */
 static __always_inline int is_known4(__u8 protocol)
 {
 	return has_ports(protocol) || protocol == IPPROTO_ICMP;
@@ -86,10 +82,11 @@ static __always_inline int copy_flow(const struct found *found, __u32 generation
 	return read_head(found->flow) == found->head;
 }
 
-/* Gives an IPv4 packet of UDP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). Returns 0 if the headers are not there. */
+/* Gives an IPv4 packet of UDP or TCP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). Returns 0 if the headers are not there. */
 static __always_inline int translate4(struct iphdr *ip, const void *end, const struct translation *translation)
 {
 	struct udphdr *udp = (void *)(ip + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
 	__u16 check;
 
 	if ((const void *)(udp + 1) > end)
@@ -98,7 +95,11 @@ static __always_inline int translate4(struct iphdr *ip, const void *end, const s
 	ip->daddr = translation->dst;
 	ip->check = add_to_sum(ip->check, translation->ip_sum);
 	*(__be32 *)udp = translation->ports;
-	if (udp->check) {
+	if (ip->protocol == IPPROTO_TCP) {
+		if ((const void *)(tcp + 1) > end)
+			return 0;
+		tcp->check = add_to_sum(tcp->check, translation->l4_sum);
+	} else if (udp->check) {
 		check = add_to_sum(udp->check, translation->l4_sum);
 		udp->check = check ? check : MANGLED_0;
 	}

@@ -63,13 +63,13 @@ pub const TO_KERNEL: u8 = 0x40;
 /// In the egress port: there is none; the flow's packets are dropped ([`Flow::dropping`]).
 const DROP: u8 = 0x60;
 /// The bits of `used` that count packets; those above hold the tick of the last packet.
-const PACKETS: u64 = (1 << TICK_AT) - 1;
-const TICK_AT: u32 = 48;
+pub(super) const PACKETS: u64 = (1 << TICK_AT) - 1;
+pub(super) const TICK_AT: u32 = 48;
 /// Nanoseconds per tick, as a power of two: 67 ms.
-const TICK_SHIFT: u32 = 26;
+pub(super) const TICK_SHIFT: u32 = 26;
 /// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
 /// bucket holds, some of them take the user path, instead of all in turn.
-const KEPT_TICKS: u16 = 30;
+pub(super) const KEPT_TICKS: u16 = 30;
 
 /// What the XDP path does with a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

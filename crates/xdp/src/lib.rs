@@ -82,7 +82,7 @@ pub use flows::FlowMaps;
 pub use kfuncs::has_conntrack;
 pub use links::netfilter_hooks;
 pub use load::port_program;
-pub use maps::{CountMap, Ruled, State};
+pub use maps::{CountMap, Ruled, State, TcpSettings};
 pub use options::{Mode, Options, prepare};
 pub use page::MOST_WORKERS;
 pub use pin::{clean, program_beside, program_of};

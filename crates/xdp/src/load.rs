@@ -43,7 +43,8 @@ pub(super) struct Maps {
     connections4: OwnedFd,
     connection_queries: OwnedFd,
     newcomers: OwnedFd,
-    asked: OwnedFd,
+    tracking: OwnedFd,
+    tcp_tracks: OwnedFd,
     pub(super) locals4: OwnedFd,
     pub(super) locals6: OwnedFd,
     pub(super) flows4: OwnedFd,
@@ -64,7 +65,7 @@ pub(super) struct Maps {
 }
 
 /// The names of the maps.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "state",
     "counts",
     "xsks",
@@ -83,7 +84,8 @@ const NAMES: [&str; 19] = [
     "connections4",
     "connection_queries",
     "newcomers",
-    "asked",
+    "tracking",
+    "tcp_tracks",
 ];
 
 /// A kind of program for a port.
@@ -207,6 +209,7 @@ impl Maps {
         loader.map_max_entries("connections4", connection_buckets);
         let newcomers = connection_buckets * flows::WAYS as u32;
         loader.map_max_entries("newcomers", newcomers);
+        loader.map_max_entries("tcp_tracks", ConnectionTable::tracks(connection_buckets));
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
         let _made =
             loader.load(&port_program()).map_err(|error| XdpError::load("a map", &error))?;
@@ -228,8 +231,9 @@ impl Maps {
             connections4,
             connection_queries,
             newcomers,
-            asked,
-        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].map(|index| map(NAMES[index]));
+            tracking,
+            tcp_tracks,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19].map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -247,7 +251,8 @@ impl Maps {
             connections4: connections4?,
             connection_queries: connection_queries?,
             newcomers: newcomers?,
-            asked: asked?,
+            tracking: tracking?,
+            tcp_tracks: tcp_tracks?,
             locals4: locals4?,
             locals6: locals6?,
             flows4: flows4?,
@@ -278,7 +283,9 @@ impl Maps {
         let failed = || XdpError::system("connections", "mapping");
         let ring = self.connection_queries.try_clone().map_err(failed())?;
         let queries = Queries::map(ring).map_err(failed())?;
-        let table = ConnectionTable::map(&self.connections4, self.connection_buckets, self.seeds);
+        let tracks = self.tcp_tracks.try_clone().map_err(failed())?;
+        let maps = (&self.connections4, tracks);
+        let table = ConnectionTable::map(maps, self.connection_buckets, self.seeds);
         Ok((table.map_err(failed())?, queries))
     }
 
@@ -303,7 +310,8 @@ impl Maps {
             &self.connections4,
             &self.connection_queries,
             &self.newcomers,
-            &self.asked,
+            &self.tracking,
+            &self.tcp_tracks,
         ]
     }
 

@@ -32,6 +32,19 @@ pub enum Ruled {
     FailClosed = 3,
 }
 
+/// How the kernel tracks connections of TCP (`net.netfilter.nf_conntrack_tcp_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// How long it keeps an established connection after each packet, in milliseconds.
+    pub timeout_ms: u32,
+    /// The same behind an RST.
+    pub close_timeout_ms: u32,
+    /// Whether it finds no packet but an RST out of window.
+    pub is_liberal: bool,
+    /// Whether it finds no RST out of window.
+    pub ignores_invalid_resets: bool,
+}
+
 /// Bits of the bypass: no worker takes turns; the configuration changes.
 pub(super) const BYPASS_IDLE: u32 = 1;
 const BYPASS_HOLD: u32 = 2;
@@ -159,6 +172,16 @@ impl State {
     /// (`nf_conntrack_udp_timeout_stream`), in milliseconds; 0 makes the kernel forward all tracked packets.
     pub fn set_udp_timeout_ms(&self, timeout_ms: u32) {
         self.0.set_udp_timeout_ms(timeout_ms);
+    }
+
+    /// Sets how the kernel tracks TCP; none makes it forward all tracked packets of TCP.
+    pub fn set_tcp(&self, tcp: Option<TcpSettings>) {
+        let Some(tcp) = tcp else { return self.0.set_tcp([0; 2], 0) };
+        // A packet prolongs a connection by this; 0 would end it.
+        let times = [tcp.timeout_ms, tcp.close_timeout_ms].map(|time| time.max(1));
+        let flags = [(tcp.is_liberal, 1), (tcp.ignores_invalid_resets, 2)];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+        self.0.set_tcp(times, flags.map(|(_, flag)| flag).sum());
     }
 
     /// Sets whether the kernel tracks no packets with wrong checksums (`nf_conntrack_checksum`): the programs then

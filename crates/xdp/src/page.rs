@@ -74,6 +74,10 @@ struct XdpState {
     exit_devices: [AtomicU32; MOST_PORTS],
     udp_timeout_ms: AtomicU32,
     verifies_sums: AtomicU32,
+    tcp_timeout_ms: AtomicU32,
+    tcp_close_timeout_ms: AtomicU32,
+    tcp_settings: AtomicU32,
+    unserved_tick: AtomicU32,
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -194,6 +198,14 @@ impl Page {
     /// Sets whether packets with a wrong checksum of UDP are the kernel's.
     pub(super) fn set_verifies_sums(&self, verifies: bool) {
         self.state().verifies_sums.store(verifies.into(), Ordering::Release);
+    }
+
+    /// Sets how long the kernel keeps a connection of TCP after each packet, and after an RST, and the flags.
+    pub(super) fn set_tcp(&self, [timeout_ms, close_timeout_ms]: [u32; 2], settings: u32) {
+        let state = self.state();
+        state.tcp_close_timeout_ms.store(close_timeout_ms, Ordering::Relaxed);
+        state.tcp_settings.store(settings, Ordering::Relaxed);
+        state.tcp_timeout_ms.store(timeout_ms, Ordering::Release);
     }
 
     /// Whether any of these bits of the bypass is set.

@@ -6,6 +6,9 @@
 // Not every test program uses all of this module.
 #![allow(dead_code)]
 
+#[allow(dead_code, reason = "some test programs need no TUN device")]
+pub mod tun;
+
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};

@@ -1,6 +1,6 @@
 //! Layer-3 devices: their packets have no Ethernet header.
 
-#![allow(unsafe_code, reason = "a TUN device is opened by a request of its own")]
+#![allow(unsafe_code, reason = "offloads of a TUN device are set by a request of its own")]
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,17 +29,7 @@ const MOST_BYTES: usize = (1 << 16) + 10;
 fn tun(name: &str) -> File {
     /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`.
     const OFFLOADS: libc::c_ulong = 1 | 2 | 4;
-    let file = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
-    // SAFETY: a structure of numbers and bytes, for which all zeros is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags =
-        (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: the request lives as long as the call, which reads and writes just that.
-    let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    let file = super::namespaces::tun::tun(name, libc::IFF_VNET_HDR, false);
     // SAFETY: the request takes a number.
     let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, OFFLOADS) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());

@@ -24,13 +24,15 @@ mod replaced;
 mod ruled;
 mod rules;
 mod seen;
+mod tcp_segments;
+mod tcp_windows;
 mod tracked;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 29] = [
+const BESIDE: [Test; 30] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -53,6 +55,7 @@ const BESIDE: [Test; 29] = [
     ("programs_look_into_live_sets", ruled::members),
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("a_connections_packets_go_by_its_entry", tracked::entries),
+    ("windows_of_tcp_are_followed_as_by_the_kernel", tcp_windows::drawn),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),
     ("a_changed_route_holds_for_the_next_packet", renewed::at_once),

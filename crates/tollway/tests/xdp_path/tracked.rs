@@ -31,15 +31,15 @@ const NETLINK_NETFILTER: isize = 12;
 const OUTSIDE: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 51, 100, 77), 1024);
 
 /// The programs on tracked links, and who answers their queries.
-struct Tracked {
-    compared: Compared,
-    table: ConnectionTable,
+pub struct Tracked {
+    pub compared: Compared,
+    pub table: ConnectionTable,
     connections: Connections,
     queries: Queries,
 }
 
 impl Tracked {
-    fn new() -> Self {
+    pub fn new() -> Self {
         // Any rule about connections makes the kernel track them.
         sh("nft add table ip t");
         sh("nft add chain ip t f { type filter hook forward priority 0 ; }");
@@ -56,7 +56,7 @@ impl Tracked {
         }
         compared.programs.state().set_udp_timeout_ms(77_000);
         let (table, queries) = compared.programs.connections().unwrap();
-        let connections = table.connections();
+        let connections = table.connections().clone();
         Self { compared, table, connections, queries }
     }
 
@@ -84,7 +84,7 @@ impl Tracked {
         let generation = self.compared.programs.state().generation();
         let destination = (Self::destination(), PORTS.1);
         let translation = Translation { source, destination };
-        let connection = Connection { generation, treatment, translation, mark: 0 };
+        let connection = Connection { generation, treatment, translation, mark: 0, track: None };
         assert!(self.table.insert(&Self::key(), &connection, generation));
     }
 

@@ -11,8 +11,8 @@ use tollway_xdp::connections::{Query, Translation, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
 /// How long nobody asks again, in units of 1.05 ms: where another packet may change the answer, and elsewhere.
-const SOON: u32 = 8;
-const LATER: u32 = 1000;
+pub(super) const SOON: u32 = 8;
+pub(super) const LATER: u32 = 1000;
 /// The same where only packets of the other direction can change it, or there is no connection.
 const UNANSWERED: u32 = 250;
 
@@ -30,6 +30,15 @@ pub(super) fn tuple_of(key: &Flow4Key) -> Tuple {
         [key.src_be, key.dst_be].map(|address| IpAddr::from(Ipv4Addr::from(address)));
     let [from, to] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
     Tuple::with_ports(key.protocol, (source, from), (destination, to))
+}
+
+/// The key of a tuple's packets, on a link.
+pub(super) fn key_of(tuple: &Tuple, link: LinkId) -> Option<Flow4Key> {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (tuple.source, tuple.destination) else {
+        return None;
+    };
+    let (from, to) = (tuple.source_port()?, tuple.destination_port()?);
+    Some(Flow4Key::new(link, tuple.protocol, (source, from), (destination, to)))
 }
 
 /// The answer to a query about a connection that the kernel has, or has not; `before` is what became of the packets until
@@ -72,6 +81,9 @@ pub(super) fn answer(
     let Some(output) = query.output.filter(|_| is_found) else {
         return answer(Treatment::Unruled { retry: 0 });
     };
+    if connection.tcp.is_some() && !drops_invalid(filter, key, connection, output) {
+        return refused(LATER);
+    }
     match verdict(filter, key, connection, direction, output) {
         Some(true) => answer(Treatment::Forwarded(output)),
         Some(false) => answer(Treatment::Dropped(output)),
@@ -79,9 +91,19 @@ pub(super) fn answer(
     }
 }
 
+/// How packets leave that come from the other side of a connection.
+pub(super) fn other_side(connection: &Connection, key: &Flow4Key) -> Option<(Tuple, Translation)> {
+    let (direction, _) = direction(connection, &tuple_of(key))?;
+    let (other, leaves) = match direction {
+        Direction::Original => (connection.reply, connection.original),
+        Direction::Reply => (connection.original, connection.reply),
+    };
+    Some((other, translation(&leaves.swapped()?)?))
+}
+
 /// The direction of packets that arrive with a tuple, and the tuple with which they leave: that of packets that answer
 /// them, the other way round.
-fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direction, Tuple)> {
+pub(super) fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direction, Tuple)> {
     if *tuple == connection.original {
         return Some((Direction::Original, connection.reply.swapped()?));
     }
@@ -119,15 +141,7 @@ fn verdict(
     output: LinkId,
 ) -> Option<bool> {
     let Some(filter) = filter else { return Some(true) };
-    let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
     let flow = FlowKey {
-        version: 4,
-        source: u32::from_be_bytes(key.src_be).into(),
-        destination: u32::from_be_bytes(key.dst_be).into(),
-        protocol: key.protocol,
-        ports: Some((sport, dport)),
-        input: LinkId(key.link),
-        output: Some(output),
         connection: Some(FlowConnection::Tracked(filter::Connection {
             // What is assured has seen packets in both directions.
             state: ConnectionState::Established,
@@ -138,6 +152,7 @@ fn verdict(
             original: flow_tuple(&connection.original)?,
             reply: flow_tuple(&connection.reply)?,
         })),
+        ..flow_of(key, Some(output))
     };
     let report = |flow: &FlowKey| match filter.connections() {
         Some(rules) => rules.of_flow(flow),
@@ -154,6 +169,47 @@ fn verdict(
         // What is dropped before, the kernel does not see as a packet of the connection.
         Some(Point::Forward) => Some(false),
         Some(_) => None,
+    }
+}
+
+/// Says whether rules drop all packets of a TCP connection that are out of window, in both directions: that is all that the
+/// programs do with them. Replies come in where packets of this direction leave.
+fn drops_invalid(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    output: LinkId,
+) -> bool {
+    let other = other_side(connection, key).and_then(|(tuple, _)| key_of(&tuple, output));
+    let (Some(filter), Some(other)) = (filter, other) else { return false };
+    [(key, output), (&other, LinkId(key.link))].into_iter().all(|(key, output)| {
+        let Some((_, leaves)) = direction(connection, &tuple_of(key)) else { return false };
+        // The kernel does not translate them: some stay here.
+        let is_local = leaves.destination != tuple_of(key).destination;
+        let flow = FlowKey {
+            connection: Some(FlowConnection::Invalid),
+            ..flow_of(key, (!is_local).then_some(output))
+        };
+        let report = match filter.connections() {
+            Some(rules) => rules.of_flow(&flow),
+            None => filter.of_flow(&flow),
+        };
+        report.is_some_and(|report| report.dropped_at.is_some())
+    })
+}
+
+/// The flow of a key, whose connection is not known.
+fn flow_of(key: &Flow4Key, output: Option<LinkId>) -> FlowKey {
+    let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
+    FlowKey {
+        version: 4,
+        source: u32::from_be_bytes(key.src_be).into(),
+        destination: u32::from_be_bytes(key.dst_be).into(),
+        protocol: key.protocol,
+        ports: Some((sport, dport)),
+        input: LinkId(key.link),
+        output,
+        connection: None,
     }
 }
 

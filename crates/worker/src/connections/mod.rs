@@ -22,6 +22,7 @@
 //! [`Connection::offload`]: tollway_conntrack::Connection::offload
 
 mod answer;
+mod handover;
 mod settings;
 mod thread;
 
@@ -56,7 +57,7 @@ impl ConnectionFollower {
     ) -> io::Result<Self> {
         let conntrack = Conntrack::open()?;
         let (waker, wakes) = Waker::pair()?;
-        let connections = table.connections();
+        let connections = table.connections().clone();
         let own = Thread::new((table, queries), (conntrack, wakes), state, router);
         let thread = std::thread::Builder::new().name("connections".to_owned());
         let thread = Some(thread.spawn(move || own.run())?);

@@ -3,6 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use tollway_xdp::TcpSettings;
+use tollway_xdp::connections::TrackState;
+
 /// The sysctls of connection tracking, for the network namespace of this thread.
 const DIRECTORY: &str = "/proc/sys/net/netfilter";
 
@@ -18,20 +21,73 @@ pub(super) struct Settings {
     pub(super) udp_timeout_ms: u32,
     /// Whether it does not track packets with wrong checksums.
     pub(super) verifies_sums: bool,
+    /// How it tracks TCP; none if that is not known.
+    pub(super) tcp: Option<TcpSettings>,
+    /// How long it keeps connections of TCP otherwise.
+    timeouts: Timeouts,
+}
+
+/// How long the kernel keeps established connections of TCP, whose other side does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Timeouts {
+    /// The timeout while data is not acknowledged, in milliseconds.
+    unacknowledged_ms: u32,
+    /// The same after so many retransmissions, or behind a window of 0.
+    retransmitted_ms: u32,
+    most_retransmissions: u32,
 }
 
 impl Settings {
     /// Reads the settings; none if the kernel does not track connections.
     pub(super) fn read() -> Option<Self> {
-        let seconds = number("nf_conntrack_udp_timeout_stream")?;
         // A packet prolongs a connection by this; 0 would end it.
-        let udp_timeout_ms = seconds.saturating_mul(1000).max(1);
-        let verifies_sums = number("nf_conntrack_checksum").is_none_or(|is_on| is_on != 0);
-        Some(Self { udp_timeout_ms, verifies_sums })
+        let udp_timeout_ms = milliseconds("udp_timeout_stream")?.max(1);
+        let verifies_sums = number("checksum").is_none_or(|is_on| is_on != 0);
+        // The programs do not log.
+        let logs = number("log_invalid").is_some_and(|protocol| [6, 255].contains(&protocol));
+        let tcp = || {
+            Some(TcpSettings {
+                timeout_ms: milliseconds("tcp_timeout_established")?,
+                close_timeout_ms: milliseconds("tcp_timeout_close")?,
+                is_liberal: number("tcp_be_liberal")? != 0,
+                // Kernels before 5.14 have no such setting.
+                ignores_invalid_resets: number("tcp_ignore_invalid_rst").unwrap_or(0) != 0,
+            })
+        };
+        let timeouts = || {
+            Some(Timeouts {
+                unacknowledged_ms: milliseconds("tcp_timeout_unacknowledged")?,
+                retransmitted_ms: milliseconds("tcp_timeout_max_retrans")?,
+                most_retransmissions: number("tcp_max_retrans")?,
+            })
+        };
+        let timeouts = timeouts();
+        let tcp = tcp().filter(|_| !logs && timeouts.is_some());
+        Some(Self { udp_timeout_ms, verifies_sums, tcp, timeouts: timeouts.unwrap_or_default() })
+    }
+
+    /// How long the kernel would keep a connection of TCP behind its last packet, in milliseconds, if that is less than the
+    /// programs have told it (`nf_conntrack_tcp_packet`).
+    pub(super) fn shorter_ms(&self, track: &TrackState) -> Option<u32> {
+        let Timeouts { unacknowledged_ms, retransmitted_ms, most_retransmissions } = self.timeouts;
+        let established_ms = self.tcp?.timeout_ms;
+        let is_retransmitted = u32::from(track.retransmissions) >= most_retransmissions;
+        let applies = [
+            (is_retransmitted, retransmitted_ms),
+            (track.has_unacknowledged, unacknowledged_ms),
+            (track.last_window == 0, retransmitted_ms),
+        ];
+        let mut shorter =
+            applies.into_iter().filter(|(_, timeout_ms)| *timeout_ms < established_ms);
+        shorter.find(|(applies, _)| *applies).map(|(_, timeout_ms)| timeout_ms)
     }
 }
 
+fn milliseconds(sysctl: &str) -> Option<u32> {
+    number(sysctl).map(|seconds| seconds.saturating_mul(1000))
+}
+
 fn number(sysctl: &str) -> Option<u32> {
-    let text = fs::read_to_string(format!("{DIRECTORY}/{sysctl}")).ok()?;
+    let text = fs::read_to_string(format!("{DIRECTORY}/nf_conntrack_{sysctl}")).ok()?;
     text.trim().parse().ok()
 }

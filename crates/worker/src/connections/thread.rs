@@ -5,28 +5,28 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollway_conntrack::Conntrack;
+use tollway_conntrack::{Change, Conntrack};
 use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::WakeReceiver;
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
-use tollway_xdp::connections::{
-    Connection, ConnectionTable, Connections, Queries, Query, Treatment,
-};
+use tollway_xdp::connections::{Connection, ConnectionTable, Queries, Query, Treatment};
 
-use super::answer::{answer, tuple_of};
+use super::answer::{LATER, answer, tuple_of};
+use super::handover::HandOver;
 use super::settings::{EVERY, SELDOM, Settings};
 
 /// The most queries answered by the rules and the generation that were read before them.
 const BATCH: usize = 64;
 /// So many times, before the thread looks at anything else.
 const BATCHES: usize = 16;
+/// How often the thread looks for connections of TCP that have gone quiet.
+const SWEEP: Duration = Duration::from_secs(1);
 /// After an error, nobody is asked for so long.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) struct Thread {
     table: ConnectionTable,
-    connections: Connections,
     queries: Queries,
     conntrack: Conntrack,
     /// Its end means that the thread has to end.
@@ -35,6 +35,7 @@ pub(super) struct Thread {
     router: Arc<Router>,
     settings: Option<Settings>,
     read_at: Instant,
+    swept_at: Instant,
     is_failing: bool,
 }
 
@@ -45,17 +46,17 @@ impl Thread {
         state: State,
         router: Arc<Router>,
     ) -> Self {
-        let connections = table.connections();
+        let now = Instant::now();
         Self {
             table,
-            connections,
             queries,
             conntrack,
             wakes,
             state,
             router,
             settings: None,
-            read_at: Instant::now(),
+            read_at: now,
+            swept_at: now,
             is_failing: false,
         }
     }
@@ -81,11 +82,13 @@ impl Thread {
             }
         }
         self.state.set_udp_timeout_ms(0);
+        self.state.set_tcp(None);
     }
 
     /// Waits, then answers. Returns whether the thread is to go on.
     fn turn(&mut self) -> io::Result<bool> {
         self.follow_settings();
+        self.sweep()?;
         let mut fds = [
             sys::readable(self.wakes.as_fd().as_raw_fd()),
             sys::readable(self.queries.as_raw_fd()),
@@ -121,6 +124,7 @@ impl Thread {
         if settings != self.settings {
             self.state.set_verifies_sums(settings.is_none_or(|settings| settings.verifies_sums));
             self.state.set_udp_timeout_ms(settings.map_or(0, |settings| settings.udp_timeout_ms));
+            self.state.set_tcp(settings.and_then(|settings| settings.tcp));
             self.settings = settings;
         }
     }
@@ -141,16 +145,67 @@ impl Thread {
                 treatment: answer.treatment,
                 translation: answer.translation,
                 mark: answer.mark,
+                track: None,
             };
-            // Without room, the connection stays on the kernel path.
-            self.table.insert(&query.key, &connection, generation);
+            match found.filter(|found| found.tcp.is_some()) {
+                Some(found) => self.enter_tcp(&query, &found, connection)?,
+                // Without room, the connection stays on the kernel path.
+                None => _ = self.table.insert(&query.key, &connection, generation),
+            }
         }
         Ok(true)
     }
 
+    /// Enters a direction of a connection of TCP.
+    fn enter_tcp(
+        &mut self,
+        query: &Query,
+        found: &tollway_conntrack::Connection,
+        mut entry: Connection,
+    ) -> io::Result<()> {
+        let (key, generation) = (&query.key, entry.generation);
+        let mut taking = HandOver { table: &mut self.table, conntrack: &mut self.conntrack };
+        if !matches!(entry.treatment, Treatment::Kernel { .. }) {
+            entry.track = taking.track(key, found)?;
+            if entry.track.is_none() {
+                entry.treatment = Treatment::Kernel { retry: LATER };
+            }
+        }
+        taking.table.insert(key, &entry, generation);
+        if entry.track.is_none() {
+            return taking.give_up(found);
+        }
+        taking.enter_other(key, found, &entry, generation);
+        taking.forget(key, found)
+    }
+
+    /// Tells the kernel how long it would keep connections of TCP that have gone quiet, where that is not as long as the
+    /// programs have told it.
+    fn sweep(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let Some(settings) = self.settings.filter(|settings| settings.tcp.is_some()) else {
+            return Ok(());
+        };
+        if now < self.swept_at {
+            return Ok(());
+        }
+        self.swept_at = now + SWEEP;
+        let mut told = Vec::new();
+        self.table.sweep(|key, idle_ms, track| {
+            let shorter_ms = settings.shorter_ms(&track).filter(|_| !track.is_closed);
+            told.extend(
+                shorter_ms.map(|timeout_ms| (*key, timeout_ms.saturating_sub(idle_ms) / 1000)),
+            );
+        })?;
+        for (key, timeout_s) in told {
+            self.conntrack.change(&tuple_of(&key), 0, Change::Timeout(timeout_s.max(1)))?;
+        }
+        Ok(())
+    }
+
     /// What becomes of the packets until now by their entry, if it is active.
     fn before(&self, query: &Query, generation: u32) -> Option<Treatment> {
-        let (connection, _) = self.connections.get(&query.key)?;
+        let (connection, _) = self.table.connections().get(&query.key)?;
         (connection.generation == generation).then_some(connection.treatment)
     }
 }

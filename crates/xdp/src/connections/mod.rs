@@ -10,8 +10,10 @@
 
 mod query;
 mod table;
+mod tracks;
+mod translation;
 
 pub use query::{Queries, Query};
-pub use table::{
-    Connection, ConnectionTable, Connections, ConnectionsByTuple, Translation, Treatment,
-};
+pub use table::{Connection, ConnectionTable, Connections, ConnectionsByTuple, Treatment};
+pub use tracks::{Track, TrackState};
+pub use translation::Translation;

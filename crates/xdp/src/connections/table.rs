@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,12 +9,12 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use tollway_dataplane::id::LinkId;
 
-use crate::flows::{Flow4Key, Seeds};
+use super::tracks::{Track, TrackState, Tracks};
+use super::translation::Translation;
+use crate::flows::{Flow4Key, KEPT_TICKS, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
 use crate::page::coarse_ns;
 use crate::shared::Shared;
 
-/// Slots of a bucket, `FLOW_WAYS` of bpf/flows.h.
-const WAYS: usize = 16;
 /// Words of a slot, a cache line: key, head, translation, mark, use, bytes, and when to ask again.
 const WORDS: usize = 8;
 /// The place of each behind the two of the key.
@@ -24,14 +23,10 @@ const TRANSLATION: usize = 3;
 const MARK_RETRY: usize = 5;
 const USED: usize = 6;
 const BYTES: usize = 7;
-/// As in a flow's slot: the bits of `used` that count packets, and the unit of the tick above them.
-const PACKETS: u64 = (1 << TICK_AT) - 1;
-const TICK_AT: u32 = 48;
-const TICK_SHIFT: u32 = 26;
 /// So many ticks ago, nobody has asked the kernel.
 const UNASKED: u16 = 1 << 10;
-/// An entry that was used within this many ticks (2 s) stays.
-const KEPT_TICKS: u16 = 30;
+/// A connection without packets for this many ticks is quiet: 1 s.
+const QUIET_TICKS: u16 = 15;
 /// Nanoseconds of the unit of `retry`, as a power of two.
 const RETRY_SHIFT: u32 = 20;
 
@@ -55,15 +50,6 @@ pub enum Treatment {
     Dropped(LinkId),
 }
 
-/// The addresses and ports that packets leave with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Translation {
-    /// The source.
-    pub source: (Ipv4Addr, u16),
-    /// The destination.
-    pub destination: (Ipv4Addr, u16),
-}
-
 /// An entry for one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
@@ -75,6 +61,8 @@ pub struct Connection {
     pub translation: Translation,
     /// The connection's mark; another one makes the entry end.
     pub mark: u32,
+    /// Of TCP that is not the kernel's: the track, and whether the direction is that of replies.
+    pub track: Option<(Track, bool)>,
 }
 
 /// The part of `kind` in a slot's head.
@@ -138,67 +126,6 @@ impl Treatment {
     }
 }
 
-impl Translation {
-    /// The addresses and ports of a key: nothing changes.
-    #[must_use]
-    pub fn none(key: &Flow4Key) -> Self {
-        let [source, destination] = [key.src_be, key.dst_be].map(Ipv4Addr::from);
-        let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
-        Self { source: (source, sport), destination: (destination, dport) }
-    }
-
-    /// Words of `struct translation` of bpf/header.h, for packets with a key.
-    fn words(&self, key: &Flow4Key) -> [u64; 2] {
-        let before = Self::none(key);
-        let addresses = [before, *self].map(|one| [one.source.0, one.destination.0]);
-        let ports = [before, *self].map(|one| [one.source.1, one.destination.1]);
-        let changes = *self != before;
-        let address_sum =
-            (0..2).filter(|at| addresses[0][*at] != addresses[1][*at]).fold(0, |sum, at| {
-                let [old, new] = [addresses[0][at], addresses[1][at]].map(halves);
-                [!old[0], !old[1], new[0], new[1]].into_iter().fold(sum, add)
-            });
-        let l4_sum = ports[0]
-            .iter()
-            .zip(ports[1])
-            .fold(address_sum, |sum, (old, new)| add(add(sum, !old), new));
-        // The sum is over words as they are in memory.
-        let sums = [address_sum, l4_sum]
-            .map(|sum| if changes { nonzero(sum).to_be_bytes() } else { [0; 2] });
-        let [a, b] = self.source.1.to_be_bytes();
-        let [c, d] = self.destination.1.to_be_bytes();
-        let [[e, f], [g, h]] = sums;
-        let [src, dst] = addresses[1].map(|address| address.octets());
-        let [i, j, k, l] = src;
-        let [m, n, o, p] = dst;
-        [[i, j, k, l, m, n, o, p], [a, b, c, d, e, f, g, h]].map(u64::from_ne_bytes)
-    }
-
-    fn of(words: [u64; 2]) -> Self {
-        let [[i, j, k, l, m, n, o, p], [a, b, c, d, ..]] = words.map(u64::to_ne_bytes);
-        Self {
-            source: (Ipv4Addr::new(i, j, k, l), u16::from_be_bytes([a, b])),
-            destination: (Ipv4Addr::new(m, n, o, p), u16::from_be_bytes([c, d])),
-        }
-    }
-}
-
-fn halves(address: Ipv4Addr) -> [u16; 2] {
-    let [a, b, c, d] = address.octets();
-    [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
-}
-
-/// Adds in ones' complement (RFC 1071).
-fn add(sum: u16, more: u16) -> u16 {
-    let (sum, carry) = sum.overflowing_add(more);
-    sum + u16::from(carry)
-}
-
-/// The other form of 0, which says that something changes.
-fn nonzero(sum: u16) -> u16 {
-    if sum == 0 { u16::MAX } else { sum }
-}
-
 /// The entries, for any thread to read; cheap to clone.
 #[derive(Clone)]
 pub struct Connections(Arc<Slots>);
@@ -236,13 +163,15 @@ fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
     fence(Acquire);
     let is_same = slot[HEAD].load(Relaxed) == head.word();
     let treatment = Treatment::of(head).filter(|_| is_same && head.generation != 0)?;
+    let key = Flow4Key::of_bytes(&words[0].to_ne_bytes(), &words[1].to_ne_bytes());
+    let [mark, track] = unpack(words[MARK_RETRY]);
     let connection = Connection {
         generation: head.generation,
         treatment,
         translation: Translation::of([words[TRANSLATION], words[TRANSLATION + 1]]),
-        mark: words[MARK_RETRY] as u32,
+        mark,
+        track: has_track(&key, treatment).then(|| (Track::of_word(track), track >> 31 != 0)),
     };
-    let key = Flow4Key::of_bytes(&words[0].to_ne_bytes(), &words[1].to_ne_bytes());
     Some((key, connection, [words[USED] & PACKETS, words[BYTES] & PACKETS]))
 }
 
@@ -294,19 +223,97 @@ impl ConnectionsByTuple {
 }
 
 /// The table of entries, for the thread that writes it.
-pub struct ConnectionTable(Connections);
+pub struct ConnectionTable {
+    connections: Connections,
+    tracks: Tracks,
+}
 
 impl ConnectionTable {
     /// Maps the memory of the map, which has so many buckets.
-    pub(crate) fn map(map: &OwnedFd, buckets: u32, seeds: Seeds) -> io::Result<Self> {
-        let words = Shared::map(map.as_fd(), buckets as usize * WAYS * WORDS)?;
-        Ok(Self(Connections(Arc::new(Slots { words, seeds, mask: buckets as usize - 1 }))))
+    pub(crate) fn map(
+        (map, tracks): (&OwnedFd, OwnedFd),
+        buckets: u32,
+        seeds: Seeds,
+    ) -> io::Result<Self> {
+        let slots = buckets as usize * WAYS;
+        let words = Shared::map(map.as_fd(), slots * WORDS)?;
+        let slots = Slots { words, seeds, mask: buckets as usize - 1 };
+        let tracks = Tracks::new(tracks, Self::tracks(buckets) as usize, seeds);
+        Ok(Self { connections: Connections(Arc::new(slots)), tracks })
+    }
+
+    /// The number of tracks for so many buckets of entries.
+    pub(crate) fn tracks(buckets: u32) -> u32 {
+        Tracks::count(buckets as usize * WAYS) as u32
     }
 
     /// The entries, for other threads.
     #[must_use]
-    pub fn connections(&self) -> Connections {
-        self.0.clone()
+    pub const fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// The track of a TCP connection, by its original tuple, whose link does not matter.
+    #[must_use]
+    pub fn track(&self, original: &Flow4Key) -> Option<Track> {
+        self.tracks.find(original)
+    }
+
+    /// What a track says.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn track_state(&self, track: Track) -> io::Result<TrackState> {
+        self.tracks.read(track)
+    }
+
+    /// Begins the track of a TCP connection, in the place of the one that it has. The programs begin with what the kernel
+    /// knows then; packets are never out of window if the kernel finds none so (`is_liberal`). None if there is no room.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn begin_track(
+        &mut self,
+        original: &Flow4Key,
+        is_liberal: bool,
+    ) -> io::Result<Option<Track>> {
+        self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32)
+    }
+
+    /// Takes the track of a TCP connection away: its entries do not count any more.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn end_track(&mut self, original: &Flow4Key) -> io::Result<()> {
+        self.tracks.end(original)
+    }
+
+    /// Ends entries whose track is another connection's by now. Calls `quiet` for each TCP connection whose last packet
+    /// came one to two seconds ago, with the tuple of its first packet, that packet's age in milliseconds, and its track.
+    /// It reads all slots; call it once a second.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn sweep(&self, mut quiet: impl FnMut(&Flow4Key, u32, TrackState)) -> io::Result<()> {
+        let now = coarse_ns() >> TICK_SHIFT;
+        for slot in self.connections.0.words.chunks_exact(WORDS) {
+            let Some((key, connection, _)) = read(slot) else { continue };
+            let Some((track, is_reply)) = connection.track else { continue };
+            if !self.tracks.is_current(track) {
+                end(slot);
+                continue;
+            }
+            let idle = (now as u16).wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16);
+            if is_reply || !(QUIET_TICKS..4 * QUIET_TICKS).contains(&idle) {
+                continue;
+            }
+            let state = self.tracks.read(track)?;
+            let idle = (now as u32).wrapping_sub(state.tick);
+            if (u32::from(QUIET_TICKS)..=2 * u32::from(QUIET_TICKS)).contains(&idle) {
+                quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, state);
+            }
+        }
+        Ok(())
     }
 
     /// Makes or replaces an entry; returns false if there is no room. `generation` is the active one, by which other
@@ -315,7 +322,7 @@ impl ConnectionTable {
         let now_ns = coarse_ns();
         let (words, tick) = (key.two_words(), (now_ns >> TICK_SHIFT) as u16);
         let is_kernels = matches!(connection.treatment, Treatment::Kernel { .. });
-        let Some(slot) = place(&self.0.0, words, (generation, tick), is_kernels) else {
+        let Some(slot) = place(&self.connections.0, words, (generation, tick), is_kernels) else {
             return false;
         };
         let is_known = key_of(slot) == words;
@@ -329,12 +336,7 @@ impl ConnectionTable {
             .iter()
             .zip(translation)
             .for_each(|(place, word)| place.store(word, Relaxed));
-        let retry = match connection.treatment {
-            Treatment::Kernel { retry } | Treatment::Unruled { retry } => retry,
-            _ => 0,
-        };
-        let retry_at = ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry);
-        slot[MARK_RETRY].store(pack(connection.mark, retry_at), Relaxed);
+        slot[MARK_RETRY].store(pack(connection.mark, last_word(connection, now_ns)), Relaxed);
         if !is_known {
             slot[BYTES].store(0, Relaxed);
             slot[USED].store(0, Relaxed);
@@ -350,20 +352,40 @@ impl ConnectionTable {
         );
         true
     }
+}
 
-    /// Ends an entry.
-    pub fn remove(&mut self, key: &Flow4Key) {
-        let words = key.two_words();
-        if let Some(slot) = self.0.0.ways(words).find(|slot| key_of(slot) == words) {
-            slot[HEAD].store(head_of(slot).closed().word(), Release);
-        }
+/// Ends an entry.
+fn end(slot: &[AtomicU64]) {
+    let head = head_of(slot);
+    let _ = slot[HEAD].compare_exchange(head.word(), head.closed().word(), Release, Relaxed);
+}
+
+/// Says whether entries of a key have a track in the place of the time when to ask again.
+fn has_track(key: &Flow4Key, treatment: Treatment) -> bool {
+    i32::from(key.protocol) == libc::IPPROTO_TCP && !matches!(treatment, Treatment::Kernel { .. })
+}
+
+/// The track, or the time when to ask again.
+fn last_word(connection: &Connection, now_ns: u64) -> u32 {
+    if let Some((track, is_reply)) = connection.track {
+        return track.word(is_reply);
     }
+    let retry = match connection.treatment {
+        Treatment::Kernel { retry } | Treatment::Unruled { retry } => retry,
+        Treatment::Forwarded(_) | Treatment::Dropped(_) => 0,
+    };
+    ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
 }
 
 /// The mark and the time, in the order of `struct connection4`.
 fn pack(mark: u32, retry_at: u32) -> u64 {
     let ([a, b, c, d], [e, f, g, h]) = (mark.to_ne_bytes(), retry_at.to_ne_bytes());
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn unpack(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
 /// The slot with a key, or else one whose entry is not active, or was not used for the longest time. What the kernel
@@ -401,49 +423,6 @@ fn place(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testkit::dice::Dice;
-
-    /// The sum of RFC 1071 over words.
-    fn sum(words: impl IntoIterator<Item = u16>) -> u16 {
-        words.into_iter().fold(0, add)
-    }
-
-    fn words(translation: &Translation) -> [u16; 6] {
-        let [[a, b], [c, d]] = [translation.source.0, translation.destination.0].map(halves);
-        [a, b, c, d, translation.source.1, translation.destination.1]
-    }
-
-    #[test]
-    fn the_sums_of_a_translation_make_up_for_its_changes() {
-        let mut dice = Dice(5);
-        for _ in 0..10_000 {
-            let mut address = || (Ipv4Addr::from(dice.roll() as u32), dice.roll() as u16);
-            let (before, after) = ((address(), address()), (address(), address()));
-            let key = Flow4Key::new(LinkId(3), 17, before.0, before.1);
-            let translation = match dice.below(4) {
-                0 => Translation { source: after.0, destination: before.1 },
-                1 => Translation { source: before.0, destination: after.1 },
-                2 => Translation { source: after.0, destination: after.1 },
-                _ => Translation { source: (before.0.0, after.0.1), destination: before.1 },
-            };
-            let written = translation.words(&key);
-            assert_eq!(Translation::of(written), translation);
-            let [.., a, b, c, d] = written[1].to_ne_bytes();
-            let [ip, l4] = [[a, b], [c, d]].map(u16::from_be_bytes);
-            assert!(ip != 0 && l4 != 0, "they say that something changes");
-            // A checksum is the complement of a sum, which grows by what is added to its words.
-            let old = words(&Translation::none(&key));
-            let new = words(&translation);
-            for (sum_of_change, count) in [(ip, 4), (l4, 6)] {
-                let changed = add(sum(old[..count].iter().copied()), sum_of_change);
-                let difference = add(changed, !sum(new[..count].iter().copied()));
-                assert!(matches!(difference, 0 | u16::MAX), "{translation:?}");
-            }
-        }
-        let key = Flow4Key::new(LinkId(3), 17, (Ipv4Addr::LOCALHOST, 1), (Ipv4Addr::LOCALHOST, 2));
-        let nothing = Translation::none(&key).words(&key)[1].to_ne_bytes();
-        assert_eq!(nothing[4..], [0; 4], "nothing changes");
-    }
 
     #[test]
     fn a_head_is_what_the_programs_read() {

@@ -1,0 +1,201 @@
+//! The programs follow the windows of TCP as the kernel does: two connections have the same conversation, one of them by
+//! the kernel alone, and the other by the programs, with the kernel behind them.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+
+use tollway_conntrack::{Change, Conntrack, TcpFlags, Tuple};
+use tollway_xdp::connections::{Connection, Track, Translation, Treatment};
+use tollway_xdp::flows::Flow4Key;
+use tollway_xdp::{Action, TcpSettings};
+
+use crate::namespaces::sh;
+use crate::namespaces::tun::tun;
+use crate::tcp_segments::{Segment, Talk};
+use crate::testkit::dice::Dice;
+use crate::testkit::wires::LinkVariant;
+use crate::tracked::Tracked;
+
+/// The links by which the packets of both ways leave.
+const OUT: [LinkVariant; 2] = [LinkVariant::Vlan, LinkVariant::Plain];
+const PORTS_OUT: [u8; 2] = [1, 2];
+/// Conversations, and the segments of each, at most.
+const TALKS: u64 = 1000;
+const SEGMENTS: usize = 120;
+/// After so many invalid segments of a way in a row, the programs begin anew (`MOST_STRAYS`), and the kernel does not.
+const STRAYS: usize = 8;
+/// Ports of the connection of the kernel alone, and of the other one.
+const ALONE: [u16; 2] = [4001, 80];
+const WITH: [u16; 2] = [4002, 80];
+
+/// Both ends of the kernel, and what it forwards from one to the other.
+struct Kernel([File; 2]);
+
+impl Kernel {
+    fn new() -> Self {
+        let devices = [tun("in0", 0, true), tun("out0", 0, true)];
+        sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0");
+        for (name, way) in [("in0", 0), ("out0", 1)] {
+            sh(&format!("ip link set {name} up"));
+            sh(&format!("ip route add {}/32 dev {name}", hosts()[way]));
+        }
+        Self(devices)
+    }
+
+    /// Gives the kernel a packet; says whether it forwards it.
+    fn forwards(&mut self, way: usize, packet: &[u8]) -> bool {
+        self.0[way].write_all(packet).unwrap();
+        let mut bytes = [0; 2048];
+        let mut is_forwarded = false;
+        loop {
+            match self.0[1 - way].read(&mut bytes) {
+                // Of the same ports, and not something of the kernel's own.
+                Ok(len) => is_forwarded |= len == packet.len() && bytes[20..24] == packet[20..24],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return is_forwarded,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+fn hosts() -> [Ipv4Addr; 2] {
+    [0, 1].map(|way: usize| match OUT[1 - way].host4(PORTS_OUT[1 - way]) {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(_) => panic!("host4 is of IPv4"),
+    })
+}
+
+fn tuple(ports: [u16; 2]) -> Tuple {
+    let [from, to] = hosts().map(IpAddr::V4);
+    Tuple::with_ports(6, (from, ports[0]), (to, ports[1]))
+}
+
+/// The state of a connection in the kernel.
+fn state(conntrack: &mut Conntrack, ports: [u16; 2]) -> Option<&'static str> {
+    let found = conntrack.get(&tuple(ports), 0).unwrap()?;
+    found.tcp.map(|tcp| tcp.state.name())
+}
+
+/// The key of the packets of a way, which all arrive at the first port.
+fn key(way: usize) -> Flow4Key {
+    let ends = [(hosts()[0], WITH[0]), (hosts()[1], WITH[1])];
+    Flow4Key::new(LinkVariant::Plain.link(0), 6, ends[way], ends[1 - way])
+}
+
+/// Enters both directions of the connection.
+fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack) -> Track {
+    let generation = tracked.compared.programs.state().generation();
+    let set = |conntrack: &mut Conntrack, mask, flags| {
+        assert!(conntrack.change(&tuple(WITH), 0, Change::TcpFlags { mask, flags }).unwrap());
+    };
+    set(conntrack, TcpFlags::LIBERAL, TcpFlags::LIBERAL);
+    let track = tracked.table.begin_track(&key(0), false).unwrap().unwrap();
+    for way in [0, 1] {
+        let key = key(way);
+        let entry = Connection {
+            generation,
+            treatment: Treatment::Forwarded(OUT[way].link(PORTS_OUT[way])),
+            translation: Translation::none(&key),
+            mark: 0,
+            track: Some((track, way == 1)),
+        };
+        assert!(tracked.table.insert(&key, &entry, generation));
+    }
+    set(conntrack, TcpFlags::MAX_ACK, TcpFlags(0));
+    track
+}
+
+/// What becomes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Forwarded,
+    Dropped,
+    /// The kernel decides.
+    Kernels,
+}
+
+fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Fate {
+    let header = [&LinkVariant::Plain.mac(0)[..], &[6, 0, 0, 0, 0, 9], &[8, 0]].concat();
+    let frame = [&header, packet].concat();
+    let run = match is_tc {
+        true => tracked.compared.run_by_tc(0, &frame),
+        false => tracked.compared.run(0, &frame),
+    };
+    match (run.action, run.dropped) {
+        (Action::Redirect, _) => Fate::Forwarded,
+        (_, Some(_)) => Fate::Dropped,
+        _ => Fate::Kernels,
+    }
+}
+
+/// Has one conversation twice. Returns how many segments were forwarded and dropped by the program.
+fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2] {
+    sh("conntrack -F");
+    let mut conntrack = Conntrack::open().unwrap();
+    let mut talk = Talk::new(Dice(seed));
+    for segment in talk.opening() {
+        for ports in [ALONE, WITH] {
+            assert!(kernel.forwards(segment.way, &segment.packet(hosts(), ports)), "{segment:?}");
+        }
+    }
+    assert_eq!(state(&mut conntrack, ALONE), Some("ESTABLISHED"));
+    let track = enter(tracked, &mut conntrack);
+    let (mut counts, mut strays) = ([0; 2], [0; 2]);
+    let mut told: Vec<Segment> = Vec::new();
+    for number in 0..SEGMENTS {
+        // The windows count when both sides have been followed.
+        let segment = if number < 2 { talk.segment(number, 0) } else { talk.draw() };
+        told.push(segment.clone());
+        let by_kernel = kernel.forwards(segment.way, &segment.packet(hosts(), ALONE));
+        let packet = segment.packet(hosts(), WITH);
+        let fate = run(tracked, &packet, seed % 2 == 1);
+        let is_closed = tracked.table.track_state(track).unwrap().is_closed;
+        let by_program = match fate {
+            Fate::Forwarded => true,
+            Fate::Dropped => false,
+            Fate::Kernels => kernel.forwards(segment.way, &packet),
+        };
+        let context =
+            || format!("seed {seed}, {fate:?}: {:#?}", &told[told.len().saturating_sub(6)..]);
+        assert_eq!(by_program, by_kernel, "{}", context());
+        let states = [ALONE, WITH].map(|ports| state(&mut conntrack, ports));
+        assert_eq!(states[0], states[1], "{}", context());
+        assert_eq!(
+            is_closed,
+            states[0] != Some("ESTABLISHED") || segment.flags & 2 != 0 && is_closed,
+            "{}",
+            context()
+        );
+        strays[segment.way] = if by_kernel { 0 } else { strays[segment.way] + 1 };
+        if is_closed || strays.contains(&STRAYS) {
+            break;
+        }
+        counts[0] += usize::from(fate == Fate::Forwarded);
+        counts[1] += usize::from(fate == Fate::Dropped);
+        if by_kernel {
+            talk.arrived(&segment);
+        }
+    }
+    counts
+}
+
+/// Drawn conversations by the kernel alone and by the programs: the same segments arrive, and the same states follow.
+pub fn drawn() {
+    let mut tracked = Tracked::new();
+    sh("nft insert rule ip t f ct state invalid drop");
+    let tcp = TcpSettings {
+        timeout_ms: 432_000_000,
+        close_timeout_ms: 10_000,
+        is_liberal: false,
+        ignores_invalid_resets: false,
+    };
+    tracked.compared.programs.state().set_tcp(Some(tcp));
+    tracked.compared.programs.state().set_verifies_sums(true);
+    let mut kernel = Kernel::new();
+    let counts = (0..TALKS).map(|seed| converse(&mut tracked, &mut kernel, seed));
+    let [forwarded, dropped] =
+        counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
+    println!("{forwarded} segments forwarded, {dropped} dropped");
+    assert!(forwarded > 1000 && dropped > 50, "{forwarded} forwarded, {dropped} dropped");
+}

@@ -1,0 +1,97 @@
+//! Takes connections of TCP over from the kernel.
+//!
+//! ```text
+//! 1. The kernel's entry becomes liberal: it takes whatever comes back to it.
+//! 2. A track begins, and the entries of both directions refer to it.
+//! 3. The next packet makes its program read the kernel's windows. From then on it follows them, and the kernel does not.
+//! 4. The kernel forgets what each side has acknowledged, or it would judge an RST by that.
+//! ```
+//!
+//! A packet that was in the kernel meanwhile changes its numbers and undoes the fourth step. The program merges the
+//! numbers for a second, and asks again while the kernel remembers.
+
+use std::io;
+
+use tollway_conntrack::{Change, Connection, Conntrack, TcpFlags, Tuple};
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::stages::filter::Direction;
+use tollway_xdp::connections::{self, ConnectionTable, Track, Treatment};
+use tollway_xdp::flows::Flow4Key;
+
+use super::answer::{direction, key_of, other_side, tuple_of};
+
+/// The link of a key that stands for a whole connection.
+const ANY: LinkId = LinkId(0);
+
+/// What a connection's entries need before packets of TCP are forwarded by them.
+pub(super) struct HandOver<'a> {
+    pub(super) table: &'a mut ConnectionTable,
+    pub(super) conntrack: &'a mut Conntrack,
+}
+
+impl HandOver<'_> {
+    /// The track of a connection that the kernel has, of which packets have this key, and whether these are replies; none
+    /// if the connection stays with the kernel.
+    pub(super) fn track(
+        &mut self,
+        key: &Flow4Key,
+        connection: &Connection,
+    ) -> io::Result<Option<(Track, bool)>> {
+        let own = tuple_of(key);
+        let Some((direction, _)) = direction(connection, &own) else { return Ok(None) };
+        let Some(original) = key_of(&connection.original, ANY) else { return Ok(None) };
+        let Some(tcp) = connection.tcp else { return Ok(None) };
+        let track = match self.table.track(&original).filter(|_| tcp.is_liberal()) {
+            // The kernel has seen its end, or a beginning.
+            Some(known) if self.table.track_state(known)?.is_closed => None,
+            Some(known) => Some(known),
+            None if tcp.is_liberal() => self.table.begin_track(&original, true)?,
+            None => match self.set(&own, connection.zone, TcpFlags::LIBERAL, true)? {
+                true => self.table.begin_track(&original, false)?,
+                false => None,
+            },
+        };
+        Ok(track.map(|track| (track, direction == Direction::Reply)))
+    }
+
+    /// Gives up following a connection, of which the kernel has to forward a direction.
+    pub(super) fn give_up(&mut self, connection: &Connection) -> io::Result<()> {
+        key_of(&connection.original, ANY).map_or(Ok(()), |original| self.table.end_track(&original))
+    }
+
+    /// Makes the kernel forget the acknowledgments of a connection.
+    pub(super) fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
+        self.set(&tuple_of(key), connection.zone, TcpFlags::MAX_ACK, false).map(drop)
+    }
+
+    /// Enters the other direction of a connection, so that the programs follow its packets, too. They come in where those
+    /// of this direction leave, or nothing comes of it.
+    pub(super) fn enter_other(
+        &mut self,
+        key: &Flow4Key,
+        connection: &Connection,
+        entry: &connections::Connection,
+        generation: u32,
+    ) {
+        let (Treatment::Forwarded(link) | Treatment::Dropped(link)) = entry.treatment else {
+            return;
+        };
+        let Some((track, is_reply)) = entry.track else { return };
+        let Some((tuple, translation)) = other_side(connection, key) else { return };
+        let Some(other) = key_of(&tuple, link) else { return };
+        let track = Some((track, !is_reply));
+        let known = self.table.connections().get(&other);
+        if known.is_some_and(|(known, _)| known.generation == generation && known.track == track) {
+            return;
+        }
+        let treatment = Treatment::Unruled { retry: 0 };
+        let unruled = connections::Connection { treatment, translation, track, ..*entry };
+        self.table.insert(&other, &unruled, generation);
+    }
+
+    /// Sets a flag of both sides in the kernel's entry, or takes it away; returns false if there is none.
+    fn set(&mut self, tuple: &Tuple, zone: u16, mask: TcpFlags, is_set: bool) -> io::Result<bool> {
+        let flags = if is_set { mask } else { TcpFlags(0) };
+        self.conntrack.change(tuple, zone, Change::TcpFlags { mask, flags })
+    }
+}

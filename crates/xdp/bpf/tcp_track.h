@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Follows the windows of TCP connections whose packets the kernel does not see, as connection tracking does
+ * (`tcp_in_window` and `nf_conntrack_tcp_packet` of net/netfilter/nf_conntrack_proto_tcp.c, Linux 6.18).
+ *
+ * A connection has one track for both directions. It begins with the kernel's own numbers, which a packet makes the
+ * program read (conntrack.h). From then on the kernel's numbers stand still, so user space makes the kernel's entry
+ * liberal: it takes whatever comes back to it. What is out of window, only the track knows.
+ */
+#ifndef TOLLWAY_TCP_TRACK_H
+#define TOLLWAY_TCP_TRACK_H
+
+#include "conntrack.h"
+
+/* Of the flags of a side, beside the kernel's: a packet of it came here. */
+#define SIDE_FOLLOWED 0x80
+
+/* Values of `phase`; below these, how often the kernel's numbers are still merged. */
+#define TRACK_UNREAD 255
+#define TRACK_CLOSED 254
+/*
+ * Packets that were in the kernel when the track began have changed the kernel's numbers afterwards. Merged for as many
+ * ticks of both directions: more than a second.
+ */
+#define TRACK_MERGES 32
+
+/* A cache line, as in src/connections/tracks.rs. */
+struct tcp_track {
+	struct bpf_spin_lock lock;
+	struct tcp_side sides[2];
+	__u8 scales[2];
+	__u8 flags[2];
+	/* The last packet without SYN, FIN and RST. */
+	__u32 last_seq, last_ack, last_end;
+	__u16 last_win;
+	__u8 last_way;
+	__u8 retrans;
+	__u32 tick; /* of the last packet */
+	__u16 version; /* changes when another connection gets the track */
+	__u8 phase;
+	__u8 strays; /* packets in a row that were invalid, four bits for each direction */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tcp_track);
+} tcp_tracks SEC(".maps");
+
+/* An entry's reference to a track: its index, its version, and the highest bit for replies. */
+#define TRACK_INDEX_BITS 22
+#define TRACK_VERSIONS 511
+
+/* After so many invalid packets of a direction in a row, the track has missed something, and begins anew. */
+#define MOST_STRAYS 8
+
+/* A packet of TCP, in host byte order. */
+struct segment {
+	__u32 track; /* the entry's reference */
+	__u32 way; /* 0 for the direction of the first packet, 1 for replies */
+	__u32 seq, end, ack, sack;
+	__u32 tick, unserved; /* now, and when packets were last not looked at */
+	__u16 win;
+	__u8 bits; /* TCP_*, without PSH, ECE and CWR */
+	__u8 settings; /* as in `struct state` */
+	/* What follow_segment() finds. */
+	__u32 room; /* the window, scaled */
+	__u8 is_old, is_late, is_taken;
+};
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+#define TCP_URG 0x20
+
+/* What becomes of a packet of TCP. */
+enum tcp_verdict {
+	TCP_STALE, /* there is no track of this connection */
+	TCP_GOES_ON,
+	TCP_ENDS, /* the kernel's, with everything that follows */
+	TCP_NEAR_RESET, /* goes on; the connection has little time left unless packets follow */
+	TCP_INVALID,
+};
+
+static __always_inline int is_before(__u32 seq, __u32 other)
+{
+	return (__s32)(seq - other) < 0;
+}
+
+static __always_inline int is_after(__u32 seq, __u32 other)
+{
+	return is_before(other, seq);
+}
+
+static __always_inline void raise(__u32 *number, __u32 other)
+{
+	if (is_after(other, *number))
+		*number = other;
+}
+
+/* Says whether the kernel's entry takes whatever comes back to it, and judges no RST by what it knew. */
+static __always_inline int is_handed_over(const struct tcp_windows *windows)
+{
+	__u8 both = windows->flags[0] & windows->flags[1], any = windows->flags[0] | windows->flags[1];
+
+	return both & SIDE_LIBERAL && !(any & SIDE_MAX_ACK);
+}
+
+/* Begins a track with the kernel's numbers. */
+static __always_inline void begin_side(struct tcp_track *track, const struct tcp_windows *windows, __u32 way)
+{
+	struct tcp_side *side = &track->sides[way];
+	const struct tcp_side *known = &windows->sides[way];
+	__u8 liberal = track->flags[way] & SIDE_LIBERAL, flags = windows->flags[way] & SIDE_OF_KERNEL;
+
+	side->end = known->end;
+	side->maxend = known->maxend;
+	side->maxwin = known->maxwin;
+	side->maxack = known->maxack;
+	track->scales[way] = windows->scales[way] & 15;
+	/* User space may have taken the flag away already. */
+	if (!liberal && known->maxack)
+		flags |= SIDE_MAX_ACK;
+	track->flags[way] = (flags & ~SIDE_LIBERAL) | liberal;
+}
+
+static __always_inline void merge_side(struct tcp_track *track, const struct tcp_windows *windows, __u32 way)
+{
+	struct tcp_side *side = &track->sides[way];
+	const struct tcp_side *known = &windows->sides[way];
+
+	raise(&side->end, known->end);
+	raise(&side->maxend, known->maxend);
+	if (side->maxwin < known->maxwin)
+		side->maxwin = known->maxwin;
+	if (windows->flags[way] & SIDE_MAX_ACK)
+		raise(&side->maxack, known->maxack);
+}
+
+static __always_inline void merge(struct tcp_track *track, const struct tcp_windows *windows)
+{
+	if (track->phase == TRACK_UNREAD) {
+		begin_side(track, windows, 0);
+		begin_side(track, windows, 1);
+		track->phase = TRACK_MERGES;
+	} else if (track->phase && track->phase <= TRACK_MERGES) {
+		merge_side(track, windows, 0);
+		merge_side(track, windows, 1);
+		track->phase--;
+	}
+}
+
+/* Begins anew with what packets show, as a connection that the kernel picks up. */
+static __always_inline void forget(struct tcp_track *track)
+{
+	track->sides[0].maxwin = 0;
+	track->sides[1].maxwin = 0;
+	track->flags[0] &= ~(SIDE_FOLLOWED | SIDE_MAX_ACK);
+	track->flags[1] &= ~(SIDE_FOLLOWED | SIDE_MAX_ACK);
+	track->strays = 0;
+	track->phase = 0;
+}
+
+/*
+ * What the windows say about a packet: TCP_INVALID if it is out of them. `is_taken` if it counts. Numbers stay in the
+ * segment, and not on the stack, which has no room for them.
+ */
+static __always_inline int in_window(struct tcp_track *track, struct segment *segment)
+{
+	__u32 way = segment->way & 1, back = way ^ 1;
+	struct tcp_side *sender = &track->sides[way], *receiver = &track->sides[back];
+
+	if (!(track->flags[back] & SIDE_SACK))
+		segment->sack = segment->ack;
+	segment->room = segment->win << (track->scales[way] & 15);
+	if (!sender->maxwin) {
+		sender->end = segment->end;
+		sender->maxwin = segment->room + !segment->room;
+		sender->maxend = segment->end + sender->maxwin;
+		if (!receiver->maxwin)
+			receiver->end = receiver->maxend = segment->sack;
+		else if (segment->sack == receiver->end + 1)
+			receiver->end++;
+	}
+	if (!(segment->bits & TCP_ACK) || (segment->bits & TCP_RST && !segment->ack))
+		segment->ack = segment->sack = receiver->end;
+	segment->is_late = !is_after(segment->sack,
+				     receiver->end - (sender->maxwin > 66000 ? sender->maxwin : 66000) - 1);
+	segment->is_old = !is_after(segment->end, sender->end - receiver->maxwin - 1);
+	if (!is_before(segment->seq, sender->maxend + 1)) {
+		if (!receiver->maxwin || segment->is_old || segment->is_late ||
+		    segment->end - sender->maxend + 1 > receiver->maxwin ||
+		    !is_before(segment->sack, receiver->end + 1))
+			return TCP_INVALID;
+		/* More than the receiver allowed, by not too much. */
+		sender->end = segment->end;
+		track->flags[way] |= SIDE_UNACKNOWLEDGED;
+		return TCP_GOES_ON;
+	}
+	if (!is_before(segment->sack, receiver->end + 1))
+		return TCP_INVALID;
+	/* Sent again, or late. */
+	if ((receiver->maxwin && segment->is_old) || segment->is_late)
+		return TCP_GOES_ON;
+	segment->is_taken = 1;
+	if (sender->maxwin < segment->room + (segment->sack - segment->ack))
+		sender->maxwin = segment->room + (segment->sack - segment->ack);
+	if (is_after(segment->end, sender->end)) {
+		sender->end = segment->end;
+		track->flags[way] |= SIDE_UNACKNOWLEDGED;
+	}
+	if (segment->bits & TCP_ACK) {
+		if (!(track->flags[way] & SIDE_MAX_ACK) || is_after(segment->ack, sender->maxack))
+			sender->maxack = segment->ack;
+		track->flags[way] |= SIDE_MAX_ACK;
+	}
+	if (receiver->maxwin && is_after(segment->end, sender->maxend))
+		receiver->maxwin += segment->end - sender->maxend;
+	if (is_after(segment->sack + segment->room, receiver->maxend - 1))
+		receiver->maxend = segment->sack + segment->room + !segment->room;
+	if (segment->ack == receiver->end)
+		track->flags[back] &= ~SIDE_UNACKNOWLEDGED;
+	return TCP_GOES_ON;
+}
+
+/* Notes a packet without SYN, FIN and RST that counts, and whether it comes again. */
+static __always_inline void note_last(struct tcp_track *track, const struct segment *segment)
+{
+	if (track->last_way == segment->way && track->last_seq == segment->seq && track->last_ack == segment->ack &&
+	    track->last_end == segment->end && track->last_win == segment->win) {
+		track->retrans += track->retrans < 255;
+		return;
+	}
+	track->last_way = segment->way;
+	track->last_seq = segment->seq;
+	track->last_ack = segment->ack;
+	track->last_end = segment->end;
+	track->last_win = segment->win;
+	track->retrans = 0;
+}
+
+/* What an RST is by its number alone: TCP_ENDS, TCP_NEAR_RESET or TCP_INVALID (RFC 5961, section 3.2). */
+static __always_inline int judge_reset(const struct tcp_track *track, const struct segment *segment)
+{
+	__u32 way = segment->way & 1, back = way ^ 1, maxack = track->sides[back].maxack;
+
+	if (!(track->flags[back] & SIDE_MAX_ACK))
+		return TCP_ENDS;
+	if (is_before(segment->seq, maxack) && !(segment->settings & TCP_IGNORES_INVALID_RESETS))
+		return TCP_INVALID;
+	if (segment->seq == maxack || (track->last_way == way && segment->seq == track->last_end))
+		return TCP_ENDS;
+	return TCP_NEAR_RESET;
+}
+
+/* Says whether windows count: not where packets of a direction come another way. */
+static __always_inline int is_strict(const struct tcp_track *track, const struct segment *segment)
+{
+	return !(segment->settings & TCP_IS_LIBERAL) && !(track->flags[segment->way & 1] & SIDE_LIBERAL) &&
+	       track->flags[0] & track->flags[1] & SIDE_FOLLOWED;
+}
+
+/* Counts an invalid packet. Returns what becomes of it: too many in a row make the track begin anew. */
+static __always_inline int stray(struct tcp_track *track, const struct segment *segment)
+{
+	__u32 shift = segment->way & 1 ? 4 : 0;
+
+	if ((track->strays >> shift & 15) >= MOST_STRAYS) {
+		forget(track);
+		return TCP_GOES_ON;
+	}
+	track->strays += 1 << shift;
+	return TCP_INVALID;
+}
+
+static __always_inline int judge(struct tcp_track *track, struct segment *segment)
+{
+	int of_reset = TCP_GOES_ON, verdict;
+
+	if ((__s32)(segment->unserved - track->tick) >= 0)
+		forget(track);
+	track->tick = segment->tick;
+	track->flags[segment->way & 1] |= SIDE_FOLLOWED;
+	segment->is_taken = 0;
+	if (segment->bits & TCP_RST)
+		of_reset = judge_reset(track, segment);
+	verdict = of_reset == TCP_INVALID ? TCP_INVALID : in_window(track, segment);
+	if (verdict == TCP_INVALID && (of_reset == TCP_INVALID || is_strict(track, segment)))
+		return stray(track, segment);
+	track->strays &= segment->way & 1 ? 0x0f : 0xf0;
+	if (segment->is_taken && !(segment->bits & (TCP_FIN | TCP_RST)))
+		note_last(track, segment);
+	/* Liberal: it counts, and changes no number. */
+	if (!segment->is_taken && verdict != TCP_INVALID)
+		return TCP_GOES_ON;
+	if (segment->bits & TCP_FIN)
+		of_reset = TCP_ENDS;
+	if (of_reset == TCP_ENDS)
+		track->phase = TRACK_CLOSED;
+	return of_reset;
+}
+
+/*
+ * Follows a packet; `windows` is what the kernel knows, if it was asked just now (`is_known`). Global, so that the
+ * verifier looks at it once.
+ */
+__attribute__((noinline)) int follow_segment(struct segment *segment, const struct tcp_windows *windows,
+					     int is_known)
+{
+	__u32 index, verdict = TCP_STALE;
+	struct tcp_track *track;
+
+	if (!segment || !windows)
+		return TCP_STALE;
+	index = segment->track & ((1U << TRACK_INDEX_BITS) - 1);
+	track = bpf_map_lookup_elem(&tcp_tracks, &index);
+	if (!track)
+		return TCP_STALE;
+	bpf_spin_lock(&track->lock);
+	if (track->version == (segment->track >> TRACK_INDEX_BITS & TRACK_VERSIONS) && track->phase != TRACK_CLOSED) {
+		if (is_known)
+			merge(track, windows);
+		if (track->phase == TRACK_UNREAD)
+			verdict = TCP_GOES_ON;
+		else if (segment->bits & TCP_SYN) {
+			track->phase = TRACK_CLOSED;
+			verdict = TCP_ENDS;
+		} else
+			verdict = judge(track, segment);
+	}
+	bpf_spin_unlock(&track->lock);
+	return verdict;
+}
+
+#endif

@@ -1,0 +1,196 @@
+//! The tracks of TCP connections: numbers of their windows, which the programs follow (`bpf/tcp_track.h`, byte for byte
+//! as here).
+//!
+//! A track belongs to both directions of a connection; their entries refer to it. It stays while entries come and go, so
+//! that a connection goes on where it was. If a connection has none left, the kernel's entry is all that is known of it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::super::flows::{Flow4Key, Seeds};
+use super::super::sys;
+
+/// Tracks that a connection may have, by its hash.
+const WAYS: usize = 8;
+/// Words of a track, a cache line.
+const WORDS: usize = 8;
+/// Where in `struct tcp_track` the numbers are that user space knows.
+const FLAGS: usize = 38;
+const LAST_WINDOW: usize = 52;
+const RETRANSMISSIONS: usize = 55;
+const TICK: usize = 56;
+const VERSION: usize = 60;
+const PHASE: usize = 62;
+/// A track that was used within this many ticks (2 s) stays.
+const KEPT_TICKS: u32 = 30;
+/// In a reference: the bits of the index, the versions above, and the bit for replies.
+const INDEX_BITS: u32 = 22;
+const VERSIONS: u16 = 511;
+const REPLY: u32 = 1 << 31;
+/// Values of `phase`, and the flag of a side that is never out of window.
+const UNREAD: u8 = 255;
+const CLOSED: u8 = 254;
+const LIBERAL: u8 = 0x08;
+const UNACKNOWLEDGED: u8 = 0x10;
+
+/// A reference to a track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Track(u32);
+
+/// What a track says of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackState {
+    /// Whether the kernel forwards its packets from now on: it has seen a SYN, FIN or RST.
+    pub is_closed: bool,
+    /// Whether a side waits for an acknowledgment.
+    pub has_unacknowledged: bool,
+    /// How often the last packet came in a row, besides the first time.
+    pub retransmissions: u8,
+    /// The window in the last packet, as it is there.
+    pub last_window: u16,
+    /// The tick of the last packet.
+    pub tick: u32,
+}
+
+impl Track {
+    /// The word in the entry of a direction.
+    pub(super) const fn word(self, is_reply: bool) -> u32 {
+        if is_reply { self.0 | REPLY } else { self.0 }
+    }
+
+    /// The track of an entry's word.
+    pub(super) const fn of_word(word: u32) -> Self {
+        Self(word & !REPLY)
+    }
+
+    const fn index(self) -> usize {
+        (self.0 & ((1 << INDEX_BITS) - 1)) as usize
+    }
+
+    const fn version(self) -> u16 {
+        (self.0 >> INDEX_BITS) as u16 & VERSIONS
+    }
+}
+
+/// The tracks, and whose they are.
+pub(super) struct Tracks {
+    map: OwnedFd,
+    seeds: Seeds,
+    /// The original tuple of each track's connection, without a link; zeros if it has none.
+    owners: Box<[[u64; 2]]>,
+    versions: Box<[u16]>,
+}
+
+impl Tracks {
+    /// The number of tracks for so many entries: each connection has two.
+    pub(super) fn count(entries: usize) -> usize {
+        (entries / 2).clamp(WAYS, 1 << INDEX_BITS)
+    }
+
+    /// The tracks of a map, which has so many: a power of two.
+    pub(super) fn new(map: OwnedFd, count: usize, seeds: Seeds) -> Self {
+        let owners = vec![[0; 2]; count].into_boxed_slice();
+        Self { map, seeds, owners, versions: vec![0; count].into_boxed_slice() }
+    }
+
+    /// The track of a connection with an original tuple, whose link does not matter.
+    pub(super) fn find(&self, original: &Flow4Key) -> Option<Track> {
+        let owner = owner(original);
+        self.ways(owner).find(|index| self.owners[*index] == owner).map(|index| self.track(index))
+    }
+
+    /// Says whether a track is still the one that was referred to.
+    pub(super) fn is_current(&self, track: Track) -> bool {
+        self.versions.get(track.index()).is_some_and(|version| *version == track.version())
+    }
+
+    /// Begins a connection's track: a packet makes the program read the kernel's numbers. If the kernel finds none of
+    /// its packets out of window (`is_liberal`), so does the track. None if there is no room.
+    pub(super) fn begin(
+        &mut self,
+        original: &Flow4Key,
+        is_liberal: bool,
+        now: u32,
+    ) -> io::Result<Option<Track>> {
+        let owner = owner(original);
+        let Some(index) = self.place(owner, now)? else { return Ok(None) };
+        let flags = if is_liberal { LIBERAL } else { 0 };
+        self.write(index, owner, |bytes| {
+            bytes[FLAGS..FLAGS + 2].fill(flags);
+            bytes[TICK..TICK + 4].copy_from_slice(&now.to_ne_bytes());
+            bytes[PHASE] = UNREAD;
+        })?;
+        Ok(Some(self.track(index)))
+    }
+
+    /// Takes a connection's track away, if it has one: entries that refer to it do not count any more.
+    pub(super) fn end(&mut self, original: &Flow4Key) -> io::Result<()> {
+        let Some(track) = self.find(original) else { return Ok(()) };
+        self.write(track.index(), [0; 2], |bytes| bytes[PHASE] = CLOSED)
+    }
+
+    /// Gives a track to a connection, with the next version.
+    fn write(
+        &mut self,
+        index: usize,
+        owner: [u64; 2],
+        fill: impl FnOnce(&mut [u8; WORDS * 8]),
+    ) -> io::Result<()> {
+        let version = (self.versions[index] + 1) & VERSIONS;
+        let mut bytes = [0; WORDS * 8];
+        bytes[VERSION..VERSION + 2].copy_from_slice(&version.to_ne_bytes());
+        fill(&mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        let words: [u64; WORDS] = std::array::from_fn(|at| u64::from_ne_bytes(words[at]));
+        sys::update_locked(self.map.as_fd(), index as u32, &words)?;
+        self.owners[index] = owner;
+        self.versions[index] = version;
+        Ok(())
+    }
+
+    /// What a track says.
+    pub(super) fn read(&self, track: Track) -> io::Result<TrackState> {
+        let words: [u64; WORDS] = sys::lookup_locked(self.map.as_fd(), track.index() as u32)?;
+        let bytes = words.map(u64::to_ne_bytes);
+        let bytes = bytes.as_flattened();
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| bytes[TICK + at]);
+        Ok(TrackState {
+            is_closed: bytes[PHASE] == CLOSED,
+            has_unacknowledged: (bytes[FLAGS] | bytes[FLAGS + 1]) & UNACKNOWLEDGED != 0,
+            retransmissions: bytes[RETRANSMISSIONS],
+            last_window: u16::from_ne_bytes([bytes[LAST_WINDOW], bytes[LAST_WINDOW + 1]]),
+            tick: u32::from_ne_bytes([a, b, c, d]),
+        })
+    }
+
+    fn track(&self, index: usize) -> Track {
+        Track(index as u32 | u32::from(self.versions[index]) << INDEX_BITS)
+    }
+
+    /// The indexes where a connection's track may be.
+    fn ways(&self, owner: [u64; 2]) -> impl Iterator<Item = usize> {
+        let first = self.seeds.hash(&owner) as usize & (self.owners.len() / WAYS - 1);
+        (0..WAYS).map(move |way| first * WAYS + way)
+    }
+
+    /// The track that a connection has, or else a free one, or one that was not used for the longest time.
+    fn place(&self, owner: [u64; 2], now: u32) -> io::Result<Option<usize>> {
+        let known = |wanted: [u64; 2]| self.ways(owner).find(|at| self.owners[*at] == wanted);
+        if let Some(index) = known(owner).or_else(|| known([0; 2])) {
+            return Ok(Some(index));
+        }
+        let (mut longest, mut best) = (KEPT_TICKS, None);
+        for index in self.ways(owner) {
+            let idle = now.wrapping_sub(self.read(self.track(index))?.tick);
+            if idle > longest && idle < u32::MAX / 2 {
+                (longest, best) = (idle, Some(index));
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// What names a connection.
+fn owner(original: &Flow4Key) -> [u64; 2] {
+    Flow4Key { link: 0, ..*original }.two_words()
+}
