@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -36,7 +37,14 @@ struct packet {
 	struct payload payload;
 };
 
-/* The same over IPv6. */
+/* The same of TCP. */
+struct packet_tcp {
+	struct iphdr ip;
+	struct tcphdr tcp;
+	struct payload payload;
+};
+
+/* UDP over IPv6. */
 struct packet6 {
 	struct ipv6hdr ip;
 	struct udphdr udp;
@@ -45,9 +53,24 @@ struct packet6 {
 
 /* Two more bytes make a frame of 60: 64 on the wire, with the FCS. */
 #define LENGTH (sizeof(struct packet) + 2)
+#define TCP_LENGTH (sizeof(struct tcphdr) + sizeof(struct payload))
 
 static __always_inline __u16 fold(__u32 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* The sum that the checksum of TCP makes 0xffff, in network byte order: a pseudo header, and the segment. */
+static __always_inline __u16 sum_tcp(const struct packet_tcp *packet)
+{
+	const __u16 *addresses = (const void *)&packet->ip.saddr, *words = (const void *)&packet->tcp;
+	__u32 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(TCP_LENGTH);
+	int i;
+
+	for (i = 0; i < 4; i++)
+		sum += addresses[i];
+	for (i = 0; i < TCP_LENGTH / 2; i++)
+		sum += words[i];
+	return fold(sum);
 }

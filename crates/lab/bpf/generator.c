@@ -8,14 +8,19 @@
 
 volatile const __u32 OUT_IFINDEX = 0;
 /* How packets get their addresses and ports: in turn those of flows that differ in all of them, in turn
- * the destinations in a map, or new ones for every packet. */
+ * the destinations in a map, or new ones for every packet; or like the first, but of TCP. */
 #define IN_TURN 0
 #define TO_IPV4 1
 #define TO_IPV6 2
 #define RANDOM 3
+#define TCP_IN_TURN 4
 volatile const __u8 ADDRESSES = IN_TURN;
 /* Number of flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
+/* The bits of that mask. */
+volatile const __u32 FLOW_BITS = 0;
+/* The sequence number of the first segment of each TCP flow. */
+volatile const __u32 FIRST_SEQ = 0;
 /* Where the random numbers start, so that no stream repeats the flows of another. */
 volatile const __u64 SEED = 0;
 /* The VLAN that frames are tagged with; 0 for none. */
@@ -93,6 +98,14 @@ static __always_inline struct flow random_flow(__u64 seq)
 	};
 }
 
+static __always_inline void write_payload(struct payload *payload, __u64 seq, __u64 now)
+{
+	payload->magic = MAGIC;
+	payload->seq = seq;
+	payload->sent_ns = now;
+	payload->stream = STREAM;
+}
+
 static __always_inline void write_udp(struct udphdr *udp, struct payload *payload, __u16 ports[2],
 				      __u16 len, __u64 seq, __u64 now)
 {
@@ -100,33 +113,56 @@ static __always_inline void write_udp(struct udphdr *udp, struct payload *payloa
 	udp->dest = bpf_htons(ports[1]);
 	udp->len = bpf_htons(len);
 	udp->check = 0;
-	payload->magic = MAGIC;
-	payload->seq = seq;
-	payload->sent_ns = now;
-	payload->stream = STREAM;
+	write_payload(payload, seq, now);
 }
 
 /* Writes every byte each time: a page returns in the state in which the last hop left it. */
+static __always_inline void write_ipv4(struct iphdr *ip, __u8 protocol, __u16 len, struct flow flow)
+{
+	__u32 source = flow.source, destination = flow.destination;
+	__u32 sum = 0x4500 + len + 0x4000 + (TTL << 8 | protocol);
+
+	sum += (source >> 16) + (source & 0xffff) + (destination >> 16) + (destination & 0xffff);
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = 0;
+	ip->tot_len = bpf_htons(len);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(0x4000);
+	ip->ttl = TTL;
+	ip->protocol = protocol;
+	ip->check = bpf_htons(~fold(sum));
+	ip->saddr = bpf_htonl(source);
+	ip->daddr = bpf_htonl(destination);
+}
+
 static __always_inline void write_packet(struct packet *packet, struct flow flow, __u64 seq,
 					 __u64 now)
 {
-	__u32 source = flow.source, destination = flow.destination;
-	__u32 sum = 0x4500 + LENGTH + 0x4000 + (TTL << 8 | IPPROTO_UDP);
 	__u16 ports[2] = {flow.source_port, flow.destination_port};
 
-	sum += (source >> 16) + (source & 0xffff) + (destination >> 16) + (destination & 0xffff);
-	packet->ip.version = 4;
-	packet->ip.ihl = 5;
-	packet->ip.tos = 0;
-	packet->ip.tot_len = bpf_htons(LENGTH);
-	packet->ip.id = 0;
-	packet->ip.frag_off = bpf_htons(0x4000);
-	packet->ip.ttl = TTL;
-	packet->ip.protocol = IPPROTO_UDP;
-	packet->ip.check = bpf_htons(~fold(sum));
-	packet->ip.saddr = bpf_htonl(source);
-	packet->ip.daddr = bpf_htonl(destination);
+	write_ipv4(&packet->ip, IPPROTO_UDP, LENGTH, flow);
 	write_udp(&packet->udp, &packet->payload, ports, LENGTH - sizeof(packet->ip), seq, now);
+}
+
+/* The next segment of a flow that pushes its data, and has the widest window. The segments that a flow has
+ * sent stay within that window for a quarter of an hour: it is 1 GiB wide with the highest scale. */
+static __always_inline void write_packet_tcp(struct packet_tcp *packet, struct flow flow, __u64 seq,
+					     __u64 now)
+{
+	__u32 round = seq >> FLOW_BITS;
+
+	write_ipv4(&packet->ip, IPPROTO_TCP, sizeof(*packet), flow);
+	packet->tcp.source = bpf_htons(flow.source_port);
+	packet->tcp.dest = bpf_htons(flow.destination_port);
+	packet->tcp.seq = bpf_htonl(FIRST_SEQ + round * sizeof(packet->payload));
+	packet->tcp.ack_seq = bpf_htonl(1);
+	((__be16 *)&packet->tcp)[6] = bpf_htons(0x5018);
+	packet->tcp.window = bpf_htons(0xffff);
+	packet->tcp.check = 0;
+	packet->tcp.urg_ptr = 0;
+	write_payload(&packet->payload, seq, now);
+	packet->tcp.check = ~sum_tcp(packet);
 }
 
 /* UDP over IPv6 has a checksum; no router looks at it. */
@@ -168,6 +204,12 @@ static __always_inline int write_ip(void *at, void *end, __u64 seq, __u64 now)
 		if (at + sizeof(struct packet6) > end || !to)
 			return 0;
 		write_packet6(at, to, seq, now);
+		return 1;
+	}
+	if (ADDRESSES == TCP_IN_TURN) {
+		if (at + sizeof(struct packet_tcp) > end)
+			return 0;
+		write_packet_tcp(at, flow_in_turn(seq), seq, now);
 		return 1;
 	}
 	if (at + sizeof(struct packet) > end)

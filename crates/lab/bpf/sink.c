@@ -11,7 +11,7 @@ volatile const __u8 FOLLOW = 0;
 /* Number of sequence numbers that fit into `seen`. */
 volatile const __u64 ROOM = 0;
 
-/* Checks the header checksum of one frame in 64. A hash selects it, so that all flows have a turn. */
+/* Checks the checksums of one frame in 64. A hash selects it, so that all flows have a turn. */
 #define SAMPLED(seq) ((seq) * 0x9e3779b1U >> 26 == 0)
 
 struct counts {
@@ -97,9 +97,9 @@ struct frame {
 	__u16 vid;
 };
 
-/* Counts a frame of the generator. */
+/* Counts a frame of the generator. `tcp` is the packet if it is one of TCP. */
 static __always_inline void count(const struct frame *frame, const struct payload *payload, __u8 ttl,
-				  const struct iphdr *ip)
+				  const struct iphdr *ip, const struct packet_tcp *tcp)
 {
 	struct ethhdr *eth = frame->data;
 	struct counts *count;
@@ -121,8 +121,9 @@ static __always_inline void count(const struct frame *frame, const struct payloa
 		count->wrong_tag++;
 	if (ttl != TTL - 1)
 		count->wrong_ttl++;
-	/* IPv6 has no checksum of its header. */
-	if (ip && SAMPLED(payload->seq) && !checksum_is_right(ip))
+	/* IPv6 has no checksum of its header, and UDP is sent without one. */
+	if (ip && SAMPLED(payload->seq) &&
+	    (!checksum_is_right(ip) || (tcp && sum_tcp(tcp) != 0xffff)))
 		count->wrong_checksum++;
 	if (FOLLOW)
 		follow(count, payload);
@@ -135,7 +136,18 @@ static __always_inline int is_ours4(const struct frame *frame)
 	if ((void *)(packet + 1) > frame->end || packet->ip.protocol != IPPROTO_UDP ||
 	    packet->payload.magic != MAGIC)
 		return 0;
-	count(frame, &packet->payload, packet->ip.ttl, &packet->ip);
+	count(frame, &packet->payload, packet->ip.ttl, &packet->ip, 0);
+	return 1;
+}
+
+static __always_inline int is_ours_tcp(const struct frame *frame)
+{
+	struct packet_tcp *packet = frame->ip;
+
+	if ((void *)(packet + 1) > frame->end || packet->ip.protocol != IPPROTO_TCP ||
+	    packet->payload.magic != MAGIC)
+		return 0;
+	count(frame, &packet->payload, packet->ip.ttl, &packet->ip, packet);
 	return 1;
 }
 
@@ -146,7 +158,7 @@ static __always_inline int is_ours6(const struct frame *frame)
 	if ((void *)(packet + 1) > frame->end || packet->ip.nexthdr != IPPROTO_UDP ||
 	    packet->payload.magic != MAGIC)
 		return 0;
-	count(frame, &packet->payload, packet->ip.hop_limit, 0);
+	count(frame, &packet->payload, packet->ip.hop_limit, 0, 0);
 	return 1;
 }
 
@@ -166,7 +178,9 @@ static __always_inline int is_ours(void *data, void *end)
 		frame.ip = tag + 1;
 		protocol = tag->inner;
 	}
-	return protocol == bpf_htons(ETH_P_IPV6) ? is_ours6(&frame) : is_ours4(&frame);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return is_ours6(&frame);
+	return is_ours4(&frame) || is_ours_tcp(&frame);
 }
 
 /* Counts before the host processes the frame. */

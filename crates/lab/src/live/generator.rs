@@ -22,7 +22,9 @@ pub(super) const PORT: u16 = 9;
 const BATCH: u32 = 64;
 /// Bytes of a frame, without tag and FCS.
 pub(super) const FRAME_BYTES: usize = 60;
-/// The same over IPv6: headers of 62 bytes, and what the sink recognizes.
+/// The same of TCP: headers of 54 bytes, and what the sink recognizes.
+const FRAME_TCP_BYTES: usize = 70;
+/// Of UDP over IPv6: headers of 62 bytes.
 const FRAME6_BYTES: usize = 78;
 
 /// The addresses and ports of the frames.
@@ -30,6 +32,8 @@ const FRAME6_BYTES: usize = 78;
 pub(super) enum Flows {
     /// So many flows, used in turn; a power of two.
     InTurn(u32),
+    /// The same of TCP: each flow sends the next segment of a stream that nobody acknowledges.
+    TcpInTurn(u32),
     /// A flow to each of these destinations, used in turn.
     To(Arc<Destinations>),
     /// A new flow for every frame: a random source of 16.0.0.0/4, random ports, and a random destination of
@@ -53,24 +57,25 @@ impl Flows {
             Self::To(destinations) if !destinations.v6 => 1,
             Self::To(_) => 2,
             Self::Random => 3,
+            Self::TcpInTurn(_) => 4,
         }
     }
 
-    /// The number of flows, as a mask of their numbers.
-    fn mask(&self) -> u32 {
+    /// The number of flows that take turns.
+    pub(super) fn count(&self) -> u32 {
         let count = match self {
-            Self::InTurn(count) => *count,
+            Self::InTurn(count) | Self::TcpInTurn(count) => *count,
             Self::To(destinations) => destinations.addresses.len() as u32,
             Self::Random => 1,
         };
-        count.next_power_of_two() - 1
+        count.next_power_of_two()
     }
 
     fn frame_bytes(&self) -> usize {
-        if matches!(self, Self::To(destinations) if destinations.v6) {
-            FRAME6_BYTES
-        } else {
-            FRAME_BYTES
+        match self {
+            Self::To(destinations) if destinations.v6 => FRAME6_BYTES,
+            Self::TcpInTurn(_) => FRAME_TCP_BYTES,
+            _ => FRAME_BYTES,
         }
     }
 }
@@ -161,8 +166,11 @@ impl Generator {
 fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let ifindex = sys::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
-    let (kind, mask, vid) = (stream.flows.kind(), stream.flows.mask(), stream.vid.unwrap_or(0));
-    let (number, seed) = (place.stream(), sys::monotonic_ns() << 24);
+    let (kind, count, vid) = (stream.flows.kind(), stream.flows.count(), stream.vid.unwrap_or(0));
+    let (number, now) = (place.stream(), sys::monotonic_ns());
+    // A flow sends less than a byte each microsecond, so a stream begins after what the one before has sent.
+    let (seed, first_seq) = (now << 24, (now / 1000) as u32);
+    let (mask, bits) = (count - 1, count.trailing_zeros());
     let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
     let mut loader = EbpfLoader::new();
     loader
@@ -170,13 +178,15 @@ fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>
         .override_global("NS_PER_1024", &ns_per_1024, true)
         .override_global("ADDRESSES", &kind, true)
         .override_global("FLOW_MASK", &mask, true)
+        .override_global("FLOW_BITS", &bits, true)
         .override_global("SEED", &seed, true)
+        .override_global("FIRST_SEQ", &first_seq, true)
         .override_global("VID", &vid, true)
         .override_global("STREAM", &number, true)
         .override_global("SOURCE", &A0, true)
         .override_global("DESTINATION", &R0, true);
     if matches!(stream.flows, Flows::To(_)) {
-        loader.map_max_entries("destinations", mask + 1);
+        loader.map_max_entries("destinations", count);
     }
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;
     if let Flows::To(destinations) = &stream.flows {

@@ -4,6 +4,7 @@
 //! router; in the other, Tollway runs on R. They use network namespaces that end with this process.
 //! A BPF program on A, which the kernel runs with live frames, sends; another program on B counts.
 
+mod conntrack;
 pub mod controller;
 mod generator;
 mod host;
@@ -13,6 +14,7 @@ mod ping;
 mod program;
 mod rows;
 pub mod rr;
+mod rulesets;
 mod setups;
 mod sink;
 #[cfg(test)]

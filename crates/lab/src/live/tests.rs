@@ -49,7 +49,11 @@ pub(super) fn send(topology: &Topology, stream: Stream, expect: Expect) -> (Sent
 }
 
 /// Like [`send_to`], for frames that must not arrive.
-fn send_in_vain(topology: &Topology, stream: Stream, expect: Expect) -> (Sent, SinkStats) {
+pub(super) fn send_in_vain(
+    topology: &Topology,
+    stream: Stream,
+    expect: Expect,
+) -> (Sent, SinkStats) {
     let (sent, sink) = send_to(topology, stream, expect);
     std::thread::sleep(Duration::from_millis(50));
     (sent, sink.seen().unwrap())

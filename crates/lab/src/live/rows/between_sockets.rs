@@ -1,10 +1,11 @@
 //! What rows between sockets have in common: devices as the kernel makes them, and rules.
 
+use super::super::rulesets;
 use super::super::topology::Topology;
-use super::follow::Follower;
-use super::pairs::{Side, in_turn};
+use super::follow::{self, BY_DEFAULT};
+use super::pairs::Side;
 use super::table::SocketRules;
-use super::{Bench, Outcome, rulesets};
+use super::{Bench, Outcome};
 
 /// Measures what `side` makes of a topology, without and with Tollway.
 pub(super) fn measure<'a, S: Side>(
@@ -19,16 +20,12 @@ pub(super) fn measure<'a, S: Side>(
             rulesets::load(&topology.r, &text)?;
         }
     }
-    let tollway = Follower::start(both[1], &[], false)?;
-    let sides = (side(both[0])?, side(both[1])?);
-    sides.1.rate()?;
-    let pairs = in_turn(&sides.0, &sides.1, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
+    let (kernel, tollway) = (side(both[0])?, side(both[1])?);
+    let outcome = follow::measure(bench, both[1], BY_DEFAULT, [&kernel, &tollway])?;
     for topology in both {
         rulesets::clear(&topology.r)?;
     }
-    Ok(Outcome::Measured { pairs, note })
+    Ok(outcome)
 }
 
 fn text(rules: SocketRules) -> Option<String> {

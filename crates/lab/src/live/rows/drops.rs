@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::super::generator::{Flows, Generator, Stream};
+use super::super::rulesets;
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::super::topology::Topology;
-use super::follow::{AS_CARDS, Follower};
-use super::pairs::{Side, in_turn};
-use super::{Bench, Outcome, rulesets};
+use super::follow::{self, AS_CARDS};
+use super::pairs::Side;
+use super::{Bench, Outcome};
 
 /// Duration of a measurement. The counts are read before and after it, when no frame is on its way.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -29,17 +30,11 @@ pub(super) fn measure(bench: &Bench<'_>, flood: bool) -> Result<Outcome, String>
     let flows = if flood { Flows::Random } else { Flows::InTurn(256) };
     let side = |topology, follows| Dropper::new(topology, flows.clone(), follows);
     let (kernel, side) = (side(both[0], false)?, side(both[1], true)?);
-    let tollway = Follower::start(both[1], &AS_CARDS, true)?;
-    for _ in 0..WARM_UPS {
-        side.rate()?;
-    }
-    let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
+    let outcome = follow::measure(bench, both[1], AS_CARDS, [&kernel, &side])?;
     for topology in both {
         rulesets::clear(&topology.r)?;
     }
-    Ok(Outcome::Measured { pairs, note })
+    Ok(outcome)
 }
 
 /// A router that drops everything.
@@ -94,6 +89,10 @@ impl Side for Dropper<'_> {
             0 => Ok(dropped as f64 / taken.as_secs_f64() / 1e6),
             passed => Err(format!("{passed} frames passed a rule that drops everything")),
         }
+    }
+
+    fn warm_up(&self) -> Result<(), String> {
+        (0..WARM_UPS).try_for_each(|_| self.rate().map(|_| ()))
     }
 }
 

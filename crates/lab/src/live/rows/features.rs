@@ -2,12 +2,12 @@
 
 use super::super::generator::{Flows, Stream};
 use super::super::host::Host;
+use super::super::rulesets;
 use super::super::sink::SinkHook;
 use super::super::topology::{A0, B0, DESTINATIONS, LEFT, RIGHT, Topology, VIDS, mac_text};
-use super::follow::{AS_CARDS, Follower};
-use super::pairs::in_turn;
+use super::follow::{self, AS_CARDS};
 use super::wire::Wire;
-use super::{Bench, Outcome, rulesets};
+use super::{Bench, Outcome};
 
 /// Number of flows.
 const FLOWS: u32 = 1 << 16;
@@ -30,12 +30,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Outcome, String> {
         Wire::new(topology, stream, SinkHook::Xdp, Some(VIDS[1]))
     };
     let (kernel, side) = (wire(&both[0])?, wire(&both[1])?);
-    let tollway = Follower::start(&both[1], &AS_CARDS, true)?;
-    side.send_until_stable()?;
-    let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
-    Ok(Outcome::Measured { pairs, note })
+    follow::measure(bench, &both[1], AS_CARDS, [&kernel, &side])
 }
 
 /// Why a kernel cannot have the devices, if it cannot.

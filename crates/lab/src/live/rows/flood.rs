@@ -1,11 +1,11 @@
 //! A flood: each frame begins a flow.
 
 use super::super::generator::{Flows, Stream};
+use super::super::rulesets;
 use super::super::sink::SinkHook;
-use super::follow::{AS_CARDS, Follower};
-use super::pairs::in_turn;
+use super::follow::{self, AS_CARDS};
 use super::wire::Wire;
-use super::{Bench, Outcome, rulesets};
+use super::{Bench, Outcome};
 
 /// Measures under so many rules.
 pub(super) fn measure(bench: &Bench<'_>, rules: usize) -> Result<Outcome, String> {
@@ -20,13 +20,9 @@ pub(super) fn measure(bench: &Bench<'_>, rules: usize) -> Result<Outcome, String
         Wire::new(topology, stream, SinkHook::Xdp, None)
     };
     let (kernel, side) = (wire(both[0])?, wire(both[1])?);
-    let tollway = Follower::start(both[1], &AS_CARDS, true)?;
-    side.send_until_stable()?;
-    let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
+    let outcome = follow::measure(bench, both[1], AS_CARDS, [&kernel, &side])?;
     for topology in both.iter().filter(|_| rules > 0) {
         rulesets::clear(&topology.r)?;
     }
-    Ok(Outcome::Measured { pairs, note })
+    Ok(outcome)
 }

@@ -3,7 +3,7 @@
 use super::super::generator::{Flows, Stream};
 use super::super::program::{self, Tollway};
 use super::super::topology::VIDS;
-use super::pairs::in_turn;
+use super::pairs::{Side as _, in_turn};
 use super::table::FlowCase;
 use super::wire::Wire;
 use super::{Bench, Outcome};
@@ -19,7 +19,7 @@ pub(super) fn measure(bench: &Bench<'_>, case: &FlowCase) -> Result<Outcome, Str
     let [left, right] = [0, 1].map(|side| vids.map(|vids| vids[side]));
     let side = Wire::new(&topologies.tollway, stream(left), case.sink, right)?;
     let tollway = Tollway::start(&topologies.tollway, case.setup, false)?;
-    side.send_until_stable()?;
+    side.warm_up()?;
     let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
     tollway.stop()?;
     program::clear(&topologies.tollway)?;

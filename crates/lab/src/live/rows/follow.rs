@@ -2,9 +2,26 @@
 
 use super::super::program::{self, Tollway};
 use super::super::topology::Topology;
+use super::pairs::{Side, in_turn};
+use super::{Bench, Outcome};
 
 /// Where the row's traffic would be, if Tollway has its program on no device.
 pub(super) const NOT_ATTACHED: &str = "Tollway attaches to no device: the kernel forwards";
+
+/// How Tollway starts.
+#[derive(Clone, Copy)]
+pub(super) struct Launch<'a> {
+    /// Arguments after the devices.
+    pub(super) arguments: &'a [&'a str],
+    /// Whether it avoids the generator's processor.
+    pub(super) own_processors: bool,
+}
+
+/// Where the devices stand in for network cards, and the generator has a processor.
+pub(super) const AS_CARDS: Launch<'static> =
+    Launch { arguments: &["--engine", "xdp"], own_processors: true };
+/// Where everything is as the kernel and Tollway choose it.
+pub(super) const BY_DEFAULT: Launch<'static> = Launch { arguments: &[], own_processors: false };
 
 /// A running Tollway.
 pub(super) struct Follower<'a> {
@@ -13,18 +30,26 @@ pub(super) struct Follower<'a> {
     is_attached: bool,
 }
 
-/// The engine where the devices stand in for network cards.
-pub(super) const AS_CARDS: [&str; 2] = ["--engine", "xdp"];
+/// Starts Tollway on a topology, warms it up, measures the kernel and Tollway in turn, and ends it.
+pub(super) fn measure(
+    bench: &Bench<'_>,
+    topology: &Topology,
+    launch: Launch<'_>,
+    [kernel, tollway]: [&dyn Side; 2],
+) -> Result<Outcome, String> {
+    let follower = Follower::start(topology, launch)?;
+    tollway.warm_up()?;
+    let pairs = in_turn(kernel, tollway, bench.pairs, bench.step)?;
+    let note = follower.note();
+    follower.stop()?;
+    Ok(Outcome::Measured { pairs, note })
+}
 
 impl<'a> Follower<'a> {
-    /// Starts it, and waits until it forwards. With processors of its own it avoids the generator's.
-    pub(super) fn start(
-        topology: &'a Topology,
-        more: &[&str],
-        own_processors: bool,
-    ) -> Result<Self, String> {
-        let arguments = [&["run", "r0", "r1"], more].concat();
-        let mut tollway = Tollway::launch(topology, &arguments, own_processors)?;
+    /// Starts it, and waits until it forwards.
+    pub(super) fn start(topology: &'a Topology, launch: Launch<'_>) -> Result<Self, String> {
+        let arguments = [&["run", "r0", "r1"], launch.arguments].concat();
+        let mut tollway = Tollway::launch(topology, &arguments, launch.own_processors)?;
         let start = tollway.until_forwarding()?;
         let is_idle = |line: &&String| line.contains(", not attached");
         // One line for each port.
@@ -33,7 +58,7 @@ impl<'a> Follower<'a> {
     }
 
     /// A note, if it has attached its program to neither device.
-    pub(super) fn note(&self) -> Option<String> {
+    fn note(&self) -> Option<String> {
         (!self.is_attached).then(|| NOT_ATTACHED.to_owned())
     }
 

@@ -7,8 +7,7 @@ use tollway_dataplane::prefix::Prefix;
 use super::super::controller::table::is_own4;
 use super::super::generator::{Destinations, Flows, Stream};
 use super::super::sink::SinkHook;
-use super::follow::{AS_CARDS, Follower};
-use super::pairs::in_turn;
+use super::follow::{self, AS_CARDS, Launch};
 use super::wire::Wire;
 use super::{Bench, Outcome};
 use crate::fib::below;
@@ -27,13 +26,8 @@ pub(super) fn measure(bench: &Bench<'_>, v6: bool, flows: u32) -> Result<Outcome
     // Room for twice as many: the table evicts only approximately the least recently used flow.
     let room = (2 * flows).to_string();
     let more: &[&str] = if flows >= 1 << 20 { &["--xdp-flows", &room] } else { &[] };
-    let more = [&AS_CARDS, more].concat();
-    let tollway = Follower::start(&full.tollway.topology, &more, true)?;
-    side.send_until_stable()?;
-    let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
-    Ok(Outcome::Measured { pairs, note })
+    let launch = Launch { arguments: &[AS_CARDS.arguments, more].concat(), ..AS_CARDS };
+    follow::measure(bench, &full.tollway.topology, launch, [&kernel, &side])
 }
 
 /// Random addresses, each of a random one of the prefixes.

@@ -1,11 +1,12 @@
 //! What Tollway delivers where a rule leaves all forwarded packets to the kernel.
 
 use super::super::generator::{Flows, Stream};
+use super::super::rulesets;
 use super::super::sink::SinkHook;
-use super::follow::{AS_CARDS, Follower};
-use super::pairs::{Side as _, in_turn};
+use super::follow::{self, AS_CARDS};
+use super::pairs::Side as _;
 use super::wire::Wire;
-use super::{Bench, Outcome, rulesets};
+use super::{Bench, Outcome};
 
 /// The offered rate, million frames per second, if the kernel alone delivers as much.
 const OFFERED_MPPS: f64 = 1.0;
@@ -26,13 +27,9 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Outcome, String> {
     let (kernel, side) = (wire(both[0])?, wire(both[1])?);
     let rate = (kernel.rate()?.min(OFFERED_MPPS) * 1e6) as u32;
     let (kernel, side) = (kernel.paced(rate), side.paced(rate));
-    let tollway = Follower::start(both[1], &AS_CARDS, true)?;
-    side.send_until_stable()?;
-    let pairs = in_turn(&kernel, &side, bench.pairs, bench.step)?;
-    let note = tollway.note();
-    tollway.stop()?;
+    let outcome = follow::measure(bench, both[1], AS_CARDS, [&kernel, &side])?;
     for topology in both {
         rulesets::clear(&topology.r)?;
     }
-    Ok(Outcome::Measured { pairs, note })
+    Ok(outcome)
 }

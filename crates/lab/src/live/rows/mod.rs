@@ -10,7 +10,6 @@ mod follow;
 mod full_table;
 mod kernel_rule;
 mod pairs;
-mod rulesets;
 mod sockets;
 mod streams;
 mod table;
@@ -120,7 +119,7 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
         Kind::Flows(ref flows) => flows::measure(bench, flows),
         Kind::FullTable { v6, flows } => full_table::measure(bench, v6, flows),
         Kind::Flood { rules } => flood::measure(bench, rules),
-        Kind::Connections { tracking, flows } => connections::measure(bench, tracking, flows),
+        Kind::Connections(connections) => connections::measure(bench, connections),
         Kind::Drops { flood } => drops::measure(bench, flood),
         Kind::Features => features::measure(bench),
         Kind::KernelRule => kernel_rule::measure(bench),

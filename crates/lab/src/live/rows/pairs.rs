@@ -8,6 +8,11 @@ use crate::stats::Summary;
 pub(super) trait Side {
     /// Measures once, in the row's unit.
     fn rate(&self) -> Result<f64, String>;
+
+    /// Lets a Tollway get used to the traffic.
+    fn warm_up(&self) -> Result<(), String> {
+        self.rate().map(|_| ())
+    }
 }
 
 /// The rates of both routers, pair by pair.

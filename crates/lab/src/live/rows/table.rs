@@ -1,12 +1,14 @@
 //! The rows: what each measures.
 
+use super::super::conntrack::{Connections, Protocol, Tracking};
 use super::super::program::Setup;
 use super::super::sink::SinkHook;
-use super::connections::Tracking;
 
 /// A row.
 pub(super) struct Case {
     pub(super) name: &'static str,
+    /// What its figure begins with, in place of the name.
+    pub(super) stem: &'static str,
     pub(super) title: &'static str,
     pub(super) kind: Kind,
     /// Whether it is measured only on request.
@@ -23,7 +25,7 @@ pub(super) enum Kind {
     /// Frames of which each begins a flow, under so many rules.
     Flood { rules: usize },
     /// Frames of established connections that the kernel tracks.
-    Connections { tracking: Tracking, flows: u32 },
+    Connections(Connections),
     /// Frames that one rule drops; of 256 flows, or each of a new one.
     Drops { flood: bool },
     /// Frames of 65,536 flows through VLANs and a VRF under 100 rules.
@@ -59,7 +61,7 @@ impl Case {
     /// The name of its figure.
     pub(super) fn figure(&self) -> String {
         let unit = if self.is_percent() { "percent" } else { "ratio" };
-        format!("{}_{unit}", self.name.replace('-', "_"))
+        format!("{}_{unit}", self.stem.replace('-', "_"))
     }
 
     /// Whether its figure is a part of the kernel's, in percent.
@@ -83,7 +85,7 @@ const XDP_PATH: Setup = Setup {
 
 /// A row that is always measured.
 const fn case(name: &'static str, title: &'static str, kind: Kind) -> Case {
-    Case { name, title, kind, extra: false }
+    Case { name, stem: name, title, kind, extra: false }
 }
 
 const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
@@ -91,7 +93,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 31] = [
+pub(super) const CASES: [Case; 34] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -113,6 +115,7 @@ pub(super) const CASES: [Case; 31] = [
     ),
     Case {
         name: "af-packet",
+        stem: "af-packet",
         title: "packet sockets, two cores",
         kind: flows(256, Setup { kind: "af_packet", xdp_path: false, ..XDP_PATH }, SinkHook::Tc),
         extra: true,
@@ -132,6 +135,9 @@ pub(super) const CASES: [Case; 31] = [
     tracked("nat", "masqueraded UDP", Tracking::Translated, 256),
     tracked("nat-64k", "65,536 connections", Tracking::Translated, 1 << 16),
     tracked("nat-1m", "1,048,576 connections", Tracking::Translated, 1 << 20),
+    Case { stem: "nat-tcp-256", ..tracked_tcp("nat-tcp", "masqueraded TCP", 256) },
+    tracked_tcp("nat-tcp-64k", "65,536 connections", 1 << 16),
+    tracked_tcp("nat-tcp-1m", "1,048,576 connections", 1 << 20),
     case("drop", "a rule drops all", Kind::Drops { flood: false }),
     case("drop-flood", "all of new flows", Kind::Drops { flood: true }),
     case("features", "VLAN, VRF, 100 rules", Kind::Features),
@@ -144,8 +150,13 @@ pub(super) const CASES: [Case; 31] = [
     sockets("nothing-offloaded-socket", "masquerade, 64-byte", SocketRules::Masquerade),
 ];
 
-const fn tracked(name: &'static str, title: &'static str, tracking: Tracking, flows: u32) -> Case {
-    case(name, title, Kind::Connections { tracking, flows })
+const fn tracked(name: &'static str, title: &'static str, tracking: Tracking, count: u32) -> Case {
+    case(name, title, Kind::Connections(Connections { protocol: Protocol::Udp, tracking, count }))
+}
+
+const fn tracked_tcp(name: &'static str, title: &'static str, count: u32) -> Case {
+    let (protocol, tracking) = (Protocol::Tcp, Tracking::Translated);
+    case(name, title, Kind::Connections(Connections { protocol, tracking, count }))
 }
 
 const fn full(name: &'static str, title: &'static str, v6: bool, flows: u32) -> Case {

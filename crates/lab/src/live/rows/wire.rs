@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::generator::{Flows, Generator, Stream};
+use super::super::generator::{Generator, Stream};
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::super::topology::Topology;
 use super::pairs::Side;
@@ -46,24 +46,6 @@ impl<'a> Wire<'a> {
     fn send(&self) -> Result<Generator, String> {
         Generator::start(&self.topology.a, self.stream.clone())
     }
-
-    /// Sends until the rate is stable.
-    pub(super) fn send_until_stable(&self) -> Result<(), String> {
-        let most = match &self.stream.flows {
-            Flows::InTurn(1_048_576..) => STEPS[0],
-            Flows::To(destinations) if destinations.addresses.len() >= 1 << 20 => STEPS[0],
-            _ => STEPS[1],
-        };
-        let generator = self.send()?;
-        let mut rates = Vec::new();
-        for _ in 0..most {
-            rates.push(self.sink.mpps(STEP)?);
-            if is_stable(&rates) {
-                break;
-            }
-        }
-        generator.stop().map(|_| ())
-    }
 }
 
 impl Side for Wire<'_> {
@@ -74,6 +56,20 @@ impl Side for Wire<'_> {
         let rate = self.sink.mpps(WINDOW)?;
         generator.stop()?;
         Ok(rate)
+    }
+
+    /// Sends until the rate is stable.
+    fn warm_up(&self) -> Result<(), String> {
+        let most = STEPS[usize::from(self.stream.flows.count() < 1 << 20)];
+        let generator = self.send()?;
+        let mut rates = Vec::new();
+        for _ in 0..most {
+            rates.push(self.sink.mpps(STEP)?);
+            if is_stable(&rates) {
+                break;
+            }
+        }
+        generator.stop().map(|_| ())
     }
 }
 

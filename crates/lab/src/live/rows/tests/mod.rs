@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 31] = [
+const FIGURES: [&str; 34] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -28,6 +28,9 @@ const FIGURES: [&str; 31] = [
     "nat_ratio",
     "nat_64k_ratio",
     "nat_1m_ratio",
+    "nat_tcp_256_ratio",
+    "nat_tcp_64k_ratio",
+    "nat_tcp_1m_ratio",
     "drop_ratio",
     "drop_flood_ratio",
     "features_ratio",

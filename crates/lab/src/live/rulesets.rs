@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::host::Host;
+use super::host::Host;
 
 /// The file with the rules; the host has its own /run.
 const FILE: &str = "/run/lab.nft";
