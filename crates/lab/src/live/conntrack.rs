@@ -107,28 +107,37 @@ pub(super) fn disconnect(host: &Host) -> Result<(), String> {
     host.run(forget)?.map_err(|error| format!("the kernel keeps its connections: {error}"))
 }
 
-/// The kernel's limit of connections (`nf_conntrack_max`), of all network namespaces.
-const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// The kernel's limit of connections, and the size of its hash table, of all network namespaces.
+const LIMITS: [&str; 2] =
+    ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/sys/net/netfilter/nf_conntrack_buckets"];
 
-/// A raised limit of connections, until dropped.
-pub(super) struct Limit(Option<String>);
+/// Room for connections, until dropped.
+pub(super) struct Room(Vec<(&'static str, String)>);
 
-impl Limit {
-    pub(super) fn raise(least: u32) -> Result<Self, String> {
-        let failed = |error| format!("cannot set {LIMIT}: {error}");
-        let before = std::fs::read_to_string(LIMIT).map_err(failed)?;
-        if before.trim().parse().is_ok_and(|limit: u32| limit >= least) {
-            return Ok(Self(None));
+impl Room {
+    /// Makes room for so many connections in each of two hosts, and for some more.
+    ///
+    /// All hosts have one hash table, in which each connection is twice. In one that is too small, who comes first is
+    /// found last.
+    pub(super) fn make(connections: u32) -> Result<Self, String> {
+        let least = 4 * connections;
+        let mut raised = Self(Vec::new());
+        for path in LIMITS {
+            let failed = |error| format!("cannot set {path}: {error}");
+            let before = std::fs::read_to_string(path).map_err(failed)?;
+            if before.trim().parse().is_ok_and(|limit: u32| limit < least) {
+                std::fs::write(path, least.to_string()).map_err(failed)?;
+                raised.0.push((path, before));
+            }
         }
-        std::fs::write(LIMIT, least.to_string()).map_err(failed)?;
-        Ok(Self(Some(before)))
+        Ok(raised)
     }
 }
 
-impl Drop for Limit {
+impl Drop for Room {
     fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            let _ = std::fs::write(LIMIT, before);
+        for (path, before) in &self.0 {
+            let _ = std::fs::write(path, before);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Flows of connections that the kernel tracks: established ones, with and without translation.
 
-use super::super::conntrack::{self, Connections, Limit, Tracking};
+use super::super::conntrack::{self, Connections, Room, Tracking};
 use super::super::generator::Stream;
 use super::super::rulesets;
 use super::super::sink::SinkHook;
@@ -13,7 +13,7 @@ pub(super) fn measure(bench: &Bench<'_>, connections: Connections) -> Result<Out
     let topologies = bench.setups.tuned()?;
     topologies.tollway.kernel_forwards(true)?;
     let both = [&topologies.kernel, &topologies.tollway];
-    let _limit = Limit::raise(4 * connections.count)?;
+    let _room = Room::make(connections.count)?;
     for topology in both {
         rulesets::load(&topology.r, rulesets::ESTABLISHED)?;
         if connections.tracking == Tracking::Translated {
