@@ -21,6 +21,7 @@ mod sink;
 mod tests;
 mod text;
 mod topology;
+mod traffic;
 mod workers;
 
 use crate::machine::Machine;

@@ -39,6 +39,16 @@ pub(super) const ESTABLISHED: &str = "table ip stateful {
 }
 ";
 
+/// The same firewall, which also lets connections begin that come by r0.
+pub(super) const OUTBOUND: &str = "table ip stateful {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+        iifname \"r0\" ct state new accept
+    }
+}
+";
+
 /// Translation of the source address of everything that leaves by r1.
 pub(super) const MASQUERADE: &str = "table ip lab {
     chain out {

@@ -33,5 +33,6 @@ fn text(rules: SocketRules) -> Option<String> {
         SocketRules::None => None,
         SocketRules::Drops(count) => Some(rulesets::drops(count)),
         SocketRules::Masquerade => Some(rulesets::MASQUERADE.to_owned()),
+        SocketRules::Firewall => Some([rulesets::OUTBOUND, rulesets::MASQUERADE].concat()),
     }
 }

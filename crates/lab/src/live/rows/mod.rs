@@ -16,6 +16,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transactions;
 mod wire;
 
 use serde::Serialize;
@@ -128,6 +129,9 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
             between_sockets::measure(bench, rules, side)
         }
         Kind::Sockets { rules } => between_sockets::measure(bench, rules, sockets::Sockets::new),
+        Kind::Transactions { rules } => {
+            between_sockets::measure(bench, rules, transactions::Transactions::new)
+        }
     }
 }
 

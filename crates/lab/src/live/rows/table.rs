@@ -36,6 +36,8 @@ pub(super) enum Kind {
     Streams { count: usize, rules: SocketRules },
     /// Datagrams between real sockets.
     Sockets { rules: SocketRules },
+    /// TCP connections between real sockets, each for a request and a response.
+    Transactions { rules: SocketRules },
 }
 
 /// Frames of flows through a router with a configuration file.
@@ -55,6 +57,8 @@ pub(super) enum SocketRules {
     Drops(usize),
     /// Address translation, which leaves everything to the kernel.
     Masquerade,
+    /// A firewall that lets A open connections, and address translation.
+    Firewall,
 }
 
 impl Case {
@@ -71,7 +75,11 @@ impl Case {
 
     /// The unit of its rates.
     pub(super) fn unit(&self) -> &'static str {
-        if matches!(self.kind, Kind::Streams { .. }) { "Gbit/s" } else { "Mpps" }
+        match self.kind {
+            Kind::Streams { .. } => "Gbit/s",
+            Kind::Transactions { .. } => "k/s",
+            _ => "Mpps",
+        }
     }
 }
 
@@ -93,7 +101,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 34] = [
+pub(super) const CASES: [Case; 35] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -144,6 +152,7 @@ pub(super) const CASES: [Case; 34] = [
     case("kernel-rule-delivered", "the kernel's rule", Kind::KernelRule),
     streams("tcp-stream", "TCP goodput", 1, SocketRules::None),
     streams("tcp-stream-8", "8 connections", 8, SocketRules::None),
+    case("nat-crr", "new connections", Kind::Transactions { rules: SocketRules::Firewall }),
     sockets("socket", "64-byte UDP", SocketRules::None),
     sockets("socket-100-rules", "64-byte, 100 rules", SocketRules::Drops(100)),
     streams("nothing-offloaded-tcp", "masquerade, TCP", 1, SocketRules::Masquerade),

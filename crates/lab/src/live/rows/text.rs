@@ -6,7 +6,11 @@ use super::{Rates, Row};
 use crate::text::{align, plain_table, trimmed};
 
 /// The units of the rows' rates, and what they are of.
-const UNITS: [(&str, &str); 2] = [("Mpps", "Mpps of small packets"), ("Gbit/s", "Gbit/s of TCP")];
+const UNITS: [(&str, &str); 3] = [
+    ("Mpps", "Mpps of small packets"),
+    ("Gbit/s", "Gbit/s of TCP"),
+    ("k/s", "Thousand TCP connections a second"),
+];
 
 /// A table for each unit with a line for each row, then the rows' notes.
 pub(in crate::live) fn render(rows: &[Row]) -> String {

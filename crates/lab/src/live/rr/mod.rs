@@ -7,13 +7,13 @@
 
 mod testbed;
 mod text;
-mod traffic;
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::traffic::{self, Kind};
 use crate::generate::track::latencies;
 use crate::machine::Machine;
 use crate::progress;
@@ -22,7 +22,6 @@ use crate::stats::{Summary, paired_percent};
 use crate::sys;
 use testbed::{Router, Testbed};
 pub use text::render;
-use traffic::Kind;
 
 /// The confidence of intervals.
 const CONFIDENCE: f64 = 0.95;

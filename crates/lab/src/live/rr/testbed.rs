@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::program::{self, Tollway};
 use super::super::topology::{A0, B0, LEFT, Mac, R0, R1, RIGHT, Topology, mac_text};
-use super::traffic::Server;
+use super::super::traffic::Server;
 
 /// Addresses of A, and the router's on the same wire.
 const LEFT_V6: [&str; 2] = ["fd00:1::2", "fd00:1::1"];

@@ -10,6 +10,7 @@ use super::super::full_table::draw;
 use super::super::pairs::Side;
 use super::super::sockets::Sockets;
 use super::super::streams::Streams;
+use super::super::transactions::Transactions;
 use super::*;
 use crate::fib::Internet;
 use crate::live::controller::router::Router;
@@ -110,6 +111,18 @@ fn real_sockets_reach_each_other_through_a_router_and_not_without() {
 }
 
 #[test]
+fn connections_begin_through_a_firewall_that_lets_them_and_not_through_others() {
+    let Some(_turn) = turn() else { return };
+    let topology = Topology::with_default_devices().unwrap();
+    rulesets::load(&topology.r, &[rulesets::OUTBOUND, rulesets::MASQUERADE].concat()).unwrap();
+    let transactions = Transactions::new(&topology).unwrap();
+    assert!(some(&transactions) > 0.0);
+    rulesets::clear(&topology.r).unwrap();
+    rulesets::load(&topology.r, rulesets::ESTABLISHED).unwrap();
+    assert!(transactions.rate().unwrap_err().contains("TcpCrr"));
+}
+
+#[test]
 fn drops_of_a_rule_are_counted_and_what_passes_it_is_an_error() {
     let Some(_turn) = turn() else { return };
     let topology = Topology::new().unwrap();
@@ -134,6 +147,8 @@ fn every_ruleset_is_one_that_nft_reads() {
         (rulesets::DROP_ALL.to_owned(), 1),
         (rulesets::KERNEL_ONLY.to_owned(), 1),
         (rulesets::MASQUERADE.to_owned(), 1),
+        (rulesets::ESTABLISHED.to_owned(), 1),
+        ([rulesets::OUTBOUND, rulesets::MASQUERADE].concat(), 3),
     ] {
         rulesets::load(&topology.r, &text).unwrap();
         let list = topology.r.sh("nft -j list ruleset").unwrap();

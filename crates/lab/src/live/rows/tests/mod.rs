@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 34] = [
+const FIGURES: [&str; 35] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -37,6 +37,7 @@ const FIGURES: [&str; 34] = [
     "kernel_rule_delivered_percent",
     "tcp_stream_ratio",
     "tcp_stream_8_ratio",
+    "nat_crr_ratio",
     "socket_ratio",
     "socket_100_rules_ratio",
     "nothing_offloaded_tcp_ratio",
@@ -80,6 +81,7 @@ fn the_text_has_every_row_and_its_note() {
         row(case("kernel-rule-delivered"), measured(&[1.0], &[0.25], None)),
         row(case("tcp-stream-8"), measured(&[40.0], &[0.0], Some("another"))),
         row(case("socket"), measured(&[1.0], &[1.0], Some("it is quiet"))),
+        row(case("nat-crr"), measured(&[20.0], &[21.0], None)),
         row(case("features"), Outcome::LeftOut("there is none".to_owned())),
     ];
     let text = render(&rows);
@@ -101,6 +103,7 @@ fn the_text_has_every_row_and_its_note() {
         "features: left out: there is none",
         "Mpps of small packets, in turn, median of 2 pairs",
         "Gbit/s of TCP, in turn",
+        "Thousand TCP connections a second, in turn",
     ] {
         assert!(text.contains(note), "{note} is not in {text}");
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use super::host::Host;
 use crate::generate::track::latencies;
-use crate::live::host::Host;
 
 /// The services' port.
 const PORT: u16 = 7777;
