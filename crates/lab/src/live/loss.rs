@@ -124,16 +124,7 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let plan = Plan { count, interval: PING_INTERVAL, exact: false };
     let pings = Pings::start(&topology.a, plan)?;
     std::thread::sleep(BEFORE[0]);
-    let (kernel, seen) = (topology.kernel_forwarded()?, sink.seen()?);
-    std::thread::sleep(BEFORE[1]);
-    let (kernel, through) =
-        (topology.kernel_forwarded()? - kernel, sink.seen()?.frames - seen.frames);
-    if through == 0 || kernel * 100 > through {
-        return Err(format!(
-            "Tollway did not carry the traffic that its death was to interrupt: the kernel forwarded \
-             {kernel} of {through} frames"
-        ));
-    }
+    check_carried(topology, &sink, BEFORE[1])?;
     let (sent, before) = (generator.sent()?, sink.seen()?);
     tollway.signal(signal)?;
     std::thread::sleep(AFTER);
@@ -150,6 +141,25 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
         gap_ms: after.gap_ns as f64 / 1e6,
         pings: ping::lost(&answers) as f64,
     })
+}
+
+/// Fails with a message unless Tollway carries the traffic that arrives during `time`.
+pub(super) fn check_carried(
+    topology: &Topology,
+    sink: &Sink,
+    time: Duration,
+) -> Result<(), String> {
+    let (kernel, seen) = (topology.kernel_forwarded()?, sink.seen()?);
+    std::thread::sleep(time);
+    let (kernel, through) =
+        (topology.kernel_forwarded()? - kernel, sink.seen()?.frames - seen.frames);
+    if through == 0 || kernel * 100 > through {
+        return Err(format!(
+            "Tollway did not carry the traffic that was to be interrupted: the kernel forwarded {kernel} \
+             of {through} frames"
+        ));
+    }
+    Ok(())
 }
 
 /// Replaces a running Tollway while pings flow. Returns the number of lost pings.

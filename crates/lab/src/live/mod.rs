@@ -6,6 +6,7 @@
 
 mod conntrack;
 pub mod controller;
+mod flush;
 mod generator;
 mod host;
 mod latency;
@@ -34,7 +35,7 @@ use setups::Setups;
 pub use text::render;
 
 /// The measurements besides the rows, by name.
-const PARTS: [&str; 4] = ["kill", "stop", "upgrade", "latency"];
+const PARTS: [&str; 5] = ["kill", "stop", "upgrade", flush::NAME, "latency"];
 
 /// The width of a help text.
 const HELP_WIDTH: usize = 79;
@@ -46,7 +47,7 @@ pub struct Options {
     pub only: Vec<String>,
     /// Pairs of measurements, kernel and Tollway, for each row.
     pub pairs: usize,
-    /// How often Tollway is killed, and how often it is stopped.
+    /// How often Tollway is killed, how often it is stopped, and how often its connections are deleted.
     pub repeat: usize,
 }
 
@@ -112,5 +113,6 @@ fn between_interfaces(options: &Options, report: &mut Report<Row>) -> Result<(),
     rows::measure(&setups, options, report)?;
     let topologies = setups.tuned()?;
     loss::measure(topologies, options, report)?;
+    flush::measure(topologies, options, report)?;
     latency::measure(topologies, options, report)
 }

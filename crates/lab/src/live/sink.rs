@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{Array, MapData, PerCpuArray};
 use aya::programs::tc::TcAttachType;
 use aya::programs::xdp::XdpMode;
 use aya::programs::{SchedClassifier, Xdp};
@@ -44,6 +44,7 @@ pub(super) enum SinkHook {
 pub(super) struct Sink {
     _ebpf: Ebpf,
     counts: PerCpuArray<MapData, [u64; 11]>,
+    latest: Array<MapData, [u64; 2]>,
 }
 
 /// The results of a sink.
@@ -98,6 +99,15 @@ impl Sink {
         Ok((after.frames - before.frames) as f64 / taken.as_secs_f64() / 1e6)
     }
 
+    /// The time of the last frame by the monotonic clock, 0 if there is none; of a sink that follows.
+    pub(super) fn latest_ns(&self) -> Result<u64, String> {
+        let [ns, _] = self
+            .latest
+            .get(&0, 0)
+            .map_err(|error| format!("cannot read the time of the sink's last frame: {error}"))?;
+        Ok(ns)
+    }
+
     /// The results so far.
     pub(super) fn seen(&self) -> Result<SinkStats, String> {
         let failed = |error| format!("cannot read the sink's counts: {error}");
@@ -145,8 +155,11 @@ fn attach(expect: Expect) -> Result<Sink, String> {
             program.attach("b0", TcAttachType::Ingress).map_err(|error| failed(&error))?;
         }
     }
-    let counts = ebpf.take_map("counts").ok_or("the sink has no map `counts`")?;
-    let counts = PerCpuArray::try_from(counts)
+    let mut take =
+        |name: &str| ebpf.take_map(name).ok_or_else(|| format!("the sink has no map `{name}`"));
+    let counts = PerCpuArray::try_from(take("counts")?)
         .map_err(|error| format!("cannot open the sink's map `counts`: {error}"))?;
-    Ok(Sink { _ebpf: ebpf, counts })
+    let latest = Array::try_from(take("latest")?)
+        .map_err(|error| format!("cannot open the sink's map `latest`: {error}"))?;
+    Ok(Sink { _ebpf: ebpf, counts, latest })
 }

@@ -40,7 +40,21 @@ pub fn render(report: &Report<Row>) -> String {
     if let (Some(lost), Some(pings)) = (figure("upgrade_lost_pings"), figure("upgrade_pings")) {
         text += &format!("tollway run --replace: {lost} of {pings} pings lost, one every 2 ms\n");
     }
-    text + &latency(report) + &workers::render(&report.figures)
+    text + &flush(report) + &latency(report) + &workers::render(&report.figures)
+}
+
+fn flush(report: &Report<Row>) -> String {
+    let figures = ["connections", "repeats", "late_ms", "late_ms_median", "kernel_late_ms"];
+    let figure = |name| report.figures.get(&format!("ct_flush_{name}")).copied();
+    let [Some(connections), Some(repeats), Some(most), Some(median), Some(kernel)] =
+        figures.map(figure)
+    else {
+        return String::new();
+    };
+    format!(
+        "conntrack -F of {connections} connections under 200 kpps, {repeats} times: the last packet leaves at \
+         most {most:.1} ms later (median {median:.1}; kernel {kernel:.1})\n"
+    )
 }
 
 fn latency(report: &Report<Row>) -> String {
