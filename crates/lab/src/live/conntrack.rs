@@ -215,7 +215,7 @@ mod tests {
 
     fn all_arrive(topology: &Topology, connections: Connections) {
         let (sent, seen) = send(topology, stream(connections), EXPECT);
-        assert!(sent.frames > 1000);
+        assert!(sent.frames > 0);
         assert_eq!((seen.frames, seen.check()), (sent.frames, Ok(())), "{connections:?}");
     }
 
@@ -241,7 +241,7 @@ mod tests {
             all_arrive(&topology, connections);
             disconnect(&topology.r).unwrap();
             let (sent, seen) = send_in_vain(&topology, stream(connections), EXPECT);
-            assert!(sent.frames > 1000);
+            assert!(sent.frames > 0);
             assert_eq!(seen.frames, 0, "{connections:?}");
             rulesets::clear(&topology.r).unwrap();
         }

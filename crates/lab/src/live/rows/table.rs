@@ -101,7 +101,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 35] = [
+pub(super) const CASES: [Case; 37] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -152,6 +152,8 @@ pub(super) const CASES: [Case; 35] = [
     case("kernel-rule-delivered", "the kernel's rule", Kind::KernelRule),
     streams("tcp-stream", "TCP goodput", 1, SocketRules::None),
     streams("tcp-stream-8", "8 connections", 8, SocketRules::None),
+    streams("nat-stream", "firewall, masquerade", 1, SocketRules::Firewall),
+    streams("nat-stream-8", "8 connections", 8, SocketRules::Firewall),
     case("nat-crr", "new connections", Kind::Transactions { rules: SocketRules::Firewall }),
     sockets("socket", "64-byte UDP", SocketRules::None),
     sockets("socket-100-rules", "64-byte, 100 rules", SocketRules::Drops(100)),

@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 35] = [
+const FIGURES: [&str; 37] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -37,6 +37,8 @@ const FIGURES: [&str; 35] = [
     "kernel_rule_delivered_percent",
     "tcp_stream_ratio",
     "tcp_stream_8_ratio",
+    "nat_stream_ratio",
+    "nat_stream_8_ratio",
     "nat_crr_ratio",
     "socket_ratio",
     "socket_100_rules_ratio",
