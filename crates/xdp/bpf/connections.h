@@ -26,6 +26,8 @@ enum connection_kind {
 	CONNECTION_UNRULED,
 	CONNECTION_FORWARDED,
 	CONNECTION_DROPPED,
+	/* Forwarded, and so are packets of TCP that are invalid: as they arrive, since the kernel translates none. */
+	CONNECTION_FORWARDED_INVALID,
 };
 
 /* What a program reads at once; 0 if the slot was never used. */

@@ -78,7 +78,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (packet->kernel_path & LINK_TRACKED4 && served)
 		return XDP_PATH && TABLES && header_len == sizeof(*ip) ?
 			       decide_tracked4(packet, ip, end, l3, len) :
-			       pass_tracked(packet);
+			       pass_connection(packet);
 	if (served && lacks_sum(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH && header_len == sizeof(*ip)) {

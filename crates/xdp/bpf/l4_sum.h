@@ -26,6 +26,9 @@ static __always_inline int ends_before(const void *next, __u32 len, const void *
 	return behind > end;
 }
 
+/* Adds what follows the accessible bytes of a frame, or all. This is the engine's part. */
+static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum);
+
 /*
  * Says whether `len` bytes of a frame from `at` on, and a sum before them, are right. Global, so that the verifier
  * looks at it once.
@@ -38,6 +41,8 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 
 	if (at > SUM_PIECE)
 		return 0;
+	if ((__u64)at + len > (__u64)(end - begin))
+		return sum_beyond(ctx, at, len, sum);
 	next = begin + at;
 	for (int i = 0; i < SUM_PIECES && len >= SUM_PIECE; i++) {
 		if (ends_before(next, SUM_PIECE, end))

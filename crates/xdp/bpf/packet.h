@@ -77,6 +77,12 @@ static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 	return TO_KERNEL;
 }
 
+/* Passes a packet to the kernel because of its connection. */
+static __always_inline int pass_connection(struct packet *packet)
+{
+	return pass(packet, PASS_CONNECTION);
+}
+
 /* Drops a packet, since nobody is there to evaluate the rules. */
 static __always_inline int drop_closed(struct packet *packet)
 {

@@ -18,6 +18,7 @@
 #include "header.h"
 #include "ingress.h"
 #include "l4_sum.h"
+#include "tcp.h"
 
 /*
  * More bytes than the headers of a segment's packet have. With UDP, the segments may be of a packet in
@@ -40,6 +41,57 @@ static __always_inline __u32 l3_in_frame(const struct packet *packet, __u32 l3)
 static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo)
 {
 	return check == pseudo || bpf_csum_level(packet->ctx, BPF_CSUM_LEVEL_QUERY) >= 0;
+}
+
+/* Room for a piece of a frame whose data lie elsewhere. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32[SUM_PIECE / 4]);
+} sum_room SEC(".maps");
+
+/* Most pieces: more than the longest packet of any card has; and the length of small ones at its end. */
+#define MOST_PIECES 32
+#define SUM_SMALL 32
+
+/* Sums copies of a frame's pieces. */
+static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum)
+{
+	__u32 zero = 0, last = 0, *room = bpf_map_lookup_elem(&sum_room, &zero);
+	__s64 pieces = 0;
+
+	if (!room)
+		return 0;
+	for (int i = 0; i < MOST_PIECES && len >= SUM_PIECE; i++) {
+		if (bpf_skb_load_bytes(ctx, at, room, SUM_PIECE))
+			return 0;
+		pieces = bpf_csum_diff(0, 0, room, SUM_PIECE, pieces);
+		at += SUM_PIECE;
+		len -= SUM_PIECE;
+	}
+	for (int i = 0; i < SUM_PIECE / SUM_SMALL && len >= SUM_SMALL; i++) {
+		if (bpf_skb_load_bytes(ctx, at, room, SUM_SMALL))
+			return 0;
+		pieces = bpf_csum_diff(0, 0, room, SUM_SMALL, pieces);
+		at += SUM_SMALL;
+		len -= SUM_SMALL;
+	}
+	sum += (__u32)pieces;
+	for (int i = 0; i < SUM_SMALL / 4 && len >= 4; i++) {
+		if (bpf_skb_load_bytes(ctx, at, &last, 4))
+			return 0;
+		sum += last;
+		at += 4;
+		len -= 4;
+	}
+	last = 0;
+	if (len == 1 ? bpf_skb_load_bytes(ctx, at, &last, 1) :
+	    len == 2 ? bpf_skb_load_bytes(ctx, at, &last, 2) :
+	    len == 3 ? bpf_skb_load_bytes(ctx, at, &last, 3) :
+		       len)
+		return 0;
+	return fold(sum + last) == 0xffff;
 }
 
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */
@@ -179,6 +231,26 @@ static __always_inline int translate4(struct packet *packet, __u32 l2, const str
 	       replace(ctx, l3 + offsetof(struct iphdr, saddr), translation->src) &&
 	       replace(ctx, l3 + offsetof(struct iphdr, daddr), translation->dst) &&
 	       replace(ctx, l4, translation->ports);
+}
+
+/*
+ * Gives a packet of TCP flags that make it invalid for connection tracking, whatever its windows are, and hands it to the
+ * kernel. It is for the host itself, whose sockets answer it as they would without these flags. Its header of layer 4 is
+ * at `at`.
+ */
+static __always_inline int make_invalid(struct packet *packet, const struct iphdr *ip, const void *end, __u32 at)
+{
+	const struct tcphdr *tcp = (const void *)(ip + 1);
+	__u16 before, after;
+
+	if ((const void *)(tcp + 1) > end)
+		return pass_connection(packet);
+	before = ((const __u16 *)tcp)[6];
+	after = before | bpf_htons(TCP_SYN | TCP_FIN);
+	/* Without memory, it stays as it is. */
+	if (!bpf_l4_csum_replace(packet->ctx, at + offsetof(struct tcphdr, check), before, after, 2))
+		bpf_skb_store_bytes(packet->ctx, at + 12, &after, sizeof(after), 0);
+	return pass_connection(packet);
 }
 
 /*

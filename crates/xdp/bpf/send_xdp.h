@@ -7,6 +7,7 @@
 #include "checksum.h"
 #include "fib.h"
 #include "refusals.h"
+#include "tcp.h"
 #include "xdp_path.h"
 
 /* Says whether a port's device takes a packet by this next hop. */
@@ -27,6 +28,16 @@ static __always_inline int is_verified(const struct packet *packet, __u16 check,
 	(void)packet;
 	(void)check;
 	(void)pseudo;
+	return 0;
+}
+
+/* A frame in several buffers is the kernel's. */
+static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum)
+{
+	(void)ctx;
+	(void)at;
+	(void)len;
+	(void)sum;
 	return 0;
 }
 
@@ -65,6 +76,25 @@ static __always_inline int is_for_tc(const struct packet *packet, const struct n
 static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end)
 {
 	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
+}
+
+/*
+ * Gives a packet of TCP flags that make it invalid for connection tracking, whatever its windows are, and hands it to the
+ * kernel. It is for the host itself, whose sockets answer it as they would without these flags.
+ */
+static __always_inline int make_invalid(struct packet *packet, const struct iphdr *ip, const void *end, __u32 at)
+{
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u16 *flags = (__u16 *)tcp + 6, before;
+
+	(void)at;
+	if ((const void *)(tcp + 1) > end)
+		return pass_connection(packet);
+	before = *flags;
+	*flags |= bpf_htons(TCP_SYN | TCP_FIN);
+	if (!lacks_sum(packet, ip, end))
+		tcp->check = add_to_sum(tcp->check, fold((__u64)(__u16)~before + *flags));
+	return pass_connection(packet);
 }
 
 /* Passes such a packet to the kernel, marked for the tc program beside this one. */

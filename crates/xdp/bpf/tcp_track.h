@@ -52,7 +52,7 @@ struct {
 #define TRACK_INDEX_BITS 22
 #define TRACK_VERSIONS 511
 
-/* After so many invalid packets of a direction in a row, the track has missed something, and begins anew. */
+/* After so many invalid packets of a direction in a row, the track has missed something, and starts over. */
 #define MOST_STRAYS 8
 
 /* A packet of TCP, in host byte order. */
@@ -152,7 +152,7 @@ static __always_inline void merge(struct tcp_track *track, const struct tcp_wind
 	}
 }
 
-/* Begins anew with what packets show, as a connection that the kernel picks up. */
+/* Starts over with what packets show, as a connection that the kernel picks up. */
 static __always_inline void forget(struct tcp_track *track)
 {
 	track->sides[0].maxwin = 0;
@@ -262,7 +262,7 @@ static __always_inline int is_strict(const struct tcp_track *track, const struct
 	       track->flags[0] & track->flags[1] & SIDE_FOLLOWED;
 }
 
-/* Counts an invalid packet. Returns what becomes of it: too many in a row make the track begin anew. */
+/* Counts an invalid packet. Returns what becomes of it: too many in a row make the track start over. */
 static __always_inline int stray(struct tcp_track *track, const struct segment *segment)
 {
 	__u32 shift = segment->way & 1 ? 4 : 0;

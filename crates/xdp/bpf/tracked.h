@@ -20,11 +20,6 @@ struct tracked {
 	struct tracking *tracking;
 };
 
-static __always_inline int pass_tracked(struct packet *packet)
-{
-	return pass(packet, PASS_CONNECTION);
-}
-
 /* How long the kernel keeps a connection of this protocol after each packet, in ms from 1 on; 0 if it forwards all. */
 static __always_inline __u32 timeout_of(const struct packet *packet, __u8 protocol)
 {
@@ -186,6 +181,24 @@ static __always_inline int is_ruled(const struct tracked *tracked, const struct 
 	return 0;
 }
 
+/* What becomes of a packet of TCP that is out of window. The kernel translates it neither, nor does it know that. */
+static __always_inline int take_invalid(struct packet *packet, struct tracked *tracked, const struct iphdr *ip,
+					const void *end, __u32 at)
+{
+	enum connection_kind kind = tracked->found.head.kind;
+
+	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
+		return make_invalid(packet, ip, end, at);
+	if (tracked->translation.dst != tracked->key.dst || kind == CONNECTION_UNRULED)
+		return pass_connection(packet);
+	if (kind != CONNECTION_FORWARDED_INVALID)
+		return drop_for(packet, &tracked->passage, DROP_NETFILTER);
+	tracked->translation = (struct translation){
+		.src = tracked->key.src, .dst = tracked->key.dst, .ports = tracked->key.ports,
+	};
+	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
+}
+
 /*
  * Follows the windows of a packet of TCP, also for one that the kernel forwards. An entry that is no longer active
  * (`is_active`) judges nothing.
@@ -204,7 +217,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
 	if (!read_segment(packet->ctx, tcp, end, at, len, segment) ||
 	    !(lacks_sum(packet, ip, end) || l4_sum_is_right(packet, ip, at, len, tcp->check)))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	if (is_active)
 		currency = is_current(packet, tracked);
 	segment->track = *(volatile __u32 *)&tracked->found.connection->retry;
@@ -215,18 +228,17 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
 	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
 		end_connection(&tracked->found);
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	}
 	if (!is_active || currency == NOT_CURRENT)
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	/* A packet that was in the kernel has made it sure of what an RST must have. */
 	if (currency == ASKED_NOW && !is_handed_over(windows))
 		query(&tracked->key, tracked->found.head.output);
-	/* Rules that do not drop invalid packets have no such entries. */
-	if (verdict == TCP_INVALID && tracked->found.head.kind != CONNECTION_UNRULED)
-		return drop_for(packet, passage, DROP_NETFILTER);
+	if (verdict == TCP_INVALID)
+		return take_invalid(packet, tracked, ip, end, at);
 	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
 }
 
@@ -236,7 +248,7 @@ static __always_inline int follow_udp(struct packet *packet, struct tracked *tra
 {
 	if (!udp_sum_is_right(packet, ip, end, l3_in_frame(packet, tracked->passage.l3) + sizeof(*ip)) ||
 	    is_current(packet, tracked) == NOT_CURRENT)
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	return GOES_ON;
 }
 
@@ -257,19 +269,19 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 	int action;
 
 	if (!hop || hop->action != ACTION_FORWARD)
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	if (ip->ttl <= 1)
 		return pass(packet, PASS_TTL);
 	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->translation.dst);
 	if (action != GOES_ON)
-		return action == NOT_TAKEN ? pass_tracked(packet) : action;
+		return action == NOT_TAKEN ? pass_connection(packet) : action;
 	if (!fits(packet, hop, tracked->passage.l3_len, 1))
 		return pass(packet, PASS_MTU);
 	if (is_left_to_kernel(packet, hop))
 		return leave_to_kernel(packet);
 	/* The kernel may send a redirect for it. */
 	if (hop->link == packet->link || !is_ruled(tracked, hop))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	if (ip->protocol == IPPROTO_UDP) {
 		action = follow_udp(packet, tracked, ip, end);
 		if (action != GOES_ON)
@@ -294,10 +306,10 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	if (!connection || !(is_active || has_track)) {
 		if (connection ? is_due(tracked->found.connection) : is_due_newcomer(tracked->found.hash))
 			query(&tracked->key, output_of(link, ip, end));
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	}
 	if (!copy_translation(&tracked->found, &tracked->translation))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	hop = next_hop_of_tracked(link, tracked, ip, end);
 	if (has_track && !(hop && is_for_tc(packet, hop))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active);
@@ -322,10 +334,10 @@ static __always_inline int decide_tracked4(struct packet *packet, const struct i
 
 	/* User space has evaluated the rules for packets without a mark. */
 	if (!link || !tracked.tracking || !timeout_of(packet, ip->protocol) || mark_of(packet->ctx))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	flags = *(const volatile __u64 *)&link->decision;
 	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, &tracked))
-		return pass_tracked(packet);
+		return pass_connection(packet);
 	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))

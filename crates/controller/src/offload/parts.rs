@@ -128,7 +128,9 @@ fn most_tags(facts: &Facts<'_>) -> usize {
 pub(super) fn tracked(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     let of = |name: &str, rule: &Option<String>| {
         rule.as_ref().map(|rule| Part {
-            what: format!("{name} packets of other connections than established ones of UDP"),
+            what: format!(
+                "{name} packets of other connections than established ones of UDP and TCP"
+            ),
             why: format!("the kernel tracks connections, for {rule}"),
         })
     };

@@ -36,6 +36,7 @@ mod starved;
 mod stops;
 mod tags;
 mod tracked;
+mod tracked_tcp;
 #[path = "../guide/mod.rs"]
 mod typed;
 mod uppers;
@@ -45,7 +46,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 43] = [
+const BESIDE: [Test; 46] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -82,6 +83,9 @@ const BESIDE: [Test; 43] = [
     ("established_connections_are_forwarded_while_the_kernel_has_them", tracked::stateful),
     ("translated_connections_are_forwarded", tracked::masquerade),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
+    ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
+    ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
+    ("tcp_goes_on_whatever_happens_to_tollway", tracked_tcp::survive),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_router_takes_five_minutes", guide::five_minutes),
     ("a_time_namespace_makes_no_difference", stops::clock),
@@ -133,6 +137,7 @@ fn main() -> ExitCode {
         ["--role", words] if *words == "server" || words.starts_with("client:") => {
             tracked::role(words)
         }
+        ["--role", words] if words.starts_with("tcp-") => tracked_tcp::role(words),
         ["--role", "vlans"] => vlans::inside(None),
         ["--role", "vlans", part] => vlans::inside(Some(part)),
         ["--serve", address] if is_tcp(address) => attached::serve(address),

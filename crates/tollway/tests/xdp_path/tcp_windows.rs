@@ -10,8 +10,8 @@ use tollway_xdp::connections::{Connection, Track, Translation, Treatment};
 use tollway_xdp::flows::Flow4Key;
 use tollway_xdp::{Action, TcpSettings};
 
-use crate::namespaces::sh;
 use crate::namespaces::tun::tun;
+use crate::namespaces::{sh, until};
 use crate::tcp_segments::{Segment, Talk};
 use crate::testkit::dice::Dice;
 use crate::testkit::wires::LinkVariant;
@@ -23,7 +23,7 @@ const PORTS_OUT: [u8; 2] = [1, 2];
 /// Conversations, and the segments of each, at most.
 const TALKS: u64 = 1000;
 const SEGMENTS: usize = 120;
-/// After so many invalid segments of a way in a row, the programs begin anew (`MOST_STRAYS`), and the kernel does not.
+/// After so many invalid segments of a way in a row, the programs start over (`MOST_STRAYS`), and the kernel does not.
 const STRAYS: usize = 8;
 /// Ports of the connection of the kernel alone, and of the other one.
 const ALONE: [u16; 2] = [4001, 80];
@@ -108,14 +108,14 @@ fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack) -> Track {
 
 /// What becomes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Verdict {
     Forwarded,
     Dropped,
     /// The kernel decides.
     Kernels,
 }
 
-fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Fate {
+fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Verdict {
     let header = [&LinkVariant::Plain.mac(0)[..], &[6, 0, 0, 0, 0, 9], &[8, 0]].concat();
     let frame = [&header, packet].concat();
     let run = match is_tc {
@@ -123,9 +123,9 @@ fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Fate {
         false => tracked.compared.run(0, &frame),
     };
     match (run.action, run.dropped) {
-        (Action::Redirect, _) => Fate::Forwarded,
-        (_, Some(_)) => Fate::Dropped,
-        _ => Fate::Kernels,
+        (Action::Redirect, _) => Verdict::Forwarded,
+        (_, Some(_)) => Verdict::Dropped,
+        _ => Verdict::Kernels,
     }
 }
 
@@ -149,15 +149,15 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
         told.push(segment.clone());
         let by_kernel = kernel.forwards(segment.way, &segment.packet(hosts(), ALONE));
         let packet = segment.packet(hosts(), WITH);
-        let fate = run(tracked, &packet, seed % 2 == 1);
+        let verdict = run(tracked, &packet, seed % 2 == 1);
         let is_closed = tracked.table.track_state(track).unwrap().is_closed;
-        let by_program = match fate {
-            Fate::Forwarded => true,
-            Fate::Dropped => false,
-            Fate::Kernels => kernel.forwards(segment.way, &packet),
+        let by_program = match verdict {
+            Verdict::Forwarded => true,
+            Verdict::Dropped => false,
+            Verdict::Kernels => kernel.forwards(segment.way, &packet),
         };
         let context =
-            || format!("seed {seed}, {fate:?}: {:#?}", &told[told.len().saturating_sub(6)..]);
+            || format!("seed {seed}, {verdict:?}: {:#?}", &told[told.len().saturating_sub(6)..]);
         assert_eq!(by_program, by_kernel, "{}", context());
         let states = [ALONE, WITH].map(|ports| state(&mut conntrack, ports));
         assert_eq!(states[0], states[1], "{}", context());
@@ -171,8 +171,8 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
         if is_closed || strays.contains(&STRAYS) {
             break;
         }
-        counts[0] += usize::from(fate == Fate::Forwarded);
-        counts[1] += usize::from(fate == Fate::Dropped);
+        counts[0] += usize::from(verdict == Verdict::Forwarded);
+        counts[1] += usize::from(verdict == Verdict::Dropped);
         if by_kernel {
             talk.arrived(&segment);
         }
@@ -197,5 +197,34 @@ pub fn drawn() {
     let [forwarded, dropped] =
         counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
     println!("{forwarded} segments forwarded, {dropped} dropped");
+    quiet(&mut tracked, &mut kernel);
     assert!(forwarded > 1000 && dropped > 50, "{forwarded} forwarded, {dropped} dropped");
+}
+
+/// A connection that waits for an acknowledgment when it goes quiet is reported, once that is a second ago.
+fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
+    sh("conntrack -F");
+    let mut talk = Talk::new(Dice(1));
+    for segment in talk.opening() {
+        assert!(kernel.forwards(segment.way, &segment.packet(hosts(), WITH)));
+    }
+    enter(tracked, &mut Conntrack::open().unwrap());
+    let reported = |tracked: &Tracked| {
+        let mut found = Vec::new();
+        tracked.table.sweep(|key, idle_ms, track| found.push((*key, idle_ms, track))).unwrap();
+        found
+    };
+    for (way, bytes) in [(0, 0), (1, 0), (0, 100)] {
+        assert_eq!(
+            run(tracked, &talk.segment(way, bytes).packet(hosts(), WITH), false),
+            Verdict::Forwarded
+        );
+    }
+    assert!(reported(tracked).is_empty(), "packets have just come");
+    until("a quiet connection", || {
+        let found = reported(tracked);
+        found.iter().any(|(of, idle_ms, track)| {
+            *of == key(0) && *idle_ms > 900 && track.has_unacknowledged && !track.is_closed
+        })
+    });
 }

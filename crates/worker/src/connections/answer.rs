@@ -81,13 +81,12 @@ pub(super) fn answer(
     let Some(output) = query.output.filter(|_| is_found) else {
         return answer(Treatment::Unruled { retry: 0 });
     };
-    if connection.tcp.is_some() && !drops_invalid(filter, key, connection, output) {
-        return refused(LATER);
-    }
-    match verdict(filter, key, connection, direction, output) {
-        Some(true) => answer(Treatment::Forwarded(output)),
-        Some(false) => answer(Treatment::Dropped(output)),
-        None => refused(LATER),
+    let Some(invalid) = invalid(filter, key, connection, output) else { return refused(LATER) };
+    match (verdict(filter, key, connection, direction, output), invalid) {
+        (Some(true), Invalid::Accepted) => answer(Treatment::ForwardedInvalid(output)),
+        (Some(true), _) => answer(Treatment::Forwarded(output)),
+        (Some(false), Invalid::Dropped | Invalid::Local) => answer(Treatment::Dropped(output)),
+        _ => refused(LATER),
     }
 }
 
@@ -126,8 +125,8 @@ const fn may_end_soon(reason: Reason) -> bool {
 fn is_new_way(before: Option<Treatment>, output: Option<LinkId>) -> bool {
     match before {
         Some(Treatment::Unruled { .. }) => false,
-        Some(Treatment::Forwarded(last) | Treatment::Dropped(last)) => Some(last) != output,
         Some(Treatment::Kernel { .. }) | None => true,
+        Some(before) => before.output() != output,
     }
 }
 
@@ -172,30 +171,54 @@ fn verdict(
     }
 }
 
-/// Says whether rules drop all packets of a TCP connection that are out of window, in both directions: that is all that the
-/// programs do with them. Replies come in where packets of this direction leave.
-fn drops_invalid(
+/// What becomes of the packets of a direction that are out of window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Invalid {
+    Dropped,
+    Accepted,
+    /// The kernel does not translate them, so they are for the router itself, and the kernel's.
+    Local,
+}
+
+/// What becomes of a connection's packets that are out of window; none if the programs do not know that in both
+/// directions. Replies come in where packets of this direction leave.
+fn invalid(
     filter: Option<&Filter>,
     key: &Flow4Key,
     connection: &Connection,
     output: LinkId,
-) -> bool {
-    let other = other_side(connection, key).and_then(|(tuple, _)| key_of(&tuple, output));
-    let (Some(filter), Some(other)) = (filter, other) else { return false };
-    [(key, output), (&other, LinkId(key.link))].into_iter().all(|(key, output)| {
-        let Some((_, leaves)) = direction(connection, &tuple_of(key)) else { return false };
-        // The kernel does not translate them: some stay here.
-        let is_local = leaves.destination != tuple_of(key).destination;
-        let flow = FlowKey {
-            connection: Some(FlowConnection::Invalid),
-            ..flow_of(key, (!is_local).then_some(output))
-        };
-        let report = match filter.connections() {
-            Some(rules) => rules.of_flow(&flow),
-            None => filter.of_flow(&flow),
-        };
-        report.is_some_and(|report| report.dropped_at.is_some())
-    })
+) -> Option<Invalid> {
+    if connection.tcp.is_none() {
+        return Some(Invalid::Dropped);
+    }
+    let (tuple, _) = other_side(connection, key)?;
+    let other = key_of(&tuple, output)?;
+    invalid_of(filter, &other, connection, LinkId(key.link))?;
+    invalid_of(filter, key, connection, output)
+}
+
+fn invalid_of(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    output: LinkId,
+) -> Option<Invalid> {
+    let arrives = tuple_of(key);
+    let (_, leaves) = direction(connection, &arrives)?;
+    if leaves.destination != arrives.destination {
+        return Some(Invalid::Local);
+    }
+    let Some(filter) = filter else { return Some(Invalid::Accepted) };
+    let connection = Some(FlowConnection::Invalid);
+    let flow = FlowKey { connection, ..flow_of(key, Some(output)) };
+    let report = match filter.connections() {
+        Some(rules) => rules.of_flow(&flow),
+        None => filter.of_flow(&flow),
+    }?;
+    match report.dropped_at {
+        Some(_) => Some(Invalid::Dropped),
+        None => (report.mark == 0).then_some(Invalid::Accepted),
+    }
 }
 
 /// The flow of a key, whose connection is not known.

@@ -73,9 +73,7 @@ impl HandOver<'_> {
         entry: &connections::Connection,
         generation: u32,
     ) {
-        let (Treatment::Forwarded(link) | Treatment::Dropped(link)) = entry.treatment else {
-            return;
-        };
+        let Some(link) = entry.treatment.output() else { return };
         let Some((track, is_reply)) = entry.track else { return };
         let Some((tuple, translation)) = other_side(connection, key) else { return };
         let Some(other) = key_of(&tuple, link) else { return };

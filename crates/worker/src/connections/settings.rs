@@ -91,3 +91,37 @@ fn number(sysctl: &str) -> Option<u32> {
     let text = fs::read_to_string(format!("{DIRECTORY}/nf_conntrack_{sysctl}")).ok()?;
     text.trim().parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_connection_has_the_timeout_that_the_kernel_would_have_set() {
+        let tcp = TcpSettings {
+            timeout_ms: 400,
+            close_timeout_ms: 10,
+            is_liberal: false,
+            ignores_invalid_resets: false,
+        };
+        let timeouts =
+            Timeouts { unacknowledged_ms: 300, retransmitted_ms: 200, most_retransmissions: 3 };
+        let (udp_timeout_ms, verifies_sums) = (1, true);
+        let settings = Settings { udp_timeout_ms, verifies_sums, tcp: Some(tcp), timeouts };
+        let plain = TrackState {
+            is_closed: false,
+            has_unacknowledged: false,
+            retransmissions: 2,
+            last_window: 1,
+            tick: 0,
+        };
+        let waits = TrackState { has_unacknowledged: true, ..plain };
+        assert_eq!(settings.shorter_ms(&plain), None);
+        assert_eq!(settings.shorter_ms(&waits), Some(300));
+        assert_eq!(settings.shorter_ms(&TrackState { retransmissions: 3, ..waits }), Some(200));
+        assert_eq!(settings.shorter_ms(&TrackState { last_window: 0, ..plain }), Some(200));
+        // The kernel takes no timeout that is longer than that of an established connection.
+        let timeouts = Timeouts { unacknowledged_ms: 500, ..timeouts };
+        assert_eq!(Settings { timeouts, ..settings }.shorter_ms(&waits), None);
+    }
+}

@@ -48,6 +48,9 @@ pub enum Treatment {
     Forwarded(LinkId),
     /// They are dropped by rules if they would leave by this link.
     Dropped(LinkId),
+    /// They are forwarded if they leave by this link, and so are packets of TCP that are out of window: rules accept
+    /// them. The kernel does not translate these.
+    ForwardedInvalid(LinkId),
 }
 
 /// An entry for one direction of a connection.
@@ -70,6 +73,7 @@ const KERNEL: u8 = 1;
 const UNRULED: u8 = 2;
 const FORWARDED: u8 = 3;
 const DROPPED: u8 = 4;
+const FORWARDED_INVALID: u8 = 5;
 
 /// A slot's first word behind the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,12 +108,24 @@ impl Head {
 }
 
 impl Treatment {
+    /// The link that packets leave by, or would leave by.
+    #[must_use]
+    pub const fn output(self) -> Option<LinkId> {
+        match self {
+            Self::Kernel { .. } | Self::Unruled { .. } => None,
+            Self::Forwarded(output) | Self::Dropped(output) | Self::ForwardedInvalid(output) => {
+                Some(output)
+            }
+        }
+    }
+
     fn head(self, generation: u32, version: u8) -> Head {
         let (kind, output) = match self {
             Self::Kernel { .. } => (KERNEL, LinkId(0)),
             Self::Unruled { .. } => (UNRULED, LinkId(0)),
             Self::Forwarded(output) => (FORWARDED, output),
             Self::Dropped(output) => (DROPPED, output),
+            Self::ForwardedInvalid(output) => (FORWARDED_INVALID, output),
         };
         Head { generation, output: output.0, kind, version }
     }
@@ -121,6 +137,7 @@ impl Treatment {
             UNRULED => Self::Unruled { retry: 0 },
             FORWARDED => Self::Forwarded(output),
             DROPPED => Self::Dropped(output),
+            FORWARDED_INVALID => Self::ForwardedInvalid(output),
             _ => return None,
         })
     }
@@ -190,7 +207,10 @@ impl Connections {
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
         let mut known = HashMap::new();
         self.each(|key, connection, used| {
-            let forwards = matches!(connection.treatment, Treatment::Forwarded(_));
+            let forwards = matches!(
+                connection.treatment,
+                Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_)
+            );
             if forwards && connection.generation == generation {
                 known.insert(Flow4Key { link: 0, ..*key }.two_words(), used);
             }
@@ -372,7 +392,7 @@ fn last_word(connection: &Connection, now_ns: u64) -> u32 {
     }
     let retry = match connection.treatment {
         Treatment::Kernel { retry } | Treatment::Unruled { retry } => retry,
-        Treatment::Forwarded(_) | Treatment::Dropped(_) => 0,
+        _ => 0,
     };
     ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
 }
@@ -431,6 +451,7 @@ mod tests {
             Treatment::Unruled { retry: 0 },
             Treatment::Forwarded(LinkId(7)),
             Treatment::Dropped(LinkId(65_535)),
+            Treatment::ForwardedInvalid(LinkId(1)),
         ] {
             let head = treatment.head(0x0102_0304, 9);
             assert_eq!(Head::of(head.word()), head);

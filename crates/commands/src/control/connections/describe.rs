@@ -5,7 +5,7 @@ use tollway_conntrack::{Connection as Tracked, Counters, Labels, Reason, Tuple, 
 use std::net::IpAddr;
 
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::wire::l4::UDP;
+use tollway_dataplane::wire::l4::{TCP, UDP};
 use tollway_xdp::connections::ConnectionsByTuple;
 use tollway_xdp::flows::Flow4Key;
 
@@ -22,8 +22,8 @@ enum KernelPath {
     /// The connection itself keeps them there.
     #[error("{0}")]
     Connection(Reason),
-    /// Tollway forwards connections of UDP over IPv4 only.
-    #[error("the engines forward connections of UDP over IPv4 only")]
+    /// Tollway forwards connections over IPv4 only.
+    #[error("the engines forward connections over IPv4 only")]
     NoEngine,
     /// The programs have no entry for it.
     #[error(
@@ -56,8 +56,10 @@ fn key_of(tuple: &Tuple) -> Option<Flow4Key> {
         return None;
     };
     let ports = (tuple.source_port()?, tuple.destination_port()?);
-    (tuple.protocol == UDP)
-        .then(|| Flow4Key::new(LinkId(0), UDP, (source, ports.0), (destination, ports.1)))
+    let protocol = tuple.protocol;
+    [TCP, UDP]
+        .contains(&protocol)
+        .then(|| Flow4Key::new(LinkId(0), protocol, (source, ports.0), (destination, ports.1)))
 }
 
 /// Describes a connection; `entries` are those of the programs.
