@@ -90,6 +90,8 @@ struct {
 #define RETRY_SHIFT 20
 /* Nobody asks about a flow twice within this. */
 #define RETRY_SOON 10
+/* Nobody asks about a connection of TCP before this after its first packet. */
+#define AGE_OF_TCP 8
 
 static __always_inline __u32 retry_clock(void)
 {
@@ -151,8 +153,11 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
 	bpf_ringbuf_output(&connection_queries, &query, sizeof(query), 0);
 }
 
-/* Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. */
-static __always_inline int is_due_newcomer(__u64 hash)
+/*
+ * Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. Most connections of
+ * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`.
+ */
+static __always_inline int is_due_newcomer(__u64 hash, __u8 protocol)
 {
 	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock();
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
@@ -163,7 +168,7 @@ static __always_inline int is_due_newcomer(__u64 hash)
 		return 0;
 	before = *last;
 	if ((__u32)(before >> 32) != fingerprint) {
-		*last = (__u64)fingerprint << 32 | now;
+		*last = (__u64)fingerprint << 32 | (__u32)(now + (protocol == IPPROTO_TCP ? AGE_OF_TCP : 0));
 		return 0;
 	}
 	if ((__s32)(now - (__u32)before) < 0)

@@ -145,7 +145,7 @@ static __always_inline const struct next_hop *next_hop_of_tracked(const struct e
 static __always_inline int is_due_again(const struct tracked *tracked)
 {
 	if (tracked->key.protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL)
-		return is_due_newcomer(tracked->found.hash);
+		return is_due_newcomer(tracked->found.hash, tracked->key.protocol);
 	return is_due(tracked->found.connection);
 }
 
@@ -304,7 +304,7 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	is_active = tracked->found.head.generation == packet->state->generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
 	if (!connection || !(is_active || has_track)) {
-		if (connection ? is_due(tracked->found.connection) : is_due_newcomer(tracked->found.hash))
+		if (connection ? is_due(tracked->found.connection) : is_due_newcomer(tracked->found.hash, tracked->key.protocol))
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_connection(packet);
 	}

@@ -124,7 +124,7 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let plan = Plan { count, interval: PING_INTERVAL, exact: false };
     let pings = Pings::start(&topology.a, plan)?;
     std::thread::sleep(BEFORE[0]);
-    check_carried(topology, &sink, BEFORE[1])?;
+    check_carried(topology, &sink, BEFORE[1], 1)?;
     let (sent, before) = (generator.sent()?, sink.seen()?);
     tollway.signal(signal)?;
     std::thread::sleep(AFTER);
@@ -143,17 +143,18 @@ fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     })
 }
 
-/// Fails with a message unless Tollway carries the traffic that arrives during `time`.
+/// Fails with a message unless Tollway carries the traffic that arrives during `time`, but for a share in percent.
 pub(super) fn check_carried(
     topology: &Topology,
     sink: &Sink,
     time: Duration,
+    share: u64,
 ) -> Result<(), String> {
     let (kernel, seen) = (topology.kernel_forwarded()?, sink.seen()?);
     std::thread::sleep(time);
     let (kernel, through) =
         (topology.kernel_forwarded()? - kernel, sink.seen()?.frames - seen.frames);
-    if through == 0 || kernel * 100 > through {
+    if through == 0 || kernel * 100 > share * through {
         return Err(format!(
             "Tollway did not carry the traffic that was to be interrupted: the kernel forwarded {kernel} \
              of {through} frames"

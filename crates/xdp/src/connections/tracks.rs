@@ -169,7 +169,8 @@ impl Tracks {
 
     /// The indexes where a connection's track may be.
     fn ways(&self, owner: [u64; 2]) -> impl Iterator<Item = usize> {
-        let first = self.seeds.hash(&owner) as usize & (self.owners.len() / WAYS - 1);
+        // The lower bits of the hash depend on few of the owner's.
+        let first = (self.seeds.hash(&owner) >> 32) as usize & (self.owners.len() / WAYS - 1);
         (0..WAYS).map(move |way| first * WAYS + way)
     }
 
