@@ -121,7 +121,7 @@ pub fn shown() {
     let tcp = only(&router, "--protocol tcp --state established");
     assert_eq!(tcp["original"]["source"], "10.0.1.2");
     assert_eq!(tcp["reply"]["destination"], "10.0.2.1", "masquerading");
-    assert_eq!((&tcp["path"], &tcp["reason"]), (&"kernel".into(), &"no_engine".into()));
+    assert_eq!((&tcp["path"], &tcp["reason"]), (&"kernel".into(), &"not_entered".into()));
     assert!(tcp["counts"]["packets"].as_u64().unwrap() >= 3, "{tcp}");
     assert_eq!(only(&router, "--port 5001")["id"], tcp["id"]);
     let udp = only(&router, "--mark 0x11 10.0.2.1");

@@ -46,7 +46,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 46] = [
+const BESIDE: [Test; 47] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -86,6 +86,7 @@ const BESIDE: [Test; 46] = [
     ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
     ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("tcp_goes_on_whatever_happens_to_tollway", tracked_tcp::survive),
+    ("connections_stay_with_a_kernel_that_counts_exactly", tracked::counted),
     ("ipsec_policies_count_at_once", ipsec::policies),
     ("a_router_takes_five_minutes", guide::five_minutes),
     ("a_time_namespace_makes_no_difference", stops::clock),

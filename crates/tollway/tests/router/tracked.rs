@@ -214,3 +214,20 @@ pub fn dropped() {
         assert_eq!(router.counts().sent, before);
     });
 }
+
+/// Where the kernel has to count all packets, it gets them.
+pub fn counted() {
+    let net = Net::new();
+    let _server = ready(&mut net.b.role("--role", "server"));
+    firewall();
+    let router = KernelRouter::start("ra rb --engine tc --exact-counters");
+    sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
+    // Tollway looks at this now and then.
+    std::thread::sleep(Duration::from_millis(250));
+    talk(&net.a, ASSURED_MS);
+    let before = router.counts().sent;
+    let (sent, answered, _) = talk(&net.a, 500);
+    assert_eq!((sent, router.counts().sent), (answered, before));
+    sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
+    forwards(&router, &net.a);
+}

@@ -46,7 +46,8 @@ pub struct ConnectionFollower {
 }
 
 impl ConnectionFollower {
-    /// Starts the thread. `router` has the rules.
+    /// Starts the thread. `router` has the rules. With `exact_counters`, connections are the kernel's while it counts their
+    /// packets.
     ///
     /// # Errors
     /// The system refuses a netlink socket or a thread.
@@ -54,11 +55,13 @@ impl ConnectionFollower {
         (table, queries): (ConnectionTable, Queries),
         state: State,
         router: Arc<Router>,
+        exact_counters: bool,
     ) -> io::Result<Self> {
         let conntrack = Conntrack::open()?;
         let (waker, wakes) = Waker::pair()?;
         let connections = table.connections().clone();
-        let own = Thread::new((table, queries), (conntrack, wakes), state, router);
+        let own =
+            Thread::new((table, queries), (conntrack, wakes), (state, exact_counters), router);
         let thread = std::thread::Builder::new().name("connections".to_owned());
         let thread = Some(thread.spawn(move || own.run())?);
         Ok(Self { connections, waker: Some(waker), thread })

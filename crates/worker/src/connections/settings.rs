@@ -38,8 +38,12 @@ struct Timeouts {
 }
 
 impl Settings {
-    /// Reads the settings; none if the kernel does not track connections.
-    pub(super) fn read() -> Option<Self> {
+    /// Reads the settings; none if the kernel does not track connections, or counts their packets and has to do so exactly
+    /// (`exact_counters`).
+    pub(super) fn read(exact_counters: bool) -> Option<Self> {
+        if exact_counters && number("acct").is_some_and(|is_on| is_on != 0) {
+            return None;
+        }
         // A packet prolongs a connection by this; 0 would end it.
         let udp_timeout_ms = milliseconds("udp_timeout_stream")?.max(1);
         let verifies_sums = number("checksum").is_none_or(|is_on| is_on != 0);

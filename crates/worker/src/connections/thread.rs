@@ -32,6 +32,8 @@ pub(super) struct Thread {
     /// Its end means that the thread has to end.
     wakes: WakeReceiver,
     state: State,
+    /// Connections are the kernel's while it counts their packets.
+    exact_counters: bool,
     router: Arc<Router>,
     settings: Option<Settings>,
     read_at: Instant,
@@ -43,7 +45,7 @@ impl Thread {
     pub(super) fn new(
         (table, queries): (ConnectionTable, Queries),
         (conntrack, wakes): (Conntrack, WakeReceiver),
-        state: State,
+        (state, exact_counters): (State, bool),
         router: Arc<Router>,
     ) -> Self {
         let now = Instant::now();
@@ -53,6 +55,7 @@ impl Thread {
             conntrack,
             wakes,
             state,
+            exact_counters,
             router,
             settings: None,
             read_at: now,
@@ -119,7 +122,7 @@ impl Thread {
         if now < self.read_at {
             return;
         }
-        let settings = Settings::read();
+        let settings = Settings::read(self.exact_counters);
         self.read_at = now + if settings.is_some() { EVERY } else { SELDOM };
         if settings != self.settings {
             self.state.set_verifies_sums(settings.is_none_or(|settings| settings.verifies_sums));

@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let mut machine = Machine::open(&mut model, &idle, prepared.workers(args), compile)?;
     machine.set_kernel_has_rules();
     let parts = machine.parts(&model);
-    let connections = connections(&machine, parts.updater.router());
+    let connections = connections(&machine, parts.updater.router(), args.exact_counters);
     let (watch, follow) = (parts.watch(&model), neighbours::Settings::default());
     // The controller already receives the events of devices.
     let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
@@ -89,7 +89,11 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
 
 /// Starts the thread that enters connections of the kernel into the XDP programs' table; none if there are no programs, or
 /// they cannot ask the kernel.
-fn connections(machine: &Machine, router: &Arc<Router>) -> Option<ConnectionFollower> {
+fn connections(
+    machine: &Machine,
+    router: &Arc<Router>,
+    exact_counters: bool,
+) -> Option<ConnectionFollower> {
     let programs = machine.dispatcher.programs().filter(|_| tollway_xdp::has_conntrack())?;
     let (parts, state) = {
         let programs = lock(programs);
@@ -99,7 +103,7 @@ fn connections(machine: &Machine, router: &Arc<Router>) -> Option<ConnectionFoll
         tracing::warn!("the kernel forwards all connections that it tracks: {error}");
     };
     let parts = parts.inspect_err(|error| warn(error)).ok()?;
-    let started = ConnectionFollower::start(parts, state, Arc::clone(router));
+    let started = ConnectionFollower::start(parts, state, Arc::clone(router), exact_counters);
     started.inspect_err(|error| warn(error)).ok()
 }
 

@@ -59,6 +59,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = config::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(FLOWS), conflicts_with = "config")]
     xdp_flows: u32,
+    /// Leave connections to the kernel while it counts their packets
+    ///
+    /// It does with net.netfilter.nf_conntrack_acct. Only the kernel can write its counters.
+    #[arg(long, conflicts_with = "config")]
+    exact_counters: bool,
     /// Set how often to compare all state with the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "config")]

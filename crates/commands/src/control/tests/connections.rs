@@ -182,7 +182,7 @@ fn a_connection_is_described_with_its_path() {
     let shown = describe(&tracked);
     assert_eq!(shown.status, ["SEEN_REPLY", "ASSURED", "CONFIRMED"]);
     assert_eq!((shown.state.as_str(), shown.labels), ("ESTABLISHED", vec![0, 100]));
-    assert_eq!((shown.path.as_str(), shown.reason.as_str()), ("kernel", "no_engine"));
+    assert_eq!((shown.path.as_str(), shown.reason.as_str()), ("kernel", "not_entered"));
     let counts = shown.counts.unwrap();
     assert_eq!((counts.packets, counts.bytes), (1, 2));
     assert_eq!((counts.reply_packets, counts.reply_bytes), (3, 4));
