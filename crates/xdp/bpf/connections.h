@@ -110,6 +110,7 @@ static __always_inline __u32 retry_clock(void)
 struct tracking {
 	__u32 tick;
 	__u32 count;
+	struct translation translation;
 	struct ct_expected expected;
 	struct segment segment;
 	struct tcp_windows windows;

@@ -186,17 +186,40 @@ static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct c
 	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == expected->mark;
 }
 
-static __always_inline void read_windows(const struct nf_conn *ct, struct tcp_windows *windows)
-{
-	const struct ip_ct_tcp_state *original = &ct->proto.tcp.seen[0], *reply = &ct->proto.tcp.seen[1];
+/* `struct ip_ct_tcp_state` as all kernels have it. */
+struct raw_side {
+	struct tcp_side numbers;
+	__u8 scale, flags;
+	__u8 pad[2];
+};
 
-	windows->sides[0] = (struct tcp_side){ original->td_end, original->td_maxend, original->td_maxwin,
-					       original->td_maxack };
-	windows->sides[1] = (struct tcp_side){ reply->td_end, reply->td_maxend, reply->td_maxwin, reply->td_maxack };
-	windows->scales[0] = original->td_scale;
-	windows->scales[1] = reply->td_scale;
-	windows->flags[0] = original->flags;
-	windows->flags[1] = reply->flags;
+/* Where a field lies in the kernel's structure (`BPF_FIELD_BYTE_OFFSET`). */
+#define OFFSET(field) __builtin_preserve_field_info(field, 0)
+
+/* Copies one side's numbers. Returns 0 if they are not what they were in all kernels. */
+static __always_inline int read_side(const struct ip_ct_tcp_state *from, struct tcp_windows *windows, __u32 way)
+{
+	struct raw_side side;
+
+	if (OFFSET(from->flags) - OFFSET(from->td_end) != __builtin_offsetof(struct raw_side, flags) ||
+	    bpf_probe_read_kernel(&side, sizeof(side), from))
+		return 0;
+	windows->sides[way] = side.numbers;
+	windows->scales[way] = side.scale;
+	windows->flags[way] = side.flags;
+	return 1;
+}
+
+/*
+ * Reads the windows of an established connection of TCP; returns 0 for one in another state. What is of a protocol lies in
+ * a union, of which verifiers permit the members of the first protocol only, and copies.
+ */
+static __always_inline int read_windows(const struct nf_conn *ct, struct tcp_windows *windows)
+{
+	__u8 state = 0;
+
+	return !bpf_probe_read_kernel(&state, sizeof(state), &ct->proto.tcp.state) && state == CT_ESTABLISHED &&
+	       read_side(&ct->proto.tcp.seen[0], windows, 0) && read_side(&ct->proto.tcp.seen[1], windows, 1);
 }
 
 /*
@@ -223,10 +246,8 @@ __attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *e
 				      ct_answers(&ct->tuplehash[1].tuple, expected);
 	if (answers && !ct_qualifies(ct, expected))
 		answers = 0;
-	if (answers && expected->protocol == IPPROTO_TCP) {
-		answers = ct->proto.tcp.state == CT_ESTABLISHED;
-		read_windows(ct, windows);
-	}
+	if (answers && expected->protocol == IPPROTO_TCP)
+		answers = read_windows(ct, windows);
 	if (answers)
 		ct_change_timeout(ct, expected->timeout_ms);
 	ct_release(ct);

@@ -60,12 +60,6 @@ static __always_inline int rule_matches(const struct route_rule *rule, const str
 	       has_prefix(query->destination, rule->destination, rule->destination_len);
 }
 
-/* As look_up4, for an address in the upper half of a word; once for the verifier, and not once for each rule. */
-__attribute__((noinline)) __u32 look_up_key4(__u32 root, __u64 key)
-{
-	return look_up4(root, bpf_htonl(key >> 32));
-}
-
 /* Beside an entry in the result of a rule: it decides, or it is the last one. */
 #define RULE_DECIDES (1ULL << 32)
 #define RULE_IS_LAST (1ULL << 33)
@@ -81,7 +75,7 @@ static __always_inline __u64 apply_rule(const struct route_query *query, __u32 n
 	if (rule_matches(rule, query)) {
 		if (rule->is_next_hop)
 			return rule->number | RULE_DECIDES;
-		entry = v4 ? look_up_key4(rule->number, query->destination[0]) :
+		entry = v4 ? look_up4(rule->number, bpf_htonl(query->destination[0] >> 32)) :
 			     look_up_halves6(rule->number, query->destination[0], query->destination[1]);
 		if (entry & ENTRY_NODE || (entry & ENTRY_NEXT_HOP) != NO_ROUTE)
 			return entry | RULE_DECIDES;

@@ -33,9 +33,14 @@ static __always_inline __u32 word_at(const __u8 *bytes, __u32 at)
 __attribute__((noinline)) int read_sack(context *ctx, __u32 begin, __u32 len, __u32 *sack)
 {
 	__u8 bytes[OPTIONS_ROOM] = {};
-	__u32 at = 0;
+	__u32 at = 0, last = len - 1;
 
-	if (!sack || len - 1 >= MOST_OPTIONS || load_bytes(ctx, begin, bytes, len))
+	/* A verifier of Linux 6.1 knows that `len` is not 0 only if it is made of a number that has been compared. */
+	asm volatile("" : "+r"(last));
+	if (!sack || last >= MOST_OPTIONS)
+		return 0;
+	len = last + 1;
+	if (load_bytes(ctx, begin, bytes, len))
 		return 0;
 	for (int i = 0; i < OPTIONS_READ; i++) {
 		__u32 kind, size;

@@ -16,7 +16,6 @@ struct tracked {
 	struct flow4_key key;
 	struct passage passage;
 	struct found_connection found;
-	struct translation translation;
 	struct tracking *tracking;
 };
 
@@ -70,9 +69,9 @@ static __always_inline int ask(struct packet *packet, struct tracked *tracked, _
 		.src = tracked->key.src,
 		.dst = tracked->key.dst,
 		.ports = tracked->key.ports,
-		.new_src = tracked->translation.src,
-		.new_dst = tracked->translation.dst,
-		.new_ports = tracked->translation.ports,
+		.new_src = tracked->tracking->translation.src,
+		.new_dst = tracked->tracking->translation.dst,
+		.new_ports = tracked->tracking->translation.ports,
 		.mark = connection->mark,
 		.timeout_ms = timeout_ms,
 		.protocol = tracked->key.protocol,
@@ -133,10 +132,10 @@ static __always_inline const struct next_hop *next_hop_of_tracked(const struct e
 								  const struct iphdr *ip,
 								  const void *end)
 {
-	__u32 entry = route4(link->root4, tracked->key.src, tracked->translation.dst, 0);
+	__u32 entry = route4(link->root4, tracked->key.src, tracked->tracking->translation.dst, 0);
 
 	/* Which member of a group it is depends on more than these addresses. */
-	if (is_translated(&tracked->translation) && !(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
+	if (is_translated(&tracked->tracking->translation) && !(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
 		return 0;
 	return next_hop_of(member_of(entry, ip, end, 1));
 }
@@ -161,7 +160,7 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 	if (head.kind == CONNECTION_DROPPED)
 		action = drop_for(packet, passage, DROP_NETFILTER);
 	else
-		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, &tracked->translation, 1);
+		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, &tracked->tracking->translation, 1);
 	if (action == NOT_TAKEN)
 		return pass(packet, PASS_UNDECIDED);
 	if (action == SENT || action == DROPPED)
@@ -189,11 +188,11 @@ static __always_inline int take_invalid(struct packet *packet, struct tracked *t
 
 	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
 		return make_invalid(packet, ip, end, at);
-	if (tracked->translation.dst != tracked->key.dst || kind == CONNECTION_UNRULED)
+	if (tracked->tracking->translation.dst != tracked->key.dst || kind == CONNECTION_UNRULED)
 		return pass_connection(packet);
 	if (kind != CONNECTION_FORWARDED_INVALID)
 		return drop_for(packet, &tracked->passage, DROP_NETFILTER);
-	tracked->translation = (struct translation){
+	tracked->tracking->translation = (struct translation){
 		.src = tracked->key.src, .dst = tracked->key.dst, .ports = tracked->key.ports,
 	};
 	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
@@ -272,7 +271,7 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 		return pass_connection(packet);
 	if (ip->ttl <= 1)
 		return pass(packet, PASS_TTL);
-	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->translation.dst);
+	action = filter_source(packet, &tracked->passage, link, flags, hop, ip->saddr, tracked->tracking->translation.dst);
 	if (action != GOES_ON)
 		return action == NOT_TAKEN ? pass_connection(packet) : action;
 	if (!fits(packet, hop, tracked->passage.l3_len, 1))
@@ -308,7 +307,7 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_connection(packet);
 	}
-	if (!copy_translation(&tracked->found, &tracked->translation))
+	if (!copy_translation(&tracked->found, &tracked->tracking->translation))
 		return pass_connection(packet);
 	hop = next_hop_of_tracked(link, tracked, ip, end);
 	if (has_track && !(hop && is_for_tc(packet, hop))) {
