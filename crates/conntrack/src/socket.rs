@@ -13,6 +13,8 @@ use crate::tuple::Tuple;
 /// `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_NEW` of `NFNL_SUBSYS_CTNETLINK`.
 const GET: u16 = 1 << 8 | 1;
 const NEW: u16 = 1 << 8;
+/// `IPCTNL_MSG_CT_GET_STATS`.
+const GET_STATS: u16 = 1 << 8 | 5;
 
 /// The address family of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,14 @@ impl Conntrack {
     /// The kernel has no netfilter, or no descriptor is left.
     pub fn open() -> io::Result<Self> {
         QuerySocket::open(libc::NETLINK_NETFILTER as isize).map(Self)
+    }
+
+    /// Asks for the number of connections, so that the kernel loads its module of connections if it has not.
+    ///
+    /// # Errors
+    /// The kernel refused, or has no such module.
+    pub fn load(&mut self) -> io::Result<()> {
+        self.0.answer(GET_STATS, &message::header(None))?.map(drop)
     }
 
     /// The connection that has a tuple in either direction, or none. `zone` is the zone of that direction.

@@ -8,7 +8,8 @@
 //!
 //! Before that, it makes two changes that need more privileges. It lifts the limit on locked memory for
 //! sockets; if that fails, it keeps `CAP_IPC_LOCK` too. It raises the limits for real-time threads and
-//! nice values ([`crate::priority`]); if that fails, it keeps `CAP_SYS_NICE` too.
+//! nice values ([`crate::priority`]); if that fails, it keeps `CAP_SYS_NICE` too. What else takes more privileges, its
+//! caller has done: to open the description of the module nf_conntrack takes `CAP_SYS_ADMIN`.
 
 use caps::{CapSet, Capability, CapsHashSet};
 

@@ -13,7 +13,7 @@ use super::connections::{ConnectionTable, Queries};
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
-use super::kfuncs::{self, Hook};
+use super::kfuncs::{self, Functions, Hook, module};
 use super::object::program;
 use super::pin::Names;
 use super::tables::TableMaps;
@@ -24,11 +24,11 @@ static PORT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/port.o"))
 /// The compiled tc program of a port.
 static TC: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tc.o"));
 
-/// The compiled XDP programs of a port, with the numbers of the kernel's functions.
+/// The compiled XDP programs of a port, which ask the kernel for no connections.
 #[must_use]
 pub fn port_program() -> Vec<u8> {
     let mut program = PORT.to_vec();
-    kfuncs::give(&mut program, Hook::Xdp);
+    kfuncs::give(&mut program, Hook::Xdp, None);
     program
 }
 
@@ -316,41 +316,45 @@ impl Maps {
     }
 
     /// Loads the program for a port. The object of an XDP program has the program for its TAP device, too.
+    ///
+    /// If the kernel refuses it with functions of its connection tracking, it does without them.
     pub(super) fn program(
         &self,
         port: &XdpPort,
         variant: Variant<'_>,
     ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
-        if variant.mode.is_tc() {
-            return Ok((self.tc(port, variant)?, None));
+        let functions = kfuncs::functions();
+        let loaded = self.program_with(port, variant, functions.as_ref());
+        match loaded {
+            Err(error) if functions.is_some() => {
+                let without = self.program_with(port, variant, None);
+                without.inspect(|_| kfuncs::renounce(&error))
+            }
+            loaded => loaded,
         }
-        self.xdp(port, variant).map(|(program, object)| (program, Some(object)))
     }
 
-    fn tc(&self, port: &XdpPort, variant: Variant<'_>) -> Result<OwnedFd, XdpError> {
-        let failed =
-            |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object =
-            self.object((TC, Hook::Tc), port, Variant { xdp_path: true, ..variant })?;
-        let program: &mut SchedClassifier =
-            program(&mut object, "forward").map_err(|error| failed(&error))?;
-        program.load().map_err(|error| failed(&error))?;
-        let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
-        fd.map_err(XdpError::system(&port.device, "keeping the program"))
-    }
-
-    fn xdp(&self, port: &XdpPort, variant: Variant<'_>) -> Result<(OwnedFd, Ebpf), XdpError> {
-        let failed =
-            |error: &(dyn std::error::Error + 'static)| XdpError::load(&port.device, error);
-        let mut object = self.object((PORT, Hook::Xdp), port, variant)?;
-        let program: &mut Xdp = program(&mut object, "dispatch").map_err(|error| failed(&error))?;
-        program.load().map_err(|error| failed(&error))?;
-        let fd = program.fd().map_err(|error| failed(&error))?.as_fd().try_clone_to_owned();
-        let fd = fd.map_err(XdpError::system(&port.device, "keeping the program"))?;
+    fn program_with(
+        &self,
+        port: &XdpPort,
+        variant: Variant<'_>,
+        functions: Option<&Functions>,
+    ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
+        let (hook, name) = match variant.mode.is_tc() {
+            true => (Hook::Tc, "forward"),
+            false => (Hook::Xdp, "dispatch"),
+        };
+        let xdp_path = variant.xdp_path || hook == Hook::Tc;
+        let (mut object, compiled) =
+            self.object(hook, port, Variant { xdp_path, ..variant }, functions)?;
+        let loaded = match functions.and_then(Functions::module) {
+            Some(module) => module::load((&compiled, hook), name, &object, module),
+            None => by_loader(&mut object, hook, name),
+        };
+        let program = loaded.map_err(|error| XdpError::load(&port.device, &*error))?;
         // A kept object needs no descriptors but those of its constants, for `punt`.
-        program.unload().map_err(|error| failed(&error))?;
         NAMES.into_iter().for_each(|name| drop(object.take_map(name)));
-        Ok((fd, object))
+        Ok((program, Some(object).filter(|_| hook == Hook::Xdp)))
     }
 
     /// Loads the program of a port's object that hands frames back to the kernel, and attaches it
@@ -373,15 +377,17 @@ impl Maps {
     /// The XDP programs of a port, not yet loaded into the kernel.
     pub(super) fn port_object(&self, port: &XdpPort, mode: Mode) -> Result<Ebpf, XdpError> {
         let variant = Variant { mode, xdp_path: false, tables: None, beside: false };
-        self.object((PORT, Hook::Xdp), port, variant)
+        self.object(Hook::Xdp, port, variant, None).map(|(object, _)| object)
     }
 
+    /// The programs of a port, not yet loaded into the kernel, and the compiled object that they come from.
     fn object(
         &self,
-        (compiled, hook): (&[u8], Hook),
+        hook: Hook,
         port: &XdpPort,
         variant: Variant<'_>,
-    ) -> Result<Ebpf, XdpError> {
+        functions: Option<&Functions>,
+    ) -> Result<(Ebpf, Vec<u8>), XdpError> {
         let names = Names::new()?;
         let constants = Constants::new(port, variant, self);
         let mut loader = EbpfLoader::new();
@@ -393,11 +399,38 @@ impl Maps {
             loader.map_pin_path(name, path);
         }
         constants.give(&mut loader);
-        let mut compiled = compiled.to_vec();
-        kfuncs::give(&mut compiled, hook);
+        let mut compiled = match hook {
+            Hook::Xdp => PORT.to_vec(),
+            Hook::Tc => TC.to_vec(),
+        };
+        kfuncs::give(&mut compiled, hook, functions);
         if let Some(tables) = variant.tables {
             addresses::give(&mut compiled, &tables.maps());
         }
-        loader.load(&compiled).map_err(|error| XdpError::load(&port.device, &error))
+        let object = loader.load(&compiled);
+        let object = object.map_err(|error| XdpError::load(&port.device, &error))?;
+        Ok((object, compiled))
+    }
+}
+
+/// Loads a program of an object, and leaves it to the caller alone.
+fn by_loader(
+    object: &mut Ebpf,
+    hook: Hook,
+    name: &str,
+) -> Result<OwnedFd, Box<dyn std::error::Error>> {
+    match hook {
+        Hook::Xdp => {
+            let program: &mut Xdp = program(object, name)?;
+            program.load()?;
+            let fd = program.fd()?.as_fd().try_clone_to_owned()?;
+            program.unload()?;
+            Ok(fd)
+        }
+        Hook::Tc => {
+            let program: &mut SchedClassifier = program(object, name)?;
+            program.load()?;
+            Ok(program.fd()?.as_fd().try_clone_to_owned()?)
+        }
     }
 }

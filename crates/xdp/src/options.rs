@@ -1,6 +1,7 @@
 //! What is the same for all ports, and where a program runs.
 
 use crate::home;
+use crate::kfuncs::has_conntrack;
 
 /// Options for all ports, fixed when the maps are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +22,12 @@ impl Default for Options {
     }
 }
 
-/// Mounts the BPF file system if necessary and permitted; if that fails, [`XdpPrograms::load`](crate::XdpPrograms::load)
-/// reports it.
+/// Does what needs more privileges than to load programs. Mounts the BPF file system if necessary and permitted; if that
+/// fails, [`XdpPrograms::load`](crate::XdpPrograms::load) reports it. Opens the types of the module nf_conntrack, if the
+/// functions of [`has_conntrack`] are there; this takes `CAP_SYS_ADMIN`.
 pub fn prepare() {
     let _ = home::Home::make();
+    let _ = has_conntrack();
 }
 
 /// Where the program runs on a device.

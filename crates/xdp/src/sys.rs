@@ -4,6 +4,8 @@
 
 #![allow(unsafe_code)]
 
+pub(super) mod loading;
+
 use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -43,11 +45,15 @@ enum Command {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
+    ProgLoad = 5,
     ObjPin = 6,
     ObjGet = 7,
     ProgTestRun = 10,
     ObjInfo = 15,
     ProgQuery = 16,
+    BtfLoad = 18,
+    BtfFdById = 19,
+    BtfNextId = 23,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,

@@ -12,6 +12,7 @@ use crate::cli::CliError;
 use crate::cli::engine;
 use crate::cli::log::Log;
 use crate::control::Backends;
+use tollway_conntrack::Conntrack;
 use tollway_controller::handle::Handle;
 use tollway_controller::offload::Live;
 use tollway_controller::{Settings, Startup, StartupError, netlink};
@@ -32,6 +33,10 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
         engines: engine::of_devices(&args.engine, &args.devices, args.xdp.into())?,
     };
     let mut prepared = Prepared::new(args, None)?;
+    // Programs that are loaded before the module of connections cannot ask it.
+    if !tollway_xdp::has_conntrack() {
+        let _ = Conntrack::open().and_then(|mut conntrack| conntrack.load());
+    }
     // Takes more privileges than a router needs.
     tollway_xdp::prepare();
     // A thread inherits the privileges of the thread that starts it, so this comes first.
