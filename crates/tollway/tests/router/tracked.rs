@@ -100,6 +100,15 @@ fn forwards(router: &KernelRouter, host: &Host) -> String {
     address
 }
 
+/// Makes a stateful firewall and an assured connection, and asserts that Tollway forwards its packets.
+pub fn is_forwarded(router: &KernelRouter, host: &Host) {
+    firewall();
+    router.sync();
+    let (sent, answered, from) = talk(host, ASSURED_MS);
+    assert_eq!((sent, from.as_str()), (answered, CLIENT));
+    assert_eq!(forwards(router, host), CLIENT);
+}
+
 /// The kernel's list of connections of UDP.
 fn kernels() -> Vec<String> {
     let list = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
@@ -141,11 +150,7 @@ fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
 /// A stateful firewall: the kernel's entry lives as long as without Tollway, and its end is the end.
 pub fn stateful() {
     by_engine(|net, router| {
-        firewall();
-        router.sync();
-        let (sent, answered, from) = talk(&net.a, ASSURED_MS);
-        assert_eq!((sent, from.as_str()), (answered, CLIENT));
-        assert_eq!(forwards(router, &net.a), CLIENT);
+        is_forwarded(router, &net.a);
         assert!((118..=120).contains(&timeout()), "{}", timeout());
         // Another timeout holds for the next packets, and while these come, the entry lives on.
         sh("sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");

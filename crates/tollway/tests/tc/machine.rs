@@ -3,12 +3,14 @@
 
 use std::process::{Command, ExitCode};
 
-use super::{beside, changes, layer3, others, streams};
+use super::{beside, changes, connections, layer3, others, streams};
 
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 8] = [
+const PARTS: [(&str, fn()); 9] = [
+    // The first: no module of connections is loaded.
+    ("connections", connections::tc),
     ("streams", streams::plain),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
@@ -20,7 +22,8 @@ const PARTS: [(&str, fn()); 8] = [
 ];
 
 /// With tcx, and without it.
-const NEWER: [(&str, fn()); 4] = [
+const NEWER: [(&str, fn()); 5] = [
+    ("connections by XDP", connections::xdp),
     ("programs of others", others::tcx),
     ("streams from a card", beside::streams),
     ("VLANs at a card", beside::vlans),

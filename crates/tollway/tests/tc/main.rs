@@ -13,9 +13,13 @@ mod running;
 mod tcx;
 #[path = "../../../dataplane/src/testkit/mod.rs"]
 mod testkit;
+#[path = "../router/tracked.rs"]
+#[allow(dead_code, reason = "the tests of the router take all of it")]
+mod tracked;
 
 mod beside;
 mod changes;
+mod connections;
 #[path = "../running/mod.rs"]
 mod file_router;
 mod layer3;
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
     namespaces::main(&tests, "-nm", missing, |words| match words {
         ["--role", "machine"] => machine::inside(None),
         ["--role", "machine", part] => machine::inside(Some(part)),
+        ["--role", words] => tracked::role(words),
         ["--serve", address] => scene::serve(address),
         ["--client", address] => scene::send(address),
         _ => ExitCode::FAILURE,
