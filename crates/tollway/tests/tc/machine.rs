@@ -9,9 +9,8 @@ use super::{beside, changes, connections, layer3, others, streams};
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 /// The tests in the machine. Each has namespaces of its own.
 const PARTS: [(&str, fn()); 9] = [
-    // The first: no module of connections is loaded.
-    ("connections", connections::tc),
     ("streams", streams::plain),
+    ("connections", connections::tc),
     ("vlans", streams::vlans),
     ("tunnels", streams::tunnels),
     ("bonds", streams::bonds),
