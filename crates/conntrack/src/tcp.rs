@@ -116,8 +116,9 @@ impl fmt::Display for TcpState {
 impl TcpFlags {
     /// The kernel lets packets of this side pass that are out of the window.
     pub const LIBERAL: Self = Self(0x08);
-    /// The kernel knows the highest acknowledgment of this side.
-    pub const MAX_ACK: Self = Self(0x20);
+    /// This side has sent data that is not acknowledged, and the kernel knows the highest acknowledgment of it: what the
+    /// kernel has to forget where it does not see all packets.
+    pub const OF_PACKETS: Self = Self(0x10 | 0x20);
 
     /// Whether this side offered window scaling.
     #[must_use]

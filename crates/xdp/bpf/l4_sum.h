@@ -17,6 +17,13 @@
 #define SUM_PIECES 8
 #define SUM_WORDS (SUM_PIECE / 8)
 
+/* What is known of a checksum. */
+enum sum {
+	SUM_WRONG,
+	SUM_RIGHT,
+	SUM_UNKNOWN, /* the packet is too long, or lies in several buffers */
+};
+
 /* Says whether a frame ends before this. The compiler must not compute with the end, which the verifier does not allow. */
 static __always_inline int ends_before(const void *next, __u32 len, const void *end)
 {
@@ -30,8 +37,8 @@ static __always_inline int ends_before(const void *next, __u32 len, const void *
 static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum);
 
 /*
- * Says whether `len` bytes of a frame from `at` on, and a sum before them, are right. Global, so that the verifier
- * looks at it once.
+ * Says whether `len` bytes of a frame from `at` on, and a sum before them, are right (`enum sum`). Global, so that the
+ * verifier looks at it once.
  */
 __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __u64 sum)
 {
@@ -76,7 +83,9 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 		sum += bpf_htons(*next << 8);
 		len = 0;
 	}
-	return !len && fold(sum) == 0xffff;
+	if (len)
+		return SUM_UNKNOWN;
+	return fold(sum) == 0xffff ? SUM_RIGHT : SUM_WRONG;
 }
 
 /*
@@ -86,18 +95,17 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo);
 
 /*
- * Says whether the checksum of a packet, of which layer 4 is at `at` in the frame and `len` bytes long, is right, or
- * nobody wants to know.
+ * The checksum of a packet, of which layer 4 is at `at` in the frame and `len` bytes long; right if nobody wants to know.
  */
-static __always_inline int l4_sum_is_right(const struct packet *packet, const struct iphdr *ip, __u32 at, __u32 len,
+static __always_inline enum sum sum_of(const struct packet *packet, const struct iphdr *ip, __u32 at, __u32 len,
 					   __u16 check)
 {
 	__u64 pseudo;
 
 	if (!packet->state->verifies_sums)
-		return 1;
+		return SUM_RIGHT;
 	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
-	return is_verified(packet, check, fold(pseudo)) || sum_is_right(packet->ctx, at, len, pseudo);
+	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_is_right(packet->ctx, at, len, pseudo);
 }
 
 /* The same of UDP, which may have none. */
@@ -108,7 +116,7 @@ static __always_inline int udp_sum_is_right(const struct packet *packet, const s
 
 	if ((const void *)(udp + 1) > end)
 		return 0;
-	return !udp->check || l4_sum_is_right(packet, ip, at, bpf_ntohs(udp->len), udp->check);
+	return !udp->check || sum_of(packet, ip, at, bpf_ntohs(udp->len), udp->check) == SUM_RIGHT;
 }
 
 #endif

@@ -62,17 +62,17 @@ static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 s
 	__s64 pieces = 0;
 
 	if (!room)
-		return 0;
+		return SUM_UNKNOWN;
 	for (int i = 0; i < MOST_PIECES && len >= SUM_PIECE; i++) {
 		if (bpf_skb_load_bytes(ctx, at, room, SUM_PIECE))
-			return 0;
+			return SUM_UNKNOWN;
 		pieces = bpf_csum_diff(0, 0, room, SUM_PIECE, pieces);
 		at += SUM_PIECE;
 		len -= SUM_PIECE;
 	}
 	for (int i = 0; i < SUM_PIECE / SUM_SMALL && len >= SUM_SMALL; i++) {
 		if (bpf_skb_load_bytes(ctx, at, room, SUM_SMALL))
-			return 0;
+			return SUM_UNKNOWN;
 		pieces = bpf_csum_diff(0, 0, room, SUM_SMALL, pieces);
 		at += SUM_SMALL;
 		len -= SUM_SMALL;
@@ -80,7 +80,7 @@ static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 s
 	sum += (__u32)pieces;
 	for (int i = 0; i < SUM_SMALL / 4 && len >= 4; i++) {
 		if (bpf_skb_load_bytes(ctx, at, &last, 4))
-			return 0;
+			return SUM_UNKNOWN;
 		sum += last;
 		at += 4;
 		len -= 4;
@@ -90,8 +90,8 @@ static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 s
 	    len == 2 ? bpf_skb_load_bytes(ctx, at, &last, 2) :
 	    len == 3 ? bpf_skb_load_bytes(ctx, at, &last, 3) :
 		       len)
-		return 0;
-	return fold(sum + last) == 0xffff;
+		return SUM_UNKNOWN;
+	return fold(sum + last) == 0xffff ? SUM_RIGHT : SUM_WRONG;
 }
 
 /* The length of a super-frame's headers of layers 3 and 4, which each segment has; at least so many. */

@@ -6,6 +6,7 @@
 #include "beside.h"
 #include "checksum.h"
 #include "fib.h"
+#include "l4_sum.h"
 #include "refusals.h"
 #include "tcp.h"
 #include "xdp_path.h"
@@ -38,7 +39,7 @@ static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 s
 	(void)at;
 	(void)len;
 	(void)sum;
-	return 0;
+	return SUM_UNKNOWN;
 }
 
 /* Where the layer-3 header begins in the frame. */

@@ -15,14 +15,14 @@
 /* Of the flags of a side, beside the kernel's: a packet of it came here. */
 #define SIDE_FOLLOWED 0x80
 
-/* Values of `phase`; below these, how often the kernel's numbers are still merged. */
+/* Values of `phase`; below these, for how many ticks the kernel's numbers are still merged. */
 #define TRACK_UNREAD 255
 #define TRACK_CLOSED 254
 /*
- * Packets that were in the kernel when the track began have changed the kernel's numbers afterwards. Merged for as many
- * ticks of both directions: more than a second.
+ * Packets that were in the kernel when the track began have changed the kernel's numbers afterwards. Not for longer than
+ * a quarter of a second: numbers that stand still look newer once the connection has sent 2 GB.
  */
-#define TRACK_MERGES 32
+#define TRACK_MERGES 4
 
 /* A cache line, as in src/connections/tracks.rs. */
 struct tcp_track {
@@ -53,7 +53,7 @@ struct {
 #define TRACK_VERSIONS 511
 
 /* After so many invalid packets of a direction in a row, the track has missed something, and starts over. */
-#define MOST_STRAYS 8
+#define MOST_STRAYS 3
 
 /* A packet of TCP, in host byte order. */
 struct segment {
@@ -100,12 +100,14 @@ static __always_inline void raise(__u32 *number, __u32 other)
 		*number = other;
 }
 
-/* Says whether the kernel's entry takes whatever comes back to it, and judges no RST by what it knew. */
+/*
+ * Says whether the kernel's entry takes whatever comes back to it, and judges no RST, and no timeout, by what it knew.
+ */
 static __always_inline int is_handed_over(const struct tcp_windows *windows)
 {
 	__u8 both = windows->flags[0] & windows->flags[1], any = windows->flags[0] | windows->flags[1];
 
-	return both & SIDE_LIBERAL && !(any & SIDE_MAX_ACK);
+	return both & SIDE_LIBERAL && !(any & (SIDE_MAX_ACK | SIDE_UNACKNOWLEDGED));
 }
 
 /* Begins a track with the kernel's numbers. */
@@ -148,19 +150,36 @@ static __always_inline void merge(struct tcp_track *track, const struct tcp_wind
 	} else if (track->phase && track->phase <= TRACK_MERGES) {
 		merge_side(track, windows, 0);
 		merge_side(track, windows, 1);
-		track->phase--;
 	}
 }
 
-/* Starts over with what packets show, as a connection that the kernel picks up. */
-static __always_inline void forget(struct tcp_track *track)
+/* Takes note of the time of a packet. */
+static __always_inline void note_time(struct tcp_track *track, __u32 tick)
+{
+	__u32 passed = tick - track->tick;
+
+	if (track->phase <= TRACK_MERGES && passed < TRACK_CLOSED)
+		track->phase = track->phase > passed ? track->phase - passed : 0;
+	else if (track->phase <= TRACK_MERGES)
+		track->phase = 0;
+	track->tick = tick;
+}
+
+/* Learns the windows from the next packets, as of a connection that the kernel picks up. */
+static __always_inline void learn(struct tcp_track *track)
 {
 	track->sides[0].maxwin = 0;
 	track->sides[1].maxwin = 0;
-	track->flags[0] &= ~(SIDE_FOLLOWED | SIDE_MAX_ACK);
-	track->flags[1] &= ~(SIDE_FOLLOWED | SIDE_MAX_ACK);
-	track->strays = 0;
 	track->phase = 0;
+}
+
+/* Packets are missing: learns anew, and finds none out of window any more, since more may be missing. */
+static __always_inline void forget(struct tcp_track *track)
+{
+	learn(track);
+	track->flags[0] = (track->flags[0] | SIDE_LIBERAL) & ~SIDE_MAX_ACK;
+	track->flags[1] = (track->flags[1] | SIDE_LIBERAL) & ~SIDE_MAX_ACK;
+	track->strays = 0;
 }
 
 /*
@@ -255,11 +274,15 @@ static __always_inline int judge_reset(const struct tcp_track *track, const stru
 	return TCP_NEAR_RESET;
 }
 
-/* Says whether windows count: not where packets of a direction come another way. */
+/* Says whether both sides have been followed: packets of one may come another way. */
+static __always_inline int sees_both(const struct tcp_track *track)
+{
+	return track->flags[0] & track->flags[1] & SIDE_FOLLOWED;
+}
+
 static __always_inline int is_strict(const struct tcp_track *track, const struct segment *segment)
 {
-	return !(segment->settings & TCP_IS_LIBERAL) && !(track->flags[segment->way & 1] & SIDE_LIBERAL) &&
-	       track->flags[0] & track->flags[1] & SIDE_FOLLOWED;
+	return !(segment->settings & TCP_IS_LIBERAL) && !(track->flags[segment->way & 1] & SIDE_LIBERAL);
 }
 
 /* Counts an invalid packet. Returns what becomes of it: too many in a row make the track start over. */
@@ -267,6 +290,8 @@ static __always_inline int stray(struct tcp_track *track, const struct segment *
 {
 	__u32 shift = segment->way & 1 ? 4 : 0;
 
+	if (segment->bits & TCP_RST)
+		return TCP_INVALID;
 	if ((track->strays >> shift & 15) >= MOST_STRAYS) {
 		forget(track);
 		return TCP_GOES_ON;
@@ -275,20 +300,9 @@ static __always_inline int stray(struct tcp_track *track, const struct segment *
 	return TCP_INVALID;
 }
 
-static __always_inline int judge(struct tcp_track *track, struct segment *segment)
+/* What becomes of a packet that the windows say is in, or that nobody finds out of them. */
+static __always_inline int accept(struct tcp_track *track, struct segment *segment, int of_reset, int verdict)
 {
-	int of_reset = TCP_GOES_ON, verdict;
-
-	if ((__s32)(segment->unserved - track->tick) >= 0)
-		forget(track);
-	track->tick = segment->tick;
-	track->flags[segment->way & 1] |= SIDE_FOLLOWED;
-	segment->is_taken = 0;
-	if (segment->bits & TCP_RST)
-		of_reset = judge_reset(track, segment);
-	verdict = of_reset == TCP_INVALID ? TCP_INVALID : in_window(track, segment);
-	if (verdict == TCP_INVALID && (of_reset == TCP_INVALID || is_strict(track, segment)))
-		return stray(track, segment);
 	track->strays &= segment->way & 1 ? 0x0f : 0xf0;
 	if (segment->is_taken && !(segment->bits & (TCP_FIN | TCP_RST)))
 		note_last(track, segment);
@@ -300,6 +314,27 @@ static __always_inline int judge(struct tcp_track *track, struct segment *segmen
 	if (of_reset == TCP_ENDS)
 		track->phase = TRACK_CLOSED;
 	return of_reset;
+}
+
+static __always_inline int judge(struct tcp_track *track, struct segment *segment)
+{
+	int of_reset = TCP_GOES_ON, verdict;
+
+	if ((__s32)(segment->unserved - track->tick) >= 0)
+		forget(track);
+	note_time(track, segment->tick);
+	track->flags[segment->way & 1] |= SIDE_FOLLOWED;
+	segment->is_taken = 0;
+	if (segment->bits & TCP_RST)
+		of_reset = judge_reset(track, segment);
+	verdict = of_reset == TCP_INVALID ? TCP_INVALID : in_window(track, segment);
+	if (verdict == TCP_INVALID) {
+		if (sees_both(track) && (of_reset == TCP_INVALID || is_strict(track, segment)))
+			return stray(track, segment);
+		if (!sees_both(track))
+			learn(track);
+	}
+	return accept(track, segment, of_reset, verdict);
 }
 
 /*
@@ -319,7 +354,9 @@ __attribute__((noinline)) int follow_segment(struct segment *segment, const stru
 	if (!track)
 		return TCP_STALE;
 	bpf_spin_lock(&track->lock);
-	if (track->version == (segment->track >> TRACK_INDEX_BITS & TRACK_VERSIONS) && track->phase != TRACK_CLOSED) {
+	/* No track that was begun has version 0. */
+	if (track->version && track->version == (segment->track >> TRACK_INDEX_BITS & TRACK_VERSIONS) &&
+	    track->phase != TRACK_CLOSED) {
 		if (is_known)
 			merge(track, windows);
 		if (track->phase == TRACK_UNREAD)

@@ -186,10 +186,10 @@ static __always_inline int take_invalid(struct packet *packet, struct tracked *t
 {
 	enum connection_kind kind = tracked->found.head.kind;
 
-	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
-		return make_invalid(packet, ip, end, at);
-	if (tracked->tracking->translation.dst != tracked->key.dst || kind == CONNECTION_UNRULED)
+	if (kind == CONNECTION_UNRULED)
 		return pass_connection(packet);
+	if (tracked->tracking->translation.dst != tracked->key.dst)
+		return make_invalid(packet, ip, end, at);
 	if (kind != CONNECTION_FORWARDED_INVALID)
 		return drop_for(packet, &tracked->passage, DROP_NETFILTER);
 	tracked->tracking->translation = (struct translation){
@@ -211,11 +211,14 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	enum currency currency = CURRENT;
 	struct segment *segment = &tracked->tracking->segment;
 	const struct tcp_windows *windows = &tracked->tracking->windows;
+	enum sum sum;
 	int verdict;
 
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
-	if (!read_segment(packet->ctx, tcp, end, at, len, segment) ||
-	    !(lacks_sum(packet, ip, end) || l4_sum_is_right(packet, ip, at, len, tcp->check)))
+	if (!read_segment(packet->ctx, tcp, end, at, len, segment))
+		return pass_connection(packet);
+	sum = lacks_sum(packet, ip, end) ? SUM_UNKNOWN : sum_of(packet, ip, at, len, tcp->check);
+	if (sum == SUM_WRONG)
 		return pass_connection(packet);
 	if (is_active)
 		currency = is_current(packet, tracked);
@@ -224,6 +227,9 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	segment->tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
 	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
 	segment->settings = packet->state->tcp_settings;
+	/* Another connection may have the slot by now. */
+	if (read_connection_head(tracked->found.connection) != tracked->found.head.word && currency != NOT_CURRENT)
+		return pass_connection(packet);
 	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
 	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
 		end_connection(&tracked->found);
@@ -238,7 +244,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 		return take_invalid(packet, tracked, ip, end, at);
 	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms))
 		return pass_connection(packet);
-	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
+	return sum == SUM_UNKNOWN ? pass(packet, PASS_CHECKSUM) : GOES_ON;
 }
 
 /* The same for one of UDP, behind all other checks. */

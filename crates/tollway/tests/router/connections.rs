@@ -134,7 +134,7 @@ pub fn shown() {
         "protocol  state ",
         "tcp       ESTABLISHED  10.0.1.2:",
         "from 10.0.2.1:",
-        "kernel  the engines",
+        "kernel  no packets have come lately",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tollway_conntrack::{Connection, Reason, Tuple};
+use tollway_conntrack::{Connection, Reason, TcpState, Tuple};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::{
     self, ConnectionState, Direction, Filter, FlowConnection, FlowKey, Point,
@@ -81,6 +81,10 @@ pub(super) fn answer(
     let Some(output) = query.output.filter(|_| is_found) else {
         return answer(Treatment::Unruled { retry: 0 });
     };
+    // The programs follow both directions of TCP, or none.
+    if connection.tcp.is_some() && other_verdict(filter, key, connection, output).is_none() {
+        return refused(LATER);
+    }
     let Some(invalid) = invalid(filter, key, connection, output) else { return refused(LATER) };
     match (verdict(filter, key, connection, direction, output), invalid) {
         (Some(true), Invalid::Accepted) => answer(Treatment::ForwardedInvalid(output)),
@@ -116,7 +120,10 @@ pub(super) fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direc
 const fn may_end_soon(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::NotConfirmed | Reason::NatClash | Reason::NotAssured | Reason::TcpState(_)
+        Reason::NotConfirmed
+            | Reason::NatClash
+            | Reason::NotAssured
+            | Reason::TcpState(TcpState::SynSent | TcpState::SynSent2 | TcpState::SynRecv)
     )
 }
 
@@ -219,6 +226,18 @@ fn invalid_of(
         Some(_) => Some(Invalid::Dropped),
         None => (report.mark == 0).then_some(Invalid::Accepted),
     }
+}
+
+/// The verdict on the packets of the other direction, which come in where packets of this direction leave.
+fn other_verdict(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    output: LinkId,
+) -> Option<bool> {
+    let (tuple, _) = other_side(connection, key)?;
+    let (direction, _) = direction(connection, &tuple)?;
+    verdict(filter, &key_of(&tuple, output)?, connection, direction, LinkId(key.link))
 }
 
 /// The flow of a key, whose connection is not known.

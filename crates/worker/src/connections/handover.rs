@@ -4,7 +4,8 @@
 //! 1. The kernel's entry becomes liberal: it takes whatever comes back to it.
 //! 2. A track begins, and the entries of both directions refer to it.
 //! 3. The next packet makes its program read the kernel's windows. From then on it follows them, and the kernel does not.
-//! 4. The kernel forgets what each side has acknowledged, or it would judge an RST by that.
+//! 4. The kernel forgets what each side has acknowledged, or it would judge an RST by that, and that a side waits for an
+//!    acknowledgment, or it would give the connection less time.
 //! ```
 //!
 //! A packet that was in the kernel meanwhile changes its numbers and undoes the fourth step. The program merges the
@@ -59,9 +60,9 @@ impl HandOver<'_> {
         key_of(&connection.original, ANY).map_or(Ok(()), |original| self.table.end_track(&original))
     }
 
-    /// Makes the kernel forget the acknowledgments of a connection.
+    /// Makes the kernel forget the acknowledgments of a connection, and those that it waits for.
     pub(super) fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
-        self.set(&tuple_of(key), connection.zone, TcpFlags::MAX_ACK, false).map(drop)
+        self.set(&tuple_of(key), connection.zone, TcpFlags::OF_PACKETS, false).map(drop)
     }
 
     /// Enters the other direction of a connection, so that the programs follow its packets, too. They come in where those

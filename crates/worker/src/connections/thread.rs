@@ -194,14 +194,16 @@ impl Thread {
         }
         self.swept_at = now + SWEEP;
         let mut told = Vec::new();
-        self.table.sweep(|key, idle_ms, track| {
-            let shorter_ms = settings.shorter_ms(&track).filter(|_| !track.is_closed);
-            told.extend(
-                shorter_ms.map(|timeout_ms| (*key, timeout_ms.saturating_sub(idle_ms) / 1000)),
-            );
+        self.table.sweep(|key, idle_ms, (track, state)| {
+            let shorter_ms = settings.shorter_ms(&state).filter(|_| !state.is_closed);
+            let left = shorter_ms.map(|timeout_ms| timeout_ms.saturating_sub(idle_ms) / 1000);
+            told.extend(left.map(|timeout_s| (*key, track, state.tick, timeout_s.max(1))));
         })?;
-        for (key, timeout_s) in told {
-            self.conntrack.change(&tuple_of(&key), 0, Change::Timeout(timeout_s.max(1)))?;
+        for (key, track, tick, timeout_s) in told {
+            // A packet may have come since then.
+            if self.table.track_state(track)?.tick == tick {
+                self.conntrack.change(&tuple_of(&key), 0, Change::Timeout(timeout_s))?;
+            }
         }
         Ok(())
     }

@@ -308,29 +308,32 @@ impl ConnectionTable {
         self.tracks.end(original)
     }
 
-    /// Ends entries whose track is another connection's by now. Calls `quiet` for each TCP connection whose last packet
-    /// came one to two seconds ago, with the tuple of its first packet, that packet's age in milliseconds, and its track.
+    /// Ends entries whose track is another connection's by now. Calls `quiet` for each entry of a TCP connection whose last
+    /// packet came one to two seconds ago, with that packet's age in milliseconds, and the connection's track.
     /// It reads all slots; call it once a second.
     ///
     /// # Errors
     /// The system refused.
-    pub fn sweep(&self, mut quiet: impl FnMut(&Flow4Key, u32, TrackState)) -> io::Result<()> {
+    pub fn sweep(
+        &self,
+        mut quiet: impl FnMut(&Flow4Key, u32, (Track, TrackState)),
+    ) -> io::Result<()> {
         let now = coarse_ns() >> TICK_SHIFT;
         for slot in self.connections.0.words.chunks_exact(WORDS) {
             let Some((key, connection, _)) = read(slot) else { continue };
-            let Some((track, is_reply)) = connection.track else { continue };
+            let Some((track, _)) = connection.track else { continue };
             if !self.tracks.is_current(track) {
                 end(slot);
                 continue;
             }
             let idle = (now as u16).wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16);
-            if is_reply || !(QUIET_TICKS..4 * QUIET_TICKS).contains(&idle) {
+            if !(QUIET_TICKS..4 * QUIET_TICKS).contains(&idle) {
                 continue;
             }
             let state = self.tracks.read(track)?;
             let idle = (now as u32).wrapping_sub(state.tick);
             if (u32::from(QUIET_TICKS)..=2 * u32::from(QUIET_TICKS)).contains(&idle) {
-                quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, state);
+                quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, (track, state));
             }
         }
         Ok(())

@@ -136,7 +136,8 @@ impl Tracks {
         owner: [u64; 2],
         fill: impl FnOnce(&mut [u8; WORDS * 8]),
     ) -> io::Result<()> {
-        let version = (self.versions[index] + 1) & VERSIONS;
+        // 0 is that of tracks that were never begun.
+        let version = self.versions[index] % VERSIONS + 1;
         let mut bytes = [0; WORDS * 8];
         bytes[VERSION..VERSION + 2].copy_from_slice(&version.to_ne_bytes());
         fill(&mut bytes);
@@ -174,7 +175,7 @@ impl Tracks {
         (0..WAYS).map(move |way| first * WAYS + way)
     }
 
-    /// The track that a connection has, or else a free one, or one that was not used for the longest time.
+    /// The track that a connection has, or else a free one, or a closed one, or that which was not used for the longest time.
     fn place(&self, owner: [u64; 2], now: u32) -> io::Result<Option<usize>> {
         let known = |wanted: [u64; 2]| self.ways(owner).find(|at| self.owners[*at] == wanted);
         if let Some(index) = known(owner).or_else(|| known([0; 2])) {
@@ -182,7 +183,11 @@ impl Tracks {
         }
         let (mut longest, mut best) = (KEPT_TICKS, None);
         for index in self.ways(owner) {
-            let idle = now.wrapping_sub(self.read(self.track(index))?.tick);
+            let state = self.read(self.track(index))?;
+            if state.is_closed {
+                return Ok(Some(index));
+            }
+            let idle = now.wrapping_sub(state.tick);
             if idle > longest && idle < u32::MAX / 2 {
                 (longest, best) = (idle, Some(index));
             }
