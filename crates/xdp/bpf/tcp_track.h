@@ -173,7 +173,7 @@ static __always_inline void learn(struct tcp_track *track)
 	track->phase = 0;
 }
 
-/* Packets are missing: learns anew, and finds none out of window any more, since more may be missing. */
+/* Packets are missing: learns again, and finds none out of window any more, since more may be missing. */
 static __always_inline void forget(struct tcp_track *track)
 {
 	learn(track);
