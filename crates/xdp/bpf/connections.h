@@ -78,12 +78,18 @@ struct {
 	__uint(max_entries, 1 << 18);
 } connection_queries SEC(".maps");
 
+/* Flows without an entry that have the same place: fingerprint, then the time before which nobody asks. */
+#define NEWCOMER_WAYS 4
+struct newcomers {
+	__u64 flows[NEWCOMER_WAYS];
+};
+
 /* The flows without an entry that were seen last, by their hash. Which processor writes last does not matter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct newcomers);
 } newcomers SEC(".maps");
 
 /* Units of 1.05 ms, as in src/connections.rs. */
@@ -160,22 +166,32 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
  */
 static __always_inline int is_due_newcomer(__u64 hash, __u8 protocol)
 {
-	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock();
+	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock(), oldest = 0, age = 0;
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
-	volatile __u64 *last = bpf_map_lookup_elem(&newcomers, &place);
-	__u64 before;
+	struct newcomers *there = bpf_map_lookup_elem(&newcomers, &place);
 
-	if (!last)
+	if (!there)
 		return 0;
-	before = *last;
-	if ((__u32)(before >> 32) != fingerprint) {
-		*last = (__u64)fingerprint << 32 | (__u32)(now + (protocol == IPPROTO_TCP ? AGE_OF_TCP : 0));
-		return 0;
+	for (__u32 i = 0; i < NEWCOMER_WAYS; i++) {
+		volatile __u64 *flow = &there->flows[i];
+		__u64 before = *flow;
+		__s32 passed = now - (__u32)before;
+
+		if ((__u32)(before >> 32) == fingerprint) {
+			if (passed < 0)
+				return 0;
+			*flow = (__u64)fingerprint << 32 | (__u32)(now + RETRY_SOON);
+			return 1;
+		}
+		/* Times lie a little ahead. */
+		if ((__u32)passed + AGE_OF_TCP + RETRY_SOON >= age) {
+			age = (__u32)passed + AGE_OF_TCP + RETRY_SOON;
+			oldest = i;
+		}
 	}
-	if ((__s32)(now - (__u32)before) < 0)
-		return 0;
-	*last = (__u64)fingerprint << 32 | (__u32)(now + RETRY_SOON);
-	return 1;
+	*(volatile __u64 *)&there->flows[oldest & (NEWCOMER_WAYS - 1)] =
+		(__u64)fingerprint << 32 | (__u32)(now + (protocol == IPPROTO_TCP ? AGE_OF_TCP : 0));
+	return 0;
 }
 
 /* Says whether to ask about a connection whose entry does not answer: if nobody has just done so. */

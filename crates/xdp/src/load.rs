@@ -146,7 +146,7 @@ impl Constants {
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             connections4_mask: maps.connection_buckets - 1,
-            newcomers_mask: maps.connection_buckets * flows::WAYS as u32 - 1,
+            newcomers_mask: newcomers(maps.connection_buckets) - 1,
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
             elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
@@ -194,6 +194,12 @@ fn punt_mark(random: Seeds) -> [u64; 2] {
 /// The EtherType for experiments; such frames never leave the machine (IEEE 802, 9.2.4).
 const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
+/// The places for flows that have no entry yet, for so many buckets of entries. Four flows share a place, so there is room
+/// for twice as many as for entries: flows in turn that drive each other out are never asked about.
+const fn newcomers(connection_buckets: u32) -> u32 {
+    connection_buckets * (flows::WAYS / 2) as u32
+}
+
 impl Maps {
     /// Creates the maps.
     pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
@@ -207,8 +213,7 @@ impl Maps {
         loader.map_max_entries("flows6", buckets[1]);
         let connection_buckets = flows::buckets(options.connections4);
         loader.map_max_entries("connections4", connection_buckets);
-        let newcomers = connection_buckets * flows::WAYS as u32;
-        loader.map_max_entries("newcomers", newcomers);
+        loader.map_max_entries("newcomers", newcomers(connection_buckets));
         loader.map_max_entries("tcp_tracks", ConnectionTable::tracks(connection_buckets));
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
         let _made =

@@ -1,6 +1,6 @@
 //! Flows of connections that the kernel tracks: established ones, with and without translation.
 
-use super::super::conntrack::{self, Connections, Room, Tracking};
+use super::super::conntrack::{self, Connections, Protocol, Room, Tracking};
 use super::super::generator::Stream;
 use super::super::rulesets;
 use super::super::sink::SinkHook;
@@ -26,8 +26,9 @@ pub(super) fn measure(bench: &Bench<'_>, connections: Connections) -> Result<Out
         Wire::new(topology, stream, SinkHook::Xdp, None)
     };
     let (kernel, side) = (wire(both[0])?, wire(both[1])?);
-    // Room for twice as many.
-    let room = (2 * connections.count).max(1 << 17).to_string();
+    // Room for twice as many. Those of TCP have entries for both directions.
+    let directions = if connections.protocol == Protocol::Tcp { 2 } else { 1 };
+    let room = (2 * directions * connections.count).max(1 << 17).to_string();
     let arguments = [AS_CARDS.arguments, &["--xdp-flows", &room]].concat();
     let launch = Launch { arguments: &arguments, ..AS_CARDS };
     let outcome = follow::measure(bench, both[1], launch, [&kernel, &side])?;
