@@ -173,13 +173,21 @@ static __always_inline void learn(struct tcp_track *track)
 	track->phase = 0;
 }
 
-/* Packets are missing: learns again, and finds none out of window any more, since more may be missing. */
-static __always_inline void forget(struct tcp_track *track)
+/* Packets went past the program: learns again, and judges when it has seen both sides. */
+static __always_inline void restart(struct tcp_track *track)
 {
 	learn(track);
+	track->flags[0] &= ~SIDE_FOLLOWED;
+	track->flags[1] &= ~SIDE_FOLLOWED;
+	track->strays = 0;
+}
+
+/* Nobody knows why packets are missing, nor whether more will be: nothing is out of window any more. */
+static __always_inline void forget(struct tcp_track *track)
+{
+	restart(track);
 	track->flags[0] = (track->flags[0] | SIDE_LIBERAL) & ~SIDE_MAX_ACK;
 	track->flags[1] = (track->flags[1] | SIDE_LIBERAL) & ~SIDE_MAX_ACK;
-	track->strays = 0;
 }
 
 /*
@@ -321,7 +329,7 @@ static __always_inline int judge(struct tcp_track *track, struct segment *segmen
 	int of_reset = TCP_GOES_ON, verdict;
 
 	if ((__s32)(segment->unserved - track->tick) >= 0)
-		forget(track);
+		restart(track);
 	note_time(track, segment->tick);
 	track->flags[segment->way & 1] |= SIDE_FOLLOWED;
 	segment->is_taken = 0;

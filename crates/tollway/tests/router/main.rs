@@ -46,7 +46,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 47] = [
+const BESIDE: [Test; 46] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -84,7 +84,6 @@ const BESIDE: [Test; 47] = [
     ("translated_connections_are_forwarded", tracked::masquerade),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
     ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
-    ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("tcp_goes_on_whatever_happens_to_tollway", tracked_tcp::survive),
     ("connections_stay_with_a_kernel_that_counts_exactly", tracked::counted),
     ("ipsec_policies_count_at_once", ipsec::policies),
@@ -97,7 +96,8 @@ const BESIDE: [Test; 47] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 25] = [
+const ALONE: [Test; 26] = [
+    ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
