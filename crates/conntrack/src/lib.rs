@@ -15,7 +15,7 @@ mod tests;
 mod tuple;
 
 pub use connection::{Connection, Counter, Counters, Labels};
-pub use message::{Change, Malformed, read};
+pub use message::{Change, Malformed, get, push_tuple, read};
 pub use offload::Reason;
 pub use socket::{Conntrack, Family};
 pub use status::Status;

@@ -293,31 +293,37 @@ pub fn header(family: Option<u8>) -> [u8; HEADER] {
 
 /// The body of a request for the connection that has a tuple in either direction: the kernel looks up
 /// whichever tuple it gets (`nf_conntrack_find_get`). None if the addresses are of two families.
+#[must_use]
 pub fn get(tuple: &Tuple, zone: u16) -> Option<Vec<u8>> {
-    let (family, ip) = match (tuple.source, tuple.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut ip = Vec::new();
-            push(&mut ip, cta::IP_V4_SRC, &source.octets());
-            push(&mut ip, cta::IP_V4_DST, &destination.octets());
-            (libc::AF_INET, ip)
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut ip = Vec::new();
-            push(&mut ip, cta::IP_V6_SRC, &source.octets());
-            push(&mut ip, cta::IP_V6_DST, &destination.octets());
-            (libc::AF_INET6, ip)
-        }
-        _ => return None,
-    };
-    let mut nest = Vec::new();
-    push(&mut nest, cta::TUPLE_IP | NESTED, &ip);
-    push(&mut nest, cta::TUPLE_PROTO | NESTED, &protocol_bytes(tuple));
+    let family = if tuple.source.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut body = header(Some(family as u8)).to_vec();
-    push(&mut body, cta::TUPLE_ORIG | NESTED, &nest);
+    push_tuple(&mut body, cta::TUPLE_ORIG, tuple)?;
     if zone != 0 {
         push(&mut body, cta::ZONE, &zone.to_be_bytes());
     }
     Some(body)
+}
+
+/// Appends a tuple as an attribute of a kind (`CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`). None if the addresses are of two
+/// families.
+#[must_use]
+pub fn push_tuple(body: &mut Vec<u8>, kind: u16, tuple: &Tuple) -> Option<()> {
+    let (mut ip, mut nest) = (Vec::new(), Vec::new());
+    match (tuple.source, tuple.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            push(&mut ip, cta::IP_V4_SRC, &source.octets());
+            push(&mut ip, cta::IP_V4_DST, &destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            push(&mut ip, cta::IP_V6_SRC, &source.octets());
+            push(&mut ip, cta::IP_V6_DST, &destination.octets());
+        }
+        _ => return None,
+    }
+    push(&mut nest, cta::TUPLE_IP | NESTED, &ip);
+    push(&mut nest, cta::TUPLE_PROTO | NESTED, &protocol_bytes(tuple));
+    push(body, kind | NESTED, &nest);
+    Some(())
 }
 
 /// A change of what the kernel knows of a connection.

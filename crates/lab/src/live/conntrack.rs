@@ -1,5 +1,9 @@
 //! Connections of the generator's flows, which a kernel gets to know by ctnetlink.
 
+use std::io::ErrorKind;
+use std::net::IpAddr;
+
+use tollway_conntrack::{Tuple, push_tuple};
 use tollway_linux::netlink::{QuerySocket, push};
 
 use super::generator::{Flows, PORT};
@@ -53,7 +57,10 @@ impl Connections {
         let outside: [u8; 4] = address(RIGHT[1])?;
         let connect = move || {
             let mut socket = QuerySocket::open(NETLINK_NETFILTER)?;
-            let mut create = |flow| socket.change(NEW, CREATE, &self.message(flow, outside));
+            let mut create = |flow| {
+                let message = self.message(flow, outside).ok_or(ErrorKind::InvalidInput)?;
+                socket.change(NEW, CREATE, &message)
+            };
             (0..self.count).try_for_each(&mut create)
         };
         let failed =
@@ -61,15 +68,18 @@ impl Connections {
         host.run(connect)?.map_err(failed)
     }
 
-    /// The message that creates the connection of a flow, for a router with this address outside.
-    fn message(self, flow: u32, outside: [u8; 4]) -> Vec<u8> {
-        let own @ (source, destination, sport, dport) = tuple(flow);
-        // Before its translation, a connection has the addresses that it begins with.
-        let reply = (destination, source, dport, sport);
+    /// The message that creates the connection of a flow, for a router with this address outside; none if the kernel has no
+    /// such tuples.
+    fn message(self, flow: u32, outside: [u8; 4]) -> Option<Vec<u8>> {
+        let protocol = match self.protocol {
+            Protocol::Udp => 17,
+            Protocol::Tcp => 6,
+        };
+        let own = tuple(protocol, flow);
         let mut body = HEADER.to_vec();
-        for (kind, tuple) in [(1, own), (2, reply)] {
-            push(&mut body, kind | NESTED, &self.tuple_attributes(tuple));
-        }
+        push_tuple(&mut body, 1, &own)?;
+        // Before its translation, a connection has the addresses that it begins with.
+        push_tuple(&mut body, 2, &own.swapped()?)?;
         push(&mut body, 3, &STATUS.to_be_bytes());
         push(&mut body, 7, &TIMEOUT_S.to_be_bytes());
         if self.protocol == Protocol::Tcp {
@@ -80,24 +90,7 @@ impl Connections {
             let port = 1024 + (flow & 0xff) as u16 + (flow >> 16 << 8) as u16;
             push(&mut body, 6 | NESTED, &translation(outside, port));
         }
-        body
-    }
-
-    /// A tuple's nested attributes.
-    fn tuple_attributes(self, (source, destination, sport, dport): Tuple) -> Vec<u8> {
-        let number = match self.protocol {
-            Protocol::Udp => 17,
-            Protocol::Tcp => 6,
-        };
-        let (mut addresses, mut protocol, mut all) = (Vec::new(), Vec::new(), Vec::new());
-        push(&mut addresses, 1, &source);
-        push(&mut addresses, 2, &destination);
-        push(&mut protocol, 1, &[number]);
-        push(&mut protocol, 2, &sport.to_be_bytes());
-        push(&mut protocol, 3, &dport.to_be_bytes());
-        push(&mut all, 1 | NESTED, &addresses);
-        push(&mut all, 2 | NESTED, &protocol);
-        all
+        Some(body)
     }
 }
 
@@ -159,14 +152,11 @@ const TCP_FLAGS: u8 = 1 | 2;
 /// The scale that gives windows of 1 GiB (RFC 7323).
 const SCALE: u8 = 14;
 
-/// The addresses and ports of one direction.
-type Tuple = ([u8; 4], [u8; 4], u16, u16);
-
 /// The tuple of a flow (`flow_in_turn` of bpf/generator.c).
-const fn tuple(flow: u32) -> Tuple {
-    let source = 0xc612_0000 + (flow & 0xff);
-    let destination = 0xc613_0000 + (flow >> 8 & 0xff);
-    (source.to_be_bytes(), destination.to_be_bytes(), 1024 + (flow >> 16) as u16, PORT)
+fn tuple(protocol: u8, flow: u32) -> Tuple {
+    let source = IpAddr::V4((0xc612_0000 + (flow & 0xff)).into());
+    let destination = IpAddr::V4((0xc613_0000 + (flow >> 8 & 0xff)).into());
+    Tuple::with_ports(protocol, (source, 1024 + (flow >> 16) as u16), (destination, PORT))
 }
 
 fn address(text: &str) -> Result<[u8; 4], String> {

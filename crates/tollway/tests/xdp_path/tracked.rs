@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use etherparse::{Ipv4Header, UdpHeader};
+use tollway_conntrack::{Tuple, get};
 use tollway_dataplane::id::LinkId;
 use tollway_linux::netlink::{QuerySocket, push};
 use tollway_net::KernelPath;
@@ -24,8 +25,6 @@ use crate::testkit::wires::LinkVariant;
 const OUT: LinkVariant = LinkVariant::Vlan;
 const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 const PORTS: (u16, u16) = (4000, 53);
-/// In an attribute's type.
-const NLA_F_NESTED: u16 = 1 << 15;
 const NETLINK_NETFILTER: isize = 12;
 /// The address and port that a source gets.
 const OUTSIDE: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 51, 100, 77), 1024);
@@ -103,18 +102,9 @@ impl Tracked {
 
     /// Changes the mark of the kernel's entry (linux/netfilter/nfnetlink_conntrack.h).
     fn set_mark(mark: u32) {
-        let nested = |kind: u16, parts: &[(u16, &[u8])]| {
-            let mut nested = Vec::new();
-            parts.iter().for_each(|(kind, value)| push(&mut nested, *kind, value));
-            (kind | NLA_F_NESTED, nested)
-        };
-        let (ip, addresses) =
-            nested(1, &[(1, &SOURCE.octets()), (2, &Self::destination().octets())]);
-        let (sport, dport) = (PORTS.0.to_be_bytes(), PORTS.1.to_be_bytes());
-        let (proto, ports) = nested(2, &[(1, &[17]), (2, &sport), (3, &dport)]);
-        let (tuple, parts) = nested(1, &[(ip, &addresses), (proto, &ports)]);
-        let mut body = vec![2, 0, 0, 0];
-        push(&mut body, tuple, &parts);
+        let ends = [(SOURCE, PORTS.0), (Self::destination(), PORTS.1)];
+        let [from, to] = ends.map(|(address, port)| (IpAddr::V4(address), port));
+        let mut body = get(&Tuple::with_ports(17, from, to), 0).unwrap();
         push(&mut body, 8, &mark.to_be_bytes());
         let mut socket = QuerySocket::open(NETLINK_NETFILTER).unwrap();
         socket.change(1 << 8, 0, &body).unwrap();
