@@ -49,21 +49,17 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Whether the kernel lets packets pass that are out of the window, on both sides.
+    /// Whether both sides have all of these flags.
     #[must_use]
-    pub fn is_liberal(&self) -> bool {
-        [self.original_flags, self.reply_flags]
-            .iter()
-            .flatten()
-            .filter(|flags| flags.is_liberal())
-            .count()
-            == 2
+    pub fn both_have(&self, flags: TcpFlags) -> bool {
+        let has_all = |side: Option<TcpFlags>| side.is_some_and(|side| side.0 & flags.0 == flags.0);
+        has_all(self.original_flags) && has_all(self.reply_flags)
     }
 
-    /// Whether the kernel judges an RST of either side by what the other has acknowledged.
+    /// Whether a side has any of these flags.
     #[must_use]
-    pub fn has_max_ack(&self) -> bool {
-        [self.original_flags, self.reply_flags].iter().flatten().any(|flags| flags.has_max_ack())
+    pub fn any_has(&self, flags: TcpFlags) -> bool {
+        [self.original_flags, self.reply_flags].iter().flatten().any(|side| side.0 & flags.0 != 0)
     }
 }
 

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use tollway_conntrack::{Connection, Reason, TcpState, Tuple};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::{
-    self, ConnectionState, Direction, Filter, FlowConnection, FlowKey, Point,
+    self, ConnectionState, Direction, Filter, FlowConnection, FlowKey, FlowReport, Point,
 };
 use tollway_xdp::connections::{Query, Translation, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
 /// How long nobody asks again, in units of 1.05 ms: where another packet may change the answer, and elsewhere.
-pub(super) const SOON: u32 = 8;
+const SOON: u32 = 8;
 pub(super) const LATER: u32 = 1000;
 /// The same where only packets of the other direction can change it, or there is no connection.
 const UNANSWERED: u32 = 250;
@@ -32,8 +32,9 @@ pub(super) fn tuple_of(key: &Flow4Key) -> Tuple {
     Tuple::with_ports(key.protocol, (source, from), (destination, to))
 }
 
-/// The key of a tuple's packets, on a link.
-pub(super) fn key_of(tuple: &Tuple, link: LinkId) -> Option<Flow4Key> {
+/// The key of a tuple's packets in the table of the programs, on a link; none if the tuple is not of IPv4 or has no ports.
+#[must_use]
+pub fn key_of(tuple: &Tuple, link: LinkId) -> Option<Flow4Key> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (tuple.source, tuple.destination) else {
         return None;
     };
@@ -82,16 +83,40 @@ pub(super) fn answer(
         return answer(Treatment::Unruled { retry: 0 });
     };
     // The programs follow both directions of TCP, or none.
-    if connection.tcp.is_some() && other_verdict(filter, key, connection, output).is_none() {
+    if connection.tcp.is_some() && treatment_of_other(filter, key, connection, output).is_none() {
         return refused(LATER);
     }
-    let Some(invalid) = invalid(filter, key, connection, output) else { return refused(LATER) };
-    match (verdict(filter, key, connection, direction, output), invalid) {
-        (Some(true), Invalid::Accepted) => answer(Treatment::ForwardedInvalid(output)),
-        (Some(true), _) => answer(Treatment::Forwarded(output)),
-        (Some(false), Invalid::Dropped | Invalid::Local) => answer(Treatment::Dropped(output)),
-        _ => refused(LATER),
+    treatment(filter, key, connection, output).map_or_else(|| refused(LATER), answer)
+}
+
+/// What becomes of the packets of a connection's direction that leave by a link; none if the kernel has to forward them.
+fn treatment(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    output: LinkId,
+) -> Option<Treatment> {
+    let invalid = match connection.tcp {
+        Some(_) => invalid(filter, key, connection, output)?,
+        None => Invalid::Dropped,
+    };
+    match (verdict(filter, key, connection, output)?, invalid) {
+        (true, Invalid::Accepted) => Some(Treatment::ForwardedInvalid(output)),
+        (true, _) => Some(Treatment::Forwarded(output)),
+        (false, Invalid::Dropped | Invalid::Local) => Some(Treatment::Dropped(output)),
+        (false, Invalid::Accepted) => None,
     }
+}
+
+/// The same of the other direction, whose packets come in where those of this one leave.
+fn treatment_of_other(
+    filter: Option<&Filter>,
+    key: &Flow4Key,
+    connection: &Connection,
+    output: LinkId,
+) -> Option<Treatment> {
+    let (tuple, _) = other_side(connection, key)?;
+    treatment(filter, &key_of(&tuple, output)?, connection, LinkId(key.link))
 }
 
 /// How packets leave that come from the other side of a connection.
@@ -143,10 +168,10 @@ fn verdict(
     filter: Option<&Filter>,
     key: &Flow4Key,
     connection: &Connection,
-    direction: Direction,
     output: LinkId,
 ) -> Option<bool> {
     let Some(filter) = filter else { return Some(true) };
+    let (direction, _) = direction(connection, &tuple_of(key))?;
     let flow = FlowKey {
         connection: Some(FlowConnection::Tracked(filter::Connection {
             // What is assured has seen packets in both directions.
@@ -160,13 +185,9 @@ fn verdict(
         })),
         ..flow_of(key, Some(output))
     };
-    let report = |flow: &FlowKey| match filter.connections() {
-        Some(rules) => rules.of_flow(flow),
-        None => filter.of_flow(flow),
-    };
     // The programs look up the route of packets without a mark, and give them none.
-    let before_route = report(&FlowKey { output: None, ..flow })?;
-    let report = report(&flow)?;
+    let before_route = report(filter, &FlowKey { output: None, ..flow })?;
+    let report = report(filter, &flow)?;
     if before_route.mark != 0 || report.mark != 0 {
         return None;
     }
@@ -187,24 +208,7 @@ enum Invalid {
     Local,
 }
 
-/// What becomes of a connection's packets that are out of window; none if the programs do not know that in both
-/// directions. Replies come in where packets of this direction leave.
 fn invalid(
-    filter: Option<&Filter>,
-    key: &Flow4Key,
-    connection: &Connection,
-    output: LinkId,
-) -> Option<Invalid> {
-    if connection.tcp.is_none() {
-        return Some(Invalid::Dropped);
-    }
-    let (tuple, _) = other_side(connection, key)?;
-    let other = key_of(&tuple, output)?;
-    invalid_of(filter, &other, connection, LinkId(key.link))?;
-    invalid_of(filter, key, connection, output)
-}
-
-fn invalid_of(
     filter: Option<&Filter>,
     key: &Flow4Key,
     connection: &Connection,
@@ -217,27 +221,19 @@ fn invalid_of(
     }
     let Some(filter) = filter else { return Some(Invalid::Accepted) };
     let connection = Some(FlowConnection::Invalid);
-    let flow = FlowKey { connection, ..flow_of(key, Some(output)) };
-    let report = match filter.connections() {
-        Some(rules) => rules.of_flow(&flow),
-        None => filter.of_flow(&flow),
-    }?;
+    let report = report(filter, &FlowKey { connection, ..flow_of(key, Some(output)) })?;
     match report.dropped_at {
         Some(_) => Some(Invalid::Dropped),
         None => (report.mark == 0).then_some(Invalid::Accepted),
     }
 }
 
-/// The verdict on the packets of the other direction, which come in where packets of this direction leave.
-fn other_verdict(
-    filter: Option<&Filter>,
-    key: &Flow4Key,
-    connection: &Connection,
-    output: LinkId,
-) -> Option<bool> {
-    let (tuple, _) = other_side(connection, key)?;
-    let (direction, _) = direction(connection, &tuple)?;
-    verdict(filter, &key_of(&tuple, output)?, connection, direction, LinkId(key.link))
+/// What the rules for packets of connections do with a flow.
+fn report(filter: &Filter, flow: &FlowKey) -> Option<FlowReport> {
+    match filter.connections() {
+        Some(rules) => rules.of_flow(flow),
+        None => filter.of_flow(flow),
+    }
 }
 
 /// The flow of a key, whose connection is not known.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A packet that was in the kernel meanwhile changes its numbers and undoes the fourth step. The program merges the
-//! numbers for a second, and asks again while the kernel remembers.
+//! numbers for a quarter of a second, and asks again while the kernel remembers.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use tollway_dataplane::stages::filter::Direction;
 use tollway_xdp::connections::{self, ConnectionTable, Track, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
-use super::answer::{direction, key_of, other_side, tuple_of};
+use super::answer::{LATER, direction, key_of, other_side, tuple_of};
 
 /// The link of a key that stands for a whole connection.
 const ANY: LinkId = LinkId(0);
@@ -31,9 +31,31 @@ pub(super) struct HandOver<'a> {
 }
 
 impl HandOver<'_> {
+    /// Enters a direction of a connection, of which packets have this key, and the other one with it; or gives it up, if the
+    /// kernel has to forward either.
+    pub(super) fn enter(
+        &mut self,
+        key: &Flow4Key,
+        connection: &Connection,
+        mut entry: connections::Connection,
+    ) -> io::Result<()> {
+        if !matches!(entry.treatment, Treatment::Kernel { .. }) {
+            entry.track = self.track(key, connection)?;
+            if entry.track.is_none() {
+                entry.treatment = Treatment::Kernel { retry: LATER };
+            }
+        }
+        self.table.insert(key, &entry, entry.generation);
+        if entry.track.is_none() {
+            return self.give_up(connection);
+        }
+        self.enter_other(key, connection, &entry);
+        self.forget(key, connection)
+    }
+
     /// The track of a connection that the kernel has, of which packets have this key, and whether these are replies; none
     /// if the connection stays with the kernel.
-    pub(super) fn track(
+    fn track(
         &mut self,
         key: &Flow4Key,
         connection: &Connection,
@@ -42,11 +64,12 @@ impl HandOver<'_> {
         let Some((direction, _)) = direction(connection, &own) else { return Ok(None) };
         let Some(original) = key_of(&connection.original, ANY) else { return Ok(None) };
         let Some(tcp) = connection.tcp else { return Ok(None) };
-        let track = match self.table.track(&original).filter(|_| tcp.is_liberal()) {
+        let is_liberal = tcp.both_have(TcpFlags::LIBERAL);
+        let track = match self.table.track(&original).filter(|_| is_liberal) {
             // The kernel has seen its end, or a beginning.
             Some(known) if self.table.track_state(known)?.is_closed => None,
             Some(known) => Some(known),
-            None if tcp.is_liberal() => self.table.begin_track(&original, true)?,
+            None if is_liberal => self.table.begin_track(&original, true)?,
             None => match self.set(&own, connection.zone, TcpFlags::LIBERAL, true)? {
                 true => self.table.begin_track(&original, false)?,
                 false => None,
@@ -56,23 +79,25 @@ impl HandOver<'_> {
     }
 
     /// Gives up following a connection, of which the kernel has to forward a direction.
-    pub(super) fn give_up(&mut self, connection: &Connection) -> io::Result<()> {
+    fn give_up(&mut self, connection: &Connection) -> io::Result<()> {
         key_of(&connection.original, ANY).map_or(Ok(()), |original| self.table.end_track(&original))
     }
 
-    /// Makes the kernel forget the acknowledgments of a connection, and those that it waits for.
-    pub(super) fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
+    /// Makes the kernel forget the acknowledgments of a connection, and those that it waits for, if it knows any.
+    fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
+        if !connection.tcp.is_some_and(|tcp| tcp.any_has(TcpFlags::OF_PACKETS)) {
+            return Ok(());
+        }
         self.set(&tuple_of(key), connection.zone, TcpFlags::OF_PACKETS, false).map(drop)
     }
 
     /// Enters the other direction of a connection, so that the programs follow its packets, too. They come in where those
     /// of this direction leave, or nothing comes of it.
-    pub(super) fn enter_other(
+    fn enter_other(
         &mut self,
         key: &Flow4Key,
         connection: &Connection,
         entry: &connections::Connection,
-        generation: u32,
     ) {
         let Some(link) = entry.treatment.output() else { return };
         let Some((track, is_reply)) = entry.track else { return };
@@ -80,12 +105,15 @@ impl HandOver<'_> {
         let Some(other) = key_of(&tuple, link) else { return };
         let track = Some((track, !is_reply));
         let known = self.table.connections().get(&other);
-        if known.is_some_and(|(known, _)| known.generation == generation && known.track == track) {
+        let is_same = |known: connections::Connection| {
+            known.generation == entry.generation && known.track == track
+        };
+        if known.is_some_and(|(known, _)| is_same(known)) {
             return;
         }
         let treatment = Treatment::Unruled { retry: 0 };
         let unruled = connections::Connection { treatment, translation, track, ..*entry };
-        self.table.insert(&other, &unruled, generation);
+        self.table.insert(&other, &unruled, entry.generation);
     }
 
     /// Sets a flag of both sides in the kernel's entry, or takes it away; returns false if there is none.

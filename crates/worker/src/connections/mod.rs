@@ -36,6 +36,7 @@ use tollway_linux::mailbox::Waker;
 use tollway_xdp::State;
 use tollway_xdp::connections::{ConnectionTable, Connections, Queries};
 
+pub use answer::key_of;
 use thread::Thread;
 
 /// Enters connections on a thread of its own, until it is dropped.

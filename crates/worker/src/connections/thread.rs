@@ -12,7 +12,7 @@ use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
 use tollway_xdp::connections::{Connection, ConnectionTable, Queries, Query, Treatment};
 
-use super::answer::{LATER, answer, tuple_of};
+use super::answer::{answer, tuple_of};
 use super::handover::HandOver;
 use super::settings::{EVERY, SELDOM, Settings};
 
@@ -150,36 +150,15 @@ impl Thread {
                 mark: answer.mark,
                 track: None,
             };
-            match found.filter(|found| found.tcp.is_some()) {
-                Some(found) => self.enter_tcp(&query, &found, connection)?,
+            if let Some(found) = found.filter(|found| found.tcp.is_some()) {
+                let (table, conntrack) = (&mut self.table, &mut self.conntrack);
+                HandOver { table, conntrack }.enter(&query.key, &found, connection)?;
+            } else {
                 // Without room, the connection stays on the kernel path.
-                None => _ = self.table.insert(&query.key, &connection, generation),
+                self.table.insert(&query.key, &connection, generation);
             }
         }
         Ok(true)
-    }
-
-    /// Enters a direction of a connection of TCP.
-    fn enter_tcp(
-        &mut self,
-        query: &Query,
-        found: &tollway_conntrack::Connection,
-        mut entry: Connection,
-    ) -> io::Result<()> {
-        let (key, generation) = (&query.key, entry.generation);
-        let mut taking = HandOver { table: &mut self.table, conntrack: &mut self.conntrack };
-        if !matches!(entry.treatment, Treatment::Kernel { .. }) {
-            entry.track = taking.track(key, found)?;
-            if entry.track.is_none() {
-                entry.treatment = Treatment::Kernel { retry: LATER };
-            }
-        }
-        taking.table.insert(key, &entry, generation);
-        if entry.track.is_none() {
-            return taking.give_up(found);
-        }
-        taking.enter_other(key, found, &entry, generation);
-        taking.forget(key, found)
     }
 
     /// Tells the kernel how long it would keep connections of TCP that have gone quiet, where that is not as long as the

@@ -2,10 +2,9 @@
 
 use tollway_conntrack::{Connection as Tracked, Counters, Labels, Reason, Tuple, TupleL4};
 
-use std::net::IpAddr;
-
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::wire::l4::{TCP, UDP};
+use tollway_worker::connections;
 use tollway_xdp::connections::ConnectionsByTuple;
 use tollway_xdp::flows::Flow4Key;
 
@@ -52,14 +51,7 @@ impl KernelPath {
 
 /// The key of packets with a tuple in the table of the programs, on any link; none if the programs forward none.
 fn key_of(tuple: &Tuple) -> Option<Flow4Key> {
-    let (IpAddr::V4(source), IpAddr::V4(destination)) = (tuple.source, tuple.destination) else {
-        return None;
-    };
-    let ports = (tuple.source_port()?, tuple.destination_port()?);
-    let protocol = tuple.protocol;
-    [TCP, UDP]
-        .contains(&protocol)
-        .then(|| Flow4Key::new(LinkId(0), protocol, (source, ports.0), (destination, ports.1)))
+    [TCP, UDP].contains(&tuple.protocol).then(|| connections::key_of(tuple, LinkId(0))).flatten()
 }
 
 /// Describes a connection; `entries` are those of the programs.
