@@ -47,7 +47,7 @@ struct connection4 {
 	union connection_head head;
 	struct translation translation;
 	__u32 mark; /* of the connection */
-	__u32 retry; /* the time by `retry_clock` before which nobody asks again; of TCP with a translation, its track */
+	__u32 retry; /* the time by `retry_clock` before which nobody asks again; of TCP that is not the kernel's, its track */
 	__u64 used; /* as in a flow's slot */
 	__u64 bytes; /* and above these the tick in which the kernel was asked last, as in `used` */
 };

@@ -33,27 +33,27 @@ static __always_inline int ends_before(const void *next, __u32 len, const void *
 	return behind > end;
 }
 
-/* Adds what follows the accessible bytes of a frame, or all. This is the engine's part. */
+/* As sum_in_frame(), where not all bytes are accessible. This is the engine's part. */
 static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum);
 
 /*
- * Says whether `len` bytes of a frame from `at` on, and a sum before them, are right (`enum sum`). Global, so that the
- * verifier looks at it once.
+ * What `len` bytes of a frame from `at` on, and a sum before them, are (`enum sum`). Global, so that the verifier looks at
+ * it once; it wants to see that each access is within the frame.
  */
-__attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __u64 sum)
+__attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __u64 sum)
 {
 	const void *begin = data_of(ctx), *end = end_of(ctx);
 	const __u8 *next;
 	__s64 pieces = 0;
 
 	if (at > SUM_PIECE)
-		return 0;
+		return SUM_UNKNOWN;
 	if ((__u64)at + len > (__u64)(end - begin))
 		return sum_beyond(ctx, at, len, sum);
 	next = begin + at;
 	for (int i = 0; i < SUM_PIECES && len >= SUM_PIECE; i++) {
 		if (ends_before(next, SUM_PIECE, end))
-			return 0;
+			return SUM_UNKNOWN;
 		pieces = bpf_csum_diff(0, 0, (__be32 *)next, SUM_PIECE, pieces);
 		next += SUM_PIECE;
 		len -= SUM_PIECE;
@@ -63,7 +63,7 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 		__u64 word;
 
 		if (ends_before(next, 8, end))
-			return 0;
+			return SUM_UNKNOWN;
 		word = *(const __u64 *)next;
 		sum += (__u32)word;
 		sum += word >> 32;
@@ -72,14 +72,14 @@ __attribute__((noinline)) int sum_is_right(context *ctx, __u32 at, __u32 len, __
 	}
 	for (int i = 0; i < 3 && len >= 2; i++) {
 		if (ends_before(next, 2, end))
-			return 0;
+			return SUM_UNKNOWN;
 		sum += *(const __u16 *)next;
 		next += 2;
 		len -= 2;
 	}
 	if (len == 1) {
 		if (ends_before(next, 1, end))
-			return 0;
+			return SUM_UNKNOWN;
 		sum += bpf_htons(*next << 8);
 		len = 0;
 	}
@@ -98,14 +98,14 @@ static __always_inline int is_verified(const struct packet *packet, __u16 check,
  * The checksum of a packet, of which layer 4 is at `at` in the frame and `len` bytes long; right if nobody wants to know.
  */
 static __always_inline enum sum sum_of(const struct packet *packet, const struct iphdr *ip, __u32 at, __u32 len,
-					   __u16 check)
+				       __u16 check)
 {
 	__u64 pseudo;
 
 	if (!packet->state->verifies_sums)
 		return SUM_RIGHT;
 	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
-	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_is_right(packet->ctx, at, len, pseudo);
+	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_in_frame(packet->ctx, at, len, pseudo);
 }
 
 /* The same of UDP, which may have none. */

@@ -77,6 +77,12 @@ static __always_inline int pass(struct packet *packet, enum pass_reason reason)
 	return TO_KERNEL;
 }
 
+/* The tick of flows and connections. */
+static __always_inline __u64 tick_of(const struct packet *packet)
+{
+	return packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+}
+
 /* Passes a packet to the kernel because of its connection. */
 static __always_inline int pass_connection(struct packet *packet)
 {

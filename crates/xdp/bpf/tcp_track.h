@@ -158,10 +158,8 @@ static __always_inline void note_time(struct tcp_track *track, __u32 tick)
 {
 	__u32 passed = tick - track->tick;
 
-	if (track->phase <= TRACK_MERGES && passed < TRACK_CLOSED)
+	if (track->phase <= TRACK_MERGES)
 		track->phase = track->phase > passed ? track->phase - passed : 0;
-	else if (track->phase <= TRACK_MERGES)
-		track->phase = 0;
 	track->tick = tick;
 }
 

@@ -62,7 +62,7 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 static __always_inline int ask(struct packet *packet, struct tracked *tracked, __u32 timeout_ms)
 {
 	struct connection4 *connection = tracked->found.connection;
-	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+	__u64 tick = tick_of(packet);
 	struct ct_expected *expected = &tracked->tracking->expected;
 
 	*expected = (struct ct_expected){
@@ -102,7 +102,7 @@ enum currency {
 static __always_inline enum currency is_current(struct packet *packet, struct tracked *tracked)
 {
 	struct connection4 *connection = tracked->found.connection;
-	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+	__u64 tick = tick_of(packet);
 	__u64 used = *(volatile __u64 *)&connection->used;
 	__u64 asked = *(volatile __u64 *)&connection->bytes;
 	__u32 timeout_ms = timeout_of(packet, tracked->key.protocol);
@@ -116,12 +116,11 @@ static __always_inline enum currency is_current(struct packet *packet, struct tr
 	return ask(packet, tracked, timeout_ms) ? ASKED_NOW : NOT_CURRENT;
 }
 
-static __always_inline void count_connection(const struct packet *packet, struct connection4 *connection,
-					     __u64 tick, __u32 len)
+static __always_inline void count_connection(const struct packet *packet, struct connection4 *connection, __u32 len)
 {
 	__u64 used = connection->used & FLOW_PACKETS;
 
-	connection->used = ((used + packets_of(packet->ctx)) & FLOW_PACKETS) | tick << 48;
+	connection->used = ((used + packets_of(packet->ctx)) & FLOW_PACKETS) | tick_of(packet) << 48;
 	/* The kernel may have been asked meanwhile. */
 	*(volatile __u64 *)&connection->bytes += len;
 }
@@ -140,10 +139,16 @@ static __always_inline const struct next_hop *next_hop_of_tracked(const struct e
 	return next_hop_of(member_of(entry, ip, end, 1));
 }
 
-/* Says whether to ask user space about a connection whose entry does not answer. Those of TCP have no room for a time. */
-static __always_inline int is_due_again(const struct tracked *tracked)
+/* Says whether an entry has a track in the place of the time when to ask again. */
+static __always_inline int has_track(const struct tracked *tracked)
 {
-	if (tracked->key.protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL)
+	return tracked->key.protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL;
+}
+
+/* Says whether to ask user space about a connection that has no entry, or whose entry does not answer. */
+static __always_inline int is_due_now(const struct tracked *tracked)
+{
+	if (!tracked->found.connection || has_track(tracked))
 		return is_due_newcomer(tracked->found.hash, tracked->key.protocol);
 	return is_due(tracked->found.connection);
 }
@@ -153,18 +158,17 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 					     const struct next_hop *hop)
 {
 	const struct passage *passage = &tracked->passage;
-	union connection_head head = tracked->found.head;
-	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
 	int action;
 
-	if (head.kind == CONNECTION_DROPPED)
+	if (tracked->found.head.kind == CONNECTION_DROPPED)
 		action = drop_for(packet, passage, DROP_NETFILTER);
 	else
-		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, &tracked->tracking->translation, 1);
+		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len,
+				    &tracked->tracking->translation, 1);
 	if (action == NOT_TAKEN)
 		return pass(packet, PASS_UNDECIDED);
 	if (action == SENT || action == DROPPED)
-		count_connection(packet, tracked->found.connection, tick, passage->len);
+		count_connection(packet, tracked->found.connection, passage->len);
 	return action;
 }
 
@@ -175,7 +179,7 @@ static __always_inline int is_ruled(const struct tracked *tracked, const struct 
 
 	if (head.kind != CONNECTION_UNRULED && head.output == hop->link)
 		return 1;
-	if (is_due_again(tracked))
+	if (is_due_now(tracked))
 		query(&tracked->key, hop->link);
 	return 0;
 }
@@ -195,7 +199,7 @@ static __always_inline int take_invalid(struct packet *packet, struct tracked *t
 	tracked->tracking->translation = (struct translation){
 		.src = tracked->key.src, .dst = tracked->key.dst, .ports = tracked->key.ports,
 	};
-	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
+	return GOES_ON;
 }
 
 /*
@@ -212,7 +216,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	struct segment *segment = &tracked->tracking->segment;
 	const struct tcp_windows *windows = &tracked->tracking->windows;
 	enum sum sum;
-	int verdict;
+	int verdict, action;
 
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
 	if (!read_segment(packet->ctx, tcp, end, at, len, segment))
@@ -224,7 +228,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 		currency = is_current(packet, tracked);
 	segment->track = *(volatile __u32 *)&tracked->found.connection->retry;
 	segment->way = segment->track >> 31;
-	segment->tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
+	segment->tick = tick_of(packet);
 	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
 	segment->settings = packet->state->tcp_settings;
 	/* Another connection may have the slot by now. */
@@ -240,8 +244,11 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	/* A packet that was in the kernel has made it sure of what an RST must have. */
 	if (currency == ASKED_NOW && !is_handed_over(windows))
 		query(&tracked->key, tracked->found.head.output);
-	if (verdict == TCP_INVALID)
-		return take_invalid(packet, tracked, ip, end, at);
+	if (verdict == TCP_INVALID) {
+		action = take_invalid(packet, tracked, ip, end, at);
+		if (action != GOES_ON)
+			return action;
+	}
 	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms))
 		return pass_connection(packet);
 	return sum == SUM_UNKNOWN ? pass(packet, PASS_CHECKSUM) : GOES_ON;
@@ -299,26 +306,24 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 static __always_inline int track4(struct packet *packet, const struct engine_link *link, __u32 flags,
 				  const struct iphdr *ip, const void *end, struct tracked *tracked)
 {
-	const struct connection4 *connection;
 	const struct next_hop *hop;
-	int action, is_active, has_track;
+	int action, is_active, is_followed;
 
 	tracked->found = find_connection4(&tracked->key);
-	connection = tracked->found.connection;
-	has_track = ip->protocol == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL;
+	is_followed = has_track(tracked);
 	is_active = tracked->found.head.generation == packet->state->generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
-	if (!connection || !(is_active || has_track)) {
-		if (connection ? is_due(tracked->found.connection) : is_due_newcomer(tracked->found.hash, tracked->key.protocol))
+	if (!tracked->found.connection || !(is_active || is_followed)) {
+		if (is_due_now(tracked))
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_connection(packet);
 	}
 	if (!copy_translation(&tracked->found, &tracked->tracking->translation))
 		return pass_connection(packet);
 	hop = next_hop_of_tracked(link, tracked, ip, end);
-	if (has_track && !(hop && is_for_tc(packet, hop))) {
+	if (is_followed && !(hop && is_for_tc(packet, hop))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active);
-		if (action != GOES_ON && !is_active && is_due_again(tracked))
+		if (action != GOES_ON && !is_active && is_due_now(tracked))
 			query(&tracked->key, output_of(link, ip, end));
 		if (action != GOES_ON)
 			return action;

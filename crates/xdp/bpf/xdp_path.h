@@ -155,9 +155,7 @@ static __always_inline int has_room(struct packet *packet, const struct way *way
  */
 static __always_inline void count_flow(const struct packet *packet, struct flow *flow, __u32 len)
 {
-	__u64 tick = packet->state->confirmed_ns >> FLOW_TICK_SHIFT;
-
-	flow->used = ((flow->used + 1) & FLOW_PACKETS) | tick << 48;
+	flow->used = ((flow->used + 1) & FLOW_PACKETS) | tick_of(packet) << 48;
 	flow->bytes += len;
 }
 

@@ -187,7 +187,7 @@ fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
         treatment,
         translation: Translation::of([words[TRANSLATION], words[TRANSLATION + 1]]),
         mark,
-        track: has_track(&key, treatment).then(|| (Track::of_word(track), track >> 31 != 0)),
+        track: has_track(&key, treatment).then(|| Track::of_word(track)),
     };
     Some((key, connection, [words[USED] & PACKETS, words[BYTES] & PACKETS]))
 }
@@ -218,9 +218,8 @@ impl Connections {
         ConnectionsByTuple(known)
     }
 
-    /// Calls `each` for every entry, whether active or not, with its packets and bytes. It reads all slots: for reports
-    /// only.
-    pub fn each(&self, mut each: impl FnMut(&Flow4Key, &Connection, [u64; 2])) {
+    /// Calls `each` for every entry, whether active or not, with its packets and bytes.
+    fn each(&self, mut each: impl FnMut(&Flow4Key, &Connection, [u64; 2])) {
         for slot in self.0.words.chunks_exact(WORDS) {
             if let Some((key, connection, used)) = read(slot) {
                 each(&key, &connection, used);

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::super::flows::{Flow4Key, Seeds};
+use super::super::flows::{Flow4Key, KEPT_TICKS, Seeds};
 use super::super::sys;
 
 /// Tracks that a connection may have, by its hash.
@@ -21,8 +21,6 @@ const RETRANSMISSIONS: usize = 55;
 const TICK: usize = 56;
 const VERSION: usize = 60;
 const PHASE: usize = 62;
-/// A track that was used within this many ticks (2 s) stays.
-const KEPT_TICKS: u32 = 30;
 /// In a reference: the bits of the index, the versions above, and the bit for replies.
 const INDEX_BITS: u32 = 22;
 const VERSIONS: u16 = 511;
@@ -58,9 +56,9 @@ impl Track {
         if is_reply { self.0 | REPLY } else { self.0 }
     }
 
-    /// The track of an entry's word.
-    pub(super) const fn of_word(word: u32) -> Self {
-        Self(word & !REPLY)
+    /// The track of an entry's word, and whether the direction is that of replies.
+    pub(super) const fn of_word(word: u32) -> (Self, bool) {
+        (Self(word & !REPLY), word & REPLY != 0)
     }
 
     const fn index(self) -> usize {
@@ -181,7 +179,7 @@ impl Tracks {
         if let Some(index) = known(owner).or_else(|| known([0; 2])) {
             return Ok(Some(index));
         }
-        let (mut longest, mut best) = (KEPT_TICKS, None);
+        let (mut longest, mut best) = (u32::from(KEPT_TICKS), None);
         for index in self.ways(owner) {
             let state = self.read(self.track(index))?;
             if state.is_closed {
