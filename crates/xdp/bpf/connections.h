@@ -112,10 +112,20 @@ static __always_inline __u32 retry_clock(void)
  */
 #define MOST_ASKED 8192
 
-/* What a processor has asked in a tick, and room for what the stack has none for. */
+/* A packet on a tracked link, before the program for such links has read it. */
+struct arrival {
+	__u32 l3; /* bytes before the layer-3 header */
+	__u32 len; /* of the frame */
+	__u32 link;
+	__u32 kernel_path;
+	__u32 inner_len;
+};
+
+/* A processor's packet, what it has asked in a tick, and room for what the stack has none for. */
 struct tracking {
 	__u32 tick;
 	__u32 count;
+	struct arrival arrival;
 	struct translation translation;
 	struct ct_expected expected;
 	struct segment segment;
@@ -162,9 +172,9 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
 
 /*
  * Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. Most connections of
- * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`.
+ * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`. Global, so that the verifier looks at it once.
  */
-static __always_inline int is_due_newcomer(__u64 hash, __u8 protocol)
+__attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol)
 {
 	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock(), oldest = 0, age = 0;
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);

@@ -77,7 +77,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_MALFORMED);
 	if (packet->kernel_path & LINK_TRACKED4 && served)
 		return XDP_PATH && TABLES && header_len == sizeof(*ip) ?
-			       decide_tracked4(packet, ip, end, l3, len) :
+			       decide_tracked4(packet, l3, len) :
 			       pass_connection(packet);
 	if (served && lacks_sum(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
@@ -217,6 +217,13 @@ static __always_inline int dispatch_frame(struct packet *packet, int served)
 	if (!find_link(packet, 0, 0))
 		return pass(packet, PASS_VLAN_UNKNOWN);
 	return dispatch_l3(packet, data, end, eth->h_proto, ETH_HLEN, served);
+}
+
+/* Takes over from `dispatch` what decide_tracked4() leaves to it. */
+SEC("xdp.frags")
+int tracked(struct xdp_md *ctx)
+{
+	return take_tracked4(ctx);
 }
 
 SEC("xdp.frags")

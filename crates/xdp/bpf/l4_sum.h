@@ -16,6 +16,8 @@
 #define SUM_PIECE 512
 #define SUM_PIECES 8
 #define SUM_WORDS (SUM_PIECE / 8)
+/* All bits of their lengths. */
+#define SUM_MOST (2 * SUM_PIECES * SUM_PIECE - 1)
 
 /* What is known of a checksum. */
 enum sum {
@@ -36,9 +38,17 @@ static __always_inline int ends_before(const void *next, __u32 len, const void *
 /* As sum_in_frame(), where not all bytes are accessible. This is the engine's part. */
 static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum);
 
+/* Says whether a loop goes on. The compiler keeps both bounds: by the first one, the verifier knows that the loop ends. */
+static __always_inline int goes_on(__u32 i, __u32 most, __u32 times)
+{
+	asm volatile("" : "+r"(times));
+	return i < most && i < times;
+}
+
 /*
  * What `len` bytes of a frame from `at` on, and a sum before them, are (`enum sum`). Global, so that the verifier looks at
- * it once; it wants to see that each access is within the frame.
+ * it once; it wants to see that each access is within the frame. What follows a loop does not depend on how often that has
+ * run, or the verifier would look at it once for each time.
  */
 __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __u64 sum)
 {
@@ -46,45 +56,47 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
 	const __u8 *next;
 	__s64 pieces = 0;
 
-	if (at > SUM_PIECE)
+	if (at > SUM_PIECE || len / SUM_PIECE > SUM_PIECES)
 		return SUM_UNKNOWN;
 	if ((__u64)at + len > (__u64)(end - begin))
 		return sum_beyond(ctx, at, len, sum);
+	/* Changes nothing, but shows the verifier the bound in the register that is used below. */
+	asm volatile("%0 &= %1" : "+r"(len) : "i"(SUM_MOST));
 	next = begin + at;
-	for (int i = 0; i < SUM_PIECES && len >= SUM_PIECE; i++) {
-		if (ends_before(next, SUM_PIECE, end))
+	for (__u32 i = 0; goes_on(i, SUM_PIECES, len / SUM_PIECE); i++) {
+		const __u8 *piece = next + i * SUM_PIECE;
+
+		if (ends_before(piece, SUM_PIECE, end))
 			return SUM_UNKNOWN;
-		pieces = bpf_csum_diff(0, 0, (__be32 *)next, SUM_PIECE, pieces);
-		next += SUM_PIECE;
-		len -= SUM_PIECE;
+		pieces = bpf_csum_diff(0, 0, (__be32 *)piece, SUM_PIECE, pieces);
 	}
 	sum += (__u32)pieces;
-	for (int i = 0; i < SUM_WORDS && len >= 8; i++) {
+	next += len / SUM_PIECE * SUM_PIECE;
+	len %= SUM_PIECE;
+	for (__u32 i = 0; goes_on(i, SUM_WORDS, len / 8); i++) {
+		const __u8 *at_word = next + 8 * i;
 		__u64 word;
 
-		if (ends_before(next, 8, end))
+		if (ends_before(at_word, 8, end))
 			return SUM_UNKNOWN;
-		word = *(const __u64 *)next;
+		word = *(const __u64 *)at_word;
 		sum += (__u32)word;
 		sum += word >> 32;
-		next += 8;
-		len -= 8;
 	}
-	for (int i = 0; i < 3 && len >= 2; i++) {
-		if (ends_before(next, 2, end))
+	next += len / 8 * 8;
+	for (__u32 i = 0; goes_on(i, 3, len % 8 / 2); i++) {
+		const __u8 *half = next + 2 * i;
+
+		if (ends_before(half, 2, end))
 			return SUM_UNKNOWN;
-		sum += *(const __u16 *)next;
-		next += 2;
-		len -= 2;
+		sum += *(const __u16 *)half;
 	}
-	if (len == 1) {
+	next += len % 8 / 2 * 2;
+	if (len % 2) {
 		if (ends_before(next, 1, end))
 			return SUM_UNKNOWN;
 		sum += bpf_htons(*next << 8);
-		len = 0;
 	}
-	if (len)
-		return SUM_UNKNOWN;
 	return fold(sum) == 0xffff ? SUM_RIGHT : SUM_WRONG;
 }
 

@@ -39,7 +39,7 @@ static __always_inline int decide_v4(struct packet *packet, const struct iphdr *
 	if (header_len != sizeof(*ip))
 		return pass(packet, PASS_OPTIONS);
 	if (packet->kernel_path & LINK_TRACKED4)
-		return TABLES ? decide_tracked4(packet, ip, end, l3, len) : pass_connection(packet);
+		return TABLES ? decide_tracked4(packet, l3, len) : pass_connection(packet);
 	return or_kernel(packet, TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN);
 }
 
@@ -139,6 +139,13 @@ static __always_inline int take_marked(const struct packet *packet)
 	*mark = 0;
 	packet->counts->taken += packets_of(packet->ctx);
 	return 1;
+}
+
+/* Takes over from `forward` what decide_tracked4() leaves to it. */
+SEC("classifier")
+int tracked(context *ctx)
+{
+	return take_tracked4(ctx);
 }
 
 SEC("classifier")

@@ -14,6 +14,8 @@
 #define OPTION_SACK 5
 #define TIMESTAMP_ONLY 0x0101080a
 #define TIMESTAMP_BYTES 12
+/* More bytes than the headers before that of TCP have. */
+#define MOST_BEFORE 64
 /* Bytes of all options at most, and room for an index that the verifier can bound by a mask. */
 #define MOST_OPTIONS 40
 #define OPTIONS_ROOM 64
@@ -26,6 +28,21 @@ static __always_inline __u32 word_at(const __u8 *bytes, __u32 at)
 	       (__u32)bytes[(at + 2) & (OPTIONS_ROOM - 1)] << 8 | bytes[(at + 3) & (OPTIONS_ROOM - 1)];
 }
 
+/* 1 for an option of one byte, or else 0. It does not branch: the verifier would follow each sequence of options. */
+static __always_inline __u32 is_nop(__u32 kind)
+{
+	__u32 is = ((kind ^ OPTION_NOP) - 1) >> 31;
+
+	asm volatile("" : "+r"(is));
+	return is;
+}
+
+/* Says whether an option acknowledges blocks, four at most. */
+static __always_inline int has_blocks(__u32 kind, __u32 size)
+{
+	return kind == OPTION_SACK && size >= 10 && !((size - 2) % 8);
+}
+
 /*
  * Raises `*sack` to the end of the highest block that options of `len` bytes acknowledge (`tcp_sack`). Returns 0 if it
  * does not read them to the end. Global, so that the verifier looks at it once.
@@ -33,7 +50,7 @@ static __always_inline __u32 word_at(const __u8 *bytes, __u32 at)
 __attribute__((noinline)) int read_sack(context *ctx, __u32 begin, __u32 len, __u32 *sack)
 {
 	__u8 bytes[OPTIONS_ROOM] = {};
-	__u32 at = 0, last = len - 1;
+	__u32 at = 0, last = len - 1, blocks = 0;
 
 	/* A verifier of Linux 6.1 knows that `len` is not 0 only if it is made of a number that has been compared. */
 	asm volatile("" : "+r"(last));
@@ -42,29 +59,27 @@ __attribute__((noinline)) int read_sack(context *ctx, __u32 begin, __u32 len, __
 	len = last + 1;
 	if (load_bytes(ctx, begin, bytes, len))
 		return 0;
-	for (int i = 0; i < OPTIONS_READ; i++) {
-		__u32 kind, size;
+	for (int i = 0; i < OPTIONS_READ && at < len; i++) {
+		/* Behind the last option, the size is 0. */
+		__u32 kind = bytes[at & (OPTIONS_ROOM - 1)], size = bytes[(at + 1) & (OPTIONS_ROOM - 1)];
+		__u32 nop = is_nop(kind);
 
-		if (at >= len)
-			return 1;
-		kind = bytes[at & (OPTIONS_ROOM - 1)];
 		if (kind == OPTION_END)
 			return 1;
-		if (kind == OPTION_NOP) {
-			at++;
-			continue;
-		}
-		size = bytes[(at + 1) & (OPTIONS_ROOM - 1)];
-		if (at + 1 >= len || size < 2 || at + size > len)
+		size = nop + size * (1 - nop);
+		if (size + nop < 2 || at + size > len)
 			return 1;
-		if (kind == OPTION_SACK && size >= 10 && !((size - 2) % 8)) {
-			for (__u32 block = 0; block < 4 && 10 + 8 * block <= size; block++)
-				raise(sack, word_at(bytes, at + 6 + 8 * block));
-			return 1;
+		if (has_blocks(kind, size)) {
+			blocks = size;
+			break;
 		}
 		at += size;
 	}
-	return at >= len;
+	if (!blocks)
+		return at >= len;
+	for (__u32 block = 0; block < 4 && 10 + 8 * block <= blocks; block++)
+		raise(sack, word_at(bytes, at + 6 + 8 * block));
+	return 1;
 }
 
 /* Says whether a packet's flags are what connection tracking knows (`tcp_valid_flags`). */
@@ -85,15 +100,22 @@ static __always_inline int has_valid_flags(__u32 bits)
 
 /*
  * Reads a packet of TCP with valid flags, whose header is at `at` in the frame and `len` bytes long with all data.
- * Returns 0 for what connection tracking finds malformed, and for headers that are not whole.
+ * Returns 0 for what connection tracking finds malformed, and for headers that are not whole. Global, so that the verifier
+ * looks at it once.
  */
-static __always_inline int read_segment(context *ctx, const struct tcphdr *tcp, const void *end, __u32 at, __u32 len,
-					struct segment *segment)
+__attribute__((noinline)) int read_segment(context *ctx, __u32 at, __u32 len, struct segment *segment)
 {
-	const __u8 *bytes = (const void *)tcp;
-	const __be32 *options = (const void *)(tcp + 1);
+	const void *begin = data_of(ctx), *end = end_of(ctx);
+	const struct tcphdr *tcp;
+	const __be32 *options;
+	const __u8 *bytes;
 	__u32 header_len;
 
+	if (!segment || at > MOST_BEFORE)
+		return 0;
+	tcp = begin + at;
+	options = (const void *)(tcp + 1);
+	bytes = (const void *)tcp;
 	if ((const void *)(tcp + 1) > end)
 		return 0;
 	header_len = bytes[12] >> 4 << 2;
@@ -104,6 +126,7 @@ static __always_inline int read_segment(context *ctx, const struct tcphdr *tcp, 
 	segment->ack = bpf_ntohl(tcp->ack_seq);
 	segment->sack = segment->ack;
 	segment->win = bpf_ntohs(tcp->window);
+	segment->check = tcp->check;
 	segment->end = segment->seq + len - header_len + (segment->bits & TCP_FIN) + !!(segment->bits & TCP_SYN);
 	if (header_len == sizeof(*tcp))
 		return 1;

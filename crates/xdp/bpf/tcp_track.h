@@ -64,6 +64,7 @@ struct segment {
 	__u16 win;
 	__u8 bits; /* TCP_*, without PSH, ECE and CWR */
 	__u8 settings; /* as in `struct state` */
+	__u16 check; /* its checksum, as it is there */
 	/* What follow_segment() finds. */
 	__u32 room; /* the window, scaled */
 	__u8 is_old, is_late, is_taken;

@@ -211,7 +211,6 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 {
 	const struct passage *passage = &tracked->passage;
 	__u32 at = l3_in_frame(packet, passage->l3) + sizeof(*ip), len = passage->l3_len - sizeof(*ip);
-	const struct tcphdr *tcp = (const void *)(ip + 1);
 	enum currency currency = CURRENT;
 	struct segment *segment = &tracked->tracking->segment;
 	const struct tcp_windows *windows = &tracked->tracking->windows;
@@ -219,9 +218,9 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	int verdict, action;
 
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
-	if (!read_segment(packet->ctx, tcp, end, at, len, segment))
+	if (!read_segment(packet->ctx, at, len, segment))
 		return pass_connection(packet);
-	sum = lacks_sum(packet, ip, end) ? SUM_UNKNOWN : sum_of(packet, ip, at, len, tcp->check);
+	sum = lacks_sum(packet, ip, end) ? SUM_UNKNOWN : sum_of(packet, ip, at, len, segment->check);
 	if (sum == SUM_WRONG)
 		return pass_connection(packet);
 	if (is_active)
@@ -331,30 +330,79 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	return pass_on(packet, link, flags, hop, ip, end, tracked);
 }
 
-/* Decides about an IPv4 packet without options and with valid lengths that arrives on a tracked link. */
-static __always_inline int decide_tracked4(struct packet *packet, const struct iphdr *ip, const void *end,
-					   __u32 l3, __u32 len)
-{
-	const struct engine_link *link = ELEMENT(engine_links, packet->link);
-	__u32 flags, zero = 0;
-	struct tracked tracked = {
-		.passage = { .l3 = l3, .l3_len = bpf_ntohs(ip->tot_len), .len = len },
-		.tracking = bpf_map_lookup_elem(&tracking, &zero),
-	};
+/*
+ * The program `tracked`, which decides about these packets. It is a program of its own, so that the verifier looks at it
+ * once, and not once for each length of an Ethernet header. User space enters it if the kernel has the functions that it
+ * calls (src/tracked.rs).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} tracked_program SEC(".maps");
 
+/* Leaves a packet to that program. It is for IPv4 packets without options and with valid lengths. */
+static __always_inline int decide_tracked4(struct packet *packet, __u32 l3, __u32 len)
+{
+	__u32 zero = 0;
+	struct tracking *tracking_of_processor = bpf_map_lookup_elem(&tracking, &zero);
+
+	if (tracking_of_processor) {
+		tracking_of_processor->arrival = (struct arrival){
+			.l3 = l3,
+			.len = len,
+			.link = packet->link,
+			.kernel_path = packet->kernel_path,
+			.inner_len = packet->inner_len,
+		};
+		bpf_tail_call(packet->ctx, &tracked_program, 0);
+	}
+	return pass_connection(packet);
+}
+
+/* Decides about an IPv4 packet of which decide_tracked4() has noted the arrival. */
+static __always_inline int take_tracked4(context *ctx)
+{
+	struct packet packet = { .ctx = ctx };
+	struct tracked tracked = {};
+	const struct engine_link *link;
+	const struct arrival *arrival;
+	const struct iphdr *ip;
+	const void *end = end_of(ctx);
+	__u32 flags, zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	tracked.tracking = bpf_map_lookup_elem(&tracking, &zero);
+	if (!packet.state || !packet.counts || !tracked.tracking)
+		return TO_KERNEL;
+	arrival = &tracked.tracking->arrival;
+	packet.link = arrival->link;
+	packet.kernel_path = arrival->kernel_path;
+	packet.inner_len = arrival->inner_len;
+	tracked.passage.l3 = arrival->l3;
+	tracked.passage.len = arrival->len;
+	if (tracked.passage.l3 > MOST_BEFORE)
+		return pass_connection(&packet);
+	ip = data_of(ctx) + l3_in_frame(&packet, tracked.passage.l3);
+	if ((const void *)(ip + 1) > end)
+		return pass(&packet, PASS_MALFORMED);
+	tracked.passage.l3_len = bpf_ntohs(ip->tot_len);
+	link = ELEMENT(engine_links, packet.link);
 	/* User space has evaluated the rules for packets without a mark. */
-	if (!link || !tracked.tracking || !timeout_of(packet, ip->protocol) || mark_of(packet->ctx))
-		return pass_connection(packet);
+	if (!link || !timeout_of(&packet, ip->protocol) || mark_of(ctx))
+		return pass_connection(&packet);
 	flags = *(const volatile __u64 *)&link->decision;
-	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, &tracked))
-		return pass_connection(packet);
-	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
-		return pass(packet, PASS_CHECKSUM);
+	if (!(flags & ENGINE_DECIDES4) || !read_key4(&packet, ip, end, &tracked))
+		return pass_connection(&packet);
+	if (ip->protocol != IPPROTO_TCP && lacks_sum(&packet, ip, end))
+		return pass(&packet, PASS_CHECKSUM);
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
-		return pass(packet, PASS_SPECIAL);
+		return pass(&packet, PASS_SPECIAL);
 	if (!checksum_is_right(ip))
-		return pass(packet, PASS_MALFORMED);
-	return track4(packet, link, flags, ip, end, &tracked);
+		return pass(&packet, PASS_MALFORMED);
+	return track4(&packet, link, flags, ip, end, &tracked);
 }
 
 #endif

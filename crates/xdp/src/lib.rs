@@ -68,6 +68,7 @@ pub mod regions;
 mod shared;
 mod sys;
 mod tables;
+mod tracked;
 pub mod xdp_path;
 
 pub use attach::Attached;

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 
-use aya::programs::{SchedClassifier, Xdp};
+use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use tollway_dataplane::memory::Part;
 use tollway_net::Mac;
@@ -13,10 +13,11 @@ use super::connections::{ConnectionTable, Queries};
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
-use super::kfuncs::{self, Functions, Hook, module};
-use super::object::program;
+use super::kfuncs::{self, Functions, Hook};
+use super::object::{self, program};
 use super::pin::Names;
 use super::tables::TableMaps;
+use super::tracked;
 use super::{Mode, Options, State, XdpPort, refusals, sys};
 
 /// The compiled XDP programs of a port.
@@ -98,6 +99,16 @@ pub(super) struct Variant<'a> {
     pub(super) tables: Option<&'a TableMaps>,
     /// Whether its device has an XDP program and a tc program beside that.
     pub(super) beside: bool,
+}
+
+/// A program for a port.
+pub(super) struct PortProgram {
+    pub(super) program: OwnedFd,
+    /// The map by which it comes to the program for links whose connections the kernel tracks. The kernel empties it when
+    /// no process has it.
+    pub(super) tracked: Option<OwnedFd>,
+    /// The rest of an XDP program's object, which has the program for its TAP device.
+    pub(super) object: Option<Ebpf>,
 }
 
 /// The constants that the programs get when they are loaded (bpf/maps.h).
@@ -320,46 +331,32 @@ impl Maps {
         ]
     }
 
-    /// Loads the program for a port. The object of an XDP program has the program for its TAP device, too.
-    ///
-    /// If the kernel refuses it with functions of its connection tracking, it does without them.
+    /// Loads the program for a port. If it decides by tables, this also loads the one for links whose connections the
+    /// kernel tracks.
     pub(super) fn program(
         &self,
         port: &XdpPort,
         variant: Variant<'_>,
-    ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
-        let functions = kfuncs::functions();
-        let loaded = self.program_with(port, variant, functions.as_ref());
-        match loaded {
-            Err(error) if functions.is_some() => {
-                let without = self.program_with(port, variant, None);
-                without.inspect(|_| kfuncs::renounce(&error))
-            }
-            loaded => loaded,
-        }
-    }
-
-    fn program_with(
-        &self,
-        port: &XdpPort,
-        variant: Variant<'_>,
-        functions: Option<&Functions>,
-    ) -> Result<(OwnedFd, Option<Ebpf>), XdpError> {
+    ) -> Result<PortProgram, XdpError> {
         let (hook, name) = match variant.mode.is_tc() {
             true => (Hook::Tc, "forward"),
             false => (Hook::Xdp, "dispatch"),
         };
         let xdp_path = variant.xdp_path || hook == Hook::Tc;
+        let functions = kfuncs::functions().filter(|_| xdp_path && variant.tables.is_some());
         let (mut object, compiled) =
-            self.object(hook, port, Variant { xdp_path, ..variant }, functions)?;
-        let loaded = match functions.and_then(Functions::module) {
-            Some(module) => module::load((&compiled, hook), name, &object, module),
-            None => by_loader(&mut object, hook, name),
-        };
-        let program = loaded.map_err(|error| XdpError::load(&port.device, &*error))?;
+            self.object(hook, port, Variant { xdp_path, ..variant }, functions.as_ref())?;
+        let program = object::load(&mut object, hook, name);
+        let program = program.map_err(|error| XdpError::load(&port.device, &*error))?;
+        let tracked = functions.and_then(|functions| {
+            let loaded = tracked::load((&compiled, hook), &mut object, &functions);
+            loaded
+                .inspect_err(|error| kfuncs::renounce(&XdpError::load(&port.device, &**error)))
+                .ok()
+        });
         // A kept object needs no descriptors but those of its constants, for `punt`.
         NAMES.into_iter().for_each(|name| drop(object.take_map(name)));
-        Ok((program, Some(object).filter(|_| hook == Hook::Xdp)))
+        Ok(PortProgram { program, tracked, object: Some(object).filter(|_| hook == Hook::Xdp) })
     }
 
     /// Loads the program of a port's object that hands frames back to the kernel, and attaches it
@@ -415,27 +412,5 @@ impl Maps {
         let object = loader.load(&compiled);
         let object = object.map_err(|error| XdpError::load(&port.device, &error))?;
         Ok((object, compiled))
-    }
-}
-
-/// Loads a program of an object, and leaves it to the caller alone.
-fn by_loader(
-    object: &mut Ebpf,
-    hook: Hook,
-    name: &str,
-) -> Result<OwnedFd, Box<dyn std::error::Error>> {
-    match hook {
-        Hook::Xdp => {
-            let program: &mut Xdp = program(object, name)?;
-            program.load()?;
-            let fd = program.fd()?.as_fd().try_clone_to_owned()?;
-            program.unload()?;
-            Ok(fd)
-        }
-        Hook::Tc => {
-            let program: &mut SchedClassifier = program(object, name)?;
-            program.load()?;
-            Ok(program.fd()?.as_fd().try_clone_to_owned()?)
-        }
     }
 }

@@ -16,7 +16,7 @@ use crate::connections::{ConnectionTable, Queries};
 use crate::device::make_tap;
 use crate::error::XdpError;
 use crate::flows::FlowMaps;
-use crate::load::{Maps, Variant};
+use crate::load::{Maps, PortProgram, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
 use crate::port::{MOST_QUEUES, Place, XdpPort, place, socket_slot, vlan_note};
@@ -262,7 +262,13 @@ impl XdpPrograms {
         let tables = reading.as_ref().map(Reading::tables);
         let is_tc = modes.iter().any(|mode| mode.is_tc());
         let beside = tables.is_some() && self.may_have_beside(port, is_tc);
-        let mut load = |mode| self.maps.program(port, Variant { mode, xdp_path, tables, beside });
+        let mut tracked = None;
+        let mut load = |mode| {
+            let variant = Variant { mode, xdp_path, tables, beside };
+            let loaded = self.maps.program(port, variant)?;
+            tracked = loaded.tracked;
+            Ok((loaded.program, loaded.object))
+        };
         let made = Attachment::make(port, modes, (before, state), replace, &mut load);
         let (mut attachment, mut attached) = made?;
         attachment.beside = reading.clone().filter(|_| beside).and_then(|reading| {
@@ -272,7 +278,8 @@ impl XdpPrograms {
         if attachment.beside.is_none() {
             beside::clear(port.ifindex);
         }
-        (attachment.xdp_path, attachment.reading) = (xdp_path, reading);
+        attachment.xdp_path = xdp_path;
+        attachment.reading = reading.map(|reading| reading.with_tracked(tracked));
         attached.note = vlan_note(port).filter(|_| !attached.mode.is_tc());
         Ok((attachment, attached))
     }
@@ -280,8 +287,8 @@ impl XdpPrograms {
     fn make_beside(&self, port: &XdpPort, reading: Reading) -> Result<Beside, XdpError> {
         let tables = Some(reading.tables());
         let variant = Variant { mode: Mode::Tcx, xdp_path: true, tables, beside: true };
-        let (program, _) = self.maps.program(port, variant)?;
-        Beside::make(port, program.as_fd(), reading)
+        let PortProgram { program, tracked, .. } = self.maps.program(port, variant)?;
+        Beside::make(port, program.as_fd(), reading.with_tracked(tracked))
     }
 
     /// Whether a port whose program decides by tables gets a tc program beside that.
@@ -431,7 +438,9 @@ impl XdpPrograms {
         let reading = self.reading(xdp_path);
         let tables = reading.as_ref().map(Reading::tables);
         let variant = Variant { mode, xdp_path, tables, beside: false };
-        let (program, _) = self.maps.program(&self.loaded_port(port)?.port, variant)?;
+        let PortProgram { program, tracked, .. } =
+            self.maps.program(&self.loaded_port(port)?.port, variant)?;
+        let reading = reading.map(|reading| reading.with_tracked(tracked));
         Ok(Program::new(program, mode, reading))
     }
 

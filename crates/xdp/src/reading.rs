@@ -1,6 +1,7 @@
 //! What programs that decide by tables need while they run.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use tollway_dataplane::epoch::Epochs;
@@ -38,7 +39,7 @@ impl SharedTables {
             None => Arc::new(Grace::start(&self.epochs)?),
         };
         *started = Arc::downgrade(&grace);
-        Ok(Reading { maps: Arc::clone(&self.maps), _grace: grace })
+        Ok(Reading { maps: Arc::clone(&self.maps), _grace: grace, _tracked: None })
     }
 }
 
@@ -47,9 +48,16 @@ impl SharedTables {
 pub(super) struct Reading {
     maps: Arc<TableMaps>,
     _grace: Arc<Grace>,
+    /// The map with the program that this one leaves packets to.
+    _tracked: Option<Arc<OwnedFd>>,
 }
 
 impl Reading {
+    /// What a program reads that leaves packets to the program in a map, if there is one.
+    pub(super) fn with_tracked(self, tracked: Option<OwnedFd>) -> Self {
+        Self { _tracked: tracked.map(Arc::new), ..self }
+    }
+
     /// The tables.
     pub(super) fn tables(&self) -> &TableMaps {
         &self.maps

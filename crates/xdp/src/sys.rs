@@ -212,6 +212,11 @@ pub(super) fn set_inner_map(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io:
     update(outer, &0_u32, &number(inner))
 }
 
+/// Sets the program in an array of one program.
+pub(super) fn set_program(array: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    update(array, &0_u32, &number(program))
+}
+
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd() as u32
 }

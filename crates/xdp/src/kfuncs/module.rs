@@ -88,6 +88,7 @@ fn fd(map: &Map) -> Option<BorrowedFd<'_>> {
         | Map::HashMap(map)
         | Map::RingBuf(map)
         | Map::DevMap(map)
+        | Map::ProgramArray(map)
         | Map::XskMap(map) => Some(map.fd().as_fd()),
         _ => None,
     }

@@ -4,14 +4,14 @@
 //! first, beside those that run and without the lock of [`XdpPrograms`]; then they replace those in one go. A program
 //! that cannot be replaced runs on: its memory waits for it, and its tables decide nothing once others are active.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use tollway_dataplane::tables::Tables;
 
 use super::{Mode, XdpError, XdpPort, XdpPrograms};
 use crate::beside::{self, Beside};
-use crate::load::{Maps, Variant};
+use crate::load::{Maps, PortProgram, Variant};
 use crate::reading::{Reading, SharedTables};
 
 /// The programs of all ports with the XDP path for other tables, before they run.
@@ -43,7 +43,7 @@ impl Wanted {
 struct LoadedProgram {
     of: Wanted,
     /// `None` for a tc program beside an XDP program that cannot be loaded: the kernel forwards instead.
-    program: Option<OwnedFd>,
+    program: Option<PortProgram>,
 }
 
 impl Renewal {
@@ -79,7 +79,7 @@ impl Renewal {
             let variant = Variant { mode: *mode, xdp_path: true, tables, beside: *beside };
             // The object of the attached program serves on for the TAP device.
             let program = match self.maps.program(port, variant) {
-                Ok((program, _)) => Some(program),
+                Ok(program) => Some(PortProgram { object: None, ..program }),
                 Err(error) if wanted.is_beside() => {
                     beside::warn(port, &error);
                     None
@@ -122,7 +122,7 @@ impl XdpPrograms {
             self.end_beside();
         }
         for loaded in loaded {
-            let replaced = self.replace(&loaded, reading.clone());
+            let replaced = self.replace(loaded, reading.clone());
             done = done.and(replaced);
         }
         done
@@ -135,27 +135,24 @@ impl XdpPrograms {
     }
 
     /// Replaces a port's program, if it still needs this one.
-    fn replace(
-        &mut self,
-        loaded: &LoadedProgram,
-        reading: Option<Reading>,
-    ) -> Result<(), XdpError> {
+    fn replace(&mut self, loaded: LoadedProgram, reading: Option<Reading>) -> Result<(), XdpError> {
         let LoadedProgram { of, program } = loaded;
         let Some(running) = self.ports.get_mut(&of.port.port) else { return Ok(()) };
         let (device, is_same) = (&running.port.device, running.port == of.port);
         let attachment =
             running.attachment.as_mut().filter(|attachment| is_same && attachment.xdp_path);
         let Some(attachment) = attachment else { return Ok(()) };
-        let Some(program) = program.as_ref().map(OwnedFd::as_fd) else {
+        let Some(PortProgram { program, tracked, .. }) = program else {
             // The old one would only hold its tables.
             attachment.end_beside(self.maps.state.as_fd());
             return Ok(());
         };
+        let reading = reading.map(|reading| reading.with_tracked(tracked));
         if of.is_beside() {
             // As [`Attachment::replace`]: what has been detached or replaced stays so.
             let has_place = !attachment.mode.is_tc() && attachment.is_there();
             let Some(reading) = reading.filter(|_| has_place) else { return Ok(()) };
-            match Beside::make(&of.port, program, reading) {
+            match Beside::make(&of.port, program.as_fd(), reading) {
                 Ok(beside) => attachment.beside = Some(beside),
                 Err(error) => {
                     beside::warn(&of.port, &error);
@@ -163,7 +160,7 @@ impl XdpPrograms {
                 }
             }
         } else if attachment.mode == of.mode {
-            let replaced = attachment.replace((program, reading), self.maps.state.as_fd());
+            let replaced = attachment.replace((program.as_fd(), reading), self.maps.state.as_fd());
             replaced.map_err(XdpError::system(device, "taking its program's place"))?;
         }
         Ok(())
