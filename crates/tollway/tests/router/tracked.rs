@@ -202,6 +202,8 @@ pub fn dropped() {
             "meta l4proto udp ct original proto-dst 7001",
         ] {
             sh(&format!("nft insert rule inet fw forward {rule} drop"));
+            // On a busy machine, the report takes its time.
+            router.sync();
             let (sent, answered, _) = talk(&net.a, 700);
             assert!(sent > 0 && answered == 0, "{rule}: {answered} of {sent}");
             sh("nft flush table inet fw");
