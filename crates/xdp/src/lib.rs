@@ -90,7 +90,7 @@ pub use pin::{clean, program_beside, program_of};
 pub use port::{MOST_PORTS, MOST_QUEUES, XdpLink, XdpPort};
 pub use prober::ProbeTarget;
 pub use program::{Action, Program};
-pub use programs::{BesideState, Renewal, XdpPrograms};
+pub use programs::{BesideState, Preparation, Renewal, XdpPrograms};
 pub use reading::SharedTables;
 pub use refusals::Refusals;
 pub use tables::TableMaps;

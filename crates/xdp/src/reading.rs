@@ -58,6 +58,11 @@ impl Reading {
         Self { _tracked: tracked.map(Arc::new), ..self }
     }
 
+    /// Whether another program reads the same tables.
+    pub(super) fn is_of_the_tables_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.maps, &other.maps)
+    }
+
     /// The tables.
     pub(super) fn tables(&self) -> &TableMaps {
         &self.maps

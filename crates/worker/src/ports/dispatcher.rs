@@ -23,7 +23,8 @@ use tollway_model::{
 };
 use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
 use tollway_xdp::{
-    CountMap, Options, Ruled, SharedTables, State, XdpError, XdpLink, XdpPort, XdpPrograms,
+    CountMap, Options, Preparation, Ruled, SharedTables, State, XdpError, XdpLink, XdpPort,
+    XdpPrograms,
 };
 
 /// Logged at the begin of a bypass, if the kernel does not have the rules.
@@ -188,9 +189,9 @@ impl Dispatcher {
     /// # Errors
     /// The system refused.
     pub fn follow(&self, model: &Model) -> Result<(), XdpError> {
-        let Some(programs) = self.programs() else { return Ok(()) };
-        let mut programs = lock(programs);
+        let Some(shared_programs) = self.programs() else { return Ok(()) };
         for (index, shared) in self.plans.iter().enumerate() {
+            let mut programs = lock(shared_programs);
             // By now the model has adopted the devices' addresses.
             let mac = model.links.get(index).map(|link| link.mac);
             let links = links(model, PortIndex(index));
@@ -207,13 +208,15 @@ impl Dispatcher {
                 Err(XdpError::NoDevice { .. }) => continue,
                 entered => entered?,
             }
-            let attached = if is_moved { programs.attach_again(port_id(index)) } else { Ok(()) };
+            drop(programs);
+            let attached =
+                if is_moved { attach_again(shared_programs, port_id(index)) } else { Ok(()) };
             // The port itself notices that its program is gone, too.
-            if programs.is_attached(port_id(index)) {
+            if lock(shared_programs).is_attached(port_id(index)) {
                 attached?;
             }
         }
-        programs.set_locals(&locals(model))
+        lock(shared_programs).set_locals(&locals(model))
     }
 
     /// The XDP programs, if there are any.
@@ -292,6 +295,18 @@ impl Dispatcher {
         let watch = Watch::start(watched, device_of, ports)?;
         Ok(Some((parts, watch)))
     }
+}
+
+/// Attaches a port's program again, after a change of the port. It is loaded without the lock: a worker may need that
+/// meanwhile.
+fn attach_again(programs: &Mutex<XdpPrograms>, port: PortId) -> Result<(), XdpError> {
+    let preparation = lock(programs).preparation_again(port);
+    let prepared = preparation.map(Preparation::load);
+    let mut programs = lock(programs);
+    if let Some(prepared) = prepared {
+        programs.adopt(prepared);
+    }
+    programs.attach_again(port)
 }
 
 /// Whether a model has rules that its kernel does not know, and what happens while they cannot be

@@ -12,7 +12,7 @@ use tollway_linux::sync::lock;
 use tollway_model::XdpPathMode;
 use tollway_net::Mac;
 use tollway_xdp::xdp_path::Ports;
-use tollway_xdp::{BesideState, Mode, XdpError, XdpLink, XdpPort, XdpPrograms};
+use tollway_xdp::{BesideState, Mode, Preparation, XdpError, XdpLink, XdpPort, XdpPrograms};
 
 /// The XDP program of one port.
 pub struct LoadedPort {
@@ -61,9 +61,11 @@ impl LoadedPort {
     fn try_attach(&mut self, target: Target<'_>, mode: Mode) -> Result<(), XdpError> {
         // The old device must be gone before another is created under its name.
         self.tap = None;
+        let prepared = self.prepared(self.port_on(target), mode, false);
         // A writer of the plan holds this lock. So either this sees the new plan, or the writer
         // finds the port.
         let mut programs = lock(&self.programs);
+        programs.adopt(prepared);
         let attached = programs.serve(self.port_on(target), &[mode], false)?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
@@ -71,6 +73,12 @@ impl LoadedPort {
         self.tap = Some(Arc::new(File::from(programs.punt_tap(self.port, target.mtu)?)));
         (self.mode, self.device) = (mode, target.device.to_owned());
         Ok(())
+    }
+
+    /// Loads the programs of an attachment while others may have the lock.
+    fn prepared(&self, port: XdpPort, mode: Mode, xdp_path: bool) -> Preparation {
+        let preparation = lock(&self.programs).preparation(port, mode, xdp_path);
+        preparation.load()
     }
 
     /// Asks something, unless another thread is attaching a program: the worker does not wait for that.
@@ -118,7 +126,9 @@ impl From<&XdpError> for Refusal {
 
 impl OwnedProgram for LoadedPort {
     fn attach_tc(&mut self, target: Target<'_>) -> Result<&'static str, Refusal> {
+        let prepared = self.prepared(self.port_on(target), Mode::Tcx, true);
         let mut programs = lock(&self.programs);
+        programs.adopt(prepared);
         let attached = programs.serve(self.port_on(target), &Mode::TC, true);
         let mode = attached.map_err(|error| Refusal::from(&error))?.mode;
         self.xdp_path.ports.set_entrance(self.port, true);
@@ -161,9 +171,14 @@ impl Program for LoadedPort {
             );
             return;
         }
+        let port = lock(&self.programs).port(self.port).cloned();
+        let prepared = port.map(|port| self.prepared(port, self.mode, true));
         let mut programs = lock(&self.programs);
         if zero_copy && let Some(refusals) = programs.refusals() {
             refusals.expect_bare();
+        }
+        if let Some(prepared) = prepared {
+            programs.adopt(prepared);
         }
         match programs.attach(self.port, &[self.mode], true) {
             Ok(_) => self.xdp_path.ports.set_entrance(self.port, true),
