@@ -12,10 +12,10 @@ use crate::stats::Summary;
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Duration of a measurement.
 const WINDOW: Duration = Duration::from_millis(300);
-/// Duration of a step in which Tollway warms up.
-const STEP: Duration = Duration::from_millis(250);
-/// The most steps: for a million flows, which take some, and for fewer.
-const STEPS: [usize; 2] = [60, 12];
+/// Steps in which Tollway warms up, at most, and how long each takes: for a million flows, of which each needs some packets
+/// to enter, and for fewer.
+const STEPS: [(usize, Duration); 2] =
+    [(60, Duration::from_secs(1)), (12, Duration::from_millis(250))];
 /// How many successive steps must agree, and the factor by which they may differ.
 const ALIKE: (usize, f64) = (4, 1.03);
 
@@ -60,11 +60,11 @@ impl Side for Wire<'_> {
 
     /// Sends until the rate is stable.
     fn warm_up(&self) -> Result<(), String> {
-        let most = STEPS[usize::from(self.stream.flows.count() < 1 << 20)];
+        let (most, step) = STEPS[usize::from(self.stream.flows.count() < 1 << 20)];
         let generator = self.send()?;
         let mut rates = Vec::new();
         for _ in 0..most {
-            rates.push(self.sink.mpps(STEP)?);
+            rates.push(self.sink.mpps(step)?);
             if is_stable(&rates) {
                 break;
             }
