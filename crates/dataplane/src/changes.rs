@@ -26,8 +26,10 @@ const REMEMBERED: u64 = 1 << 14;
 pub struct Version {
     /// The number of the tables: no two ever have the same one, so a swap is a change. Never 0.
     tables: u64,
-    /// The number of changes, except those of routes.
+    /// The number of changes, except those of next hops and routes.
     changes: u64,
+    /// The number of changes of next hops and their groups.
+    next_hops: u64,
     /// The number of changes of routes.
     routes: u64,
 }
@@ -39,13 +41,23 @@ impl Version {
         self.tables == other.tables
     }
 
+    /// Says whether nothing has changed in between but routes and next hops.
+    #[must_use]
+    pub fn has_rules_of(self, other: Self) -> bool {
+        (self.tables, self.changes) == (other.tables, other.changes)
+    }
+
     /// The version with the changes of both, if they are of the same tables; else `other`.
     fn join(self, other: Self) -> Self {
         if !self.is_of_same_tables(other) {
             return other;
         }
-        let (changes, routes) = (self.changes.max(other.changes), self.routes.max(other.routes));
-        Self { tables: self.tables, changes, routes }
+        Self {
+            tables: self.tables,
+            changes: self.changes.max(other.changes),
+            next_hops: self.next_hops.max(other.next_hops),
+            routes: self.routes.max(other.routes),
+        }
     }
 }
 
@@ -90,6 +102,7 @@ impl Touched {
 pub struct Changes {
     tables: u64,
     count: AtomicU64,
+    next_hops: AtomicU64,
     /// The number of prefixes written so far.
     routes: AtomicU64,
     /// The last prefixes, as [`Touched::word`].
@@ -106,6 +119,7 @@ impl Changes {
         Self {
             tables: TABLES.fetch_add(1, Relaxed),
             count: AtomicU64::new(0),
+            next_hops: AtomicU64::new(0),
             routes: AtomicU64::new(0),
             ring: zeroed(REMEMBERED as usize),
             writer: Mutex::new(()),
@@ -116,6 +130,12 @@ impl Changes {
     pub fn note(&self) {
         // Release: a thread that sees the count also sees the change.
         self.count.fetch_add(1, Release);
+    }
+
+    /// Counts a change of a next hop, or of a group of them.
+    pub fn note_next_hop(&self) {
+        // As in `note`.
+        self.next_hops.fetch_add(1, Release);
     }
 
     /// Records that the route for a prefix has changed, in whichever FIB.
@@ -136,8 +156,8 @@ impl Changes {
     #[must_use]
     pub fn version(&self) -> Version {
         // Acquire: later lookups do not run before these loads.
-        let (changes, routes) = (self.count.load(Acquire), self.routes.load(Acquire));
-        Version { tables: self.tables, changes, routes }
+        let (changes, next_hops) = (self.count.load(Acquire), self.next_hops.load(Acquire));
+        Version { tables: self.tables, changes, next_hops, routes: self.routes.load(Acquire) }
     }
 
     /// Calls `each` for every route that has changed from `then` to `now`, a version of these
@@ -149,7 +169,7 @@ impl Changes {
         now: Version,
         mut each: impl FnMut(Touched),
     ) -> bool {
-        let same = (then.tables, then.changes) == (now.tables, now.changes);
+        let same = now.has_rules_of(then) && now.next_hops == then.next_hops;
         let count = now.routes.wrapping_sub(then.routes);
         if !same || now.tables != self.tables || count >= REMEMBERED {
             return false;
@@ -183,6 +203,17 @@ mod tests {
         let mut touched = Vec::new();
         let whole = changes.routes_between(then, changes.version(), |one| touched.push(one));
         whole.then_some(touched)
+    }
+
+    #[test]
+    fn next_hops_are_no_rules() {
+        let changes = Changes::new();
+        let start = changes.version();
+        changes.note_next_hop();
+        changes.note_route(4, prefix(1));
+        assert!(changes.version().has_rules_of(start) && between(&changes, start).is_none());
+        changes.note();
+        assert!(!changes.version().has_rules_of(start));
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl NextHops {
         // new neighbours do not void existing flows.
         let before = self.records.get()[old as usize].action();
         if matches!(before, Action::Forward | Action::Drop(_)) {
-            self.epochs.changes.note();
+            self.epochs.changes.note_next_hop();
         }
         true
     }

@@ -117,6 +117,7 @@ struct state {
 	__u32 tcp_close_timeout_ms;
 	__u32 tcp_settings; /* flags: TCP_IS_LIBERAL, TCP_IGNORES_INVALID_RESETS */
 	__u32 unserved_tick; /* the last tick in which a program left all packets to the kernel, without looking at them */
+	__u32 connections_generation; /* that of entries of connections, as `generation` of flows */
 };
 
 /* In `tcp_settings`: net.netfilter.nf_conntrack_tcp_be_liberal and nf_conntrack_tcp_ignore_invalid_rst. */

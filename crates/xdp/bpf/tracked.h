@@ -310,7 +310,7 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 
 	tracked->found = find_connection4(&tracked->key);
 	is_followed = has_track(tracked);
-	is_active = tracked->found.head.generation == packet->state->generation &&
+	is_active = tracked->found.head.generation == packet->state->connections_generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
 	if (!tracked->found.connection || !(is_active || is_followed)) {
 		if (is_due_now(tracked))

@@ -204,6 +204,12 @@ impl State {
         self.0.generation()
     }
 
+    /// The generation of connections, under which an entry is active.
+    #[must_use]
+    pub fn connections_generation(&self) -> u32 {
+        self.0.connections_generation()
+    }
+
     /// The generation of a region ([`regions`](super::regions)).
     #[inline]
     #[must_use]
@@ -228,9 +234,16 @@ impl State {
         }
     }
 
-    /// Empties the XDP path by voiding all its flows; returns the new generation.
+    /// Empties the XDP path by voiding all its flows and connections; returns the new generation of flows.
     pub fn bump_generation(&self) -> u32 {
+        self.0.bump_connections_generation();
         self.0.bump_generation()
+    }
+
+    /// Voids all flows of the XDP path, but no connection: a change concerns only the ways that packets take, and programs
+    /// look up a connection's for each packet.
+    pub fn bump_flows(&self) {
+        self.0.bump_generation();
     }
 }
 

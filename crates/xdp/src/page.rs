@@ -78,6 +78,7 @@ struct XdpState {
     tcp_close_timeout_ms: AtomicU32,
     tcp_settings: AtomicU32,
     unserved_tick: AtomicU32,
+    connections_generation: AtomicU32,
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -225,12 +226,24 @@ impl Page {
         self.state().region_changes.fetch_add(1, Ordering::AcqRel);
     }
 
+    pub(super) fn connections_generation(&self) -> u32 {
+        self.state().connections_generation.load(Ordering::Acquire)
+    }
+
     pub(super) fn bump_generation(&self) -> u32 {
-        let generation = &self.state().generation;
-        match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
-            // Generation 0 means no flow, so skip it.
-            0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
-            next => next,
-        }
+        bump(&self.state().generation)
+    }
+
+    pub(super) fn bump_connections_generation(&self) {
+        bump(&self.state().connections_generation);
+    }
+}
+
+/// Gives a generation its successor, and returns that.
+fn bump(generation: &AtomicU32) -> u32 {
+    match generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
+        // Generation 0 means no entry, so skip it.
+        0 => generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
+        next => next,
     }
 }

@@ -436,10 +436,24 @@ pub struct All {
     /// Packets that arrived, by path; none without a controller.
     #[serde(default)]
     pub paths: PathCounts,
+    /// Connections; none from a router that forwards none.
+    #[serde(default)]
+    pub connections: Option<ConnectionTotals>,
     /// The workers; none from a router that does not report them.
     #[serde(default)]
     pub workers: Vec<WorkerState>,
     /// Tolls.
     #[serde(flatten)]
     pub tolls: Tolls,
+}
+
+/// How many connections the kernel tracks, and how many of them the programs forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionTotals {
+    /// All that the kernel tracks (`nf_conntrack_count`).
+    pub tracked: u64,
+    /// Directions of these that the programs forward.
+    pub directions_forwarded: u64,
+    /// How often a direction has come to be forwarded since the start.
+    pub directions_entered: u64,
 }

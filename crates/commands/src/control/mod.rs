@@ -34,9 +34,9 @@ pub use connections::{
     Protocol, STATES as CONNECTION_STATES,
 };
 pub use message::{
-    All, DeviceEngine, Drops, Engines, Filter, FilterChain, FilterCounter, FilterRule, FilterSet,
-    Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route, RouteLookup,
-    RoutesPage, ShowRequest, StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
+    All, ConnectionTotals, DeviceEngine, Drops, Engines, Filter, FilterChain, FilterCounter,
+    FilterRule, FilterSet, Link, Links, Neigh, Neighbours, NextHop, PortState, Ports, Punts, Route,
+    RouteLookup, RoutesPage, ShowRequest, StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
 };
 pub use offload::{
     Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,

@@ -14,8 +14,8 @@ use tollway_dataplane::worker::Worker;
 
 use super::connections::{self, ConnectionFilter, PagesError};
 use super::message::{
-    All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage,
-    ShowRequest, line, refusal,
+    All, ConnectionTotals, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup,
+    RoutesPage, ShowRequest, line, refusal,
 };
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
@@ -30,9 +30,9 @@ use tollway_controller::offload::Live;
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{self, LinkKind};
 use tollway_net::{Mac, VlanProtocol};
+use tollway_worker::connections::LiveConnections;
 use tollway_worker::ports::Devices;
 use tollway_worker::{Activity, WorkerMailbox};
-use tollway_xdp::connections::Connections;
 
 /// How long a worker may take to answer; it answers between two bursts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -100,8 +100,8 @@ pub struct Backends {
     pub controller: Option<Handle>,
     /// The current offload of traffic.
     pub offload: Option<Live>,
-    /// The connections that the programs forward, and the state that says which entries are active.
-    pub connections: Option<(Connections, tollway_xdp::State)>,
+    /// The connections that the programs forward.
+    pub connections: Option<LiveConnections>,
     /// The mailboxes of the workers from number 1 on.
     pub others: Vec<WorkerMailbox>,
     /// Stops the router so that a successor can take its ports.
@@ -202,7 +202,7 @@ impl RequestHandler {
             return send(&refusal(NO_CONNECTIONS));
         }
         let entries = self.backends.connections.as_ref();
-        let entries = entries.map(|(entries, state)| entries.by_tuple(state.generation()));
+        let entries = entries.map(LiveConnections::by_tuple);
         let known = (filter, &entries.unwrap_or_default());
         match connections::pages(known, connections::tracked, &mut |page| send(&line(page))) {
             Ok(()) => Ok(()),
@@ -331,8 +331,19 @@ impl RequestHandler {
             punts: snapshot.punts(),
             xdp: snapshot.xdp(),
             paths: self.paths(snapshot),
+            connections: self.connection_totals(),
             workers: snapshot.workers(),
             tolls: snapshot.tolls(tsc_mhz),
+        })
+    }
+
+    /// Connections; none if the kernel tracks none.
+    fn connection_totals(&self) -> Option<ConnectionTotals> {
+        let live = self.backends.connections.as_ref()?;
+        Some(ConnectionTotals {
+            tracked: connections::tracked_count()?,
+            directions_forwarded: live.forwarding(),
+            directions_entered: live.entered(),
         })
     }
 

@@ -45,7 +45,8 @@ impl Side {
     /// Voids what predates a change; returns the generation for the turn.
     fn begin(&mut self, shared: &Shared) -> u32 {
         let changes = u64::from(shared.count.load(Acquire));
-        let now = Basis { tables: Version { tables: 1, changes, routes: 0 }, ports: 0 };
+        let now =
+            Basis { tables: Version { tables: 1, changes, next_hops: 0, routes: 0 }, ports: 0 };
         if self.basis != Some(now) {
             shared.voided.up_to(now, |_, _| _ = shared.generation.fetch_add(1, AcqRel));
             self.basis = Some(now);

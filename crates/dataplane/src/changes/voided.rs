@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn basis(tables: u64, changes: u64, routes: u64, ports: u64) -> Basis {
-        Basis { tables: Version { tables, changes, routes }, ports }
+        Basis { tables: Version { tables, changes, next_hops: 0, routes }, ports }
     }
 
     /// What `up_to` asks for.

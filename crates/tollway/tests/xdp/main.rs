@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 43] = [
+const TESTS: [Test; 44] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
@@ -49,6 +49,7 @@ const TESTS: [Test; 43] = [
     ("dropped_flows_give_way_to_others", drops::room),
     ("a_region_invalidates_its_flows", regions::regions),
     ("flows_of_a_region_that_changed_make_room", regions::room_of_regions),
+    ("a_next_hop_that_changes_keeps_connections", regions::connections),
     ("a_flow_that_changes_is_never_half_the_old_one", xdp_path::torn),
     ("the_xdp_path_joins_two_hosts", devices::xdp_path),
     ("the_xdp_path_joins_vlans", devices::vlans),

@@ -1,10 +1,13 @@
 //! Tests regions of destinations. A region's next generation makes its flows void.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use tollway_dataplane::changes::Changes;
 use tollway_dataplane::id::LinkId;
 use tollway_xdp::flows::{Flow, Flow4Key};
 use tollway_xdp::regions::{region4, region6};
+use tollway_xdp::xdp_path::Outdated;
 use tollway_xdp::{Action, Mode};
 
 use super::frames::{Bench, Packet, UDP};
@@ -104,4 +107,21 @@ fn region(address: IpAddr) -> u32 {
         IpAddr::V4(v4) => region4((v4.to_bits() >> 16) as u16),
         IpAddr::V6(v6) => region6((v6.to_bits() >> 96) as u32),
     }
+}
+
+/// Connections find the way of each packet by the tables, so a changed next hop leaves them active; other changes do not.
+pub fn connections() {
+    let state = Bench::new(Mode::Native, true).programs.state();
+    let (changes, mut outdated) = (Changes::new(), Outdated::new(Arc::default()));
+    let mut generations = || {
+        outdated.void(&changes, &state);
+        (state.generation(), state.connections_generation())
+    };
+    let first = generations();
+    changes.note_next_hop();
+    let second = generations();
+    assert!(second.0 != first.0 && second.1 == first.1, "{first:?}, then {second:?}");
+    changes.note();
+    let third = generations();
+    assert!(third.0 != second.0 && third.1 != second.1, "{second:?}, then {third:?}");
 }

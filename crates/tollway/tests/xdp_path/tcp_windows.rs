@@ -85,7 +85,7 @@ fn key(way: usize) -> Flow4Key {
 
 /// Enters both directions of the connection.
 fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack) -> Track {
-    let generation = tracked.compared.programs.state().generation();
+    let generation = tracked.compared.programs.state().connections_generation();
     let set = |conntrack: &mut Conntrack, mask, flags| {
         assert!(conntrack.change(&tuple(WITH), 0, Change::TcpFlags { mask, flags }).unwrap());
     };

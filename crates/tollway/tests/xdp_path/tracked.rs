@@ -80,7 +80,7 @@ impl Tracked {
     }
 
     fn insert(&mut self, treatment: Treatment, source: (Ipv4Addr, u16)) {
-        let generation = self.compared.programs.state().generation();
+        let generation = self.compared.programs.state().connections_generation();
         let destination = (Self::destination(), PORTS.1);
         let translation = Translation { source, destination };
         let connection = Connection { generation, treatment, translation, mark: 0, track: None };

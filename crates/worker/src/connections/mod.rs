@@ -28,20 +28,49 @@ mod thread;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use tollway_conntrack::Conntrack;
 use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::Waker;
 use tollway_xdp::State;
-use tollway_xdp::connections::{ConnectionTable, Connections, Queries};
+use tollway_xdp::connections::{ConnectionTable, Connections, ConnectionsByTuple, Queries};
 
 pub use answer::key_of;
 use thread::Thread;
 
+/// The connections that the programs forward now; for any thread.
+#[derive(Clone)]
+pub struct LiveConnections {
+    entries: Connections,
+    state: State,
+    entered: Arc<AtomicU64>,
+}
+
+impl LiveConnections {
+    /// What the active entries have forwarded, by the packets' tuple.
+    #[must_use]
+    pub fn by_tuple(&self) -> ConnectionsByTuple {
+        self.entries.by_tuple(self.state.connections_generation())
+    }
+
+    /// The number of directions of connections that the programs forward. This reads the whole table.
+    #[must_use]
+    pub fn forwarding(&self) -> u64 {
+        self.entries.forwarding(self.state.connections_generation())
+    }
+
+    /// How often a direction of a connection has come to be forwarded.
+    #[must_use]
+    pub fn entered(&self) -> u64 {
+        self.entered.load(Ordering::Relaxed)
+    }
+}
+
 /// Enters connections on a thread of its own, until it is dropped.
 pub struct ConnectionFollower {
-    connections: Connections,
+    live: LiveConnections,
     waker: Option<Waker>,
     thread: Option<JoinHandle<()>>,
 }
@@ -60,18 +89,27 @@ impl ConnectionFollower {
     ) -> io::Result<Self> {
         let conntrack = Conntrack::open()?;
         let (waker, wakes) = Waker::pair()?;
-        let connections = table.connections().clone();
-        let own =
-            Thread::new((table, queries), (conntrack, wakes), (state, exact_counters), router);
+        let live = LiveConnections {
+            entries: table.connections().clone(),
+            state: state.clone(),
+            entered: Arc::default(),
+        };
+        let entered = Arc::clone(&live.entered);
+        let own = Thread::new(
+            (table, queries, entered),
+            (conntrack, wakes),
+            (state, exact_counters),
+            router,
+        );
         let thread = std::thread::Builder::new().name("connections".to_owned());
         let thread = Some(thread.spawn(move || own.run())?);
-        Ok(Self { connections, waker: Some(waker), thread })
+        Ok(Self { live, waker: Some(waker), thread })
     }
 
-    /// The entries.
+    /// What the programs forward.
     #[must_use]
-    pub const fn connections(&self) -> &Connections {
-        &self.connections
+    pub const fn live(&self) -> &LiveConnections {
+        &self.live
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollway_conntrack::{Change, Conntrack};
@@ -28,6 +29,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Thread {
     table: ConnectionTable,
     queries: Queries,
+    /// How often a direction of a connection has come to be forwarded.
+    entered: Arc<AtomicU64>,
     conntrack: Conntrack,
     /// Its end means that the thread has to end.
     wakes: WakeReceiver,
@@ -43,7 +46,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(
-        (table, queries): (ConnectionTable, Queries),
+        (table, queries, entered): (ConnectionTable, Queries, Arc<AtomicU64>),
         (conntrack, wakes): (Conntrack, WakeReceiver),
         (state, exact_counters): (State, bool),
         router: Arc<Router>,
@@ -52,6 +55,7 @@ impl Thread {
         Self {
             table,
             queries,
+            entered,
             conntrack,
             wakes,
             state,
@@ -135,7 +139,7 @@ impl Thread {
     /// Answers some queries. Returns whether there may be more.
     fn answer_some(&mut self) -> io::Result<bool> {
         // In this order: what changes after the generation was read voids the answer.
-        let generation = self.state.generation();
+        let generation = self.state.connections_generation();
         let filter = self.router.state().filter.clone();
         for _ in 0..BATCH {
             let Some(query) = self.queries.take() else { return Ok(false) };
@@ -143,6 +147,9 @@ impl Thread {
             self.is_failing = false;
             let before = self.before(&query, generation);
             let answer = answer(&query, found.as_ref(), filter.as_deref(), before);
+            if answer.treatment.forwards() && !before.is_some_and(Treatment::forwards) {
+                self.entered.fetch_add(1, Ordering::Relaxed);
+            }
             let connection = Connection {
                 generation,
                 treatment: answer.treatment,

@@ -108,6 +108,12 @@ impl Head {
 }
 
 impl Treatment {
+    /// Whether the programs forward the packets.
+    #[must_use]
+    pub const fn forwards(self) -> bool {
+        matches!(self, Self::Forwarded(_) | Self::ForwardedInvalid(_))
+    }
+
     /// The link that packets leave by, or would leave by.
     #[must_use]
     pub const fn output(self) -> Option<LinkId> {
@@ -207,15 +213,23 @@ impl Connections {
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
         let mut known = HashMap::new();
         self.each(|key, connection, used| {
-            let forwards = matches!(
-                connection.treatment,
-                Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_)
-            );
-            if forwards && connection.generation == generation {
+            if connection.treatment.forwards() && connection.generation == generation {
                 known.insert(Flow4Key { link: 0, ..*key }.two_words(), used);
             }
         });
         ConnectionsByTuple(known)
+    }
+
+    /// The number of active entries that forward, each of which is a direction of a connection; as
+    /// [`Connections::by_tuple`].
+    #[must_use]
+    pub fn forwarding(&self, generation: u32) -> u64 {
+        let mut count = 0;
+        self.each(|_, connection, _| {
+            let is_active = connection.generation == generation;
+            count += u64::from(is_active && connection.treatment.forwards());
+        });
+        count
     }
 
     /// Calls `each` for every entry, whether active or not, with its packets and bytes.

@@ -14,6 +14,11 @@ pub trait Flows: Send {
     /// Gives the XDP path its next generation, which deactivates all earlier entries.
     fn bump_generation(&self);
 
+    /// Deactivates all earlier entries of flows, but no connections.
+    fn bump_flows(&self) {
+        self.bump_generation();
+    }
+
     /// The generation of a region.
     fn region_generation(&self, region: u32) -> u32;
 
@@ -43,6 +48,10 @@ impl Flows for (State, FlowMaps) {
 
     fn bump_generation(&self) {
         self.0.bump_generation();
+    }
+
+    fn bump_flows(&self) {
+        self.0.bump_flows();
     }
 
     fn region_generation(&self, region: u32) -> u32 {

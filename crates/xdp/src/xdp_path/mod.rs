@@ -208,6 +208,7 @@ impl<F: Flows> XdpFlows<F> {
         let Self { flows, outdated, .. } = self;
         outdated.follow(changes, now, |void| match void {
             Void::Regions(regions) => flows.bump_regions(regions),
+            Void::Flows => flows.bump_flows(),
             Void::All => flows.bump_generation(),
         });
         self.basis = Some(now);

@@ -21,6 +21,8 @@ pub struct Outdated {
 pub(super) enum Void<'a> {
     /// Flows from or to these regions.
     Regions(&'a [u32]),
+    /// All flows, but no connections.
+    Flows,
     All,
 }
 
@@ -37,7 +39,11 @@ impl Outdated {
         let Self { voided, touched } = self;
         voided.up_to(now, |from, to| {
             let few = from.ports == to.ports && collect(touched, changes, from.tables, to.tables);
-            void(if few { Void::Regions(touched) } else { Void::All });
+            void(match few {
+                true => Void::Regions(touched),
+                false if to.tables.has_rules_of(from.tables) => Void::Flows,
+                false => Void::All,
+            });
         });
     }
 
@@ -49,6 +55,7 @@ impl Outdated {
         let now = Basis { tables: changes.version(), ports: 0 };
         self.follow(changes, now, |void| match void {
             Void::Regions(regions) => state.bump_regions(regions.iter().copied()),
+            Void::Flows => state.bump_flows(),
             Void::All => {
                 state.bump_generation();
             }

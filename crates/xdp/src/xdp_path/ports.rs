@@ -135,7 +135,7 @@ impl Ports {
     fn void(&self) {
         self.changes.fetch_add(1, Release);
         if let Some(state) = &self.state {
-            state.bump_generation();
+            state.bump_flows();
         }
     }
 

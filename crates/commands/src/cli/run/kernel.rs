@@ -62,15 +62,9 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     live.set(startup.offload().clone());
     let handle = startup.handle();
     let (controller, offload) = (Some(handle.clone()), Some(live.clone()));
-    let entries = connections.as_ref().map(|follower| follower.connections().clone());
-    let state = machine.dispatcher.programs().map(|programs| lock(programs).state());
-    let connections_of_programs = entries.zip(state);
-    let backends = Backends {
-        controller,
-        offload,
-        connections: connections_of_programs,
-        ..Backends::default()
-    };
+    let live_connections = connections.as_ref().map(|follower| follower.live().clone());
+    let backends =
+        Backends { controller, offload, connections: live_connections, ..Backends::default() };
     let server = prepared.serve(&machine, backends)?;
     machine.announce(&model);
     let room = machine.worker.umem.limit() - ports::LARGEST_HEADER;

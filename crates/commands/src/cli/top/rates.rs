@@ -18,6 +18,8 @@ pub(super) struct Rates {
     pub(super) tolls: Vec<Toll>,
     /// Where packets went that arrived in this interval; none if none did, or if nobody counts them.
     pub(super) paths: Option<PathShares>,
+    /// None if the router forwards no connections.
+    pub(super) connections: Option<ConnectionRates>,
     /// The counters of the XDP path.
     pub(super) xdp: Vec<(String, u64)>,
 }
@@ -29,6 +31,16 @@ pub(super) struct PathShares {
     pub(super) kernel: f64,
     /// The reason of most packets on the kernel path.
     pub(super) why: Option<String>,
+}
+
+/// The connections that the kernel tracks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ConnectionRates {
+    pub(super) tracked: u64,
+    /// How many of their directions the programs forward, in percent.
+    pub(super) forwarded: f64,
+    /// How many directions have come to be forwarded.
+    pub(super) entered: f64,
 }
 
 /// A port's rates.
@@ -126,6 +138,7 @@ impl Rates {
             punts: reasons(&old.punts, &new.punts),
             tolls: new.tolls.tolls.iter().map(|toll| toll_between(old, toll)).collect(),
             paths: paths_between(&old.paths, &new.paths),
+            connections: connections_between(old, new, rate),
             xdp: new.xdp.counts.iter().map(|(name, n)| (name.clone(), *n)).collect(),
         }
     }
@@ -142,6 +155,23 @@ fn paths_between(old: &PathCounts, new: &PathCounts) -> Option<PathShares> {
     let kernel = grown.iter().map(|(_, count)| count).sum::<u64>().min(arrived);
     let why = grown.iter().max_by_key(|(_, count)| count).map(|(reason, _)| (*reason).to_owned());
     Some(PathShares { kernel: kernel as f64 * 100.0 / arrived as f64, why })
+}
+
+/// The connections, if some are tracked.
+fn connections_between(
+    old: &All,
+    new: &All,
+    rate: impl Fn(u64, u64) -> f64,
+) -> Option<ConnectionRates> {
+    let now = new.connections.filter(|now| now.tracked > 0)?;
+    let before = old.connections.map_or(now.directions_entered, |old| old.directions_entered);
+    // The counts are not of one moment.
+    let forwarded = now.directions_forwarded as f64 * 50.0 / now.tracked as f64;
+    Some(ConnectionRates {
+        tracked: now.tracked,
+        forwarded: forwarded.min(100.0),
+        entered: rate(before, now.directions_entered),
+    })
 }
 
 /// The toll of a stage, from the samples of this interval.

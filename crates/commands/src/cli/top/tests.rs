@@ -6,8 +6,8 @@ use super::rates::{Flow, Rates};
 use super::view::si;
 use super::{Screen, text};
 use crate::control::{
-    All, PathCounts, PortPaths, PortState, Ports, StageToll, Tolls, Totals, Traffic, WorkerCounts,
-    WorkerState, Xdp,
+    All, ConnectionTotals, PathCounts, PortPaths, PortState, Ports, StageToll, Tolls, Totals,
+    Traffic, WorkerCounts, WorkerState, Xdp,
 };
 
 fn counts(list: &[(&str, u64)]) -> BTreeMap<String, u64> {
@@ -69,6 +69,11 @@ fn answer(seconds: u64, ports: usize) -> All {
             }],
             punts: counts(&[("ttl_expired", seconds * 100)]),
         },
+        connections: Some(ConnectionTotals {
+            tracked: 12_345,
+            directions_forwarded: 24_600,
+            directions_entered: seconds * 350,
+        }),
         workers: Vec::new(),
         tolls: Tolls {
             tsc_mhz: 2600.0,
@@ -112,6 +117,7 @@ fn a_screen_of_80_by_24_has_everything() {
         "tollway top  up 1:02:03  /run/tollway/net-4026531840.sock",
         "3.00M/s received",
         "90.0% fast path  10.0% kernel path, most for kernel_rule",
+        "12,345 connections  99.6% of their directions on the fast path  350/s entered",
         "port            state  rx pkt/s  rx bit/s  tx pkt/s  tx bit/s  missed/s",
         "wan             up        1.00M      512M     1.00M      512M         0",
         "lan             down ",

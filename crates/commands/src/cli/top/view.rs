@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row, Table};
 
-use super::rates::{PathShares, PortRates, Rates, Reason, WorkerRates};
+use super::rates::{ConnectionRates, PathShares, PortRates, Rates, Reason, WorkerRates};
 use crate::cli::text::thousands;
 
 /// The contents of the screen.
@@ -29,13 +29,14 @@ const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let area = frame.area();
     let count = screen.rates.as_ref().map_or(0, |rates| rates.ports.len()) as u16;
-    let has_paths = screen.rates.as_ref().is_some_and(|rates| rates.paths.is_some());
+    let has = |line: fn(&Rates) -> bool| u16::from(screen.rates.as_ref().is_some_and(line));
+    let optional = has(|rates| rates.paths.is_some()) + has(|rates| rates.connections.is_some());
     // Half of the height is for the other tables, if they need it.
     let most = (area.height / 2).max(area.height.saturating_sub(16));
     let workers = worker_rows(screen).min(most / 2);
     let ports = (count + 1).min(most - workers);
     let rows = [
-        Constraint::Length(3 + u16::from(has_paths)),
+        Constraint::Length(3 + optional),
         Constraint::Length(ports + 1),
         Constraint::Length(workers),
         Constraint::Min(0),
@@ -100,17 +101,31 @@ fn title(screen: &Screen) -> ratatui::text::Text<'static> {
         }
     }
     let paths = screen.rates.as_ref().and_then(|rates| rates.paths.as_ref());
-    ratatui::text::Text::from(
-        [first, second].into_iter().chain(paths.map(paths_line)).collect::<Vec<_>>(),
-    )
+    let connections = screen.rates.as_ref().and_then(|rates| rates.connections.as_ref());
+    let optional = paths.map(paths_line).into_iter().chain(connections.map(connections_line));
+    ratatui::text::Text::from([first, second].into_iter().chain(optional).collect::<Vec<_>>())
 }
 
-/// The shares of the paths. Rounding never turns one into none or all.
+/// A share in words. Rounding never turns one into none or all.
+fn percent(share: f64) -> String {
+    let is_part = share > 0.0 && share < 100.0;
+    format!("{:.1}%", if is_part { share.clamp(0.1, 99.9) } else { share })
+}
+
+/// The connections that the kernel tracks, and what the programs do with them.
+fn connections_line(connections: &ConnectionRates) -> Line<'static> {
+    let mut line = Line::default();
+    line.push_span(Span::styled(thousands(connections.tracked), BOLD));
+    line.push_span(" connections  ");
+    line.push_span(Span::styled(percent(connections.forwarded), BOLD));
+    line.push_span(" of their directions on the fast path  ");
+    line.push_span(Span::styled(format!("{}/s", si(connections.entered)), BOLD));
+    line.push_span(" entered");
+    line
+}
+
+/// The shares of the paths.
 fn paths_line(shares: &PathShares) -> Line<'static> {
-    let percent = |percent: f64| {
-        let is_part = percent > 0.0 && percent < 100.0;
-        format!("{:.1}%", if is_part { percent.clamp(0.1, 99.9) } else { percent })
-    };
     let mut line = Line::default();
     line.push_span(Span::styled(percent(100.0 - shares.kernel), BOLD));
     line.push_span(" fast path  ");

@@ -14,3 +14,9 @@ pub use protocol::Protocol;
 pub use state::STATES;
 
 pub(super) use pages::{PagesError, pages, tracked};
+
+/// The number of connections that the kernel tracks; none if it tracks none at all.
+pub(super) fn tracked_count() -> Option<u64> {
+    let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").ok()?;
+    count.trim().parse().ok()
+}

@@ -93,7 +93,7 @@ impl Groups {
         let _changing = self.lock();
         let done = number < self.count.load(Relaxed) && self.fill(number, members).is_some();
         if done {
-            self.epochs.changes.note();
+            self.epochs.changes.note_next_hop();
         }
         done
     }

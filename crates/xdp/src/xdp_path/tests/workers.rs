@@ -104,7 +104,7 @@ impl Bench {
         let now = Basis { tables: changes.version(), ports: 0 };
         self.outdated.follow(changes, now, |void| match void {
             Void::Regions(regions) => maps.bump_regions(regions),
-            Void::All => maps.bump_generation(),
+            Void::Flows | Void::All => maps.bump_generation(),
         });
     }
 
