@@ -172,9 +172,10 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
 
 /*
  * Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. Most connections of
- * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`. Global, so that the verifier looks at it once.
+ * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`. A packet that begins one (`begins`) is not of
+ * the connection before it, which had the same ports. Global, so that the verifier looks at it once.
  */
-__attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol)
+__attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol, __u32 begins)
 {
 	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock(), oldest = 0, age = 0;
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
@@ -188,10 +189,10 @@ __attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol)
 		__s32 passed = now - (__u32)before;
 
 		if ((__u32)(before >> 32) == fingerprint) {
-			if (passed < 0)
+			if (!begins && passed < 0)
 				return 0;
-			*flow = (__u64)fingerprint << 32 | (__u32)(now + RETRY_SOON);
-			return 1;
+			*flow = (__u64)fingerprint << 32 | (__u32)(now + (begins ? AGE_OF_TCP : RETRY_SOON));
+			return !begins;
 		}
 		/* Times lie a little ahead. */
 		if ((__u32)passed + AGE_OF_TCP + RETRY_SOON >= age) {

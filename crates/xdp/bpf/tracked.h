@@ -17,6 +17,7 @@ struct tracked {
 	struct passage passage;
 	struct found_connection found;
 	struct tracking *tracking;
+	__u32 begins; /* it is the first packet of a direction of TCP */
 };
 
 /* How long the kernel keeps a connection of this protocol after each packet, in ms from 1 on; 0 if it forwards all. */
@@ -31,6 +32,14 @@ static __always_inline int is_whole_udp(const struct udphdr *udp, __u32 rest)
 	__u32 udp_len = bpf_ntohs(udp->len);
 
 	return udp_len >= sizeof(*udp) && udp_len <= rest;
+}
+
+/* Says whether a packet of TCP is the first one of its direction. */
+static __always_inline int is_first(const struct iphdr *ip, const void *end)
+{
+	const __u8 *tcp = (const void *)(ip + 1);
+
+	return ip->protocol == IPPROTO_TCP && (const void *)(tcp + 14) <= end && tcp[13] & TCP_SYN;
 }
 
 /* Reads the key. Returns 0 for what only the kernel tracks: other protocols, fragments, headers that are not whole. */
@@ -52,6 +61,7 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 	tracked->key.protocol = ip->protocol;
 	tracked->key.pad = 0;
 	tracked->key.link = packet->link;
+	tracked->begins = is_first(ip, end);
 	return 1;
 }
 
@@ -149,7 +159,7 @@ static __always_inline int has_track(const struct tracked *tracked)
 static __always_inline int is_due_now(const struct tracked *tracked)
 {
 	if (!tracked->found.connection || has_track(tracked))
-		return is_due_newcomer(tracked->found.hash, tracked->key.protocol);
+		return is_due_newcomer(tracked->found.hash, tracked->key.protocol, tracked->begins);
 	return is_due(tracked->found.connection);
 }
 
