@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 30] = [
+const BESIDE: [Test; 31] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -56,6 +56,7 @@ const BESIDE: [Test; 30] = [
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("a_connections_packets_go_by_its_entry", tracked::entries),
     ("windows_of_tcp_are_followed_as_by_the_kernel", tcp_windows::drawn),
+    ("a_connection_of_tcp_is_asked_about_once_it_is_old", tcp_windows::newcomers),
     ("programs_look_up_as_user_space_does", lookups::small),
     ("memory_waits_for_the_programs", renewed::grace),
     ("a_changed_route_holds_for_the_next_packet", renewed::at_once),

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use tollway_conntrack::{Change, Conntrack, TcpFlags, Tuple};
 use tollway_xdp::connections::{Connection, Track, Translation, Treatment};
@@ -12,7 +13,7 @@ use tollway_xdp::{Action, TcpSettings};
 
 use crate::namespaces::tun::tun;
 use crate::namespaces::{sh, until};
-use crate::tcp_segments::{Segment, Talk};
+use crate::tcp_segments::{ACK, SYN, Segment, Talk};
 use crate::testkit::dice::Dice;
 use crate::testkit::wires::LinkVariant;
 use crate::tracked::Tracked;
@@ -28,6 +29,14 @@ const STRAYS: usize = 3;
 /// Ports of the connection of the kernel alone, and of the other one.
 const ALONE: [u16; 2] = [4001, 80];
 const WITH: [u16; 2] = [4002, 80];
+
+/// Those of the kernel unless somebody changes them.
+const SETTINGS: TcpSettings = TcpSettings {
+    timeout_ms: 432_000_000,
+    close_timeout_ms: 10_000,
+    is_liberal: false,
+    ignores_invalid_resets: false,
+};
 
 /// Both ends of the kernel, and what it forwards from one to the other.
 struct Kernel([File; 2]);
@@ -184,13 +193,7 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
 pub fn drawn() {
     let mut tracked = Tracked::new();
     sh("nft insert rule ip t f ct state invalid drop");
-    let tcp = TcpSettings {
-        timeout_ms: 432_000_000,
-        close_timeout_ms: 10_000,
-        is_liberal: false,
-        ignores_invalid_resets: false,
-    };
-    tracked.compared.programs.state().set_tcp(Some(tcp));
+    tracked.compared.programs.state().set_tcp(Some(SETTINGS));
     tracked.compared.programs.state().set_verifies_sums(true);
     let mut kernel = Kernel::new();
     let counts = (0..TALKS).map(|seed| converse(&mut tracked, &mut kernel, seed));
@@ -227,4 +230,32 @@ fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
             *of == key(0) && *idle_ms > 900 && track.has_unacknowledged && !track.is_closed
         })
     });
+}
+
+/// A connection is asked about some milliseconds after its first packet, even if an earlier one had the same ports.
+pub fn newcomers() {
+    /// Longer than nobody asks (`AGE_OF_TCP`, `RETRY_SOON` of `bpf/connections.h`).
+    const OLD: Duration = Duration::from_millis(40);
+    let mut tracked = Tracked::new();
+    tracked.compared.programs.state().set_tcp(Some(SETTINGS));
+    let mut is_asked_about = |flags| {
+        let segment = Segment {
+            way: 0,
+            seq: 1,
+            ack: 1,
+            flags,
+            win: 1000,
+            options: Vec::new(),
+            bytes: 0,
+            is_damaged: false,
+        };
+        assert_eq!(run(&tracked, &segment.packet(hosts(), WITH), false), Verdict::Kernels);
+        tracked.queries.take().is_some()
+    };
+    for _ in 0..3 {
+        assert!(!is_asked_about(SYN), "its first packet, whatever was there before");
+        std::thread::sleep(OLD);
+        assert!(is_asked_about(ACK), "by now it is old");
+        std::thread::sleep(OLD);
+    }
 }

@@ -34,7 +34,7 @@ pub struct Tracked {
     pub compared: Compared,
     pub table: ConnectionTable,
     connections: Connections,
-    queries: Queries,
+    pub queries: Queries,
 }
 
 impl Tracked {
