@@ -38,8 +38,8 @@ static __always_inline int ends_before(const void *next, __u32 len, const void *
 /* As sum_in_frame(), where not all bytes are accessible. This is the engine's part. */
 static __always_inline int sum_beyond(context *ctx, __u32 at, __u32 len, __u64 sum);
 
-/* Says whether a loop goes on. The compiler keeps both bounds: by the first one, the verifier knows that the loop ends. */
-static __always_inline int goes_on(__u32 i, __u32 most, __u32 times)
+/* Says whether a loop has another turn. The compiler keeps both bounds: by the first one, the verifier knows that the loop ends. */
+static __always_inline int has_turn(__u32 i, __u32 most, __u32 times)
 {
 	asm volatile("" : "+r"(times));
 	return i < most && i < times;
@@ -56,14 +56,16 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
 	const __u8 *next;
 	__s64 pieces = 0;
 
-	if (at > SUM_PIECE || len / SUM_PIECE > SUM_PIECES)
+	if (at > SUM_PIECE)
 		return SUM_UNKNOWN;
 	if ((__u64)at + len > (__u64)(end - begin))
 		return sum_beyond(ctx, at, len, sum);
+	if (len / SUM_PIECE > SUM_PIECES)
+		return SUM_UNKNOWN;
 	/* Changes nothing, but shows the verifier the bound in the register that is used below. */
 	asm volatile("%0 &= %1" : "+r"(len) : "i"(SUM_MOST));
 	next = begin + at;
-	for (__u32 i = 0; goes_on(i, SUM_PIECES, len / SUM_PIECE); i++) {
+	for (__u32 i = 0; has_turn(i, SUM_PIECES, len / SUM_PIECE); i++) {
 		const __u8 *piece = next + i * SUM_PIECE;
 
 		if (ends_before(piece, SUM_PIECE, end))
@@ -73,7 +75,7 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
 	sum += (__u32)pieces;
 	next += len / SUM_PIECE * SUM_PIECE;
 	len %= SUM_PIECE;
-	for (__u32 i = 0; goes_on(i, SUM_WORDS, len / 8); i++) {
+	for (__u32 i = 0; has_turn(i, SUM_WORDS, len / 8); i++) {
 		const __u8 *at_word = next + 8 * i;
 		__u64 word;
 
@@ -84,7 +86,7 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
 		sum += word >> 32;
 	}
 	next += len / 8 * 8;
-	for (__u32 i = 0; goes_on(i, 3, len % 8 / 2); i++) {
+	for (__u32 i = 0; has_turn(i, 3, len % 8 / 2); i++) {
 		const __u8 *half = next + 2 * i;
 
 		if (ends_before(half, 2, end))
