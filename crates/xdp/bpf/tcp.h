@@ -14,6 +14,8 @@
 #define OPTION_SACK 5
 #define TIMESTAMP_ONLY 0x0101080a
 #define TIMESTAMP_BYTES 12
+/* Where the byte with the flags is. */
+#define TCP_FLAGS_AT 13
 /* More bytes than the headers before that of TCP have. */
 #define MOST_BEFORE 64
 /* Bytes of all options at most, and room for an index that the verifier can bound by a mask. */
@@ -119,7 +121,7 @@ __attribute__((noinline)) int read_segment(context *ctx, __u32 at, __u32 len, st
 	if ((const void *)(tcp + 1) > end)
 		return 0;
 	header_len = bytes[12] >> 4 << 2;
-	segment->bits = bytes[13] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK | TCP_URG);
+	segment->bits = bytes[TCP_FLAGS_AT] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK | TCP_URG);
 	if (header_len < sizeof(*tcp) || len < header_len || !has_valid_flags(segment->bits))
 		return 0;
 	segment->seq = bpf_ntohl(tcp->seq);

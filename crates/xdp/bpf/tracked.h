@@ -17,7 +17,6 @@ struct tracked {
 	struct passage passage;
 	struct found_connection found;
 	struct tracking *tracking;
-	__u32 begins; /* it is the first packet of a direction of TCP */
 };
 
 /* How long the kernel keeps a connection of this protocol after each packet, in ms from 1 on; 0 if it forwards all. */
@@ -39,7 +38,8 @@ static __always_inline int is_first(const struct iphdr *ip, const void *end)
 {
 	const __u8 *tcp = (const void *)(ip + 1);
 
-	return ip->protocol == IPPROTO_TCP && (const void *)(tcp + 14) <= end && tcp[13] & TCP_SYN;
+	return ip->protocol == IPPROTO_TCP && (const void *)(tcp + TCP_FLAGS_AT + 1) <= end &&
+	       tcp[TCP_FLAGS_AT] & TCP_SYN;
 }
 
 /* Reads the key. Returns 0 for what only the kernel tracks: other protocols, fragments, headers that are not whole. */
@@ -61,7 +61,6 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 	tracked->key.protocol = ip->protocol;
 	tracked->key.pad = 0;
 	tracked->key.link = packet->link;
-	tracked->begins = is_first(ip, end);
 	return 1;
 }
 
@@ -156,10 +155,10 @@ static __always_inline int has_track(const struct tracked *tracked)
 }
 
 /* Says whether to ask user space about a connection that has no entry, or whose entry does not answer. */
-static __always_inline int is_due_now(const struct tracked *tracked)
+static __always_inline int is_due_now(const struct tracked *tracked, const struct iphdr *ip, const void *end)
 {
 	if (!tracked->found.connection || has_track(tracked))
-		return is_due_newcomer(tracked->found.hash, tracked->key.protocol, tracked->begins);
+		return is_due_newcomer(tracked->found.hash, tracked->key.protocol, is_first(ip, end));
 	return is_due(tracked->found.connection);
 }
 
@@ -183,13 +182,14 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 }
 
 /* Says whether an entry decides about packets that leave by a next hop; asks user space if it does not yet. */
-static __always_inline int is_ruled(const struct tracked *tracked, const struct next_hop *hop)
+static __always_inline int is_ruled(const struct tracked *tracked, const struct next_hop *hop, const struct iphdr *ip,
+				    const void *end)
 {
 	union connection_head head = tracked->found.head;
 
 	if (head.kind != CONNECTION_UNRULED && head.output == hop->link)
 		return 1;
-	if (is_due_now(tracked))
+	if (is_due_now(tracked, ip, end))
 		query(&tracked->key, hop->link);
 	return 0;
 }
@@ -301,7 +301,7 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 	if (is_left_to_kernel(packet, hop))
 		return leave_to_kernel(packet);
 	/* The kernel may send a redirect for it. */
-	if (hop->link == packet->link || !is_ruled(tracked, hop))
+	if (hop->link == packet->link || !is_ruled(tracked, hop, ip, end))
 		return pass_connection(packet);
 	if (ip->protocol == IPPROTO_UDP) {
 		action = follow_udp(packet, tracked, ip, end);
@@ -323,7 +323,7 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	is_active = tracked->found.head.generation == packet->state->connections_generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
 	if (!tracked->found.connection || !(is_active || is_followed)) {
-		if (is_due_now(tracked))
+		if (is_due_now(tracked, ip, end))
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_connection(packet);
 	}
@@ -332,7 +332,7 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 	hop = next_hop_of_tracked(link, tracked, ip, end);
 	if (is_followed && !(hop && is_for_tc(packet, hop))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active);
-		if (action != GOES_ON && !is_active && is_due_now(tracked))
+		if (action != GOES_ON && !is_active && is_due_now(tracked, ip, end))
 			query(&tracked->key, output_of(link, ip, end));
 		if (action != GOES_ON)
 			return action;
