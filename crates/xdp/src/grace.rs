@@ -83,7 +83,7 @@ impl Period {
 
     /// Waits until all programs that run now have ended.
     fn wait(&self) -> io::Result<()> {
-        sys::set_inner_map(self.outer.as_fd(), self.inner.as_fd())
+        sys::set_only(self.outer.as_fd(), self.inner.as_fd())
     }
 }
 

@@ -207,14 +207,10 @@ pub(super) fn create_array_of_maps(name: &str, inner: BorrowedFd<'_>) -> io::Res
     )
 }
 
-/// Sets the map in an array of one map. The kernel waits until all programs that run now have ended.
-pub(super) fn set_inner_map(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
-    update(outer, &0_u32, &number(inner))
-}
-
-/// Sets the program in an array of one program.
-pub(super) fn set_program(array: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    update(array, &0_u32, &number(program))
+/// Sets the map in an array of one map, or the program in one of one program. For a map, the kernel waits until all
+/// programs that run now have ended.
+pub(super) fn set_only(array: BorrowedFd<'_>, element: BorrowedFd<'_>) -> io::Result<()> {
+    update(array, &0_u32, &number(element))
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

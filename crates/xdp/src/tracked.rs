@@ -25,10 +25,11 @@ pub(super) fn load(
         Some(module) => module::load((compiled, hook), PROGRAM, loaded, module)?,
         None => object::load(loaded, hook, PROGRAM)?,
     };
-    let Some(Map::ProgramArray(map)) = loaded.map(MAP) else {
+    // Whoever keeps the rest of the object does not keep the program.
+    let Some(Map::ProgramArray(map)) = loaded.take_map(MAP) else {
         return Err(ProgramError::NotLoaded.into());
     };
     let map = map.fd().as_fd().try_clone_to_owned()?;
-    sys::set_program(map.as_fd(), program.as_fd())?;
+    sys::set_only(map.as_fd(), program.as_fd())?;
     Ok(map)
 }
