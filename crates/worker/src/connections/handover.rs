@@ -32,25 +32,27 @@ pub(super) struct HandOver<'a> {
 
 impl HandOver<'_> {
     /// Enters a direction of a connection, of which packets have this key, and the other one with it; or gives it up, if the
-    /// kernel has to forward either.
+    /// kernel has to forward either. Returns whether the programs forward its packets by now.
     pub(super) fn enter(
         &mut self,
         key: &Flow4Key,
         connection: &Connection,
         mut entry: connections::Connection,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         if !matches!(entry.treatment, Treatment::Kernel { .. }) {
             entry.track = self.track(key, connection)?;
             if entry.track.is_none() {
                 entry.treatment = Treatment::Kernel { retry: LATER };
             }
         }
-        self.table.insert(key, &entry, entry.generation);
+        let is_entered = self.table.insert(key, &entry, entry.generation);
         if entry.track.is_none() {
-            return self.give_up(connection);
+            self.give_up(connection)?;
+        } else {
+            self.enter_other(key, connection, &entry);
+            self.forget(key, connection)?;
         }
-        self.enter_other(key, connection, &entry);
-        self.forget(key, connection)
+        Ok(is_entered && entry.treatment.forwards())
     }
 
     /// The track of a connection that the kernel has, of which packets have this key, and whether these are replies; none

@@ -147,9 +147,6 @@ impl Thread {
             self.is_failing = false;
             let before = self.before(&query, generation);
             let answer = answer(&query, found.as_ref(), filter.as_deref(), before);
-            if answer.treatment.forwards() && !before.is_some_and(Treatment::forwards) {
-                self.entered.fetch_add(1, Ordering::Relaxed);
-            }
             let connection = Connection {
                 generation,
                 treatment: answer.treatment,
@@ -157,12 +154,16 @@ impl Thread {
                 mark: answer.mark,
                 track: None,
             };
-            if let Some(found) = found.filter(|found| found.tcp.is_some()) {
+            let forwards = if let Some(found) = found.filter(|found| found.tcp.is_some()) {
                 let (table, conntrack) = (&mut self.table, &mut self.conntrack);
-                HandOver { table, conntrack }.enter(&query.key, &found, connection)?;
+                HandOver { table, conntrack }.enter(&query.key, &found, connection)?
             } else {
                 // Without room, the connection stays on the kernel path.
-                self.table.insert(&query.key, &connection, generation);
+                self.table.insert(&query.key, &connection, generation)
+                    && connection.treatment.forwards()
+            };
+            if forwards && !before.is_some_and(Treatment::forwards) {
+                self.entered.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(true)
