@@ -302,11 +302,7 @@ impl Dispatcher {
 fn attach_again(programs: &Mutex<XdpPrograms>, port: PortId) -> Result<(), XdpError> {
     let preparation = lock(programs).preparation_again(port);
     let prepared = preparation.map(Preparation::load);
-    let mut programs = lock(programs);
-    if let Some(prepared) = prepared {
-        programs.adopt(prepared);
-    }
-    programs.attach_again(port)
+    lock(programs).with_prepared(prepared, |programs| programs.attach_again(port))
 }
 
 /// Whether a model has rules that its kernel does not know, and what happens while they cannot be

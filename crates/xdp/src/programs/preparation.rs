@@ -90,8 +90,16 @@ impl XdpPrograms {
         Some(self.preparation(loaded_port.port.clone(), *mode, *xdp_path))
     }
 
-    /// Keeps the programs of a preparation for the next attachment.
-    pub fn adopt(&mut self, preparation: Preparation) {
-        self.prepared = Some(preparation);
+    /// Has `attach` attach a port, which takes the programs of a preparation, if there is one.
+    pub fn with_prepared<T>(
+        &mut self,
+        preparation: Option<Preparation>,
+        attach: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.prepared = preparation;
+        let attached = attach(self);
+        // What it did not take would hold its tables.
+        self.prepared = None;
+        attached
     }
 }

@@ -65,8 +65,9 @@ impl LoadedPort {
         // A writer of the plan holds this lock. So either this sees the new plan, or the writer
         // finds the port.
         let mut programs = lock(&self.programs);
-        programs.adopt(prepared);
-        let attached = programs.serve(self.port_on(target), &[mode], false)?;
+        let attached = programs.with_prepared(Some(prepared), |programs| {
+            programs.serve(self.port_on(target), &[mode], false)
+        })?;
         if let Some(note) = attached.note {
             tracing::warn!("{}: {note}", target.device);
         }
@@ -128,8 +129,9 @@ impl OwnedProgram for LoadedPort {
     fn attach_tc(&mut self, target: Target<'_>) -> Result<&'static str, Refusal> {
         let prepared = self.prepared(self.port_on(target), Mode::Tcx, true);
         let mut programs = lock(&self.programs);
-        programs.adopt(prepared);
-        let attached = programs.serve(self.port_on(target), &Mode::TC, true);
+        let attached = programs.with_prepared(Some(prepared), |programs| {
+            programs.serve(self.port_on(target), &Mode::TC, true)
+        });
         let mode = attached.map_err(|error| Refusal::from(&error))?.mode;
         self.xdp_path.ports.set_entrance(self.port, true);
         Ok(if mode == Mode::Tcx { "tc program (tcx)" } else { "tc program (clsact)" })
@@ -177,10 +179,9 @@ impl Program for LoadedPort {
         if zero_copy && let Some(refusals) = programs.refusals() {
             refusals.expect_bare();
         }
-        if let Some(prepared) = prepared {
-            programs.adopt(prepared);
-        }
-        match programs.attach(self.port, &[self.mode], true) {
+        let attached = programs
+            .with_prepared(prepared, |programs| programs.attach(self.port, &[self.mode], true));
+        match attached {
             Ok(_) => self.xdp_path.ports.set_entrance(self.port, true),
             Err(error) => {
                 tracing::warn!("{}: there is no XDP path: {error}", self.device);
