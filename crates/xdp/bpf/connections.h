@@ -96,21 +96,21 @@ struct {
 #define RETRY_SHIFT 20
 /* Nobody asks about a flow twice within this. */
 #define RETRY_SOON 10
-/* Nobody asks about a connection of TCP before this after its first packet. */
-#define AGE_OF_TCP 8
+/* Nobody asks about a connection before this after its first packet. */
+#define LEAST_AGE 8
 
 static __always_inline __u32 retry_clock(void)
 {
 	return bpf_ktime_get_coarse_ns() >> RETRY_SHIFT;
 }
 
-/* The ticks after which the kernel is asked whatever that costs: 8.5 s. */
-#define MOST_UNASKED 127
+/* The ticks after which the kernel is asked whatever that costs: 17 s. */
+#define MOST_UNASKED 254
 /*
- * How often a processor asks the kernel in a tick, at most. This takes some 5% of its time; with more connections than
- * that, each is asked about in some later tick.
+ * How long a processor asks the kernel in a tick, at most: 5% of its time. With more connections than this suffices for,
+ * some ten thousand, each is asked about in some later tick.
  */
-#define MOST_ASKED 8192
+#define MOST_ASKING_NS 3355443
 
 /* A packet on a tracked link, before the program for such links has read it. */
 struct arrival {
@@ -124,7 +124,7 @@ struct arrival {
 /* A processor's packet, what it has asked in a tick, and room for what the stack has none for. */
 struct tracking {
 	__u32 tick;
-	__u32 count;
+	__u32 asking_ns;
 	struct arrival arrival;
 	struct translation translation;
 	struct ct_expected expected;
@@ -151,12 +151,9 @@ static __always_inline int may_ask(struct tracking *now, __u64 tick, __u16 ago, 
 		return 1;
 	if (now->tick != (__u32)tick) {
 		now->tick = tick;
-		now->count = 0;
+		now->asking_ns = 0;
 	}
-	if (now->count >= MOST_ASKED)
-		return 0;
-	now->count++;
-	return 1;
+	return now->asking_ns < MOST_ASKING_NS;
 }
 
 /* The ticks after which a connection's next packet is the kernel's, so that expiry stays its own: 25 s. */
@@ -171,11 +168,12 @@ static __always_inline void query(const struct flow4_key *key, __u32 output)
 }
 
 /*
- * Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. Most connections of
- * TCP are short, and gain nothing: nobody asks about them before `AGE_OF_TCP`. A packet that begins one (`begins`) is not of
- * the connection before it, which had the same ports. Global, so that the verifier looks at it once.
+ * Says whether to ask about a flow that has no entry: from its second packet on, and not twice at once. Most connections
+ * are short, and gain nothing: nobody asks about them before `LEAST_AGE`, when the kernel has forwarded a packet by the
+ * route of today. A packet that begins one of TCP (`begins`) is not of the connection before it, which had the same
+ * ports. Global, so that the verifier looks at it once.
  */
-__attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol, __u32 begins)
+__attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 begins)
 {
 	__u32 place = hash >> 32 & NEWCOMERS_MASK, now = retry_clock(), oldest = 0, age = 0;
 	__u32 fingerprint = (__u32)hash ^ (__u32)(hash >> 32);
@@ -191,17 +189,17 @@ __attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 protocol, __u32 
 		if ((__u32)(before >> 32) == fingerprint) {
 			if (!begins && passed < 0)
 				return 0;
-			*flow = (__u64)fingerprint << 32 | (__u32)(now + (begins ? AGE_OF_TCP : RETRY_SOON));
+			*flow = (__u64)fingerprint << 32 | (__u32)(now + (begins ? LEAST_AGE : RETRY_SOON));
 			return !begins;
 		}
 		/* Times lie a little ahead. */
-		if ((__u32)passed + AGE_OF_TCP + RETRY_SOON >= age) {
-			age = (__u32)passed + AGE_OF_TCP + RETRY_SOON;
+		if ((__u32)passed + LEAST_AGE + RETRY_SOON >= age) {
+			age = (__u32)passed + LEAST_AGE + RETRY_SOON;
 			oldest = i;
 		}
 	}
 	*(volatile __u64 *)&there->flows[oldest & (NEWCOMER_WAYS - 1)] =
-		(__u64)fingerprint << 32 | (__u32)(now + (protocol == IPPROTO_TCP ? AGE_OF_TCP : 0));
+		(__u64)fingerprint << 32 | (__u32)(now + LEAST_AGE);
 	return 0;
 }
 

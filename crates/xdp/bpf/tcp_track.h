@@ -344,6 +344,16 @@ static __always_inline int judge(struct tcp_track *track, struct segment *segmen
 	return accept(track, segment, of_reset, verdict);
 }
 
+/* Begins to fetch a track from memory: its lock would wait for that, and nothing else could be done meanwhile. */
+static __always_inline void fetch_track(__u32 reference)
+{
+	__u32 index = reference & ((1U << TRACK_INDEX_BITS) - 1);
+	const struct tcp_track *track = bpf_map_lookup_elem(&tcp_tracks, &index);
+
+	if (track)
+		*(volatile const __u16 *)&track->version;
+}
+
 /*
  * Follows a packet; `windows` is what the kernel knows, if it was asked just now (`is_known`). Global, so that the
  * verifier looks at it once.

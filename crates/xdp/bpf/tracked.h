@@ -71,8 +71,9 @@ static __always_inline int read_key4(const struct packet *packet, const struct i
 static __always_inline int ask(struct packet *packet, struct tracked *tracked, __u32 timeout_ms)
 {
 	struct connection4 *connection = tracked->found.connection;
-	__u64 tick = tick_of(packet);
+	__u64 tick = tick_of(packet), begin_ns = bpf_ktime_get_ns();
 	struct ct_expected *expected = &tracked->tracking->expected;
+	int alive;
 
 	*expected = (struct ct_expected){
 		.src = tracked->key.src,
@@ -86,7 +87,9 @@ static __always_inline int ask(struct packet *packet, struct tracked *tracked, _
 		.protocol = tracked->key.protocol,
 	};
 
-	if (!is_alive(packet->ctx, expected, &tracked->tracking->windows)) {
+	alive = is_alive(packet->ctx, expected, &tracked->tracking->windows);
+	tracked->tracking->asking_ns += bpf_ktime_get_ns() - begin_ns;
+	if (!alive) {
 		end_connection(&tracked->found);
 		return 0;
 	}
@@ -158,7 +161,7 @@ static __always_inline int has_track(const struct tracked *tracked)
 static __always_inline int is_due_now(const struct tracked *tracked, const struct iphdr *ip, const void *end)
 {
 	if (!tracked->found.connection || has_track(tracked))
-		return is_due_newcomer(tracked->found.hash, tracked->key.protocol, is_first(ip, end));
+		return is_due_newcomer(tracked->found.hash, is_first(ip, end));
 	return is_due(tracked->found.connection);
 }
 
@@ -327,6 +330,8 @@ static __always_inline int track4(struct packet *packet, const struct engine_lin
 			query(&tracked->key, output_of(link, ip, end));
 		return pass_connection(packet);
 	}
+	if (is_followed)
+		fetch_track(*(volatile __u32 *)&tracked->found.connection->retry);
 	if (!copy_translation(&tracked->found, &tracked->tracking->translation))
 		return pass_connection(packet);
 	hop = next_hop_of_tracked(link, tracked, ip, end);

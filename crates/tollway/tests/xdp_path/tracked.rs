@@ -175,7 +175,7 @@ fn with_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A query comes with the second packet; then the entry says what becomes of the packets, and the kernel whether it
+/// A query comes with a packet that is old enough; then the entry says what becomes of the packets, and the kernel whether it
 /// still counts.
 pub fn entries() {
     let mut tracked = Tracked::new();
@@ -185,6 +185,7 @@ pub fn entries() {
     };
     assert_kernels(&tracked);
     assert_eq!(tracked.queries.take(), None, "for a first packet");
+    std::thread::sleep(Duration::from_millis(20));
     assert_kernels(&tracked);
     let output = OUT.link(1);
     let query = Query { key: Tracked::key(), output: Some(output) };

@@ -24,6 +24,24 @@ pub(super) struct Answer {
     pub(super) mark: u32,
 }
 
+/// What the table has for a key before its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// No entry.
+    Nothing,
+    /// An entry that something has voided.
+    Voided,
+    /// An entry that counts.
+    Active(Treatment),
+}
+
+impl Before {
+    /// Whether the programs forward the packets.
+    pub(super) const fn forwards(self) -> bool {
+        matches!(self, Self::Active(treatment) if treatment.forwards())
+    }
+}
+
 /// The tuple of packets with a key.
 pub(super) fn tuple_of(key: &Flow4Key) -> Tuple {
     let [source, destination] =
@@ -42,13 +60,12 @@ pub fn key_of(tuple: &Tuple, link: LinkId) -> Option<Flow4Key> {
     Some(Flow4Key::new(link, tuple.protocol, (source, from), (destination, to)))
 }
 
-/// The answer to a query about a connection that the kernel has, or has not; `before` is what became of the packets until
-/// now, if that is known.
+/// The answer to a query about a connection that the kernel has, or has not.
 pub(super) fn answer(
     query: &Query,
     found: Option<&Connection>,
     filter: Option<&Filter>,
-    before: Option<Treatment>,
+    before: Before,
 ) -> Answer {
     let key = &query.key;
     let refused = |retry| Answer {
@@ -77,7 +94,7 @@ pub(super) fn answer(
         return answer(Treatment::Unruled { retry: SOON });
     }
     // The program has looked up the destination of its entry, or else that of the packet.
-    let has_entry = before.is_some_and(|before| !matches!(before, Treatment::Kernel { .. }));
+    let has_entry = matches!(before, Before::Active(treatment) if !matches!(treatment, Treatment::Kernel { .. }));
     let is_found = has_entry || translation.destination.0 == Ipv4Addr::from(key.dst_be);
     let Some(output) = query.output.filter(|_| is_found) else {
         return answer(Treatment::Unruled { retry: 0 });
@@ -108,8 +125,8 @@ fn treatment(
     }
 }
 
-/// The same of the other direction, whose packets come in where those of this one leave.
-fn treatment_of_other(
+/// The same of the other direction, whose packets come in where those of this one leave, if they leave where these come in.
+pub(super) fn treatment_of_other(
     filter: Option<&Filter>,
     key: &Flow4Key,
     connection: &Connection,
@@ -153,12 +170,13 @@ const fn may_end_soon(reason: Reason) -> bool {
 }
 
 /// Says whether packets may leave by another link than before. If their source is translated, the kernel gets one first,
-/// and some time for it: it deletes a connection that has the address of another device (`nf_nat_oif_changed`).
-fn is_new_way(before: Option<Treatment>, output: Option<LinkId>) -> bool {
+/// and some time for it: it deletes a connection that has the address of another device (`nf_nat_oif_changed`). Of
+/// connections without an entry, it has just had one (`LEAST_AGE` of `bpf/connections.h`).
+fn is_new_way(before: Before, output: Option<LinkId>) -> bool {
     match before {
-        Some(Treatment::Unruled { .. }) => false,
-        Some(Treatment::Kernel { .. }) | None => true,
-        Some(before) => before.output() != output,
+        Before::Nothing | Before::Active(Treatment::Unruled { .. }) => false,
+        Before::Voided | Before::Active(Treatment::Kernel { .. }) => true,
+        Before::Active(before) => before.output() != output,
     }
 }
 

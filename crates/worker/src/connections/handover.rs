@@ -1,25 +1,25 @@
 //! Takes connections of TCP over from the kernel.
 //!
 //! ```text
-//! 1. The kernel's entry becomes liberal: it takes whatever comes back to it.
+//! 1. The kernel's entry becomes liberal: it takes whatever comes back to it. And the kernel forgets what each side has
+//!    acknowledged, or it would judge an RST by that, and that a side waits for an acknowledgment, or it would give the
+//!    connection less time.
 //! 2. A track begins, and the entries of both directions refer to it.
 //! 3. The next packet makes its program read the kernel's windows. From then on it follows them, and the kernel does not.
-//! 4. The kernel forgets what each side has acknowledged, or it would judge an RST by that, and that a side waits for an
-//!    acknowledgment, or it would give the connection less time.
 //! ```
 //!
-//! A packet that was in the kernel meanwhile changes its numbers and undoes the fourth step. The program merges the
-//! numbers for a quarter of a second, and asks again while the kernel remembers.
+//! A packet that was in the kernel meanwhile changes its numbers, and it knows acknowledgments again. The program merges
+//! the numbers for a quarter of a second, and asks until the kernel has forgotten.
 
 use std::io;
 
-use tollway_conntrack::{Change, Connection, Conntrack, TcpFlags, Tuple};
+use tollway_conntrack::{Change, Connection, Conntrack, TcpFlags, TcpInfo, Tuple};
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::stages::filter::Direction;
+use tollway_dataplane::stages::filter::{Direction, Filter};
 use tollway_xdp::connections::{self, ConnectionTable, Track, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
-use super::answer::{LATER, direction, key_of, other_side, tuple_of};
+use super::answer::{LATER, direction, key_of, other_side, treatment_of_other, tuple_of};
 
 /// The link of a key that stands for a whole connection.
 const ANY: LinkId = LinkId(0);
@@ -28,17 +28,20 @@ const ANY: LinkId = LinkId(0);
 pub(super) struct HandOver<'a> {
     pub(super) table: &'a mut ConnectionTable,
     pub(super) conntrack: &'a mut Conntrack,
+    /// The rules that the entries are made by.
+    pub(super) filter: Option<&'a Filter>,
 }
 
 impl HandOver<'_> {
     /// Enters a direction of a connection, of which packets have this key, and the other one with it; or gives it up, if the
-    /// kernel has to forward either. Returns whether the programs forward its packets by now.
+    /// kernel has to forward either. Returns whether the programs forward its packets by now, and whether they have come to
+    /// forward those of the other one.
     pub(super) fn enter(
         &mut self,
         key: &Flow4Key,
         connection: &Connection,
         mut entry: connections::Connection,
-    ) -> io::Result<bool> {
+    ) -> io::Result<(bool, bool)> {
         if !matches!(entry.treatment, Treatment::Kernel { .. }) {
             entry.track = self.track(key, connection)?;
             if entry.track.is_none() {
@@ -46,13 +49,14 @@ impl HandOver<'_> {
             }
         }
         let is_entered = self.table.insert(key, &entry, entry.generation);
+        let mut is_other_entered = false;
         if entry.track.is_none() {
             self.give_up(connection)?;
         } else {
-            self.enter_other(key, connection, &entry);
+            is_other_entered = self.enter_other(key, connection, &entry);
             self.forget(key, connection)?;
         }
-        Ok(is_entered && entry.treatment.forwards())
+        Ok((is_entered && entry.treatment.forwards(), is_other_entered))
     }
 
     /// The track of a connection that the kernel has, of which packets have this key, and whether these are replies; none
@@ -72,10 +76,13 @@ impl HandOver<'_> {
             Some(known) if self.table.track_state(known)?.is_closed => None,
             Some(known) => Some(known),
             None if is_liberal => self.table.begin_track(&original, true)?,
-            None => match self.set(&own, connection.zone, TcpFlags::LIBERAL, true)? {
-                true => self.table.begin_track(&original, false)?,
-                false => None,
-            },
+            None => {
+                let both = TcpFlags(TcpFlags::LIBERAL.0 | TcpFlags::OF_PACKETS.0);
+                match self.set(&own, connection.zone, both, TcpFlags::LIBERAL)? {
+                    true => self.table.begin_track(&original, false)?,
+                    false => None,
+                }
+            }
         };
         Ok(track.map(|track| (track, direction == Direction::Reply)))
     }
@@ -85,42 +92,52 @@ impl HandOver<'_> {
         key_of(&connection.original, ANY).map_or(Ok(()), |original| self.table.end_track(&original))
     }
 
-    /// Makes the kernel forget the acknowledgments of a connection, and those that it waits for, if it knows any.
+    /// Makes the kernel forget the acknowledgments of a connection that was liberal before, and those that it waits for, if
+    /// it knows any.
     fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
-        if !connection.tcp.is_some_and(|tcp| tcp.any_has(TcpFlags::OF_PACKETS)) {
+        let knows =
+            |tcp: TcpInfo| tcp.both_have(TcpFlags::LIBERAL) && tcp.any_has(TcpFlags::OF_PACKETS);
+        if !connection.tcp.is_some_and(knows) {
             return Ok(());
         }
-        self.set(&tuple_of(key), connection.zone, TcpFlags::OF_PACKETS, false).map(drop)
+        self.set(&tuple_of(key), connection.zone, TcpFlags::OF_PACKETS, TcpFlags(0)).map(drop)
     }
 
     /// Enters the other direction of a connection, so that the programs follow its packets, too. They come in where those
-    /// of this direction leave, or nothing comes of it.
+    /// of this direction leave, or nothing comes of it. Returns whether the programs have come to forward them.
     fn enter_other(
         &mut self,
         key: &Flow4Key,
         connection: &Connection,
         entry: &connections::Connection,
-    ) {
-        let Some(link) = entry.treatment.output() else { return };
-        let Some((track, is_reply)) = entry.track else { return };
-        let Some((tuple, translation)) = other_side(connection, key) else { return };
-        let Some(other) = key_of(&tuple, link) else { return };
+    ) -> bool {
+        let Some(link) = entry.treatment.output() else { return false };
+        let Some((track, is_reply)) = entry.track else { return false };
+        let Some((tuple, translation)) = other_side(connection, key) else { return false };
+        let Some(other) = key_of(&tuple, link) else { return false };
         let track = Some((track, !is_reply));
         let known = self.table.connections().get(&other);
         let is_same = |known: connections::Connection| {
             known.generation == entry.generation && known.track == track
         };
         if known.is_some_and(|(known, _)| is_same(known)) {
-            return;
+            return false;
         }
-        let treatment = Treatment::Unruled { retry: 0 };
-        let unruled = connections::Connection { treatment, translation, track, ..*entry };
-        self.table.insert(&other, &unruled, entry.generation);
+        // Their program asks if they leave by another link than that by which these come in.
+        let treatment = treatment_of_other(self.filter, key, connection, link)
+            .unwrap_or(Treatment::Unruled { retry: 0 });
+        let entry = connections::Connection { treatment, translation, track, ..*entry };
+        self.table.insert(&other, &entry, entry.generation) && treatment.forwards()
     }
 
-    /// Sets a flag of both sides in the kernel's entry, or takes it away; returns false if there is none.
-    fn set(&mut self, tuple: &Tuple, zone: u16, mask: TcpFlags, is_set: bool) -> io::Result<bool> {
-        let flags = if is_set { mask } else { TcpFlags(0) };
+    /// Changes flags of both sides in the kernel's entry; returns false if there is none.
+    fn set(
+        &mut self,
+        tuple: &Tuple,
+        zone: u16,
+        mask: TcpFlags,
+        flags: TcpFlags,
+    ) -> io::Result<bool> {
         self.conntrack.change(tuple, zone, Change::TcpFlags { mask, flags })
     }
 }

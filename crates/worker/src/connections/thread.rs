@@ -11,9 +11,9 @@ use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::WakeReceiver;
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
-use tollway_xdp::connections::{Connection, ConnectionTable, Queries, Query, Treatment};
+use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query};
 
-use super::answer::{answer, tuple_of};
+use super::answer::{Before, answer, tuple_of};
 use super::handover::HandOver;
 use super::settings::{EVERY, SELDOM, Settings};
 
@@ -21,8 +21,11 @@ use super::settings::{EVERY, SELDOM, Settings};
 const BATCH: usize = 64;
 /// So many times, before the thread looks at anything else.
 const BATCHES: usize = 16;
-/// How often the thread looks for connections of TCP that have gone quiet.
+/// How often the thread looks for connections of TCP that have gone quiet, at best; in so many parts, and for no more than
+/// one in so many of its time: among a million connections, a third may go quiet each second.
 const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_PARTS: u32 = 16;
+const SWEEP_SHARE: u32 = 16;
 /// After an error, nobody is asked for so long.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -40,7 +43,7 @@ pub(super) struct Thread {
     router: Arc<Router>,
     settings: Option<Settings>,
     read_at: Instant,
-    swept_at: Instant,
+    sweep_at: Instant,
     is_failing: bool,
 }
 
@@ -63,7 +66,7 @@ impl Thread {
             router,
             settings: None,
             read_at: now,
-            swept_at: now,
+            sweep_at: now,
             is_failing: false,
         }
     }
@@ -100,7 +103,9 @@ impl Thread {
             sys::readable(self.wakes.as_fd().as_raw_fd()),
             sys::readable(self.queries.as_raw_fd()),
         ];
-        let patience = self.read_at.saturating_duration_since(Instant::now());
+        let sweeps = self.settings.is_some_and(|settings| settings.tcp.is_some());
+        let next = if sweeps { self.read_at.min(self.sweep_at) } else { self.read_at };
+        let patience = next.saturating_duration_since(Instant::now());
         sys::wait(&mut fds, patience.as_millis().min(1000) as i32)?;
         if fds[0].revents != 0 && !self.wakes.drain() {
             return Ok(false);
@@ -154,17 +159,18 @@ impl Thread {
                 mark: answer.mark,
                 track: None,
             };
-            let forwards = if let Some(found) = found.filter(|found| found.tcp.is_some()) {
-                let (table, conntrack) = (&mut self.table, &mut self.conntrack);
-                HandOver { table, conntrack }.enter(&query.key, &found, connection)?
-            } else {
-                // Without room, the connection stays on the kernel path.
-                self.table.insert(&query.key, &connection, generation)
-                    && connection.treatment.forwards()
-            };
-            if forwards && !before.is_some_and(Treatment::forwards) {
-                self.entered.fetch_add(1, Ordering::Relaxed);
-            }
+            let (forwards, forwards_other) =
+                if let Some(found) = found.filter(|found| found.tcp.is_some()) {
+                    let (table, conntrack) = (&mut self.table, &mut self.conntrack);
+                    let filter = filter.as_deref();
+                    HandOver { table, conntrack, filter }.enter(&query.key, &found, connection)?
+                } else {
+                    // Without room, the connection stays on the kernel path.
+                    let is_entered = self.table.insert(&query.key, &connection, generation);
+                    (is_entered && connection.treatment.forwards(), false)
+                };
+            let entered = u64::from(forwards && !before.forwards()) + u64::from(forwards_other);
+            self.entered.fetch_add(entered, Ordering::Relaxed);
         }
         Ok(true)
     }
@@ -176,28 +182,26 @@ impl Thread {
         let Some(settings) = self.settings.filter(|settings| settings.tcp.is_some()) else {
             return Ok(());
         };
-        if now < self.swept_at {
+        if now < self.sweep_at {
             return Ok(());
         }
-        self.swept_at = now + SWEEP;
-        let mut told = Vec::new();
-        self.table.sweep(|key, idle_ms, (track, state)| {
+        self.sweep_at = now + SWEEP / SWEEP_PARTS;
+        let part =
+            Part { of: SWEEP_PARTS as usize, until: now + SWEEP / SWEEP_PARTS / SWEEP_SHARE };
+        let Self { table, conntrack, .. } = self;
+        table.sweep(part, |key, idle_ms, (_, state)| {
             let shorter_ms = settings.shorter_ms(&state).filter(|_| !state.is_closed);
-            let left = shorter_ms.map(|timeout_ms| timeout_ms.saturating_sub(idle_ms) / 1000);
-            told.extend(left.map(|timeout_s| (*key, track, state.tick, timeout_s.max(1))));
-        })?;
-        for (key, track, tick, timeout_s) in told {
-            // A packet may have come since then.
-            if self.table.track_state(track)?.tick == tick {
-                self.conntrack.change(&tuple_of(&key), 0, Change::Timeout(timeout_s))?;
-            }
-        }
-        Ok(())
+            let Some(timeout_ms) = shorter_ms else { return Ok(()) };
+            let left_s = (timeout_ms.saturating_sub(idle_ms) / 1000).max(1);
+            conntrack.change(&tuple_of(key), 0, Change::Timeout(left_s)).map(drop)
+        })
     }
 
-    /// What becomes of the packets until now by their entry, if it is active.
-    fn before(&self, query: &Query, generation: u32) -> Option<Treatment> {
-        let (connection, _) = self.table.connections().get(&query.key)?;
-        (connection.generation == generation).then_some(connection.treatment)
+    fn before(&self, query: &Query, generation: u32) -> Before {
+        match self.table.connections().get(&query.key) {
+            None => Before::Nothing,
+            Some((known, _)) if known.generation != generation => Before::Voided,
+            Some((known, _)) => Before::Active(known.treatment),
+        }
     }
 }

@@ -9,11 +9,13 @@
 //! count in it, and end it.
 
 mod query;
+mod sweep;
 mod table;
 mod tracks;
 mod translation;
 
 pub use query::{Queries, Query};
+pub use sweep::Part;
 pub use table::{Connection, ConnectionTable, Connections, ConnectionsByTuple, Treatment};
 pub use tracks::{Track, TrackState};
 pub use translation::Translation;

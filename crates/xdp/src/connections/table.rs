@@ -25,8 +25,6 @@ const USED: usize = 6;
 const BYTES: usize = 7;
 /// So many ticks ago, nobody has asked the kernel.
 const UNASKED: u16 = 1 << 10;
-/// A connection without packets for this many ticks is quiet: 1 s.
-const QUIET_TICKS: u16 = 15;
 /// Nanoseconds of the unit of `retry`, as a power of two.
 const RETRY_SHIFT: u32 = 20;
 
@@ -151,23 +149,29 @@ impl Treatment {
 
 /// The entries, for any thread to read; cheap to clone.
 #[derive(Clone)]
-pub struct Connections(Arc<Slots>);
+pub struct Connections(pub(super) Arc<Slots>);
 
-struct Slots {
+pub(super) struct Slots {
     words: Shared<AtomicU64>,
     seeds: Seeds,
     mask: usize,
 }
 
 impl Slots {
+    /// The number of slots, a power of two.
+    pub(super) fn len(&self) -> usize {
+        self.words.len() / WORDS
+    }
+
+    pub(super) fn slot(&self, index: usize) -> &[AtomicU64] {
+        &self.words[index * WORDS..(index + 1) * WORDS]
+    }
+
     /// The slots of a key's bucket, in the order of search.
     fn ways(&self, key: [u64; 2]) -> impl Iterator<Item = &[AtomicU64]> {
         let hash = self.seeds.hash(&key);
         let (bucket, first) = ((hash >> 32) as usize & self.mask, (hash >> 60) as usize);
-        (0..WAYS).map(move |way| {
-            let slot = bucket * WAYS + (first + way) % WAYS;
-            &self.words[slot * WORDS..(slot + 1) * WORDS]
-        })
+        (0..WAYS).map(move |way| self.slot(bucket * WAYS + (first + way) % WAYS))
     }
 }
 
@@ -180,7 +184,7 @@ fn key_of(slot: &[AtomicU64]) -> [u64; 2] {
 }
 
 /// A slot's connection and the packets and bytes that took it; none if it has none, or is changed meanwhile.
-fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
+pub(super) fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
     let head = head_of(slot);
     let words: [u64; WORDS] = std::array::from_fn(|at| slot[at].load(Relaxed));
     fence(Acquire);
@@ -257,8 +261,10 @@ impl ConnectionsByTuple {
 
 /// The table of entries, for the thread that writes it.
 pub struct ConnectionTable {
-    connections: Connections,
-    tracks: Tracks,
+    pub(super) connections: Connections,
+    pub(super) tracks: Tracks,
+    /// The slot that the next call of [`ConnectionTable::sweep`] begins with.
+    pub(super) swept: usize,
 }
 
 impl ConnectionTable {
@@ -272,7 +278,7 @@ impl ConnectionTable {
         let words = Shared::map(map.as_fd(), slots * WORDS)?;
         let slots = Slots { words, seeds, mask: buckets as usize - 1 };
         let tracks = Tracks::new(tracks, Self::tracks(buckets) as usize, seeds);
-        Ok(Self { connections: Connections(Arc::new(slots)), tracks })
+        Ok(Self { connections: Connections(Arc::new(slots)), tracks, swept: 0 })
     }
 
     /// The number of tracks for so many buckets of entries.
@@ -321,37 +327,6 @@ impl ConnectionTable {
         self.tracks.end(original)
     }
 
-    /// Ends entries whose track is another connection's by now. Calls `quiet` for each entry of a TCP connection whose last
-    /// packet came one to two seconds ago, with that packet's age in milliseconds, and the connection's track.
-    /// It reads all slots; call it once a second.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn sweep(
-        &self,
-        mut quiet: impl FnMut(&Flow4Key, u32, (Track, TrackState)),
-    ) -> io::Result<()> {
-        let now = coarse_ns() >> TICK_SHIFT;
-        for slot in self.connections.0.words.chunks_exact(WORDS) {
-            let Some((key, connection, _)) = read(slot) else { continue };
-            let Some((track, _)) = connection.track else { continue };
-            if !self.tracks.is_current(track) {
-                end(slot);
-                continue;
-            }
-            let idle = (now as u16).wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16);
-            if !(QUIET_TICKS..4 * QUIET_TICKS).contains(&idle) {
-                continue;
-            }
-            let state = self.tracks.read(track)?;
-            let idle = (now as u32).wrapping_sub(state.tick);
-            if (u32::from(QUIET_TICKS)..=2 * u32::from(QUIET_TICKS)).contains(&idle) {
-                quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, (track, state));
-            }
-        }
-        Ok(())
-    }
-
     /// Makes or replaces an entry; returns false if there is no room. `generation` is the active one, by which other
     /// entries count.
     pub fn insert(&mut self, key: &Flow4Key, connection: &Connection, generation: u32) -> bool {
@@ -390,8 +365,13 @@ impl ConnectionTable {
     }
 }
 
+/// The ticks since an entry's last packet; they start over after 73 minutes.
+pub(super) fn idle(slot: &[AtomicU64], tick: u16) -> u16 {
+    tick.wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16)
+}
+
 /// Ends an entry.
-fn end(slot: &[AtomicU64]) {
+pub(super) fn end(slot: &[AtomicU64]) {
     let head = head_of(slot);
     let _ = slot[HEAD].compare_exchange(head.word(), head.closed().word(), Release, Relaxed);
 }
@@ -441,7 +421,7 @@ fn place(
         let idle = if head.generation == 0 || head.generation != generation {
             u16::MAX
         } else {
-            let idle = tick.wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16);
+            let idle = idle(slot, tick);
             let gives_way = head.kind == KERNEL && !is_kernels;
             if gives_way { idle.saturating_add(KEPT_TICKS + 1) } else { idle }
         };

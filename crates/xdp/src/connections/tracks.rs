@@ -77,6 +77,8 @@ pub(super) struct Tracks {
     /// The original tuple of each track's connection, without a link; zeros if it has none.
     owners: Box<[[u64; 2]]>,
     versions: Box<[u16]>,
+    /// Whether a connection has gone quiet is known for packets until this tick.
+    told: Box<[u32]>,
 }
 
 impl Tracks {
@@ -88,7 +90,8 @@ impl Tracks {
     /// The tracks of a map, which has so many: a power of two.
     pub(super) fn new(map: OwnedFd, count: usize, seeds: Seeds) -> Self {
         let owners = vec![[0; 2]; count].into_boxed_slice();
-        Self { map, seeds, owners, versions: vec![0; count].into_boxed_slice() }
+        let versions = vec![0; count].into_boxed_slice();
+        Self { map, seeds, owners, versions, told: vec![0; count].into_boxed_slice() }
     }
 
     /// The track of a connection with an original tuple, whose link does not matter.
@@ -100,6 +103,18 @@ impl Tracks {
     /// Says whether a track is still the one that was referred to.
     pub(super) fn is_current(&self, track: Track) -> bool {
         self.versions.get(track.index()).is_some_and(|version| *version == track.version())
+    }
+
+    /// Says whether a connection without a packet since this tick is known to be quiet.
+    pub(super) fn is_told(&self, track: Track, tick: u32) -> bool {
+        self.told.get(track.index()).is_some_and(|told| tick.wrapping_sub(*told) as i32 <= 0)
+    }
+
+    /// Notes that a connection is known to be quiet, unless a packet has come since this tick began.
+    pub(super) fn tell(&mut self, track: Track, now: u32) {
+        if let Some(told) = self.told.get_mut(track.index()) {
+            *told = now.wrapping_sub(1);
+        }
     }
 
     /// Begins a connection's track: a packet makes the program read the kernel's numbers. If the kernel finds none of
@@ -118,7 +133,9 @@ impl Tracks {
             bytes[TICK..TICK + 4].copy_from_slice(&now.to_ne_bytes());
             bytes[PHASE] = UNREAD;
         })?;
-        Ok(Some(self.track(index)))
+        let track = self.track(index);
+        self.tell(track, now);
+        Ok(Some(track))
     }
 
     /// Takes a connection's track away, if it has one: entries that refer to it do not count any more.
