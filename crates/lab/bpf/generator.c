@@ -8,12 +8,14 @@
 
 volatile const __u32 OUT_IFINDEX = 0;
 /* How packets get their addresses and ports: in turn those of flows that differ in all of them, in turn
- * the destinations in a map, or new ones for every packet; or like the first, but of TCP. */
+ * the destinations in a map, or new ones for every packet; or like the first, but of TCP; or new ones for
+ * every SYN. */
 #define IN_TURN 0
 #define TO_IPV4 1
 #define TO_IPV6 2
 #define RANDOM 3
 #define TCP_IN_TURN 4
+#define SYN 5
 volatile const __u8 ADDRESSES = IN_TURN;
 /* Number of flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
@@ -145,19 +147,20 @@ static __always_inline void write_packet(struct packet *packet, struct flow flow
 	write_udp(&packet->udp, &packet->payload, ports, LENGTH - sizeof(packet->ip), seq, now);
 }
 
-/* The next segment of a flow that pushes its data, and has the widest window. The segments that a flow has
+/* A SYN, or the next segment of a flow that pushes its data, and has the widest window. The segments that a flow has
  * sent stay within that window for a quarter of an hour: it is 1 GiB wide with the highest scale. */
 static __always_inline void write_packet_tcp(struct packet_tcp *packet, struct flow flow, __u64 seq,
 					     __u64 now)
 {
 	__u32 round = seq >> FLOW_BITS;
+	int is_syn = ADDRESSES == SYN;
 
 	write_ipv4(&packet->ip, IPPROTO_TCP, sizeof(*packet), flow);
 	packet->tcp.source = bpf_htons(flow.source_port);
 	packet->tcp.dest = bpf_htons(flow.destination_port);
 	packet->tcp.seq = bpf_htonl(FIRST_SEQ + round * sizeof(packet->payload));
-	packet->tcp.ack_seq = bpf_htonl(1);
-	((__be16 *)&packet->tcp)[6] = bpf_htons(0x5018);
+	packet->tcp.ack_seq = bpf_htonl(!is_syn);
+	((__be16 *)&packet->tcp)[6] = bpf_htons(is_syn ? 0x5002 : 0x5018);
 	packet->tcp.window = bpf_htons(0xffff);
 	packet->tcp.check = 0;
 	packet->tcp.urg_ptr = 0;
@@ -206,10 +209,10 @@ static __always_inline int write_ip(void *at, void *end, __u64 seq, __u64 now)
 		write_packet6(at, to, seq, now);
 		return 1;
 	}
-	if (ADDRESSES == TCP_IN_TURN) {
+	if (ADDRESSES == TCP_IN_TURN || ADDRESSES == SYN) {
 		if (at + sizeof(struct packet_tcp) > end)
 			return 0;
-		write_packet_tcp(at, flow_in_turn(seq), seq, now);
+		write_packet_tcp(at, ADDRESSES == SYN ? random_flow(seq) : flow_in_turn(seq), seq, now);
 		return 1;
 	}
 	if (at + sizeof(struct packet) > end)

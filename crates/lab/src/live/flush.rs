@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::Options;
 use super::conntrack::{self, Connections, Protocol, Room, Tracking};
+use super::established;
 use super::generator::{Generator, Stream};
-use super::loss;
-use super::program::{self, Tollway};
 use super::rows::Row;
 use super::rulesets;
 use super::setups::Topologies;
@@ -22,17 +21,10 @@ pub(super) const NAME: &str = "ct-flush";
 /// Connections, all of which have traffic.
 const CONNECTIONS: Connections =
     Connections { protocol: Protocol::Udp, tracking: Tracking::Translated, count: 1 << 14 };
-/// As for the rows of connections: devices stand in for network cards, and there is room for all connections.
-const ARGUMENTS: [&str; 7] = ["run", "r0", "r1", "--engine", "xdp", "--xdp-flows", "131072"];
 /// Frames per second.
 const RATE: u32 = 200_000;
 /// The least time from the first frame to the deletion.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Time in which Tollway has to carry all traffic before the deletion, and how often it may fail to.
-const LOOK: Duration = Duration::from_millis(250);
-/// The share that may be the kernel's meanwhile, in percent: a change of the machine's load voids entries.
-const SHARE: u64 = 5;
-const ATTEMPTS: usize = 60;
 /// Time from the deletion to the generator's end.
 const AFTER: Duration = Duration::from_millis(1000);
 
@@ -95,32 +87,13 @@ fn by_kernel(topology: &Topology) -> Result<Late, String> {
 /// Starts Tollway, deletes the connections, and ends it.
 fn behind_tollway(topology: &Topology) -> Result<Late, String> {
     let sink = prepare(topology)?;
-    let mut tollway = Tollway::launch(topology, &ARGUMENTS, true)?;
-    tollway.until_forwarding()?;
-    let late = flush(topology, &sink, true)?;
-    tollway.stop()?;
-    program::clear(topology)?;
-    Ok(late)
+    established::behind_tollway(topology, || flush(topology, &sink, true))
 }
 
 /// Starts a sink, loads rules that drop packets of new connections, and makes some known.
 fn prepare(topology: &Topology) -> Result<Sink, String> {
-    rulesets::load(&topology.r, rulesets::ESTABLISHED)?;
-    rulesets::load(&topology.r, rulesets::MASQUERADE)?;
-    CONNECTIONS.connect(&topology.r)?;
+    established::prepare(topology, CONNECTIONS, rulesets::ESTABLISHED)?;
     Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp })
-}
-
-/// Waits until Tollway carries all traffic: it gets to know of one connection after the other.
-fn until_carried(topology: &Topology, sink: &Sink) -> Result<(), String> {
-    let mut carried = Ok(());
-    for _ in 0..ATTEMPTS {
-        carried = loss::check_carried(topology, sink, LOOK, SHARE);
-        if carried.is_ok() {
-            break;
-        }
-    }
-    carried
 }
 
 /// Deletes the connections under traffic on all of them, which Tollway has to carry if there is one.
@@ -129,7 +102,7 @@ fn flush(topology: &Topology, sink: &Sink, by_tollway: bool) -> Result<Late, Str
     let generator = Generator::start(&topology.a, stream)?;
     std::thread::sleep(WARM_UP);
     if by_tollway {
-        until_carried(topology, sink)?;
+        established::until_carried(topology, sink)?;
     }
     if sink.seen()?.frames == 0 {
         return Err("nothing gets through before the connections are deleted".to_owned());

@@ -39,6 +39,8 @@ pub(super) enum Flows {
     /// A new flow for every frame: a random source of 16.0.0.0/4, random ports, and a random destination of
     /// [`super::topology::DESTINATIONS`].
     Random,
+    /// The same of TCP: a SYN for every frame.
+    Syn,
 }
 
 /// Destinations of frames, as many as a power of two.
@@ -58,6 +60,7 @@ impl Flows {
             Self::To(_) => 2,
             Self::Random => 3,
             Self::TcpInTurn(_) => 4,
+            Self::Syn => 5,
         }
     }
 
@@ -66,7 +69,7 @@ impl Flows {
         let count = match self {
             Self::InTurn(count) | Self::TcpInTurn(count) => *count,
             Self::To(destinations) => destinations.addresses.len() as u32,
-            Self::Random => 1,
+            Self::Random | Self::Syn => 1,
         };
         count.next_power_of_two()
     }
@@ -74,7 +77,7 @@ impl Flows {
     fn frame_bytes(&self) -> usize {
         match self {
             Self::To(destinations) if destinations.v6 => FRAME6_BYTES,
-            Self::TcpInTurn(_) => FRAME_TCP_BYTES,
+            Self::TcpInTurn(_) | Self::Syn => FRAME_TCP_BYTES,
             _ => FRAME_BYTES,
         }
     }

@@ -4,8 +4,10 @@
 //! router; in the other, Tollway runs on R. They use network namespaces that end with this process.
 //! A BPF program on A, which the kernel runs with live frames, sends; another program on B counts.
 
+mod arrival;
 mod conntrack;
 pub mod controller;
+mod established;
 mod flush;
 mod generator;
 mod host;
@@ -18,6 +20,7 @@ pub mod rr;
 mod rulesets;
 mod setups;
 mod sink;
+mod syn_flood;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -35,7 +38,8 @@ use setups::Setups;
 pub use text::render;
 
 /// The measurements besides the rows, by name.
-const PARTS: [&str; 5] = ["kill", "stop", "upgrade", flush::NAME, "latency"];
+const PARTS: [&str; 7] =
+    ["kill", "stop", "upgrade", flush::NAME, arrival::NAME, syn_flood::NAME, "latency"];
 
 /// The width of a help text.
 const HELP_WIDTH: usize = 79;
@@ -47,7 +51,7 @@ pub struct Options {
     pub only: Vec<String>,
     /// Pairs of measurements, kernel and Tollway, for each row.
     pub pairs: usize,
-    /// How often Tollway is killed, how often it is stopped, and how often its connections are deleted.
+    /// How often Tollway is killed, how often it is stopped, and how often each part about connections is measured.
     pub repeat: usize,
 }
 
@@ -114,5 +118,7 @@ fn between_interfaces(options: &Options, report: &mut Report<Row>) -> Result<(),
     let topologies = setups.tuned()?;
     loss::measure(topologies, options, report)?;
     flush::measure(topologies, options, report)?;
+    arrival::measure(topologies, options, report)?;
+    syn_flood::measure(topologies, options, report)?;
     latency::measure(topologies, options, report)
 }

@@ -40,7 +40,11 @@ pub fn render(report: &Report<Row>) -> String {
     if let (Some(lost), Some(pings)) = (figure("upgrade_lost_pings"), figure("upgrade_pings")) {
         text += &format!("tollway run --replace: {lost} of {pings} pings lost, one every 2 ms\n");
     }
-    text + &flush(report) + &latency(report) + &workers::render(&report.figures)
+    text + &flush(report)
+        + &arrival(report)
+        + &syn_flood(report)
+        + &latency(report)
+        + &workers::render(&report.figures)
 }
 
 fn flush(report: &Report<Row>) -> String {
@@ -54,6 +58,41 @@ fn flush(report: &Report<Row>) -> String {
     format!(
         "conntrack -F of {connections} connections under 200 kpps, {repeats} times: the last packet leaves at \
          most {most:.1} ms later (median {median:.1}; kernel {kernel:.1})\n"
+    )
+}
+
+fn arrival(report: &Report<Row>) -> String {
+    let figures = ["connections", "ms_p99", "ms_median", "ms_max", "interval_ms"];
+    let figure = |name| report.figures.get(&format!("ct_offload_{name}")).copied();
+    let [Some(connections), Some(p99), Some(median), Some(most), Some(interval)] =
+        figures.map(figure)
+    else {
+        return String::new();
+    };
+    format!(
+        "the first packets of {connections} connections of TCP, one every {interval:.2} ms: the kernel's for \
+         {median:.1} ms in the median, p99 {p99:.1}, at most {most:.1}\n"
+    )
+}
+
+fn syn_flood(report: &Report<Row>) -> String {
+    let figures =
+        ["connections", "repeats", "percent", "kernel_percent", "flood_kpps", "kernel_flood_kpps"];
+    let figure = |name| report.figures.get(&format!("ct_syn_flood_{name}")).copied();
+    let [
+        Some(connections),
+        Some(repeats),
+        Some(percent),
+        Some(kernel),
+        Some(flood),
+        Some(by_kernel),
+    ] = figures.map(figure)
+    else {
+        return String::new();
+    };
+    format!(
+        "{connections} connections beside a flood of SYNs, {repeats} times: {percent:.1}% of their goodput is \
+         left (kernel {kernel:.1}%), {flood:.0} kpps of SYNs arrive (kernel {by_kernel:.0})\n"
     )
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Args {
     /// Measure both routers N times in turn
     #[arg(long, default_value_t = 7, value_name = "N")]
     pairs: usize,
-    /// Repeat kill, stop and ct-flush N times
+    /// Repeat kill, stop and the parts about connections N times
     #[arg(long, default_value_t = 6, value_name = "N")]
     repeat: usize,
 }

@@ -12,12 +12,18 @@ use crate::stats::Summary;
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Duration of a measurement.
 const WINDOW: Duration = Duration::from_millis(300);
-/// Steps in which Tollway warms up, at most, and how long each takes: for a million flows, of which each needs some packets
-/// to enter, and for fewer.
-const STEPS: [(usize, Duration); 2] =
-    [(60, Duration::from_secs(1)), (12, Duration::from_millis(250))];
-/// How many successive steps must agree, and the factor by which they may differ.
-const ALIKE: (usize, f64) = (4, 1.03);
+/// How Tollway warms up.
+struct WarmUp {
+    /// Steps at most, and how long each takes.
+    steps: (usize, Duration),
+    /// How many successive steps must agree, and the factor by which they may differ.
+    alike: (usize, f64),
+}
+
+/// For a million flows, which take half a minute to enter, and gain little at first.
+const OF_MANY: WarmUp = WarmUp { steps: (60, Duration::from_secs(1)), alike: (10, 1.05) };
+/// For fewer.
+const OF_FEW: WarmUp = WarmUp { steps: (12, Duration::from_millis(250)), alike: (4, 1.03) };
 
 /// A router under test, its traffic, and where that is counted.
 pub(super) struct Wire<'a> {
@@ -60,12 +66,13 @@ impl Side for Wire<'_> {
 
     /// Sends until the rate is stable.
     fn warm_up(&self) -> Result<(), String> {
-        let (most, step) = STEPS[usize::from(self.stream.flows.count() < 1 << 20)];
+        let how = if self.stream.flows.count() < 1 << 20 { OF_FEW } else { OF_MANY };
+        let (most, step) = how.steps;
         let generator = self.send()?;
         let mut rates = Vec::new();
         for _ in 0..most {
             rates.push(self.sink.mpps(step)?);
-            if is_stable(&rates) {
+            if is_stable(&rates, how.alike) {
                 break;
             }
         }
@@ -73,23 +80,23 @@ impl Side for Wire<'_> {
     }
 }
 
-/// Whether the last rates agree.
-fn is_stable(rates: &[f64]) -> bool {
-    let last = Summary::of(rates.get(rates.len().saturating_sub(ALIKE.0)..).unwrap_or(&[]));
-    last.is_some_and(|last| last.repeats == ALIKE.0 && last.max <= last.min * ALIKE.1)
+/// Whether so many last rates agree.
+fn is_stable(rates: &[f64], (count, factor): (usize, f64)) -> bool {
+    let last = Summary::of(rates.get(rates.len().saturating_sub(count)..).unwrap_or(&[]));
+    last.is_some_and(|last| last.repeats == count && last.max <= last.min * factor)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_stable;
+    use super::*;
 
     #[test]
     fn rates_are_stable_when_the_last_four_agree() {
-        assert!(!is_stable(&[]));
-        assert!(!is_stable(&[1.0, 1.0, 1.0]));
-        assert!(is_stable(&[5.0, 1.0, 1.0, 1.02, 1.01]));
-        assert!(!is_stable(&[1.0, 1.0, 1.0, 1.04]));
+        assert!(!is_stable(&[], OF_FEW.alike));
+        assert!(!is_stable(&[1.0, 1.0, 1.0], OF_FEW.alike));
+        assert!(is_stable(&[5.0, 1.0, 1.0, 1.02, 1.01], OF_FEW.alike));
+        assert!(!is_stable(&[1.0, 1.0, 1.0, 1.04], OF_FEW.alike));
         // Where nothing arrives there is nothing to wait for.
-        assert!(is_stable(&[0.0; 4]));
+        assert!(is_stable(&[0.0; 4], OF_FEW.alike));
     }
 }
