@@ -28,6 +28,9 @@ const SWEEP_PARTS: u32 = 16;
 const SWEEP_SHARE: u32 = 16;
 /// After an error, nobody is asked for so long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// While the table has no room, the thread rests so many times as long as it answers: a sixteenth of a processor is enough to
+/// find that out.
+const REST: u32 = 15;
 
 pub(super) struct Thread {
     table: ConnectionTable,
@@ -45,6 +48,21 @@ pub(super) struct Thread {
     read_at: Instant,
     sweep_at: Instant,
     is_failing: bool,
+    lately: Lately,
+}
+
+/// Answers since the thread has waited last, and those for which the table had no room.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lately {
+    answers: u32,
+    without_room: u32,
+}
+
+impl Lately {
+    /// Whether nearly nothing comes of answers: the table is full.
+    const fn is_in_vain(self) -> bool {
+        self.without_room > self.answers / 2
+    }
 }
 
 impl Thread {
@@ -68,6 +86,7 @@ impl Thread {
             read_at: now,
             sweep_at: now,
             is_failing: false,
+            lately: Lately::default(),
         }
     }
 
@@ -85,7 +104,7 @@ impl Thread {
                         );
                     }
                     self.is_failing = true;
-                    if !self.pause() {
+                    if !self.pause(PAUSE) {
                         break;
                     }
                 }
@@ -110,18 +129,21 @@ impl Thread {
         if fds[0].revents != 0 && !self.wakes.drain() {
             return Ok(false);
         }
+        let began = Instant::now();
+        self.lately = Lately::default();
         for _ in 0..BATCHES {
             if !self.answer_some()? {
                 break;
             }
         }
-        Ok(true)
+        let rest = began.elapsed() * REST;
+        Ok(!self.lately.is_in_vain() || self.pause(rest.min(PAUSE)))
     }
 
-    /// Waits a while after an error. Returns whether the thread is to go on.
-    fn pause(&self) -> bool {
+    /// Waits for a time. Returns whether the thread is to go on.
+    fn pause(&self, time: Duration) -> bool {
         let mut fds = [sys::readable(self.wakes.as_fd().as_raw_fd())];
-        let waited = sys::wait(&mut fds, PAUSE.as_millis() as i32);
+        let waited = sys::wait(&mut fds, time.as_millis() as i32);
         waited.is_ok() && (fds[0].revents == 0 || self.wakes.drain())
     }
 
@@ -171,6 +193,8 @@ impl Thread {
                 };
             let entered = u64::from(forwards && !before.forwards()) + u64::from(forwards_other);
             self.entered.fetch_add(entered, Ordering::Relaxed);
+            self.lately.answers += 1;
+            self.lately.without_room += u32::from(connection.treatment.forwards() && !forwards);
         }
         Ok(true)
     }
