@@ -95,9 +95,14 @@ pub(super) fn answer(
     }
     // The program has looked up the destination of its entry, or else that of the packet.
     let has_entry = matches!(before, Before::Active(treatment) if !matches!(treatment, Treatment::Kernel { .. }));
-    let is_found = has_entry || translation.destination.0 == Ipv4Addr::from(key.dst_be);
-    let Some(output) = query.output.filter(|_| is_found) else {
-        return answer(Treatment::Unruled { retry: 0 });
+    let keeps_destination = translation.destination.0 == Ipv4Addr::from(key.dst_be);
+    let Some(output) = query.output.filter(|_| has_entry || keeps_destination) else {
+        // What stays as it is and leaves by no link is for the host itself.
+        return if keeps_destination {
+            refused(LATER)
+        } else {
+            answer(Treatment::Unruled { retry: 0 })
+        };
     };
     // The programs follow both directions of TCP, or none.
     if connection.tcp.is_some() && treatment_of_other(filter, key, connection, output).is_none() {
