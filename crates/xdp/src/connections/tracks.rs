@@ -30,6 +30,8 @@ const UNREAD: u8 = 255;
 const CLOSED: u8 = 254;
 const LIBERAL: u8 = 0x08;
 const UNACKNOWLEDGED: u8 = 0x10;
+/// The flag of a side whose packets have come since the track began.
+const FOLLOWED: u8 = 0x80;
 
 /// A reference to a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,8 @@ impl Tracks {
         self.write(index, owner, |bytes| {
             bytes[FLAGS..FLAGS + 2].fill(flags);
             bytes[TICK..TICK + 4].copy_from_slice(&now.to_ne_bytes());
+            // No side has closed its window, as far as anybody knows.
+            bytes[LAST_WINDOW..LAST_WINDOW + 2].fill(0xff);
             bytes[PHASE] = UNREAD;
         })?;
         let track = self.track(index);
@@ -170,9 +174,12 @@ impl Tracks {
         let bytes = words.map(u64::to_ne_bytes);
         let bytes = bytes.as_flattened();
         let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| bytes[TICK + at]);
+        // While the kernel still forwards the packets of a side, only the kernel knows what these acknowledge.
+        let (any, both) = (bytes[FLAGS] | bytes[FLAGS + 1], bytes[FLAGS] & bytes[FLAGS + 1]);
+        let has_unacknowledged = any & UNACKNOWLEDGED != 0 && both & FOLLOWED != 0;
         Ok(TrackState {
             is_closed: bytes[PHASE] == CLOSED,
-            has_unacknowledged: (bytes[FLAGS] | bytes[FLAGS + 1]) & UNACKNOWLEDGED != 0,
+            has_unacknowledged,
             retransmissions: bytes[RETRANSMISSIONS],
             last_window: u16::from_ne_bytes([bytes[LAST_WINDOW], bytes[LAST_WINDOW + 1]]),
             tick: u32::from_ne_bytes([a, b, c, d]),
