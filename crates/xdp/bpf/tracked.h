@@ -203,10 +203,10 @@ static __always_inline int take_invalid(struct packet *packet, struct tracked *t
 {
 	enum connection_kind kind = tracked->found.head.kind;
 
-	if (kind == CONNECTION_UNRULED)
-		return pass_connection(packet);
 	if (tracked->tracking->translation.dst != tracked->key.dst)
 		return make_invalid(packet, ip, end, at);
+	if (kind == CONNECTION_UNRULED)
+		return pass_connection(packet);
 	if (kind != CONNECTION_FORWARDED_INVALID)
 		return drop_for(packet, &tracked->passage, DROP_NETFILTER);
 	tracked->tracking->translation = (struct translation){
@@ -253,8 +253,11 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	}
 	if (!is_active || currency == NOT_CURRENT)
 		return pass_connection(packet);
-	/* A packet that was in the kernel has made it sure of what an RST must have. */
-	if (currency == ASKED_NOW && !is_handed_over(windows))
+	/*
+	 * A packet that was in the kernel has made it sure of what an RST must have. An entry without rules has no link
+	 * yet to ask about.
+	 */
+	if (currency == ASKED_NOW && !is_handed_over(windows) && tracked->found.head.kind != CONNECTION_UNRULED)
 		query(&tracked->key, tracked->found.head.output);
 	if (verdict == TCP_INVALID) {
 		action = take_invalid(packet, tracked, ip, end, at);
