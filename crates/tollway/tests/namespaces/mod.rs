@@ -317,7 +317,8 @@ impl Host {
         let pid = child.id().to_string();
         let host = Self(Process(child));
         until("a namespace for a host", || {
-            namespace(&pid).is_some_and(|of| Some(of) != namespace("self"))
+            // The thread may be in another one than its process.
+            namespace(&pid).is_some_and(|of| Some(of) != namespace("thread-self"))
         });
         host
     }
