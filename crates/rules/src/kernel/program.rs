@@ -6,7 +6,7 @@
 mod bits;
 mod writes;
 
-use super::condition::{Load, Location, Lookup, MARK, Test, all, meta};
+use super::condition::{IIFNAME, Load, Location, Lookup, MARK, OIFNAME, Test, all, meta};
 use super::elements::{KeyPart, SetItem, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
 use super::{connection, conntrack, match_set, multiport};
@@ -314,7 +314,9 @@ impl RuleReader<'_> {
             false => number(data, len)?.checked_shl((load.bytes.checked_sub(len)?) * 8)?,
         };
         let mut load = load;
-        if !is_host {
+        // iptables compares a name up to the zero that ends it, and the kernel fills up names with zeros.
+        let is_name = load.is_meta(&[IIFNAME, OIFNAME]) && data.ends_with(&[0]);
+        if !is_host && !is_name {
             load.mask &= !all(load.bytes - len);
         }
         let number = number ^ flip;

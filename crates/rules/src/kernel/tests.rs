@@ -1,4 +1,4 @@
-use super::condition::{LEN, Load, Location, Test};
+use super::condition::{IIFNAME, LEN, Load, Location, Test};
 use super::expression::{Expression, expressions};
 use super::program::{Act, Scope, SetContents, Sets, parts};
 use super::{match_set, multiport};
@@ -55,6 +55,21 @@ fn conditions_that_mean_the_same_are_the_same() {
     let ports = Load::payload(PayloadBase::Transport, 2, 2);
     assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 20, true));
     assert_ne!(Test::range(ports, 10, 20, false), Test::range(ports, 10, 21, false));
+}
+
+#[test]
+fn names_end_with_a_zero() {
+    let compare = |data: &[u8]| {
+        let expressions = [
+            Expression::Meta { to: 0, key: IIFNAME },
+            Expression::Compare { from: 0, operator: 0, data: data.to_vec() },
+        ];
+        parts(&expressions, &NoSets, Scope::Packets).remove(0).tests
+    };
+    // As nft and as iptables compare a whole name.
+    assert_eq!(compare(b"eth0\0\0\0\0\0\0\0\0\0\0\0\0"), compare(b"eth0\0"));
+    // The beginning of a name.
+    assert_ne!(compare(b"eth0"), compare(b"eth0\0"));
 }
 
 #[test]

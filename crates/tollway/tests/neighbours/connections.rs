@@ -129,6 +129,13 @@ pub fn modules() {
         assert_eq!(why.iter().filter(|why| **why == expected).count(), count, "{module}: {why:?}");
     }
     sh("iptables-nft -F FORWARD");
+    sh("iptables-nft -A FORWARD -i eth0 ! -o eth+ -m conntrack --ctstate NEW -j ACCEPT");
+    sh("iptables-nft -A FORWARD ! -i eth0 -o eth1 -j ACCEPT");
+    consumer.check();
+    assert_eq!(of_flows(&consumer), []);
+    let forward = steps(consumer.connections(), "ip filter FORWARD");
+    assert_eq!(forward.iter().map(|steps| steps.len()).collect::<Vec<_>>(), [5, 4]);
+    sh("iptables-nft -F FORWARD");
     sh("iptables-nft -A FORWARD -m conntrack --ctexpire 10:20 -j ACCEPT");
     sh("iptables-nft -A FORWARD -m conntrack --ctstate NEW --ctorigsrc 10.0.0.0/8 -j ACCEPT");
     consumer.check();
