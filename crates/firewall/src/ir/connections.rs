@@ -53,7 +53,9 @@ impl Ruleset {
             chains.any(|(_, base)| base.kind != ChainKind::Nat && is(base.priority))
         };
         TranslationOrder {
+            // Of chains of the same priority, it is not known which come later.
             some_before_destination: has(Hook::Prerouting, |at| at <= TRANSLATES_DESTINATION),
+            some_behind_destination: has(Hook::Prerouting, |at| at >= TRANSLATES_DESTINATION),
             some_behind_source: has(Hook::Postrouting, |at| at >= TRANSLATES_SOURCE)
                 || has(Hook::Egress, |_| true),
         }

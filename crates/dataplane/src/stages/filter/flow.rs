@@ -161,6 +161,8 @@ impl FlowFilter {
 pub struct TranslationOrder {
     /// Some rules of hook prerouting see the destination as it arrives.
     pub some_before_destination: bool,
+    /// Some rules of hook prerouting see the destination as it leaves.
+    pub some_behind_destination: bool,
     /// Some rules of hooks postrouting and egress see the source as it leaves.
     pub some_behind_source: bool,
 }
@@ -183,6 +185,7 @@ impl Filter {
         let order = self.translation_order;
         match point {
             Point::Ingress => (*flow, None),
+            Point::Prerouting if !order.some_behind_destination => (*flow, None),
             Point::Prerouting => (to, Some(*flow).filter(|_| order.some_before_destination)),
             Point::Forward => (to, Some(whole).filter(|_| order.some_behind_source)),
         }
