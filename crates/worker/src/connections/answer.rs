@@ -104,6 +104,10 @@ pub(super) fn answer(
             answer(Treatment::Unruled { retry: 0 })
         };
     };
+    // For packets that leave by the link that they arrive on, the kernel may send redirects.
+    if output.0 == key.link {
+        return refused(LATER);
+    }
     // The programs follow both directions of TCP, or none.
     if connection.tcp.is_some() && treatment_of_other(filter, key, connection, output).is_none() {
         return refused(LATER);

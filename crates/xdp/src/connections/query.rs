@@ -10,8 +10,8 @@ use crate::flows::Flow4Key;
 
 /// Bytes of `struct connection_query` of bpf/connections.h: the key, and the link.
 const BYTES: usize = 24;
-/// The link of a query without one.
-const NO_LINK: u16 = u16::MAX;
+/// The link of a query or an entry without one (`NO_LINK` of bpf/connections.h).
+pub(super) const NO_LINK: u16 = u16::MAX;
 
 /// What a program asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use tollway_dataplane::id::LinkId;
 
+use super::query::NO_LINK;
 use super::tracks::{Track, TrackState, Tracks};
 use super::translation::Translation;
 use crate::flows::{Flow4Key, KEPT_TICKS, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
@@ -125,13 +126,13 @@ impl Treatment {
 
     fn head(self, generation: u32, version: u8) -> Head {
         let (kind, output) = match self {
-            Self::Kernel { .. } => (KERNEL, LinkId(0)),
-            Self::Unruled { .. } => (UNRULED, LinkId(0)),
-            Self::Forwarded(output) => (FORWARDED, output),
-            Self::Dropped(output) => (DROPPED, output),
-            Self::ForwardedInvalid(output) => (FORWARDED_INVALID, output),
+            Self::Kernel { .. } => (KERNEL, NO_LINK),
+            Self::Unruled { .. } => (UNRULED, NO_LINK),
+            Self::Forwarded(output) => (FORWARDED, output.0),
+            Self::Dropped(output) => (DROPPED, output.0),
+            Self::ForwardedInvalid(output) => (FORWARDED_INVALID, output.0),
         };
-        Head { generation, output: output.0, kind, version }
+        Head { generation, output, kind, version }
     }
 
     fn of(head: Head) -> Option<Self> {
