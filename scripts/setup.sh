@@ -19,6 +19,10 @@ needed=(
   "/usr/lib/frr/bgpd:frr" # the routing daemons whose routes Tollway follows
   "wg:wireguard-tools"    # keys of a tunnel in the virtual machine
   "conntrack:conntrack"   # makes, lists and deletes connections of the kernel
+  "curl:curl"            # fetches files by FTP and TFTP through the router
+  "vsftpd:vsftpd"        # the server of FTP
+  "in.tftpd:tftpd-hpa"   # the server of TFTP
+  "fail2ban-server:fail2ban" # bans addresses by sets of nftables
   "ethtool:ethtool"      # switches off offloads that virtual interfaces only pretend to have
   "qemu-system-x86_64:qemu-system-x86" # the virtual machine with VLAN and VRF devices
   "cpio:cpio"            # packs its initramfs

@@ -13,7 +13,7 @@ const SERVER: &str = "10.0.2.2:5001";
 const MANY: usize = 1200;
 
 /// Returns what `tollway show connections` prints, with these further words.
-fn show(router: &KernelRouter, words: &str) -> String {
+pub fn show(router: &KernelRouter, words: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command.args(["show", "connections", "--socket"]).arg(router.path("control.sock"));
     let output = command.args(words.split_whitespace()).output().unwrap();
@@ -22,7 +22,7 @@ fn show(router: &KernelRouter, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(router: &KernelRouter, words: &str) -> Vec<Value> {
+pub fn json(router: &KernelRouter, words: &str) -> Vec<Value> {
     let answer: Value = serde_json::from_str(&show(router, &format!("--json {words}"))).unwrap();
     assert_eq!(answer["v"], 2);
     answer["connections"].as_array().unwrap().clone()
