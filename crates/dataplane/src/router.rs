@@ -274,6 +274,7 @@ impl Locked<'_> {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
         let control = &mut *self.control;
+        take_over_states(control.tables.filter.as_deref(), tables.filter.as_deref());
         std::mem::swap(&mut control.tables, &mut tables);
         // A program that could not be replaced must not follow what nobody updates.
         tables.end_engines();
@@ -294,6 +295,7 @@ impl Locked<'_> {
         filter: Option<Arc<Filter>>,
         carried: &[Option<u32>],
     ) -> Option<Arc<Filter>> {
+        take_over_states(self.control.tables.filter.as_deref(), filter.as_deref());
         let old = std::mem::replace(&mut self.control.tables.filter, filter);
         self.renew_rules(carried);
         old
@@ -304,6 +306,13 @@ impl Locked<'_> {
         control.generations.rules += 1;
         let filter = control.tables.filter.as_deref();
         lock(&self.router.rule_counts).renew(control.generations.rules, filter, carried);
+    }
+}
+
+/// Lets rules take over the states of the active ones.
+fn take_over_states(before: Option<&Filter>, filter: Option<&Filter>) {
+    if let (Some(before), Some(filter)) = (before, filter) {
+        filter.take_over_states(before);
     }
 }
 

@@ -242,6 +242,7 @@ fn check(rules: &Rules) -> Result<(), FilterError> {
         let leads_on = |op: &Op| match op {
             Op::Skip(at) | Op::Call(at) => follows(at),
             Op::Chain { at, end } => follows(at) && follows(end),
+            Op::CheckState { at, .. } => at.iter().flatten().all(follows),
             _ => true,
         };
         if !(rule.ops.iter().all(leads_on) && (number == last || follows(&rule.next))) {

@@ -22,7 +22,7 @@ pub fn ingress(
     state: &mut State,
     mut packets: Classified,
 ) -> Classified {
-    state.begin();
+    state.begin(filter);
     if let Some(classifier) = filter.at(Point::Ingress, 4) {
         packets.ip4 = evaluate(filter, classifier, burst, umem, routes, state, packets.ip4);
     }

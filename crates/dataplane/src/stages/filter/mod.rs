@@ -32,6 +32,7 @@ mod bucket;
 mod build;
 mod classifier;
 mod connection;
+mod count;
 mod cut;
 mod detour;
 mod dim;
@@ -51,6 +52,7 @@ mod rules;
 mod scratch;
 mod stage;
 mod state;
+mod states;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -66,6 +68,7 @@ pub use connection::{
     Connection, ConnectionField, ConnectionState, Direction, FlowConnection, MarkOf, MarkUpdate,
     Tuple, TupleField,
 };
+pub use count::Count;
 pub(crate) use engine::{EngineImage, FIRST_COUNTER, LINE};
 pub use error::FilterError;
 pub use field::{Address, Field, PayloadBase};
@@ -75,9 +78,12 @@ pub(crate) use live::EngineSets;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub use parsed::Parsed;
-pub use rules::{Condition, Limit, LimitUnit, Op, Reject, Rule, Rules};
+pub use rules::{Condition, KeepState, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, prerouting};
-pub use state::{Count, PolicyRoute, State};
+pub use state::{PolicyRoute, State};
+pub use states::{
+    MOST_PARENTS, MOST_STATES, StateLimit, StateName, StateReport, StateRule, States,
+};
 
 use std::sync::Arc;
 
@@ -138,6 +144,8 @@ pub struct Filter {
     hops: Vec<NextHopId>,
     /// Sets that change while packets flow, by number.
     live: Vec<Arc<LiveSet>>,
+    /// The states that rules keep, if some do.
+    states: Option<Box<States>>,
     /// Whether rules look past an authentication header.
     past_auth: bool,
     subject: Subject,
@@ -175,6 +183,24 @@ impl Filter {
     #[must_use]
     pub const fn translates(&self) -> bool {
         self.translates
+    }
+
+    /// Sets the rules that keep states, in the order of [`KeepState::state_rule`].
+    pub fn set_state_rules(&mut self, state_rules: Vec<StateRule>) {
+        self.states = (!state_rules.is_empty()).then(|| Box::new(States::new(state_rules)));
+    }
+
+    /// The states that rules keep, if some do.
+    #[must_use]
+    pub fn states(&self) -> Option<&States> {
+        self.states.as_deref()
+    }
+
+    /// Takes over the states of the active rules.
+    pub(crate) fn take_over_states(&self, before: &Self) {
+        if let (Some(states), Some(before)) = (&self.states, &before.states) {
+            states.take_over(before);
+        }
     }
 
     /// Sets the rules for flows of known connections. Their counters have the same numbers.

@@ -1,6 +1,6 @@
 //! The input of the classifier: one list of rules, chain after chain.
 
-use super::{Field, MarkUpdate};
+use super::{Field, MarkUpdate, StateName};
 use crate::id::VrfId;
 
 /// A list of rules; packets begin at the first.
@@ -130,6 +130,15 @@ pub enum Op {
     },
     /// Sets the connection's mark, or the packet's by it.
     UpdateMark(MarkUpdate),
+    /// Continues with the rule for the one that keeps the packet's state, if it has a state.
+    CheckState {
+        /// The state's name; none for any.
+        name: Option<StateName>,
+        /// The rule to continue with, for each rule that keeps states of this name.
+        at: Box<[Option<u32>]>,
+    },
+    /// Keeps a state of the packet; drops the packet if it gets none.
+    KeepState(KeepState),
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Sends the packet to a next hop, by its number in the filter.
@@ -159,6 +168,19 @@ pub enum Op {
     Reject(Reject),
     /// Leaves the decision to the kernel.
     Unsupported,
+}
+
+/// How a rule keeps a state, and what counts packets that get none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepState {
+    /// The number of the rule among those that keep states.
+    pub state_rule: u32,
+    /// The rule's own counter, which counts them all.
+    pub counter: u32,
+    /// Counts packets of connections beyond the limit.
+    pub over_limit: u32,
+    /// Counts packets for whose state there is no room.
+    pub full: u32,
 }
 
 /// The notification to the sender of a rejected packet.

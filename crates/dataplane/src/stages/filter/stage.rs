@@ -18,7 +18,7 @@ pub fn prerouting(
     lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
     if !filter.hangs_at(Point::Ingress) {
-        state.begin();
+        state.begin(filter);
     }
     let none_is_ours = burst.exited.is_empty() || state.kernel_has_rules;
     state.detoured = if none_is_ours { Detoured::default() } else { detour::find(burst, umem) };

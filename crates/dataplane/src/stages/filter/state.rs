@@ -3,18 +3,9 @@
 use super::classifier::ByRule;
 use super::head::HEAD;
 use super::scratch::{Flows, Scratch, new_cache};
-use super::{Filter, LogQueue, POINTS, Point, Reject};
+use super::{Count, Filter, LogQueue, POINTS, Point, Reject};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::id::{NextHopId, VrfId};
-
-/// Packets and their bytes of layer 3.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
 
 /// Packets that the host will forward, IPv4 and IPv6.
 pub(super) type Detoured = [Lanes; 2];
@@ -126,7 +117,10 @@ impl State {
 
     /// Resets the state of the previous burst.
     #[inline(always)]
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, filter: &Filter) {
+        if let Some(states) = filter.states() {
+            states.sweep(self.now_ns);
+        }
         self.mark = [0; BURST];
         self.policy_routed = Lanes::NONE;
         self.written.clear();

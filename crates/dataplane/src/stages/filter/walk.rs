@@ -3,7 +3,10 @@
 use super::classifier::{Classifier, Work, class_of};
 use super::dim::MOST_DIMS;
 use super::head::Head;
-use super::{Filter, LimitUnit, Logged, Op, Parsed, Point, PolicyRoute, State};
+use super::states::{StatePacket, StateRefusal};
+use super::{
+    Filter, KeepState, LimitUnit, Logged, Op, Parsed, Point, PolicyRoute, State, StateName,
+};
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
 /// The maximum depth of nested chain calls (nft: `NFT_JUMP_STACK_SIZE`).
@@ -117,6 +120,35 @@ impl Walk<'_> {
         self.state.log.push(Logged::new(log, &self.parsed, self.report.head.as_ref(), now));
     }
 
+    /// The rule to continue with if the packet has a state.
+    fn check_state(&self, name: Option<StateName>, at: &[Option<u32>]) -> Option<u32> {
+        let states = self.filter.states()?;
+        let state_rule = states.check(&StatePacket::of(&self.parsed)?, name, self.state.now_ns)?;
+        at.get(state_rule).copied().flatten()
+    }
+
+    /// Keeps a state of the packet; says whether that is possible.
+    fn keep_state(&mut self, keep: &KeepState) -> bool {
+        let (packet, states) = (StatePacket::of(&self.parsed), self.filter.states());
+        let (Some(packet), Some(states)) = (packet, states) else {
+            // Not a packet of IP (`EAFNOSUPPORT`).
+            self.count(keep.counter);
+            return false;
+        };
+        let refusal = match states.keep(&packet, keep.state_rule, self.state.now_ns) {
+            Ok(()) => return true,
+            Err(StateRefusal::OverLimit) => keep.over_limit,
+            Err(StateRefusal::Full) => keep.full,
+        };
+        self.count(keep.counter);
+        self.count(refusal);
+        false
+    }
+
+    fn count(&mut self, counter: u32) {
+        self.state.count(self.point, self.lane, counter, self.parsed.bytes());
+    }
+
     fn op(&mut self, op: &Op, next: u32) -> Jump {
         match op {
             Op::Check(condition) => {
@@ -138,9 +170,7 @@ impl Walk<'_> {
                 let within = shared.take(units, self.state.now_ns);
                 return if within == *over { Jump::Next } else { Jump::On };
             }
-            Op::Count(counter) => {
-                self.state.count(self.point, self.lane, *counter, self.parsed.bytes());
-            }
+            Op::Count(counter) => self.count(*counter),
             Op::Log { log, limit } => self.log(*log, *limit),
             Op::Forward(hop) => match self.filter.hops.get(*hop as usize) {
                 Some(next) => self.report.policy_route = Some(PolicyRoute::Next(*next)),
@@ -158,6 +188,16 @@ impl Walk<'_> {
             // The rules of packets have no such op.
             Op::UpdateMark(_) => {
                 return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            }
+            Op::CheckState { name, at } => {
+                if let Some(at) = self.check_state(*name, at) {
+                    return Jump::To(at);
+                }
+            }
+            Op::KeepState(keep) => {
+                if !self.keep_state(keep) {
+                    return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop)));
+                }
             }
             Op::Dscp(dscp) => {
                 self.report.head = self.report.head.or_else(|| self.parsed.head());

@@ -155,6 +155,8 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         Op::Check(_)
         | Op::UpdateMark(_)
         | Op::Limit { .. }
+        | Op::CheckState { .. }
+        | Op::KeepState(_)
         | Op::Log { .. }
         | Op::Dscp(_)
         | Op::Forward(_)
