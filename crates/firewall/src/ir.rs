@@ -66,13 +66,16 @@ mod check;
 mod connections;
 mod matches;
 mod set;
+mod states;
 
 pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
 pub use check::{IrError, MOST_JUMPS};
 pub use matches::{Key, LinkPattern, Match, Range, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
+pub use states::{CheckState, KeepState, StateRuleId};
 pub use tollway_dataplane::stages::filter::{
-    ConnectionField, Direction, Field, MarkOf, MarkUpdate, PayloadBase, TupleField,
+    ConnectionField, Direction, Field, MarkOf, MarkUpdate, PayloadBase, StateLimit, StateName,
+    StateRule, TupleField,
 };
 
 /// A position in [`Ruleset::chains`].
@@ -102,6 +105,8 @@ pub struct Ruleset {
     pub counters: Vec<Counter>,
     /// Rate limits of the rules; rules may share one.
     pub limits: Vec<Limit>,
+    /// The rules that keep states.
+    pub state_rules: Vec<StateRule>,
     /// Whether [`Field::Protocol`] and the transport header are those behind an IPv6 authentication header
     /// (ip6tables). If not, the authentication header is itself the protocol (nft).
     pub past_auth: bool,
@@ -241,6 +246,11 @@ pub enum Step {
         /// Whether to continue beyond the rate instead of within it.
         over: bool,
     },
+    /// Continues in the chain of the rule that keeps the packet's state, if it has a state; else with the
+    /// next step.
+    CheckState(CheckState),
+    /// Keeps a state of the packet and continues; drops the packet if it gets none.
+    KeepState(KeepState),
     /// Does this and continues.
     Do(Action),
     /// Looks up a map. If an element has the packet's keys, stores its datum and continues.

@@ -77,6 +77,7 @@ pub fn compile(
 ) -> Result<Filter, ProgramError> {
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
+    filter.set_state_rules(rules.state_rules.clone());
     fill(&mut filter, rules, links, epochs)?;
     let mut chains = rules.chains.iter();
     filter.set_translates(chains.any(|chain| chain.is_nat() && chain.family.has_ip4()));

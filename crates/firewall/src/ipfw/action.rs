@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::names;
 use super::rule::{Action, RejectKind};
+use super::states;
 use super::words::{Word, Words, number};
 use crate::mistake::{SpannedFault, quoted, wrong};
 
@@ -12,11 +13,6 @@ pub(super) const LAST: u16 = 65_535;
 
 /// Known but unsupported actions, and what to use instead.
 const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
-    (
-        &["check-state"],
-        "keeps states of connections, which Tollway does not support",
-        "write a rule for each direction, with established for answers of TCP",
-    ),
     (
         &["divert", "tee", "netgraph", "ngtee"],
         "passes packets to programs, which Tollway does not support",
@@ -51,6 +47,7 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
         "unreach6" => Action::Reject(RejectKind::Unreach6(code(words, names::UNREACH6)?)),
         "reset" => Action::Reject(RejectKind::Reset),
         "reset6" => Action::Reject(RejectKind::Reset6),
+        "check-state" => Action::CheckState(states::checked(words)?),
         "count" => Action::Count,
         "skipto" => Action::Skipto(rule_number(words, "skipto")?),
         "call" => Action::Call(rule_number(words, "call")?),
@@ -89,6 +86,8 @@ fn log_name(action: &Action) -> String {
         Action::Reject(RejectKind::Unreach(code) | RejectKind::Unreach6(code)) => {
             format!("Unreach {code}")
         }
+        // It logs nothing.
+        Action::CheckState(_) => String::new(),
         Action::Count => "Count".to_owned(),
         Action::Skipto(number) => format!("SkipTo {number}"),
         Action::Call(number) => format!("Call {number}"),

@@ -3,16 +3,17 @@
 use super::address::{address, ports, reject_not_any};
 use super::names;
 use super::options;
-use super::rule::{Side, Term, Test};
+use super::rule::{Keep, Side, Term, Test};
+use super::states;
 use super::words::{Word, Words};
 use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Blocks of a rule: all must hold, each by at least one of its terms.
 pub(super) type Blocks = Vec<Vec<Term>>;
 
-/// Parses everything after the action.
-pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
-    let mut blocks = Blocks::new();
+/// Parses everything after the action: the blocks, and the state that the rule keeps.
+pub(super) fn body(words: &mut Words<'_>) -> Result<(Blocks, Option<Keep>), SpannedFault> {
+    let (mut blocks, mut keep) = (Blocks::new(), None);
     if begins_with_protocol(words) {
         push(&mut blocks, block(words, protocol)?);
         if !words.take("from") {
@@ -25,10 +26,17 @@ pub(super) fn body(words: &mut Words<'_>) -> Result<Blocks, SpannedFault> {
         }
         end(words, Side::Destination, &mut blocks)?;
     }
-    while words.peek().is_some() {
-        push(&mut blocks, block(words, options::option)?);
+    while let Some(text) = words.peek() {
+        if !states::is_option(text) {
+            push(&mut blocks, block(words, options::option)?);
+            continue;
+        }
+        let place = words.place();
+        if keep.replace(states::keep(words)?).is_some() {
+            return wrong(&place, "the rule keeps a state already", "write one option for states");
+        }
     }
-    Ok(blocks)
+    Ok((blocks, keep))
 }
 
 /// Says whether the body begins with a protocol: a rule may begin with its options instead.

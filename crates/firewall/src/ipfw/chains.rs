@@ -2,7 +2,8 @@
 //!
 //! The module cuts the list at the targets of `skipto` and `call`; each piece is a chain that continues at the
 //! next. In FreeBSD, `return` without a `call` before it does nothing. So a piece exists twice if packets can
-//! reach it with and without a `call`.
+//! reach it with and without a `call`. In the same way, a piece exists once for each name of states for which
+//! packets that reach it have been looked up: `ipfw_chk` does not look them up again (`DYN_LOOKUP_NEEDED`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +12,10 @@ use super::conditions::{Conditions, Pass, Sets};
 use super::guard;
 use super::list::List;
 use super::rule::{Action, RejectKind, Rule, Term, Test};
+use super::state_rules::{Looked, StateRules};
 use crate::ir::{
-    Action as IrAction, Base, Chain, ChainId, Counter, CounterId, Family, Field, Log, Match, Place,
-    Policy, Ruleset, Step, Verdict,
+    Action as IrAction, Base, Chain, ChainId, CheckState, Counter, CounterId, Family, Field, Log,
+    Match, Place, Policy, Ruleset, Step, Verdict,
 };
 
 /// Turns the content of a file into the intermediate form.
@@ -28,6 +30,7 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
     });
     let counters: Vec<_> = counters.collect();
     let guards = guard::Counters::new(&mut ruleset);
+    let state_rules = StateRules::new(&rules, &counters, &mut ruleset);
     let mut sets = Sets::new(&list.tables);
     for pass in passes(&rules) {
         let mut conditions = Conditions { pass, sets: &mut sets, rules: &mut ruleset };
@@ -36,14 +39,16 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
         let mut cut = Cut {
             rules: &rules,
             counters: &counters,
+            state_rules: &state_rules,
             file,
             pass,
             matches,
-            cuts: targets.iter().flatten().copied().collect(),
+            cuts: targets.iter().flatten().copied().chain(state_rules.continuations()).collect(),
             targets,
             ruleset: &mut ruleset,
             made: BTreeMap::new(),
             rejecting: BTreeMap::new(),
+            keeping: BTreeMap::new(),
             waiting: Vec::new(),
         };
         cut.base(&guards);
@@ -65,6 +70,7 @@ fn last(open: bool) -> Rule {
         action,
         log_name: String::new(),
         blocks: Vec::new(),
+        keep: None,
         counts: (0, 0),
     }
 }
@@ -90,10 +96,20 @@ fn targets(rules: &[Rule]) -> Vec<Option<usize>> {
     rules.iter().map(target).collect()
 }
 
+/// How packets have come to a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Way {
+    /// By a call.
+    called: bool,
+    /// The states that have been looked for, without success.
+    looked: Looked,
+}
+
 /// The list of one pass, being cut.
 struct Cut<'a> {
     rules: &'a [Rule],
     counters: &'a [CounterId],
+    state_rules: &'a StateRules,
     file: &'a str,
     pass: Pass,
     /// The conditions of each rule; `None` for one that never matches in this pass.
@@ -102,11 +118,13 @@ struct Cut<'a> {
     /// The rules at which chains begin.
     cuts: BTreeSet<usize>,
     ruleset: &'a mut Ruleset,
-    /// Chains by their first rule, and whether a call led there.
-    made: BTreeMap<(usize, bool), ChainId>,
+    /// Chains by their first rule, and how packets come there.
+    made: BTreeMap<(usize, Way), ChainId>,
     /// Chains that reject packets.
     rejecting: BTreeMap<RejectKind, ChainId>,
-    waiting: Vec<(usize, bool, ChainId)>,
+    /// For packets with a state: the chains of the rules that keep states.
+    keeping: BTreeMap<Way, Vec<Option<ChainId>>>,
+    waiting: Vec<(usize, Way, ChainId)>,
 }
 
 impl Cut<'_> {
@@ -118,23 +136,24 @@ impl Cut<'_> {
         chain.base = Some(Base { only_sound: true, ..base });
         let id = self.ruleset.add_chain(chain);
         let mut rules = guards.rules();
-        rules.extend(self.piece(0, false));
+        rules.extend(self.piece(0, Way::default()));
         self.ruleset.chains[id.0].rules = rules;
-        while let Some((first, called, id)) = self.waiting.pop() {
-            self.ruleset.chains[id.0].rules = self.piece(first, called);
+        while let Some((first, way, id)) = self.waiting.pop() {
+            self.ruleset.chains[id.0].rules = self.piece(first, way);
         }
     }
 
     /// The chain that begins with a rule.
-    fn chain(&mut self, first: usize, called: bool) -> ChainId {
-        if let Some(id) = self.made.get(&(first, called)) {
+    fn chain(&mut self, first: usize, way: Way) -> ChainId {
+        if let Some(id) = self.made.get(&(first, way)) {
             return *id;
         }
-        let what = if called { " called" } else { "" };
-        let name = format!("ipfw {} {}{what}", self.pass.name(), self.rules[first].number);
+        let what = if way.called { " called" } else { "" };
+        let looked = self.state_rules.describe(way.looked);
+        let name = format!("ipfw {} {}{what}{looked}", self.pass.name(), self.rules[first].number);
         let id = self.add(name, Vec::new());
-        self.made.insert((first, called), id);
-        self.waiting.push((first, called, id));
+        self.made.insert((first, way), id);
+        self.waiting.push((first, way, id));
         id
     }
 
@@ -146,18 +165,23 @@ impl Cut<'_> {
     }
 
     /// The rules from `first` to the next cut, or to one that ends all packets.
-    fn piece(&mut self, first: usize, called: bool) -> Vec<crate::ir::Rule> {
+    fn piece(&mut self, first: usize, mut way: Way) -> Vec<crate::ir::Rule> {
         let mut piece = Vec::new();
         for index in first..self.rules.len() {
             if index > first && self.cuts.contains(&index) {
-                let text = format!("(goes on at {})", self.rules[index].number);
-                let next = self.chain(index, called);
-                piece.push(self.written(index, text, vec![Step::Verdict(Verdict::Goto(next))]));
+                piece.push(self.goes_on(index, way));
                 break;
+            }
+            if let Some(looks) = self.state_rules.looks(index)
+                && way.looked.needs(looks)
+            {
+                way.looked = looks;
+                piece.push(self.check_state(index, way));
             }
             let Some(mut steps) = self.matches[index].clone() else { continue };
             let all = steps.is_empty();
-            let Some(ends) = self.action(index, called, &mut steps) else { continue };
+            steps.extend(self.state_rules.keep(index).map(Step::KeepState));
+            let Some(ends) = self.action(index, way, &mut steps) else { continue };
             let text = self.rules[index].text.clone();
             piece.push(self.written(index, text, steps));
             if all && ends {
@@ -165,6 +189,55 @@ impl Cut<'_> {
             }
         }
         piece
+    }
+
+    /// The rule that leads to the chain that begins with another.
+    fn goes_on(&mut self, index: usize, way: Way) -> crate::ir::Rule {
+        let text = format!("(goes on at {})", self.rules[index].number);
+        let next = self.chain(index, way);
+        self.written(index, text, vec![Step::Verdict(Verdict::Goto(next))])
+    }
+
+    /// The rule that looks for packets' states.
+    fn check_state(&mut self, index: usize, way: Way) -> crate::ir::Rule {
+        let text = match self.rules[index].action {
+            Action::CheckState(_) => self.rules[index].text.clone(),
+            _ => "(looks for states)".to_owned(),
+        };
+        let name = self.state_rules.name(way.looked);
+        let check = CheckState { name, chains: self.keeping(way) };
+        self.written(index, text, vec![Step::CheckState(check)])
+    }
+
+    /// The chains of the rules that keep states which packets have just been looked up for: what these rules do,
+    /// without their conditions.
+    fn keeping(&mut self, way: Way) -> Vec<Option<ChainId>> {
+        if let Some(chains) = self.keeping.get(&way) {
+            return chains.clone();
+        }
+        let state_rules = self.state_rules.rules(way.looked);
+        let looked = self.state_rules.describe(way.looked);
+        let what = if way.called { " called" } else { "" };
+        let chains: Vec<_> = state_rules
+            .iter()
+            .map(|index| {
+                let number = self.rules[(*index)?].number;
+                let pass = self.pass.name();
+                Some(self.add(format!("ipfw {pass} states of {number}{what}{looked}"), Vec::new()))
+            })
+            .collect();
+        self.keeping.insert(way, chains.clone());
+        for (index, id) in state_rules.into_iter().flatten().zip(chains.iter().flatten()) {
+            let mut steps = Vec::new();
+            let ends = self.action(index, way, &mut steps) == Some(true);
+            let text = format!("(states of {})", self.rules[index].number);
+            let mut rules = vec![self.written(index, text, steps)];
+            if !ends {
+                rules.push(self.goes_on(index + 1, way));
+            }
+            self.ruleset.chains[id.0].rules = rules;
+        }
+        chains
     }
 
     fn written(&self, index: usize, text: String, steps: Vec<Step>) -> crate::ir::Rule {
@@ -176,12 +249,13 @@ impl Cut<'_> {
 
     /// Adds the steps of a rule's action. Returns whether no packet goes on to the next rule; `None` if the
     /// rule does nothing here, not even count.
-    fn action(&mut self, index: usize, called: bool, steps: &mut Vec<Step>) -> Option<bool> {
+    fn action(&mut self, index: usize, way: Way, steps: &mut Vec<Step>) -> Option<bool> {
         let rule = &self.rules[index];
         let (action, ether) = (rule.action.clone(), self.pass.is_ether());
         match action {
-            Action::Return if !called => return None,
-            Action::Forward(_) if ether => return None,
+            Action::CheckState(_) => return None,
+            Action::Return if !way.called => return None,
+            Action::Forward(_) if ether => return (!steps.is_empty()).then_some(false),
             Action::Dscp(_) if ether => {
                 steps.push(Step::Match(guard::is_ip()));
             }
@@ -196,7 +270,7 @@ impl Cut<'_> {
             Action::Allow => Verdict::Accept,
             Action::Deny => Verdict::Drop,
             Action::Reject(kind) => Verdict::Goto(self.rejecting(kind)),
-            Action::Count => Verdict::Continue,
+            Action::Count | Action::CheckState(_) => Verdict::Continue,
             Action::Fib(fib) => {
                 steps.push(Step::Do(IrAction::Fib(fib)));
                 Verdict::Continue
@@ -206,8 +280,8 @@ impl Cut<'_> {
                 Verdict::Continue
             }
             Action::Forward(via) => Verdict::Goto(self.forward(index, via)),
-            Action::Skipto(_) => Verdict::Goto(self.target(index, called)),
-            Action::Call(_) => self.call(index, called),
+            Action::Skipto(_) => Verdict::Goto(self.target(index, way)),
+            Action::Call(_) => self.call(index, way),
             Action::Return => Verdict::Return,
             Action::Pipe => Verdict::Unsupported("pipes are not there yet".to_owned()),
         };
@@ -218,20 +292,20 @@ impl Cut<'_> {
         Some(ends)
     }
 
-    fn target(&mut self, index: usize, called: bool) -> ChainId {
-        self.chain(self.targets[index].unwrap_or(self.rules.len() - 1), called)
+    fn target(&mut self, index: usize, way: Way) -> ChainId {
+        self.chain(self.targets[index].unwrap_or(self.rules.len() - 1), way)
     }
 
     /// A call returns to the first rule of a higher number, which may not be the next one.
-    fn call(&mut self, index: usize, called: bool) -> Verdict {
-        let sub = self.target(index, true);
+    fn call(&mut self, index: usize, way: Way) -> Verdict {
+        let sub = self.target(index, Way { called: true, ..way });
         let number = self.rules[index].number;
         let after = self.rules.partition_point(|rule| rule.number <= number);
         if after == index + 1 {
             return Verdict::Jump(sub);
         }
         self.cuts.insert(after);
-        let back = self.chain(after, called);
+        let back = self.chain(after, way);
         let text = self.rules[index].text.clone();
         let rules = vec![
             self.written(index, text, vec![Step::Verdict(Verdict::Jump(sub))]),

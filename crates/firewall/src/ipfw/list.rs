@@ -147,10 +147,12 @@ impl List {
         }
         let (action, log_name) = action::action(words)?;
         let log = action::parameters(words)?;
-        if words.peek().is_none() {
+        if let Action::CheckState(_) = action {
+            reject_body(words, log)?;
+        } else if words.peek().is_none() {
             reject_missing_body(text, words)?;
         }
-        let blocks = body::body(words)?;
+        let (blocks, keep) = body::body(words)?;
         if given == LAST {
             self.open = action == Action::Allow;
             return Ok(());
@@ -168,6 +170,7 @@ impl List {
             action,
             log_name,
             blocks,
+            keep,
             counts,
         };
         let at = self.rules.partition_point(|other| other.number <= given);
@@ -317,6 +320,22 @@ fn reject_missing_body(text: &str, words: &Words<'_>) -> Result<(), SpannedFault
         "the rule does not say which packets it is for",
         "write ip from any to any behind the action if it is for all",
     )
+}
+
+/// Rejects what stands behind `check-state`, which is for all packets.
+fn reject_body(words: &Words<'_>, log: bool) -> Result<(), SpannedFault> {
+    if log {
+        let what = "check-state logs nothing";
+        return wrong(&words.taken(), what, "write log in the rules that keep states");
+    }
+    match words.peek() {
+        None => Ok(()),
+        Some(text) => wrong(
+            &words.place(),
+            format!("check-state is for all packets, so {} cannot follow", quoted(text)),
+            "leave it out, or write skipto in a rule before",
+        ),
+    }
 }
 
 /// A rule on one line, as `ipfw list` would begin it, followed by the comment.

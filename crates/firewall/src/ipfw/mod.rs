@@ -15,7 +15,11 @@
 //! - `skipto` never jumps backwards; `call` may, but not in a loop.
 //! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
 //!
-//! Limits: no states, no translation, no pipes, no `me`: each is a mistake, and its message says what to write
+//! - States: `keep-state`, `limit`, `record-state`, `set-limit` and `check-state`, with names. A packet is looked
+//!   up once in each pass for each name, at the first rule that asks for it; all passes share the states. A packet
+//!   that gets no state is denied.
+//!
+//! Limits: no translation, no pipes, no `me`, no `call` beside states: each is a mistake, and its message says what to write
 //! instead. The reader reports all mistakes of a file. IPv6 packets with an authentication header are denied,
 //! since the reader does not look behind it. So are later fragments whose first header is another extension
 //! header. Unknown types of routing headers are not denied. `logamount` is accepted but does not stop the
@@ -32,6 +36,8 @@ mod list;
 mod names;
 mod options;
 mod rule;
+mod state_rules;
+mod states;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -56,6 +62,15 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
     }
     let rules = chains::chains(&list, file);
     if rules.check().is_err() {
+        let keeps = |rule: &&Rule| rule.keep.is_some();
+        if let Some(rule) = list.rules.iter().find(keeps) {
+            ledger.relation(
+                rule.span.clone(),
+                "packets with states of several names could go in a loop",
+                "give all states one name, or end the rules that keep them with allow or deny",
+            );
+            return Err(ledger.finish());
+        }
         let calls = |rule: &&Rule| matches!(rule.action, Action::Call(_));
         let place = list.rules.iter().find(calls).map_or(0..0, |rule| rule.span.clone());
         ledger.relation(
@@ -79,6 +94,21 @@ fn check_relations(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
             rule.span.clone(),
             "Tollway does not support pipes and queues yet",
             "write allow instead, or disable the rule's set",
+        );
+    }
+    if rule.action == Action::Return && rule.keep.is_some() {
+        ledger.relation(
+            rule.span.clone(),
+            "a rule that returns keeps no states",
+            "keep the state in a rule before, with count",
+        );
+    }
+    let calls = matches!(rule.action, Action::Call(_));
+    if calls && list.rules.iter().any(|other| other.checks().is_some() || other.keep.is_some()) {
+        ledger.relation(
+            rule.span.clone(),
+            "Tollway does not support call in a file with states yet",
+            "write skipto instead, and a skipto back",
         );
     }
     for term in rule.blocks.iter().flatten() {

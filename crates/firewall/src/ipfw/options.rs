@@ -3,22 +3,16 @@
 use super::address::{address, address6, bits, link, mac, ports, ranges, reject_not_any};
 use super::names;
 use super::rule::{LinkSelector, Links, Lookup, Side, Term, Test};
+use super::states;
 use super::words::{Word, Words, number};
 use crate::mistake::{SpannedFault, quoted, wrong};
 
 /// Known but unsupported options, and what to write instead.
 const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
     (
-        &[
-            "keep-state",
-            "limit",
-            "record-state",
-            "set-limit",
-            "defer-action",
-            "defer-immediate-action",
-        ],
-        "keeps states of connections, which Tollway does not support",
-        "write a rule for each direction, with established for answers of TCP",
+        &["defer-action", "defer-immediate-action"],
+        "keeps a state without the rule's action, which Tollway does not support",
+        "write count with keep-state in a rule before, with a name of its own",
     ),
     (
         &["uid", "gid", "jail", "sockarg"],
@@ -102,7 +96,9 @@ const SUPPORTED: &[&str] = &[
 
 /// Says whether a word begins an option.
 pub(super) fn is_option(text: &str) -> bool {
-    SUPPORTED.contains(&text) || UNSUPPORTED.iter().any(|(names, ..)| names.contains(&text))
+    SUPPORTED.contains(&text)
+        || states::is_option(text)
+        || UNSUPPORTED.iter().any(|(names, ..)| names.contains(&text))
 }
 
 /// Parses an option; each becomes a single test, `setup` too.
@@ -147,6 +143,7 @@ pub(super) fn option(words: &mut Words<'_>, not: bool) -> Result<Vec<Term>, Span
             Test::Mac([mac(words.need("an address")?)?, mac(words.need("an address")?)?])
         }
         "lookup" => lookup(words)?,
+        text if states::is_option(text) => return states::misplaced(word),
         _ => numbers(word, words)?,
     };
     Ok(vec![Term { not, test }])

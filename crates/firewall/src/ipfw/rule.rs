@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::ir::StateLimit;
 use crate::mistake::Span;
 
 /// A parsed rule.
@@ -19,6 +20,8 @@ pub(super) struct Rule {
     pub(super) log_name: String,
     /// All blocks must hold, each by at least one of its terms.
     pub(super) blocks: Vec<Vec<Term>>,
+    /// The state that it keeps, if so.
+    pub(super) keep: Option<Keep>,
     /// Initial packets and bytes.
     pub(super) counts: (u64, u64),
 }
@@ -28,6 +31,7 @@ pub(super) struct Rule {
 pub(super) enum Action {
     Allow,
     Deny,
+    CheckState(StateOf),
     Reject(RejectKind),
     Count,
     Skipto(u16),
@@ -38,6 +42,34 @@ pub(super) enum Action {
     Dscp(u8),
     /// To a pipe or queue of dummynet, which Tollway does not support yet.
     Pipe,
+}
+
+/// How a rule keeps states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keep {
+    pub(super) name: String,
+    pub(super) limit: Option<StateLimit>,
+    /// Whether packets that come to the rule are checked for states of that name first, even if they do not match
+    /// the rule.
+    pub(super) checks: bool,
+}
+
+/// The states for which a packet is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum StateOf {
+    Any,
+    Name(String),
+}
+
+impl Rule {
+    /// The states for which packets that come to the rule are checked.
+    pub(super) fn checks(&self) -> Option<StateOf> {
+        match (&self.action, &self.keep) {
+            (Action::CheckState(of), _) => Some(of.clone()),
+            (_, Some(keep)) if keep.checks => Some(StateOf::Name(keep.name.clone())),
+            _ => None,
+        }
+    }
 }
 
 /// How a packet is rejected.

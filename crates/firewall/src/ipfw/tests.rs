@@ -335,9 +335,19 @@ fn counters_are_shared_by_the_passes() {
 
 /// Lines with a mistake, the column that the message names, and words of the message.
 const MISTAKES: &[(&str, usize, &str)] = &[
-    ("add allow tcp from any to any keep-state", 31, "keeps states"),
-    ("add allow tcp from any to any 22 setup limit src-addr 4", 40, "keeps states"),
-    ("add check-state", 5, "keeps states"),
+    ("add allow tcp from any to any keep-state limit src-addr 4", 42, "keeps a state already"),
+    ("add allow tcp from any to any keep-state :any", 42, "no name"),
+    ("add allow tcp from any to any keep-state :a/b", 42, "no name"),
+    ("add allow tcp from any to any not keep-state", 35, "inverted"),
+    ("add allow tcp from any to any { in or keep-state }", 39, "inverted"),
+    ("add allow tcp from any to any limit 4", 37, "nothing to count by"),
+    ("add allow tcp from any to any limit src-addr 0", 46, "lets nothing by"),
+    ("add allow tcp from any to any limit src-addr tablearg", 46, "out of a table"),
+    ("add allow tcp from any to any keep-state defer-action", 42, "without the rule's action"),
+    ("add check-state tcp from any to any", 17, "for all packets"),
+    ("add check-state log", 17, "logs nothing"),
+    ("add return ip from any to any keep-state", 1, "returns"),
+    ("add check-state\nadd 900 call 1000 ip from any to any", 1, "call"),
     ("add divert natd ip from any to any via wan0", 5, "passes packets to programs"),
     ("add nat 1 ip from any to any", 5, "translates"),
     ("add prob 0.5 deny ip from any to any", 5, "at random"),
@@ -387,6 +397,17 @@ fn mistakes_say_where_and_what() {
         assert!(wrong.what.contains(words), "{text}\n{wrong}");
         assert!(!wrong.remedy.is_empty(), "{text}");
     }
+}
+
+#[test]
+fn names_of_states_must_not_lead_in_a_loop() {
+    let loops = "add 1 check-state :b\nadd 2 count ip from any to any keep-state :a\n\
+        add 3 count ip from any to any keep-state :b\nadd 4 check-state :a\nadd 5 check-state :b\n";
+    let wrong = read(loops, "bad.rules").expect_err("a loop");
+    assert_eq!((wrong.len(), wrong[0].line), (1, 2), "{}", report(&wrong));
+    assert!(wrong[0].what.contains("in a loop"), "{}", report(&wrong));
+    good(&loops.replace("count", "allow"));
+    good(&loops.replace(":b", ":a"));
 }
 
 #[test]

@@ -83,6 +83,9 @@ impl Ruleset {
         };
         match step {
             Step::Verdict(verdict) => target(verdict).into_iter().collect(),
+            Step::CheckState(check) => {
+                check.chains.iter().flatten().map(|chain| (*chain, false)).collect()
+            }
             Step::VerdictMap { map, .. } => match &self.sets[map.0].elements {
                 Elements::Tuples(elements) => elements
                     .iter()
@@ -153,6 +156,8 @@ impl Ruleset {
                 self.check_lookup(keys, *map, |datum| matches!(datum, Some(Datum::Verdict(_))))
             }
             Step::Verdict(verdict) => self.check_verdict(verdict),
+            Step::CheckState(check) => self.check_state(check),
+            Step::KeepState(keep) => self.keep_state(keep),
             Step::Do(_) | Step::Unsupported(_) => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use super::conditions::Resolver;
 use super::levels::Level;
 use super::live::Live;
 use crate::hops::Hop;
-use crate::ir::{self, Ruleset, Verdict};
+use crate::ir::{self, CheckState, Ruleset, Verdict};
 use crate::undone::At;
 
 /// There is no room for more rules.
@@ -86,6 +86,15 @@ impl<'a> ProgramContext<'a> {
             Verdict::Jump(chain) => Op::Call(self.starts[within.level][chain.0].0),
             Verdict::Goto(chain) => Op::Skip(self.starts[within.level][chain.0].0),
         })
+    }
+
+    /// The op that looks for a packet's state.
+    pub(super) fn check_state(&self, check: &CheckState, within: EnclosingChain) -> Op {
+        let starts = &self.starts[within.level];
+        Op::CheckState {
+            name: check.name,
+            at: check.chains.iter().map(|chain| Some(starts[chain.as_ref()?.0].0)).collect(),
+        }
     }
 
     /// The error for the sender (`nft_reject_icmp_code`, `nft_reject_icmpv6_code`).

@@ -1,7 +1,7 @@
 //! Cuts a rule into parts: each has conditions, followed by actions.
 
 use tollway_dataplane::id::VrfId;
-use tollway_dataplane::stages::filter::{Condition, Op};
+use tollway_dataplane::stages::filter::{Condition, KeepState, Op};
 
 use super::conditions::{Holds, Resolver};
 use super::context::{EnclosingChain, ProgramContext, TooMany};
@@ -100,6 +100,19 @@ impl<'a> Cut<'_, 'a> {
             }
             Step::Limit { limit, over } => {
                 self.act(&Op::Limit { limit: limit.0 as u32, over: *over });
+                Then::More
+            }
+            Step::CheckState(check) => {
+                self.act(&self.context.check_state(check, self.within));
+                Then::More
+            }
+            Step::KeepState(keep) => {
+                self.act(&Op::KeepState(KeepState {
+                    state_rule: keep.state_rule.0 as u32,
+                    counter: keep.counter.0 as u32,
+                    over_limit: keep.over_limit.0 as u32,
+                    full: keep.full.0 as u32,
+                }));
                 Then::More
             }
             Step::Do(action) => self.action(action),

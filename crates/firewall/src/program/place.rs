@@ -245,6 +245,7 @@ impl<'a> Layout<'a> {
             for op in &mut rule.ops {
                 match op {
                     Op::Skip(at) | Op::Call(at) => place(at),
+                    Op::CheckState { at, .. } => at.iter_mut().flatten().for_each(place),
                     Op::Chain { at, end } => {
                         place(at);
                         place(end);

@@ -16,6 +16,7 @@ mod known;
 pub mod million;
 mod path_bench;
 mod rulesets;
+mod states;
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::Filter;
@@ -30,6 +31,7 @@ use crate::testkit::dice::Dice;
 pub use frames::Frames;
 use path_bench::PathBench;
 use rulesets::Draw;
+pub use states::{Conversations, compare_states};
 
 /// How packets are drawn.
 type Drawn = fn(&Frames, &mut Dice) -> Vec<u8>;

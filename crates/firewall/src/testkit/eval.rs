@@ -10,16 +10,19 @@
 
 mod connection;
 mod packet;
+pub mod states;
 #[cfg(test)]
 mod tests;
 
 pub use packet::{Packet, Parsed};
+use states::{Kept, States};
 
 use tollway_dataplane::stages::filter::FlowConnection;
 
 use crate::ir::{
-    Action, Base, Chain, ChainId, Datum, Elements, Hook, Item, Key, Limit, LimitUnit, Log, MarkOf,
-    MarkUpdate, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target, Test, Verdict,
+    Action, Base, Chain, ChainId, CheckState, Datum, Elements, Hook, Item, KeepState, Key, Limit,
+    LimitUnit, Log, MarkOf, MarkUpdate, Match, Policy, Reject, Rule, Ruleset, SetId, Step, Target,
+    Test, Verdict,
 };
 use crate::links::Link;
 
@@ -43,6 +46,8 @@ pub struct State {
     pub counts: Vec<(u64, u64)>,
     /// What was logged, in order.
     pub logged: Vec<Log>,
+    /// The states that rules keep.
+    pub states: States,
     /// The fill of each limit, in units times the period, and the time of that in ns.
     buckets: Vec<(u128, u64)>,
 }
@@ -53,7 +58,12 @@ impl State {
     pub fn new(rules: &Ruleset) -> Self {
         let counts = rules.counters.iter().map(|counter| (counter.packets, counter.bytes));
         let buckets = rules.limits.iter().map(|limit| (full(limit), 0));
-        Self { counts: counts.collect(), logged: Vec::new(), buckets: buckets.collect() }
+        Self {
+            counts: counts.collect(),
+            logged: Vec::new(),
+            states: States::default(),
+            buckets: buckets.collect(),
+        }
     }
 
     /// Says whether `units` more are within a limit; if so, uses them.
@@ -178,6 +188,16 @@ impl<'a> Run<'a, '_> {
                 Step::Match(one) => self.holds(one),
                 Step::Any(any) => any.iter().any(|all| all.iter().all(|one| self.holds(one))),
                 Step::Limit { limit, over } => self.within(limit.0) != *over,
+                Step::CheckState(check) => match self.check_state(check) {
+                    Some(chain) => return self.verdict(&Verdict::Goto(chain)),
+                    None => true,
+                },
+                Step::KeepState(keep) => {
+                    if !self.keep_state(keep) {
+                        return Outcome::Ends(End::Verdict(RuleVerdict::Drop));
+                    }
+                    true
+                }
                 Step::Do(Action::UpdateMark(update)) => self.update_mark(update),
                 Step::Do(action) => {
                     self.act(action);
@@ -222,6 +242,31 @@ impl<'a> Run<'a, '_> {
                 end => end,
             },
         })
+    }
+
+    /// The chain to continue in, if the packet has a state.
+    fn check_state(&mut self, check: &CheckState) -> Option<ChainId> {
+        let packet = self.packet.flow(self.hook)?;
+        let found = self.state.states.check(&packet, check.name, self.now_ns)?;
+        check.chains[found]
+    }
+
+    /// Keeps a state of the packet; says whether that is possible.
+    fn keep_state(&mut self, keep: &KeepState) -> bool {
+        let kept = self.packet.flow(self.hook).map(|packet| {
+            let state_rule = &self.rules.state_rules[keep.state_rule.0];
+            self.state.states.keep(&packet, keep.state_rule.0, state_rule, self.now_ns)
+        });
+        let refusal = match kept {
+            Some(Kept::Yes) => return true,
+            Some(Kept::OverLimit) => Some(keep.over_limit),
+            Some(Kept::Full) => Some(keep.full),
+            None => None,
+        };
+        for counter in [Some(keep.counter), refusal].into_iter().flatten() {
+            self.act(&Action::Count(counter));
+        }
+        false
     }
 
     fn act(&mut self, action: &Action) {

@@ -3,11 +3,12 @@
 
 use crate::ipfw::list::List;
 use crate::ipfw::rule::{
-    Action, Bits, LinkSelector, Links, Lookup, RejectKind, Rule, Side, Term, Test,
+    Action, Bits, LinkSelector, Links, Lookup, RejectKind, Rule, Side, StateOf, Term, Test,
 };
 use crate::ipfw::table::{Key, Table};
-use crate::ir::Reject;
+use crate::ir::{Reject, StateName, StateRule};
 use crate::testkit::eval::RuleVerdict;
+use crate::testkit::eval::states::{FlowPacket, Kept, States};
 
 /// The rules that a packet meets.
 pub(super) struct Naive<'a> {
@@ -15,6 +16,17 @@ pub(super) struct Naive<'a> {
     rules: Vec<&'a Rule>,
     /// Packets and bytes of each rule, and of the last one.
     pub(super) counts: Vec<(u64, u64)>,
+    /// The states, shared by all passes.
+    pub(super) states: States,
+    /// Packets of connections beyond a limit, and of those without room for their state.
+    pub(super) refused: [u64; 2],
+}
+
+/// The result of looking for a packet's state (`struct ipfw_dyn_info`).
+#[derive(Clone, Debug, Default)]
+struct Looked {
+    /// Whether the packet has been looked up, and for which states: `None` for any.
+    of: Option<Option<String>>,
 }
 
 /// A packet in a pass.
@@ -47,26 +59,81 @@ impl<'a> Naive<'a> {
         let rules: Vec<_> =
             list.rules.iter().filter(|rule| list.disabled >> rule.set & 1 == 0).collect();
         let counts = rules.iter().map(|rule| rule.counts).chain([(0, 0)]).collect();
-        Self { list, rules, counts }
+        Self { list, rules, counts, states: States::default(), refused: [0; 2] }
     }
 
-    pub(super) fn check(&mut self, packet: &mut Passing<'_>) -> RuleVerdict {
+    /// The position of the rule that keeps the packet's state, if `rule` looks for one and the packet has not been
+    /// looked up for it yet.
+    fn look(
+        &mut self,
+        rule: &Rule,
+        looked: &mut Looked,
+        flow: Option<&FlowPacket>,
+        now_ns: u64,
+    ) -> Option<usize> {
+        let of = match rule.checks()? {
+            StateOf::Any => None,
+            StateOf::Name(name) => Some(name),
+        };
+        match &looked.of {
+            None => {}
+            Some(None) => return None,
+            Some(before) if *before == of => return None,
+            Some(_) => {}
+        }
+        looked.of = Some(of.clone());
+        let name = of.map(|name| StateName::of(&name));
+        self.states.check(flow?, name, now_ns)
+    }
+
+    /// Keeps a state for the rule at a position; says whether that is possible.
+    fn keep(&mut self, at: usize, flow: Option<&FlowPacket>, now_ns: u64) -> bool {
+        let Some(keep) = &self.rules[at].keep else { return true };
+        let state_rule =
+            StateRule { rule: String::new(), nth: 0, name: keep.name.clone(), limit: keep.limit };
+        match flow.map(|flow| self.states.keep(flow, at, &state_rule, now_ns)) {
+            Some(Kept::Yes) => return true,
+            Some(Kept::OverLimit) => self.refused[0] += 1,
+            Some(Kept::Full) => self.refused[1] += 1,
+            None => {}
+        }
+        false
+    }
+
+    /// Takes a packet through the list; `flow` is what states see of it.
+    pub(super) fn check(
+        &mut self,
+        packet: &mut Passing<'_>,
+        flow: Option<&FlowPacket>,
+        now_ns: u64,
+    ) -> RuleVerdict {
         let Some(seen) = seen(&packet.frame) else { return RuleVerdict::Drop };
         let mut stack: Vec<u16> = Vec::new();
+        let mut looked = Looked::default();
         let mut at = 0;
-        while let Some(rule) = self.rules.get(at).copied() {
+        while let Some(mut rule) = self.rules.get(at).copied() {
+            let found = self.look(rule, &mut looked, flow, now_ns);
+            if let Some(state_rule) = found {
+                // The conditions of that rule do not matter.
+                at = state_rule;
+                rule = self.rules[at];
+            }
             let number = rule.number;
-            let find =
-                |number: u32| self.rules.iter().position(|rule| u32::from(rule.number) >= number);
             let next = at + 1;
             let holds = rule
                 .blocks
                 .iter()
                 .all(|block| block.iter().any(|term| self.term(term, &seen, packet)));
-            if !holds {
+            if found.is_none() && (!holds || matches!(rule.action, Action::CheckState(_))) {
                 at = next;
                 continue;
             }
+            if found.is_none() && !self.keep(at, flow, now_ns) {
+                self.count(at, &seen, packet);
+                return RuleVerdict::Drop;
+            }
+            let find =
+                |number: u32| self.rules.iter().position(|rule| u32::from(rule.number) >= number);
             let end = self.rules.len();
             let goes = match &rule.action {
                 Action::Count => next,

@@ -6,7 +6,7 @@ use super::naive::{Naive, Passing};
 use crate::ipfw::list::List;
 use crate::ir::{Hook, Ruleset};
 use crate::mistake::{Ledger, report};
-use crate::program::tests::{compare_one, links, plain};
+use crate::program::tests::{Conversations, compare_one, compare_states, links, plain};
 use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Packet, RuleVerdict};
 use crate::{ipfw, program};
@@ -146,6 +146,8 @@ struct Draw<'a> {
     layer2: bool,
     /// Whether to include rules that redirect packets or log.
     redirects: bool,
+    /// Whether to include rules that keep and check states.
+    states: bool,
 }
 
 impl Draw<'_> {
@@ -156,6 +158,14 @@ impl Draw<'_> {
             table ports create type number\ntable ports add 0 1 22 53 4 8080\n\
             table ifs create type iface\ntable ifs add wan1 2 lan0 3\n"
                 .to_owned();
+        if self.states {
+            // Several names together with rules that let packets go on often make a loop.
+            let is_named = self.dice.one_in(4);
+            for _ in 0..rules {
+                text += &self.stateful_rule(is_named);
+            }
+            return text;
+        }
         // A called part that returns after it calls another.
         text += "add 60000 return ip4 from any to any iplen 0-60\nadd 60000 call 61000 tcp from any to any\nadd 60000 count ip from any to any\n\
             add 60100 return ip from any to any\nadd 61000 count udp from any to any\nadd 61001 return ip from any to any\n";
@@ -164,6 +174,35 @@ impl Draw<'_> {
             text += &line;
         }
         text
+    }
+
+    /// A rule among others that keep or check states.
+    fn stateful_rule(&mut self, is_named: bool) -> String {
+        let line = loop {
+            let line = self.rule(false);
+            // Calls and states do not go together.
+            if ["call", "return"].iter().all(|word| !line.contains(word)) {
+                break line.trim_end().to_owned();
+            }
+        };
+        let dice = &mut *self.dice;
+        let name = if is_named && dice.one_in(4) { " :web" } else { "" };
+        if dice.one_in(5) {
+            let number = 1 + dice.below(5000);
+            return format!(
+                "add {number} check-state{}\n",
+                dice.pick(&[name, name, if is_named { " :any" } else { "" }])
+            );
+        }
+        let by = ["src-addr", "dst-addr", "src-addr dst-port", "src-port", "dst-port", "all"];
+        let option = match dice.below(8) {
+            0..4 => format!("keep-state{name}"),
+            4 => format!("record-state{name}"),
+            5 => format!("limit {} {}{name}", dice.pick(&by), 1 + dice.below(3)),
+            6 => format!("set-limit {} {}{name}", dice.pick(&by), 1 + dice.below(3)),
+            _ => return line + "\n",
+        };
+        format!("{line} {option}\n")
     }
 
     fn rule(&mut self, among_many: bool) -> String {
@@ -215,7 +254,7 @@ impl Draw<'_> {
 /// not supported there.
 pub(crate) fn drawn(dice: &mut Dice, count: usize) -> Ruleset {
     let layer2 = dice.one_in(3);
-    let mut text = Draw { dice, layer2, redirects: !layer2 }.file(count);
+    let mut text = Draw { dice, layer2, redirects: !layer2, states: false }.file(count);
     if !layer2 {
         // These come before rules that deny the packet, and the last one lets it through both passes.
         for fib in 0..3 {
@@ -265,10 +304,10 @@ fn spoil(frame: &mut [u8], ether: bool, dice: &mut Dice) {
 }
 
 /// Sends packets through the naive interpreter and the evaluator, and compares. Returns how many rules matched at least one packet.
-fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usize {
+fn compare(list: &List, rules: &Ruleset, packets: &[(u64, Vec<u8>)], what: &str) -> usize {
     let links = links();
     let (mut naive, mut state) = (Naive::new(list), eval::State::new(rules));
-    for (number, frame) in packets.iter().enumerate() {
+    for (number, (now_ns, frame)) in packets.iter().enumerate() {
         let (input, output) = (&links[number % 2], &links[1 + number / 2 % 2]);
         let mut passing = Passing {
             frame: frame.clone(),
@@ -280,6 +319,8 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
         };
         let mut packet = Packet::new(frame, 14, input);
         let is_ip = frame[12] != 8 || frame[13] == 0;
+        naive.states.sweep(*now_ns);
+        state.states.sweep(*now_ns);
         for hook in [Hook::Ingress, Hook::Prerouting, Hook::Forward, Hook::Egress] {
             passing.ether = matches!(hook, Hook::Ingress | Hook::Egress);
             if passing.ether && rules.base_chains(hook).is_empty() || !passing.ether && !is_ip {
@@ -289,8 +330,9 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
                 packet.output = Some(output);
                 passing.output = Some(&output.name);
             }
-            let expected = naive.check(&mut passing);
-            let verdict = eval::run(rules, &mut state, hook, &mut packet, 0);
+            let flow = packet.flow(hook);
+            let expected = naive.check(&mut passing, flow.as_ref(), *now_ns);
+            let verdict = eval::run(rules, &mut state, hook, &mut packet, *now_ns);
             assert_eq!(verdict, expected, "{hook:?} of {number}\n{frame:02x?}\n{what}");
             assert_eq!(
                 (packet.via, packet.fib),
@@ -304,6 +346,10 @@ fn compare(list: &List, rules: &Ruleset, packets: &[Vec<u8>], what: &str) -> usi
     }
     let counted = &state.counts[..naive.counts.len()];
     assert_eq!(counted, &naive.counts[..], "{what}");
+    if !rules.state_rules.is_empty() {
+        let refused = state.counts[naive.counts.len() + 2..].iter().map(|(packets, _)| *packets);
+        assert_eq!(refused.collect::<Vec<_>>(), naive.refused, "{what}");
+    }
     counted.iter().filter(|(packets, _)| *packets > 0).count()
 }
 
@@ -313,13 +359,14 @@ fn run(seed: u64, files: u64, sizes: &[usize], layer2: bool, redirects: bool) {
         let seed = seed << 32 | number;
         let mut dice = Dice(seed);
         let size = dice.pick(sizes);
-        let text = Draw { dice: &mut dice, layer2, redirects }.file(size);
+        let text = Draw { dice: &mut dice, layer2, redirects, states: false }.file(size);
         let (list, rules) = read(&text, seed);
-        let mut packets = plain(&rules, &mut dice, 600);
+        let packets = plain(&rules, &mut dice, 600);
+        let mut packets: Vec<_> = packets.into_iter().map(|frame| (0, frame)).collect();
         let what = format!("seed {seed:#x}\n{text}");
         all += list.rules.len() + 1;
         if redirects {
-            packets.iter_mut().for_each(|frame| spoil(frame, true, &mut dice));
+            packets.iter_mut().for_each(|(_, frame)| spoil(frame, true, &mut dice));
             matched += compare(&list, &rules, &packets, &what);
             continue;
         }
@@ -348,4 +395,42 @@ fn layer_2_and_redirects_agree_with_the_naive_interpreter() {
 #[test]
 fn the_classifier_agrees_on_layer_2() {
     run(4, 40, &[2, 8, 40], true, false);
+}
+
+/// Files of rules that keep states, and conversations. Names of states must not lead packets in a loop.
+fn run_states(seed: u64, files: u64, sizes: &[usize], layer2: bool) {
+    let (mut loops, mut all, mut matched, mut most) = (0, 0, 0, 0);
+    for number in 0..files {
+        let seed = seed << 32 | number;
+        let mut dice = Dice(seed);
+        let size = dice.pick(sizes);
+        let text = Draw { dice: &mut dice, layer2, redirects: false, states: true }.file(size);
+        if let Err(mistakes) = ipfw::read(&text, "drawn") {
+            assert!(report(&mistakes).contains("in a loop"), "{}", report(&mistakes));
+            loops += 1;
+            continue;
+        }
+        let (list, rules) = read(&text, seed);
+        let what = format!("seed {seed:#x}\n{text}");
+        let mut conversations = Conversations::new(&rules, &mut dice);
+        let packets: Vec<_> = (0..800)
+            .map(|_| (conversations.later(&mut dice), conversations.plain(&mut dice)))
+            .collect();
+        all += list.rules.len() + 1;
+        matched += compare(&list, &rules, &packets, &what);
+        most = most.max(compare_states(&rules, seed, &mut dice, 1500));
+    }
+    assert!(loops * 3 < files, "{loops} of {files} files have loops");
+    assert!(matched * 10 > all, "packets matched {matched} of {all} rules");
+    assert!(most > 50, "{most} states");
+}
+
+#[test]
+fn files_with_states_agree_with_the_naive_interpreter() {
+    run_states(5, 300, &[2, 5, 10, 25], false);
+}
+
+#[test]
+fn files_with_states_on_layer_2_agree_with_the_naive_interpreter() {
+    run_states(6, 100, &[3, 8, 20], true);
 }

@@ -101,10 +101,21 @@ impl PathBench {
         }
     }
 
+    /// Lets time pass, in steps of a burst's.
+    pub(super) fn wait(&mut self, ns: u64) {
+        self.now_ns += ns / 50_000 * 50_000;
+    }
+
+    /// The number of states.
+    pub(super) fn states(&self) -> usize {
+        self.expected.states.len()
+    }
+
     /// Sends a burst through both implementations. The error is the first packet whose verdict differs, and how.
     pub(super) fn send(&mut self, frames: &[Vec<u8>]) -> Result<(), (usize, String)> {
         self.now_ns += 50_000;
         self.state.now_ns = self.now_ns;
+        self.expected.states.sweep(self.now_ns);
         self.burst.reset(PortId((self.now_ns / 50_000 % 2) as u16));
         let addrs: Vec<_> = frames
             .iter()
