@@ -18,6 +18,9 @@ use pcap_file::{DataLink, TsResolution};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "replay/states.rs"]
+mod states;
+
 const CONFIG: &str = r#"
 [ports.a]
 kind = "af_packet"
