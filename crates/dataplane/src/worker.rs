@@ -107,6 +107,12 @@ impl Worker {
         self.router.lock()
     }
 
+    /// The time of the last turn or tick, from which the active rules count.
+    #[must_use]
+    pub const fn now_ns(&self) -> u64 {
+        self.filter.now_ns
+    }
+
     /// The state that the worker forwards by.
     #[must_use]
     pub fn state(&self) -> &ForwardingState {
@@ -302,6 +308,7 @@ impl Worker {
     /// others call `tick_ports`.
     pub fn tick<P: Port>(&mut self, ports: &mut [P], now_ns: u64) {
         self.tick_ports(ports);
+        self.filter.now_ns = now_ns;
         if self.kernel_has_rules {
             // The kernel is the host, and the thread that follows its neighbours restores records. A worker that gets
             // no processor must not have a lock meanwhile.

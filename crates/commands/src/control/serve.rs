@@ -48,7 +48,8 @@ const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 const NO_CONTROLLER: &str = "this router has no controller: a file configures it, not the kernel";
 
 /// The answer about connections of a router that runs from a file.
-const NO_CONNECTIONS: &str = "this router has no connections: a file configures it, not the kernel";
+const NO_CONNECTIONS: &str =
+    "this router has no connections: a file configures it, whose rules keep no states";
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -196,10 +197,10 @@ impl RequestHandler {
         }
     }
 
-    /// Sends the kernel's connections page by page.
+    /// Sends the kernel's connections page by page, or the states of the rules.
     fn connections(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
         if self.backends.controller.is_none() {
-            return send(&refusal(NO_CONNECTIONS));
+            return self.states(filter, send);
         }
         let entries = self.backends.connections.as_ref();
         let entries = entries.map(LiveConnections::by_tuple);
@@ -208,6 +209,23 @@ impl RequestHandler {
             Ok(()) => Ok(()),
             Err(PagesError::Client(error)) => Err(error),
             Err(error @ PagesError::Kernel(_)) => send(&refusal(&error.to_string())),
+        }
+    }
+
+    /// Sends the states that the rules keep. The worker only hands the rules over.
+    fn states(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
+        let active =
+            self.on_worker(|_, worker, _| (worker.state().filter.clone(), worker.now_ns()));
+        let (rules, now_ns) = match active {
+            Ok(active) => active,
+            Err(error) => return send(&refusal(&error.to_string())),
+        };
+        let Some(states) = rules.as_ref().and_then(|rules| rules.states()) else {
+            return send(&refusal(NO_CONNECTIONS));
+        };
+        match connections::state_pages(filter, (states, now_ns), &mut |page| send(&line(page))) {
+            Err(PagesError::Client(error) | PagesError::Kernel(error)) => Err(error),
+            Ok(()) => Ok(()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod connections;
 mod set;
+mod states;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

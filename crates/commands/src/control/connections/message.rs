@@ -46,11 +46,12 @@ pub struct Connection {
     pub id: u32,
     /// Packets and bytes; none unless the kernel counts them (`net.netfilter.nf_conntrack_acct`).
     pub counts: Option<ConnectionCounts>,
-    /// The path of its packets: `fast` if the programs forward those of a direction, or `kernel`.
+    /// The path of its packets: `fast` if the programs forward those of a direction, or `kernel`; `user` for a state
+    /// that a rule of a file keeps.
     pub path: String,
     /// Why they take the kernel path, as a keyword for programs; empty if they do not.
     pub reason: String,
-    /// The reason in words; empty likewise.
+    /// The reason in words; empty likewise. The rule that keeps a state.
     pub why: String,
 }
 

@@ -1,5 +1,5 @@
-//! The connections that the kernel tracks in the router's network namespace, as the control socket reports
-//! them.
+//! The connections that the kernel tracks in the router's network namespace, or states that the rules of a file
+//! keep, as the control socket reports them.
 
 mod describe;
 mod filter;
@@ -7,6 +7,7 @@ mod message;
 mod pages;
 mod protocol;
 mod state;
+mod states;
 
 pub use filter::ConnectionFilter;
 pub use message::{Connection, ConnectionCounts, ConnectionTuple, ConnectionsPage, IcmpQuery};
@@ -14,6 +15,7 @@ pub use protocol::Protocol;
 pub use state::STATES;
 
 pub(super) use pages::{PagesError, pages, tracked};
+pub(super) use states::state_pages;
 
 /// The number of connections that the kernel tracks; none if it tracks none at all.
 pub(super) fn tracked_count() -> Option<u64> {

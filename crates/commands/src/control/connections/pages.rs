@@ -10,7 +10,7 @@ use tollway_xdp::connections::ConnectionsByTuple;
 
 use super::describe::describe;
 use super::filter::ConnectionFilter;
-use super::message::ConnectionsPage;
+use super::message::{self, ConnectionsPage};
 
 /// The most connections of a page.
 const PAGE: usize = 500;
@@ -34,6 +34,9 @@ pub enum PagesError {
 /// The function that receives each connection.
 type Take<'a> = &'a mut dyn FnMut(Connection) -> ControlFlow<()>;
 
+/// The function that describes each connection.
+type Describe<'a> = &'a dyn Fn(Connection) -> message::Connection;
+
 /// Reads the connections of the router's network namespace.
 pub fn tracked(family: Option<Family>, take: Take<'_>) -> io::Result<()> {
     Conntrack::open()?.each(family, take)
@@ -45,8 +48,17 @@ pub fn pages(
     source: impl FnOnce(Option<Family>, Take<'_>) -> io::Result<()>,
     send: &mut dyn FnMut(&ConnectionsPage) -> io::Result<()>,
 ) -> Result<(), PagesError> {
+    pages_of((filter, &|connection| describe(connection, entries)), source, send)
+}
+
+/// Like [`pages`], of connections that the given function describes.
+pub(super) fn pages_of(
+    (filter, describe): (&ConnectionFilter, Describe<'_>),
+    source: impl FnOnce(Option<Family>, Take<'_>) -> io::Result<()>,
+    send: &mut dyn FnMut(&ConnectionsPage) -> io::Result<()>,
+) -> Result<(), PagesError> {
     let page = ConnectionsPage { connections: Vec::new(), more: true };
-    let mut pager = Pager { page, entries, sent: Instant::now(), send, failed: None };
+    let mut pager = Pager { page, describe, sent: Instant::now(), send, failed: None };
     let read = source(filter.family(), &mut |connection| {
         pager.take(filter.selects(&connection).then_some(connection))
     });
@@ -64,8 +76,7 @@ pub fn pages(
 /// Collects a page, and sends it.
 struct Pager<'a> {
     page: ConnectionsPage,
-    /// The programs' entries.
-    entries: &'a ConnectionsByTuple,
+    describe: Describe<'a>,
     /// When the last page was sent.
     sent: Instant,
     send: &'a mut dyn FnMut(&ConnectionsPage) -> io::Result<()>,
@@ -75,8 +86,7 @@ struct Pager<'a> {
 impl Pager<'_> {
     /// Adds a connection to the page, or notes that one was passed over.
     fn take(&mut self, connection: Option<Connection>) -> ControlFlow<()> {
-        let entries = self.entries;
-        self.page.connections.extend(connection.map(|one| describe(one, entries)));
+        self.page.connections.extend(connection.map(self.describe));
         if self.page.connections.len() < PAGE && self.sent.elapsed() < SILENCE {
             return ControlFlow::Continue(());
         }

@@ -67,8 +67,8 @@ pub struct StateReport {
     pub source: (IpAddr, u16),
     /// Destination address and port of its first packet.
     pub destination: (IpAddr, u16),
-    /// Whether both sides have opened a connection of TCP, and none has closed it.
-    pub is_established: bool,
+    /// FIN, SYN and RST of TCP that have been seen in the direction of the first packet, and in the other.
+    pub tcp_flags: [u8; 2],
     /// How long it lives without further packets.
     pub expires_in_ns: u64,
     /// Packets and bytes in the direction of the first packet, and in the other.
@@ -340,7 +340,7 @@ impl Slot {
             protocol,
             source: (address(source), source_port),
             destination: (address(destination), destination_port),
-            is_established: self.tcp.is_established(),
+            tcp_flags: self.tcp.flags(),
             expires_in_ns,
             counts: self.counts,
         }

@@ -28,11 +28,9 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    /// Whether both sides have sent a SYN, and neither a RST, nor both a FIN.
-    pub(super) const fn is_established(&self) -> bool {
-        let [forward, reverse] = self.flags;
-        let both = forward & reverse;
-        both & FLAG_SYN != 0 && both & FLAG_FIN == 0 && (forward | reverse) & FLAG_RST == 0
+    /// FIN, SYN and RST that have been seen, by [`Side`].
+    pub(super) const fn flags(&self) -> [u8; 2] {
+        self.flags
     }
 
     /// Notes a packet; returns how long the state lives, if that begins again.

@@ -94,10 +94,10 @@ fn a_connection_of_tcp_opens_and_closes() {
     assert_eq!(see(tcp(7, ACK, 10), 5), 3004, "the same side");
     assert_eq!(see(answer(tcp(7, ACK, 4)), 6), 3004, "an old acknowledgement");
     assert_eq!(see(answer(tcp(7, ACK, 6)), 7), 3007, "both sides again");
-    assert!(states.list(START)[0].1.is_established);
+    assert_eq!(states.list(START)[0].1.tcp_flags, [2, 2]);
     assert_eq!(see(tcp(7, FIN, 11), 8), 3008, "one side closes");
     assert_eq!(see(answer(tcp(7, FIN, 12)), 9), 19, "both sides close");
-    assert!(!states.list(START)[0].1.is_established);
+    assert_eq!(states.list(START)[0].1.tcp_flags, [3, 3]);
     let [forward, reverse] = states.list(START)[0].1.counts;
     assert_eq!((forward.packets, reverse.packets, reverse.bytes), (5, 5, 500));
     assert_eq!(states.check(&tcp(7, ACK, 13), None, START + 1900 * MS), None);

@@ -1,0 +1,121 @@
+//! The states that the rules of a file keep, as connections.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use tollway_conntrack::{
+    Connection as Tracked, Counter, Counters, Labels, Status, TcpInfo, TcpState, Tuple, TupleL4,
+};
+use tollway_dataplane::stages::filter::{Count, StateReport, States};
+use tollway_dataplane::wire::l4::{SCTP, TCP, UDP, UDP_LITE};
+use tollway_xdp::connections::ConnectionsByTuple;
+
+use super::describe::describe;
+use super::filter::ConnectionFilter;
+use super::message::{Connection, ConnectionsPage};
+use super::pages::{PagesError, pages_of};
+
+/// The kernel's bits of [`Status`].
+const SEEN_REPLY: u32 = 1 << 1;
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+
+/// Sends the states that a filter selects, page by page, and an empty page at the end.
+pub fn state_pages(
+    filter: &ConnectionFilter,
+    (states, now_ns): (&States, u64),
+    send: &mut dyn FnMut(&ConnectionsPage) -> io::Result<()>,
+) -> Result<(), PagesError> {
+    let listed = states.list(now_ns);
+    let source = |_, take: &mut dyn FnMut(Tracked) -> ControlFlow<()>| {
+        for (number, (_, report)) in listed.iter().enumerate() {
+            // The number finds the rule again.
+            if take(tracked(number as u32, report)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let describe = |tracked: Tracked| {
+        let rule = listed.get(tracked.id as usize).map(|(rule, _)| rule.rule.clone());
+        Connection {
+            id: 0,
+            path: "user".to_owned(),
+            reason: String::new(),
+            why: rule.unwrap_or_default(),
+            ..describe(tracked, &ConnectionsByTuple::default())
+        }
+    };
+    pages_of((filter, &describe), source, send)
+}
+
+/// A state as connection tracking would have it.
+fn tracked(id: u32, report: &StateReport) -> Tracked {
+    let StateReport { protocol, source, destination, .. } = *report;
+    let tuple = |source, destination| match protocol {
+        TCP | UDP | SCTP | UDP_LITE => Tuple::with_ports(protocol, source, destination),
+        _ => Tuple { source: source.0, destination: destination.0, protocol, l4: TupleL4::None },
+    };
+    let counter = |count: Count| Counter { packets: count.packets, bytes: count.bytes };
+    let [original, reply] = report.counts.map(counter);
+    let is_answered = reply.packets > 0;
+    Tracked {
+        original: tuple(source, destination),
+        reply: tuple(destination, source),
+        status: Status(if is_answered { SEEN_REPLY } else { 0 }),
+        tcp: (protocol == TCP).then(|| TcpInfo {
+            state: state(report.tcp_flags),
+            original_wscale: None,
+            reply_wscale: None,
+            original_flags: None,
+            reply_flags: None,
+        }),
+        timeout_s: u32::try_from(report.expires_in_ns / 1_000_000_000).ok(),
+        mark: 0,
+        zone: 0,
+        reply_zone: 0,
+        id,
+        helper: None,
+        labels: Labels(0),
+        counters: Some(Counters { original, reply }),
+        has_seq_adjust: false,
+        has_synproxy: false,
+    }
+}
+
+/// The state of TCP after these flags of both sides.
+fn state([forward, reverse]: [u8; 2]) -> TcpState {
+    let (any, both) = (forward | reverse, forward & reverse);
+    match (any & RST != 0, both & SYN != 0) {
+        (true, _) => TcpState::Close,
+        (false, true) if both & FIN != 0 => TcpState::TimeWait,
+        (false, true) if any & FIN != 0 => TcpState::FinWait,
+        (false, true) => TcpState::Established,
+        (false, false) if (forward, reverse) == (SYN, 0) => TcpState::SynSent,
+        (false, false) => TcpState::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_both_sides_are_a_state() {
+        let states = [
+            ([SYN, 0], TcpState::SynSent),
+            ([SYN, SYN], TcpState::Established),
+            ([SYN | FIN, SYN], TcpState::FinWait),
+            ([SYN, SYN | FIN], TcpState::FinWait),
+            ([SYN | FIN, SYN | FIN], TcpState::TimeWait),
+            ([SYN, RST], TcpState::Close),
+            ([0, 0], TcpState::None),
+            ([FIN, 0], TcpState::None),
+        ];
+        for (flags, expected) in states {
+            assert_eq!(state(flags), expected, "{flags:?}");
+        }
+    }
+}
