@@ -1,6 +1,6 @@
-//! Measures what the counters of ipfw's rules cost in the user path.
+//! Measures what the counters of ipfw's rules cost in the user path, and the states that they keep.
 //!
-//! Workers with memory ports forward the same packets of 256 flows: one without rules, one by a list of ipfw whose
+//! Workers with memory ports forward the same packets of 256 flows, or of 16,000: one without rules, one by a list of ipfw whose
 //! counters were taken out, and one by the whole list. They take turns, so that they share the machine's good and bad
 //! times. The example prints the median of each, and of the difference between the last two, in clocks per packet.
 //! A packet meets a list twice, at `in` and at `out`.
@@ -27,6 +27,8 @@ const TURN: usize = 1 << 19;
 const ROUNDS: usize = 31;
 /// Flows that packets belong to, in turn.
 const FLOWS: usize = 256;
+/// As many flows as there is room for their states.
+const MANY_FLOWS: usize = 16_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let rules = |count: u32, rule: fn(u32) -> String| (0..count).map(rule).collect::<String>();
@@ -35,17 +37,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let allow = "add 1000 allow udp from any to any\n";
     let three = "add 1 count ip from any to any\nadd 2 count udp from any to any\n\
                  add 3 count ip from 10.0.0.0/8 to any\n";
+    let states = "add 1 check-state\nadd 2 allow udp from any to any keep-state\n".to_owned();
     let lists = [
-        ("one rule", allow.to_owned()),
-        ("ten count rules that do not match, then one", format!("{ten}{allow}")),
-        ("three count rules that match, then one", format!("{three}{allow}")),
-        ("100 rules that do not match, then one", format!("{hundred}{allow}")),
-        ("the same with three count rules that match", format!("{three}{hundred}{allow}")),
+        ("one rule", allow.to_owned(), FLOWS),
+        ("ten count rules that do not match, then one", format!("{ten}{allow}"), FLOWS),
+        ("three count rules that match, then one", format!("{three}{allow}"), FLOWS),
+        ("100 rules that do not match, then one", format!("{hundred}{allow}"), FLOWS),
+        ("the same with three count rules that match", format!("{three}{hundred}{allow}"), FLOWS),
+        ("a rule that keeps states", states.clone(), FLOWS),
+        ("the same with 16,000 states", states, MANY_FLOWS),
     ];
     println!(
         "clocks per packet, medians of {ROUNDS}: no rules, without counters, with, difference"
     );
-    for (name, text) in lists {
+    for (name, text, flows) in lists {
         let mut workers =
             [worker(None, true)?, worker(Some(&text), false)?, worker(Some(&text), true)?];
         let mut now_ns = 0;
@@ -53,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..ROUNDS {
             rounds.push(
                 workers.each_mut().map(|worker| {
-                    clocks(worker, TURN, |packet| (packet % FLOWS) as u32, &mut now_ns)
+                    clocks(worker, TURN, |packet| (packet % flows) as u32, &mut now_ns)
                 }),
             );
         }
