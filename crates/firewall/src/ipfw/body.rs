@@ -13,7 +13,7 @@ pub(super) type Blocks = Vec<Vec<Term>>;
 
 /// Parses everything after the action: the blocks, and the state that the rule keeps.
 pub(super) fn body(words: &mut Words<'_>) -> Result<(Blocks, Option<Keep>), SpannedFault> {
-    let (mut blocks, mut keep) = (Blocks::new(), None);
+    let (mut blocks, mut states) = (Blocks::new(), states::Options::default());
     if begins_with_protocol(words) {
         push(&mut blocks, block(words, protocol)?);
         if !words.take("from") {
@@ -27,16 +27,12 @@ pub(super) fn body(words: &mut Words<'_>) -> Result<(Blocks, Option<Keep>), Span
         end(words, Side::Destination, &mut blocks)?;
     }
     while let Some(text) = words.peek() {
-        if !states::is_option(text) {
-            push(&mut blocks, block(words, options::option)?);
-            continue;
-        }
-        let place = words.place();
-        if keep.replace(states::keep(words)?).is_some() {
-            return wrong(&place, "the rule keeps a state already", "write one option for states");
+        match states::is_option(text) {
+            true => states.option(words)?,
+            false => push(&mut blocks, block(words, options::option)?),
         }
     }
-    Ok((blocks, keep))
+    Ok((blocks, states.finish()?))
 }
 
 /// Says whether the body begins with a protocol: a rule may begin with its options instead.

@@ -181,7 +181,12 @@ impl Cut<'_> {
             let Some(mut steps) = self.matches[index].clone() else { continue };
             let all = steps.is_empty();
             steps.extend(self.state_rules.keep(index).map(Step::KeepState));
-            let Some(ends) = self.action(index, way, &mut steps) else { continue };
+            let defers = self.rules[index].keep.as_ref().is_some_and(|keep| keep.defers);
+            let ends = match defers {
+                true => Some(false),
+                false => self.action(index, way, &mut steps),
+            };
+            let Some(ends) = ends else { continue };
             let text = self.rules[index].text.clone();
             piece.push(self.written(index, text, steps));
             if all && ends {

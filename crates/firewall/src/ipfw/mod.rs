@@ -15,7 +15,7 @@
 //! - `skipto` never jumps backwards; `call` may, but not in a loop.
 //! - Tables: addresses (longest prefix first), links, and numbers, with values that rules compare.
 //!
-//! - States: `keep-state`, `limit`, `record-state`, `set-limit` and `check-state`, with names. A packet is looked
+//! - States: `keep-state`, `limit`, `record-state`, `set-limit`, `defer-action` and `check-state`, with names. A packet is looked
 //!   up once in each pass for each name, at the first rule that asks for it; all passes share the states. A packet
 //!   that gets no state is denied.
 //!

@@ -10,11 +10,6 @@ use crate::mistake::{SpannedFault, quoted, wrong};
 /// Known but unsupported options, and what to write instead.
 const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
     (
-        &["defer-action", "defer-immediate-action"],
-        "keeps a state without the rule's action, which Tollway does not support",
-        "write count with keep-state in a rule before, with a name of its own",
-    ),
-    (
         &["uid", "gid", "jail", "sockarg"],
         "matches sockets, which forwarded packets do not have",
         "leave the rule out: it never matches what is forwarded",

@@ -52,6 +52,8 @@ pub(super) struct Keep {
     /// Whether packets that come to the rule are checked for states of that name first, even if they do not match
     /// the rule.
     pub(super) checks: bool,
+    /// Whether only packets with a state meet the action.
+    pub(super) defers: bool,
 }
 
 /// The states for which a packet is checked.

@@ -3,7 +3,7 @@
 use super::rule::{Keep, StateOf};
 use super::words::{Word, Words};
 use crate::ir::StateLimit;
-use crate::mistake::{SpannedFault, quoted, wrong};
+use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// The name of states whose rule gives none.
 const DEFAULT: &str = "default";
@@ -11,12 +11,49 @@ const DEFAULT: &str = "default";
 /// The longest name.
 const MOST_LETTERS: usize = 63;
 
-/// The options that keep states.
-const OPTIONS: [&str; 4] = ["keep-state", "limit", "record-state", "set-limit"];
+/// The options of rules that keep states.
+const OPTIONS: [&str; 6] =
+    ["keep-state", "limit", "record-state", "set-limit", "defer-action", "defer-immediate-action"];
 
-/// Says whether a word begins an option that keeps states.
+/// Says whether a word begins an option of rules that keep states.
 pub(super) fn is_option(text: &str) -> bool {
     OPTIONS.contains(&text)
+}
+
+/// The options of a rule that keeps states, as far as they have been parsed.
+#[derive(Default)]
+pub(super) struct Options {
+    keep: Option<Keep>,
+    defers: Option<Span>,
+}
+
+impl Options {
+    /// Parses one of them.
+    pub(super) fn option(&mut self, words: &mut Words<'_>) -> Result<(), SpannedFault> {
+        let place = words.place();
+        if matches!(words.peek(), Some("defer-action" | "defer-immediate-action")) {
+            words.next();
+            self.defers = Some(place);
+            return Ok(());
+        }
+        if self.keep.replace(keep(words)?).is_some() {
+            return wrong(&place, "the rule keeps a state already", "write one option for states");
+        }
+        Ok(())
+    }
+
+    /// How the rule keeps states, if it does.
+    pub(super) fn finish(self) -> Result<Option<Keep>, SpannedFault> {
+        match (self.keep, self.defers) {
+            (Some(keep), defers) => Ok(Some(Keep { defers: defers.is_some(), ..keep })),
+            (None, Some(place)) => wrong(
+                &place,
+                "defer-action is for packets with a state, and the rule keeps none",
+                "write record-state or keep-state, too",
+            ),
+            (None, None) => Ok(None),
+        }
+    }
 }
 
 /// Parses what follows `check-state`.
@@ -29,7 +66,7 @@ pub(super) fn checked(words: &mut Words<'_>) -> Result<StateOf, SpannedFault> {
 }
 
 /// Parses an option that keeps states.
-pub(super) fn keep(words: &mut Words<'_>) -> Result<Keep, SpannedFault> {
+fn keep(words: &mut Words<'_>) -> Result<Keep, SpannedFault> {
     let word = words.need("an option")?;
     let limits = matches!(word.text.as_str(), "limit" | "set-limit");
     let limit = if limits { Some(limit(words)?) } else { None };
@@ -42,6 +79,7 @@ pub(super) fn keep(words: &mut Words<'_>) -> Result<Keep, SpannedFault> {
         name: name.unwrap_or_else(|| DEFAULT.to_owned()),
         limit,
         checks: matches!(word.text.as_str(), "keep-state" | "limit"),
+        defers: false,
     })
 }
 

@@ -343,7 +343,7 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("add allow tcp from any to any limit 4", 37, "nothing to count by"),
     ("add allow tcp from any to any limit src-addr 0", 46, "lets nothing by"),
     ("add allow tcp from any to any limit src-addr tablearg", 46, "out of a table"),
-    ("add allow tcp from any to any keep-state defer-action", 42, "without the rule's action"),
+    ("add allow tcp from any to any defer-action", 31, "the rule keeps none"),
     ("add check-state tcp from any to any", 17, "for all packets"),
     ("add check-state log", 17, "logs nothing"),
     ("add return ip from any to any keep-state", 1, "returns"),

@@ -132,6 +132,10 @@ impl<'a> Naive<'a> {
                 self.count(at, &seen, packet);
                 return RuleVerdict::Drop;
             }
+            if found.is_none() && rule.keep.as_ref().is_some_and(|keep| keep.defers) {
+                at = next;
+                continue;
+            }
             let find =
                 |number: u32| self.rules.iter().position(|rule| u32::from(rule.number) >= number);
             let end = self.rules.len();

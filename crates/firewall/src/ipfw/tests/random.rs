@@ -202,7 +202,8 @@ impl Draw<'_> {
             6 => format!("set-limit {} {}{name}", dice.pick(&by), 1 + dice.below(3)),
             _ => return line + "\n",
         };
-        format!("{line} {option}\n")
+        let defers = dice.pick(&["", "", "", " defer-action"]);
+        format!("{line} {option}{defers}\n")
     }
 
     fn rule(&mut self, among_many: bool) -> String {
