@@ -82,6 +82,7 @@ impl Router {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
         tables.write_engines();
+        prepare_states(None, tables.filter.as_deref());
         let engines = Mutex::new(vec![Arc::clone(tables.engines())]);
         let state = Arc::clone(tables.state());
         let generations = Generations::default();
@@ -274,7 +275,7 @@ impl Locked<'_> {
         // No reader uses these tables yet, so every next hop can get its own record back.
         tables.routes.next_hops.restore_displaced();
         let control = &mut *self.control;
-        take_over_states(control.tables.filter.as_deref(), tables.filter.as_deref());
+        prepare_states(control.tables.filter.as_deref(), tables.filter.as_deref());
         std::mem::swap(&mut control.tables, &mut tables);
         // A program that could not be replaced must not follow what nobody updates.
         tables.end_engines();
@@ -295,7 +296,7 @@ impl Locked<'_> {
         filter: Option<Arc<Filter>>,
         carried: &[Option<u32>],
     ) -> Option<Arc<Filter>> {
-        take_over_states(self.control.tables.filter.as_deref(), filter.as_deref());
+        prepare_states(self.control.tables.filter.as_deref(), filter.as_deref());
         let old = std::mem::replace(&mut self.control.tables.filter, filter);
         self.renew_rules(carried);
         old
@@ -309,10 +310,10 @@ impl Locked<'_> {
     }
 }
 
-/// Lets rules take over the states of the active ones.
-fn take_over_states(before: Option<&Filter>, filter: Option<&Filter>) {
-    if let (Some(before), Some(filter)) = (before, filter) {
-        filter.take_over_states(before);
+/// Lets rules take over the states of the active ones, or makes room for states: no packet should have to.
+fn prepare_states(before: Option<&Filter>, filter: Option<&Filter>) {
+    if let Some(states) = filter.and_then(Filter::states) {
+        states.prepare(before.and_then(Filter::states));
     }
 }
 

@@ -196,13 +196,6 @@ impl Filter {
         self.states.as_deref()
     }
 
-    /// Takes over the states of the active rules.
-    pub(crate) fn take_over_states(&self, before: &Self) {
-        if let (Some(states), Some(before)) = (&self.states, &before.states) {
-            states.take_over(before);
-        }
-    }
-
     /// Sets the rules for flows of known connections. Their counters have the same numbers.
     pub fn set_connections(&mut self, rules: FlowFilter) {
         self.connections = Some(Arc::new(rules));

@@ -137,12 +137,11 @@ impl States {
         Self { known: known.collect(), rules, table: OnceLock::new() }
     }
 
-    /// Takes over the states of the active rules, unless packets have come to these already.
-    pub(crate) fn take_over(&self, before: &Self) {
-        if let Some(table) = before.table.get()
-            // If packets have come already, these rules have a table of their own.
-            && self.table.set(Arc::clone(table)).is_ok()
-        {
+    /// Takes over the states of the active rules, or makes a table, unless packets have come to these already.
+    pub(crate) fn prepare(&self, before: Option<&Self>) {
+        let shared = before.and_then(|before| before.table.get());
+        let table = shared.map_or_else(|| Arc::new(Table::new(0)), Arc::clone);
+        if self.table.set(Arc::clone(&table)).is_ok() {
             table.retain(&self.known);
         }
     }

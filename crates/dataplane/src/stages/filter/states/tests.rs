@@ -210,7 +210,7 @@ fn other_rules_take_over_the_states_of_equal_ones() {
         state_rule("9", None),
         state_rule("2", by_source(1)),
     ]);
-    after.take_over(&before);
+    after.prepare(Some(&before));
     let check = |port| after.check(&answer(packet(l4::UDP, port)), None, START + 1);
     assert_eq!((check(10), check(11), check(12)), (None, Some(2), Some(0)));
     let listed = after.list(START + 1);
@@ -227,7 +227,7 @@ fn other_rules_take_over_the_states_of_equal_ones() {
     // Rules that packets have come to already keep their own.
     let late = States::new(vec![state_rule("3", None)]);
     assert_eq!(late.check(&packet(l4::UDP, 12), None, START), None);
-    late.take_over(&after);
+    late.prepare(Some(&after));
     assert_eq!(late.check(&packet(l4::UDP, 12), None, START), None);
 }
 
