@@ -163,7 +163,7 @@ impl Twin {
         Wire::at(&self.hosts[number], &format!("h{cable}"))
     }
 
-    /// Packets that Tollway's programs have left to the kernel because the router was late.
+    /// Packets on the kernel path because the router was late.
     pub fn late(&self) -> u64 {
         let Some(tollway) = &self.tollway else { return 0 };
         let offload = tollway.show(&ShowRequest::Offload);
