@@ -125,8 +125,8 @@ awk -F'\t' -v kind="$work/namespaces" -v rest="$work/computing" '
 grep -E $'^(af_xdp|router)\t' "$work/namespaces" >"$work/two-workers"
 # Those that take longest come first.
 {
-  grep -E $'^(oracle|tc)\t' "$work/namespaces"
-  grep -Ev $'^(oracle|tc)\t' "$work/namespaces"
+  grep -E $'^(apps|oracle|tc)\t' "$work/namespaces"
+  grep -Ev $'^(apps|oracle|tc)\t' "$work/namespaces"
 } >"$work/machines"
 touch "$work/"{namespaces,computing,ended,left-out,failed}
 [ -s "$work/names" ] || die "crates/tollway/Cargo.toml names no test with a main function of its own"

@@ -110,8 +110,8 @@ pub fn fail2ban() {
 pub fn timed() {
     let net = Net::new();
     let _server = server(&net.b, "10.0.2.2:22");
-    for protocol in ["tcp", "udp"] {
-        compared("ra rb", &ENGINES, |router| {
+    for (protocol, engine) in ["tcp", "udp"].into_iter().zip(ENGINES) {
+        compared("ra rb", &[engine], |router| {
             load("nft -f -", FIREWALL);
             load(
                 "nft -f -",

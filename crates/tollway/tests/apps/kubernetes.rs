@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::namespaces::{Host, sh, until};
 use super::running::{KernelRouter, Net, plug};
-use super::scene::{ENGINES, compared, entries, is_fast, load, reaches, until_all};
+use super::scene::{compared, entries, is_fast, load, reaches, until_all};
 use super::talk::{Talk, server};
 
 /// Of the mode `iptables`, and of the mode `nftables` (Kubernetes 1.31).
@@ -71,12 +71,12 @@ fn are_fast_to_others(router: &KernelRouter) {
     until_all(router, words, COUNT, is_so);
 }
 
-fn services(program: &str, rules: &str) {
+fn services(program: &str, rules: &str, engine: &str) {
     let net = Net::new();
     let other = Host::new();
     plug(&other, "c", 3);
     let _servers = [server(&net.b, "10.0.2.2:8080"), server(&other, "10.0.3.2:8080")];
-    compared("ra rb rc", &ENGINES, |router| {
+    compared("ra rb rc", &[engine], |router| {
         load(program, rules);
         router.map(KernelRouter::sync);
         talks(router, (&net.a, &net.b))
@@ -85,10 +85,10 @@ fn services(program: &str, rules: &str) {
 
 /// The rules of the mode `iptables`.
 pub fn iptables() {
-    services("iptables-nft-restore", IPTABLES);
+    services("iptables-nft-restore", IPTABLES, "xdp");
 }
 
 /// The rules of the mode `nftables`.
 pub fn nftables() {
-    services("nft -f -", NFTABLES);
+    services("nft -f -", NFTABLES, "tc");
 }

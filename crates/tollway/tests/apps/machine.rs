@@ -3,7 +3,7 @@
 use super::machines::Part;
 use super::namespaces::{Host, sh, until};
 use super::running::KernelRouter;
-use super::scene::{check, compared, entries, is_fast, is_slow, load, paths};
+use super::scene::{check, compared, entries, is_fast, is_half_fast, is_slow, load, paths};
 use super::talk::{Talk, server};
 use super::traffic::Net;
 
@@ -85,11 +85,14 @@ fn wireguard_through() {
         is_fast(router, &mut talk);
         talk.lasts(4000);
         talk.is_going_on();
-        (talk.seen(), entries(&[51820]))
+        // A packet of the other end may come before the tunnel's first one, and take the port.
+        let own = entries(&[]).into_iter().filter(|entry| entry.starts_with("udp src=10.0.1.2 "));
+        (talk.seen(), own.collect::<Vec<_>>())
     });
 }
 
-/// A tunnel of the router's own: its packets are the kernel's, since only that can tell senders what the tunnel cannot carry.
+/// A tunnel of the router's own: packets into it are the kernel's, since only that can tell senders what the tunnel cannot
+/// carry. Those that come out of it are fast if it is a port.
 fn wireguard_from() {
     let net = Net::new();
     tunnel(None, &net.b);
@@ -99,7 +102,10 @@ fn wireguard_from() {
             masquerade("wg0");
             router.map(KernelRouter::sync);
             let mut talk = Talk::start(&net.a, "tcp", "10.8.0.2:7001");
-            is_slow(router, &mut talk);
+            match devices {
+                "ra rb" => is_slow(router, &mut talk),
+                _ => is_half_fast(router, &mut talk),
+            }
             talk.is_going_on();
             (talk.seen(), entries(&[7001]))
         });

@@ -105,8 +105,8 @@ fn change(rules: &[&str], does: &str, undoes: &str) {
     two_ways(&net);
     let _server = server(&net.b, FAR_SERVER);
     for rule in rules {
-        for protocol in ["udp", "tcp"] {
-            compared("ra rb rc", &ENGINES, |router| {
+        for (protocol, engine) in ["udp", "tcp"].into_iter().zip(ENGINES) {
+            compared("ra rb rc", &[engine], |router| {
                 first_way(rule);
                 router.map(KernelRouter::sync);
                 let mut talk = Talk::start(&net.a, protocol, FAR_SERVER);

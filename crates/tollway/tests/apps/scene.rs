@@ -20,7 +20,7 @@ const WINDOW: Duration = Duration::from_millis(300);
 /// After so long, the kernel has assured connections of UDP (`nf_conntrack_udp_packet`), and Tollway has asked for them.
 const SETTLED: Duration = Duration::from_millis(3500);
 
-/// Both engines of the tests.
+/// Both engines of the tests. Scenes that come twice, with other rules or another protocol, are played by one each.
 pub const ENGINES: [&str; 2] = ["xdp", "tc"];
 
 /// Plays a scene by the kernel alone, and then with Tollway at these devices by each engine. What it returns must be the same.
@@ -81,11 +81,22 @@ impl Share {
             && self.kernel * 5 <= self.tollway
     }
 
+    const fn is_half_fast(self) -> bool {
+        let most = self.answered * 9 / 10;
+        self.answered >= 5 && self.kernel >= most && self.tollway >= most
+    }
+
     const fn is_slow(self) -> bool {
         self.answered >= 5
             && self.kernel >= 2 * self.answered * 9 / 10
             && self.tollway * 5 <= self.kernel
     }
+}
+
+/// Waits until Tollway forwards nearly all packets of one direction of a conversation, and the kernel those of the other.
+#[track_caller]
+pub fn is_half_fast(router: Option<&KernelRouter>, talk: &mut Talk) {
+    becomes(router, talk, "half on the kernel path", Share::is_half_fast);
 }
 
 /// Waits until Tollway forwards nearly all packets of a conversation, in both directions. It is the only one.
