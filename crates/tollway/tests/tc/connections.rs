@@ -4,13 +4,11 @@ use std::path::Path;
 
 use super::namespaces::ready;
 use super::running::KernelRouter;
-use super::scene::{Net, carried, start};
+use super::scene::{Net, STREAMS, carried, start};
 use super::{running, tracked};
 
 /// Where the kernel lists the module while it is loaded.
 const MODULE: &str = "/sys/module/nf_conntrack";
-/// Number of streams, of which Tollway has to forward the most part of one.
-const STREAMS: usize = 3;
 
 /// By the tc program: datagrams, and a stream with the offloads of hosts.
 pub fn tc() {

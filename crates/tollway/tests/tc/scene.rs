@@ -11,6 +11,9 @@ use super::running::KernelRouter;
 
 /// Bytes of a stream.
 const STREAM: usize = 10_000_000;
+/// Number of streams, of which Tollway has to forward the most part of one where the processor is emulated: the kernel
+/// forwards while the router is late.
+pub const STREAMS: usize = 3;
 /// Datagrams, which all fit into a socket, and bytes of each.
 const DATAGRAMS: u64 = 60;
 const DATAGRAM: usize = 1000;
