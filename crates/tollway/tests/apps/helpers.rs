@@ -117,24 +117,20 @@ fn transfer(router: Option<&KernelRouter>, host: &Host, curl: &str, work: &Path)
 
 /// A client inside, whose addresses are translated, in its packets and in the commands that it sends.
 pub fn ftp() {
-    let net = Net::new();
-    let (_dir, work) = directory();
-    let files = work.join("files");
-    std::fs::create_dir(&files).unwrap();
-    write(&files.join("file"), FILE);
-    let _server = ftp_server_of(&net.b, &files, &work);
-    compared("ra rb", &ENGINES, |router| {
-        load("nft -f -", FIREWALL);
-        load("nft -f -", MASQUERADE);
-        router.map(KernelRouter::sync);
-        // By EPSV, PASV, EPRT and PORT.
-        ["", "--disable-epsv", "-P -", "-P - --disable-eprt"]
-            .map(|words| transfer(router, &net.a, &format!("{words} ftp://10.0.2.2/file"), &work))
-    });
+    // By EPSV, PASV, EPRT and PORT.
+    let ways = ["", "--disable-epsv", "-P -", "-P - --disable-eprt"];
+    transfers(MASQUERADE, "10.0.2.2", &ways);
 }
 
 /// A server behind the router, whose answers name its own address.
 pub fn ftp_server() {
+    // The client takes the address that it is told.
+    let ways = ["--disable-epsv --no-ftp-skip-pasv-ip", "-P - --disable-eprt"];
+    transfers(PORT_FORWARDING, "10.0.1.1", &ways);
+}
+
+/// Transfers a file from an address in these ways, with translation by rules.
+fn transfers(translation: &str, address: &str, ways: &[&str]) {
     let net = Net::new();
     let (_dir, work) = directory();
     let files = work.join("files");
@@ -143,11 +139,10 @@ pub fn ftp_server() {
     let _server = ftp_server_of(&net.b, &files, &work);
     compared("ra rb", &ENGINES, |router| {
         load("nft -f -", FIREWALL);
-        load("nft -f -", PORT_FORWARDING);
+        load("nft -f -", translation);
         router.map(KernelRouter::sync);
-        // The client takes the address that it is told.
-        ["--disable-epsv --no-ftp-skip-pasv-ip", "-P - --disable-eprt"]
-            .map(|words| transfer(router, &net.a, &format!("{words} ftp://10.0.1.1/file"), &work))
+        let by = |words| transfer(router, &net.a, &format!("{words} ftp://{address}/file"), &work);
+        ways.iter().map(by).collect::<Vec<_>>()
     });
 }
 

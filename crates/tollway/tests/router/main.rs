@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../machines/mod.rs"]
+mod machines;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
@@ -92,7 +94,7 @@ const BESIDE: [Test; 46] = [
     ("rules_of_a_file_close_the_router_without_a_worker", closed::closed),
     ("rules_of_a_file_may_fail_open", closed::open),
     ("changes_during_a_stop_are_installed", many::stopped),
-    ("vlans_are_as_the_guide_has_them_in_a_virtual_machine", vlans::in_machine),
+    ("vlans_are_as_the_guide_has_them_in_a_virtual_machine", || machines::host("vlans")),
 ];
 
 /// Tests that measure times, rates or losses.
@@ -128,7 +130,7 @@ const ALONE: [Test; 26] = [
 fn main() -> ExitCode {
     let missing = |name: &str| {
         if name.ends_with("virtual_machine") {
-            return vlans::missing();
+            return machines::missing();
         }
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
@@ -139,8 +141,8 @@ fn main() -> ExitCode {
             tracked::role(words)
         }
         ["--role", words] if words.starts_with("tcp-") => tracked_tcp::role(words),
-        ["--role", "vlans"] => vlans::inside(None),
-        ["--role", "vlans", part] => vlans::inside(Some(part)),
+        ["--role", "vlans"] => machines::inside("vlans", &vlans::PARTS, None),
+        ["--role", "vlans", part] => machines::inside("vlans", &vlans::PARTS, Some(part)),
         ["--serve", address] if is_tcp(address) => attached::serve(address),
         ["--client", address] if is_tcp(address) => attached::run_client(address),
         words => leaks::role(words),

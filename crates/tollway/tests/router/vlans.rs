@@ -1,51 +1,14 @@
 //! Tests that need VLAN and VRF devices. They run in a virtual machine, since not every kernel has
 //! these.
 
-use std::process::{Command, ExitCode};
-
 use super::generic;
+use super::machines::Part;
 use super::namespaces::{Host, sh};
 use super::typed::{Typed, commands, output_of, session, succeeded};
 
-/// The script that starts the virtual machine.
-const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 const PAGE: &str = include_str!("../../../../docs/guide/with-vlans-and-vrfs.md");
-/// The tests in the machine. Each has namespaces of its own.
-const PARTS: [(&str, fn()); 2] = [("the guide", guide), ("generic mode", generic::tags)];
-
-/// Returns why no virtual machine can run here.
-pub fn missing() -> Option<&'static str> {
-    let has_qemu = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
-    let files = std::fs::read_dir("/boot").into_iter().flatten().flatten();
-    let is_kernel = |name: &str| name.starts_with("vmlinuz-") && name.ends_with("-amd64");
-    let has_kernel = files.into_iter().any(|file| is_kernel(&file.file_name().to_string_lossy()));
-    (!has_qemu || !has_kernel).then_some("no emulator, or no kernel of Debian's (scripts/setup.sh)")
-}
-
-/// Runs on the host: starts the machine, and asserts that its tests pass.
-pub fn in_machine() {
-    let mut command = Command::new(RUN);
-    command.arg(std::env::current_exe().unwrap()).args(["--role", "vlans"]);
-    let status = command.env("CI", "1").status().unwrap();
-    assert!(status.success(), "in the virtual machine: {status}");
-}
-
-/// Runs in the machine: all tests, or one.
-pub fn inside(part: Option<&str>) -> ExitCode {
-    if let Some(part) = part {
-        PARTS.iter().find(|(name, _)| *name == part).unwrap().1();
-        return ExitCode::SUCCESS;
-    }
-    let mut failed = 0;
-    for (name, _) in PARTS {
-        let mut command = Command::new("unshare");
-        command.args(["-nm", "--"]).arg(std::env::current_exe().unwrap());
-        let status = command.args(["--role", "vlans", name]).status().unwrap();
-        println!("{name} in the virtual machine: {status}");
-        failed += u8::from(!status.success());
-    }
-    ExitCode::from(failed)
-}
+/// The tests in the machine.
+pub const PARTS: [Part; 2] = [("the guide", guide), ("generic mode", generic::tags)];
 
 /// Makes a host with an address on a cable to the router's device, or on a VLAN of it. The host
 /// leaves no checksum or tag to offloads.

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../machines/mod.rs"]
+mod machines;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 #[path = "../router/running.rs"]
@@ -63,7 +65,7 @@ const BESIDE: [Test; 30] = [
     ("a_changed_route_holds_at_once", changes::route),
     ("devices_go_down_and_come_back", changes::devices),
     ("a_stop_detaches_the_programs", changes::stop),
-    ("an_older_kernel_and_vlans_do_in_a_virtual_machine", machine::host),
+    ("an_older_kernel_and_vlans_do_in_a_virtual_machine", || machines::host("machine")),
 ];
 
 /// Tests that measure times, rates or losses.
@@ -72,15 +74,15 @@ const ALONE: [Test; 1] = [("the_kernel_forwards_after_a_kill", changes::kill)];
 fn main() -> ExitCode {
     let missing = |name: &str| {
         if name.ends_with("virtual_machine") {
-            return machine::missing();
+            return machines::missing();
         }
         (!is_root()).then_some("only root may load BPF programs (CAP_BPF and CAP_NET_ADMIN)")
     };
     // `-m`: mounts and pins disappear with the test.
     let tests = Tests { beside: &BESIDE, alone: &ALONE };
     namespaces::main(&tests, "-nm", missing, |words| match words {
-        ["--role", "machine"] => machine::inside(None),
-        ["--role", "machine", part] => machine::inside(Some(part)),
+        ["--role", "machine"] => machines::inside("machine", &machine::parts(), None),
+        ["--role", "machine", part] => machines::inside("machine", &machine::parts(), Some(part)),
         ["--role", words] => tracked::role(words),
         ["--serve", address] => scene::serve(address),
         ["--client", address] => scene::send(address),
