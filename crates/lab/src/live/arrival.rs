@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollway_conntrack::{Conntrack, Family};
 
 use super::Options;
-use super::conntrack::{self, Connections, Protocol, Room, Tracking};
+use super::conntrack::{Connections, Protocol, Room, Tracking};
 use super::established;
 use super::generator::{Generator, Stream};
 use super::rows::Row;
@@ -78,8 +78,7 @@ fn once(topology: &Topology) -> Result<Vec<f64>, String> {
         generator.stop()?;
         Ok(packets)
     })?;
-    conntrack::disconnect(&topology.r)?;
-    rulesets::clear(&topology.r)?;
+    established::clear(topology)?;
     topology.r.sysctl(COUNTS, "0")?;
     if packets.len() != CONNECTIONS.count as usize {
         return Err(format!(
@@ -123,6 +122,6 @@ mod tests {
         let packets = by_kernel(&topology).unwrap();
         assert_eq!(packets.len(), CONNECTIONS.count as usize);
         assert_eq!(packets.iter().sum::<u64>(), sent.frames);
-        conntrack::disconnect(&topology.r).unwrap();
+        established::clear(&topology).unwrap();
     }
 }

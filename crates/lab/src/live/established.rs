@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::conntrack::Connections;
+use super::conntrack::{self, Connections};
 use super::loss;
 use super::program::{self, Tollway};
 use super::rulesets;
@@ -26,6 +26,12 @@ pub(super) fn prepare(
     rulesets::load(&topology.r, rules)?;
     rulesets::load(&topology.r, rulesets::MASQUERADE)?;
     connections.connect(&topology.r)
+}
+
+/// Undoes what [`prepare`] has done.
+pub(super) fn clear(topology: &Topology) -> Result<(), String> {
+    rulesets::clear(&topology.r)?;
+    conntrack::disconnect(&topology.r)
 }
 
 /// Starts Tollway, measures, and ends it.

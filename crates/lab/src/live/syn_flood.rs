@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Options;
-use super::conntrack::{self, Connections, Protocol, Room, Tracking};
+use super::conntrack::{Connections, Protocol, Room, Tracking};
 use super::established;
 use super::generator::{Flows, Generator, Place, Stream};
 use super::rows::Row;
@@ -92,7 +92,7 @@ pub(super) fn measure(
 fn by_kernel(topology: &Topology, processors: [usize; 2]) -> Result<Goodput, String> {
     let sink = prepare(topology)?;
     let goodput = flood(topology, &sink, processors, false)?;
-    clear(topology)?;
+    established::clear(topology)?;
     Ok(goodput)
 }
 
@@ -100,7 +100,7 @@ fn by_tollway(topology: &Topology, processors: [usize; 2]) -> Result<Goodput, St
     let sink = prepare(topology)?;
     let goodput =
         established::behind_tollway(topology, || flood(topology, &sink, processors, true))?;
-    clear(topology)?;
+    established::clear(topology)?;
     Ok(goodput)
 }
 
@@ -108,11 +108,6 @@ fn by_tollway(topology: &Topology, processors: [usize; 2]) -> Result<Goodput, St
 fn prepare(topology: &Topology) -> Result<Sink, String> {
     established::prepare(topology, CONNECTIONS, rulesets::OUTBOUND)?;
     Sink::start(&topology.b, Expect { vid: None, follow: false, hook: SinkHook::Xdp })
-}
-
-fn clear(topology: &Topology) -> Result<(), String> {
-    rulesets::clear(&topology.r)?;
-    conntrack::disconnect(&topology.r)
 }
 
 /// Measures the connections' goodput without a flood and under one, each on a processor of its own.
