@@ -53,6 +53,13 @@ impl Ipv6View<'_> {
     }
 }
 
+/// Whether an address is valid only on its link: `fe80::/10` (RFC 4291, 2.5.6).
+#[inline(always)]
+#[must_use]
+pub const fn is_link_local(address: u128) -> bool {
+    address >> 118 == 0xfe80 >> 6
+}
+
 const fn join(words: [u32; 4]) -> u128 {
     (words[0] as u128) << 96
         | (words[1] as u128) << 64

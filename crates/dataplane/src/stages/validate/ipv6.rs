@@ -1,7 +1,7 @@
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::verdict::{DropReason, PuntReason, Verdict};
-use crate::wire::ipv6::{self, Ipv6View};
+use crate::wire::ipv6::{self, Ipv6View, is_link_local};
 use crate::wire::l4;
 use crate::wire::word64;
 
@@ -115,8 +115,4 @@ fn explain(packet: &[u8]) -> Result<Sound, Verdict> {
 
 const fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xff
-}
-
-const fn is_link_local(address: u128) -> bool {
-    address >> 118 == 0xfe80 >> 6
 }
