@@ -215,7 +215,7 @@ fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
     let reported = |tracked: &mut Tracked| {
         let mut found = Vec::new();
         let all = Part { of: 1, until: Instant::now() + Duration::from_secs(10) };
-        let note = |key: &Flow4Key, idle_ms, (_, state)| {
+        let note = |key: &Flow4Key, idle_ms, state| {
             found.push((*key, idle_ms, state));
             Ok(())
         };

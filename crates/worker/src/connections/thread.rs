@@ -48,7 +48,6 @@ pub(super) struct Thread {
     read_at: Instant,
     sweep_at: Instant,
     is_failing: bool,
-    lately: Lately,
 }
 
 /// Answers since the thread has waited last, and those for which the table had no room.
@@ -86,7 +85,6 @@ impl Thread {
             read_at: now,
             sweep_at: now,
             is_failing: false,
-            lately: Lately::default(),
         }
     }
 
@@ -130,14 +128,14 @@ impl Thread {
             return Ok(false);
         }
         let began = Instant::now();
-        self.lately = Lately::default();
+        let mut lately = Lately::default();
         for _ in 0..BATCHES {
-            if !self.answer_some()? {
+            if !self.answer_some(&mut lately)? {
                 break;
             }
         }
         let rest = began.elapsed() * REST;
-        Ok(!self.lately.is_in_vain() || self.pause(rest.min(PAUSE)))
+        Ok(!lately.is_in_vain() || self.pause(rest.min(PAUSE)))
     }
 
     /// Waits for a time. Returns whether the thread is to go on.
@@ -163,8 +161,8 @@ impl Thread {
         }
     }
 
-    /// Answers some queries. Returns whether there may be more.
-    fn answer_some(&mut self) -> io::Result<bool> {
+    /// Answers some queries, and counts them. Returns whether there may be more.
+    fn answer_some(&mut self, lately: &mut Lately) -> io::Result<bool> {
         // In this order: what changes after the generation was read voids the answer.
         let generation = self.state.connections_generation();
         let filter = self.router.state().filter.clone();
@@ -193,8 +191,8 @@ impl Thread {
                 };
             let entered = u64::from(forwards && !before.forwards()) + u64::from(forwards_other);
             self.entered.fetch_add(entered, Ordering::Relaxed);
-            self.lately.answers += 1;
-            self.lately.without_room += u32::from(connection.treatment.forwards() && !forwards);
+            lately.answers += 1;
+            lately.without_room += u32::from(connection.treatment.forwards() && !forwards);
         }
         Ok(true)
     }
@@ -213,7 +211,7 @@ impl Thread {
         let part =
             Part { of: SWEEP_PARTS as usize, until: now + SWEEP / SWEEP_PARTS / SWEEP_SHARE };
         let Self { table, conntrack, .. } = self;
-        table.sweep(part, |key, idle_ms, (_, state)| {
+        table.sweep(part, |key, idle_ms, state| {
             let shorter_ms = settings.shorter_ms(&state).filter(|_| !state.is_closed);
             let Some(timeout_ms) = shorter_ms else { return Ok(()) };
             let left_s = (timeout_ms.saturating_sub(idle_ms) / 1000).max(1);

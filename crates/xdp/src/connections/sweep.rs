@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use super::table::{ConnectionTable, end, idle, read};
-use super::tracks::{Track, TrackState};
+use super::tracks::TrackState;
 use crate::flows::{Flow4Key, TICK_SHIFT};
 use crate::page::coarse_ns;
 
@@ -25,14 +25,14 @@ pub struct Part {
 impl ConnectionTable {
     /// Looks at a part of the table, from where the last call has ended. Calls `quiet` for each connection of TCP without
     /// packets for a second, once until its next packet: with the key of either direction, the time since the last packet
-    /// in milliseconds, and the track. Ends entries whose track is another connection's by now.
+    /// in milliseconds, and what the track says. Ends entries whose track is another connection's by now.
     ///
     /// # Errors
     /// The system refused, or `quiet` did.
     pub fn sweep(
         &mut self,
         part: Part,
-        mut quiet: impl FnMut(&Flow4Key, u32, (Track, TrackState)) -> io::Result<()>,
+        mut quiet: impl FnMut(&Flow4Key, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<()> {
         let slots = self.connections.0.len();
         let mut left = slots.div_ceil(part.of);
@@ -53,7 +53,7 @@ impl ConnectionTable {
     fn look_at(
         &mut self,
         slot: usize,
-        quiet: &mut impl FnMut(&Flow4Key, u32, (Track, TrackState)) -> io::Result<()>,
+        quiet: &mut impl FnMut(&Flow4Key, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<()> {
         let slot = self.connections.0.slot(slot);
         let now = (coarse_ns() >> TICK_SHIFT) as u32;
@@ -75,7 +75,7 @@ impl ConnectionTable {
         // The other direction may have had a packet.
         if (u32::from(QUIET_TICKS)..u32::MAX / 2).contains(&idle) {
             self.tracks.tell(track, now);
-            quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, (track, state))?;
+            quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, state)?;
         }
         Ok(())
     }
