@@ -11,9 +11,8 @@ use super::running::KernelRouter;
 
 /// Bytes of a stream.
 const STREAM: usize = 10_000_000;
-/// Number of streams, of which Tollway has to forward the most part of one where the processor is emulated: the kernel
-/// forwards while the router is late.
-pub const STREAMS: usize = 3;
+/// The most streams that are tried where the processor is emulated: the kernel forwards while the router is late.
+const STREAMS: usize = 3;
 /// Datagrams, which all fit into a socket, and bytes of each.
 const DATAGRAMS: u64 = 60;
 const DATAGRAM: usize = 1000;
@@ -144,7 +143,7 @@ pub fn by_kernel() -> u64 {
 /// forwards, which the programs count. Then the stream is sent again, there only.
 #[track_caller]
 pub fn arrives(router: &KernelRouter, ends: (&Host, &Host), address: &str) {
-    let most_streams = if is_in_machine() { 3 } else { 1 };
+    let most_streams = if is_in_machine() { STREAMS } else { 1 };
     let mut seen = Vec::new();
     for _ in 0..most_streams {
         let before = while_late(router);
@@ -184,6 +183,26 @@ pub fn carried(router: &KernelRouter, (from, to): (&Host, &Host), address: &str)
     assert!(output.status.success(), "{address}: {}", String::from_utf8_lossy(&output.stderr));
     drop(server);
     (router.counts().sent - sent, by_kernel() - kernel)
+}
+
+/// Asserts that streams arrive whole, and that one of them `suffices` by the packets that Tollway and the kernel have
+/// forwarded of it.
+#[track_caller]
+pub fn carries_one(
+    router: &KernelRouter,
+    ends: (&Host, &Host),
+    address: &str,
+    suffices: fn((u64, u64)) -> bool,
+) {
+    let mut seen = Vec::new();
+    for _ in 0..STREAMS {
+        let counts = carried(router, ends, address);
+        seen.push(counts);
+        if suffices(counts) {
+            return;
+        }
+    }
+    panic!("{address}: {seen:?}");
 }
 
 fn pattern(len: usize, first: usize) -> Vec<u8> {
