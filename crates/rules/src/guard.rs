@@ -8,6 +8,8 @@ use tollway_firewall::ir::{
     Chain, Field, Key, Match, PayloadBase, Place, Range, Rule, Ruleset, Step,
 };
 
+/// What stands for the text of a rule about them.
+pub const LATER_FRAGMENTS: &str = "(later fragments)";
 const FRAGMENTS: &str = "kernels differ in what they see of later fragments";
 
 /// Inserts a rule for these packets before the first rule of each chain that tests transport headers.
@@ -25,7 +27,7 @@ fn first(chain: &Chain, is_one: impl Fn(&Rule) -> bool) -> Option<usize> {
 
 fn later_fragments() -> Rule {
     let later = [Range::new(1, Field::FragmentOffset.max())];
-    added("(later fragments)", vec![Match::in_ranges(Field::FragmentOffset, later)], FRAGMENTS)
+    added(LATER_FRAGMENTS, vec![Match::in_ranges(Field::FragmentOffset, later)], FRAGMENTS)
 }
 
 fn added(text: &str, conditions: Vec<Match>, why: &str) -> Rule {

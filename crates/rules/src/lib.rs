@@ -69,6 +69,7 @@ use std::time::{Duration, Instant};
 use tollway_dataplane::stages::filter::{Element, Filter, LiveSet, LiveSetError};
 
 use follow::FollowerThread;
+pub use guard::LATER_FRAGMENTS;
 use socket::NetfilterSocket;
 use tollway_firewall::ir::{Family, Hook, Policy, Ruleset};
 use tollway_firewall::mistake::quoted;

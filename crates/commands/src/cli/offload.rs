@@ -69,6 +69,27 @@ fn general(offload: &Offload, out: &mut Lines) {
     }
 }
 
+/// What becomes of a direction's packets on a link that has no reason of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoReason {
+    /// They take the fast path.
+    Fast,
+    /// Those of established connections do.
+    OfConnections,
+    /// Everything of the family takes the kernel path.
+    KernelEverywhere,
+}
+
+impl NoReason {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::OfConnections => "fast for established connections of UDP and TCP",
+            Self::KernelEverywhere => "kernel path, as everywhere",
+        }
+    }
+}
+
 /// The section of one link. Directions with the same reasons share a row.
 fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     let mut head = link.link.clone();
@@ -83,31 +104,38 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     }
     out.line("", &head);
     let general = &offload.general;
-    let egress_links: [(&[Why], &[Why]); 4] = [
-        (&link.arrives.ipv4, &general.ipv4),
-        (&link.leaves.ipv4, &general.ipv4),
-        (&link.arrives.ipv6, &general.ipv6),
-        (&link.leaves.ipv6, &general.ipv6),
+    let of = |general: &[Why], tracked: &Option<String>| match tracked {
+        _ if !general.is_empty() => NoReason::KernelEverywhere,
+        Some(_) => NoReason::OfConnections,
+        None => NoReason::Fast,
+    };
+    let ipv4 = of(&general.ipv4, &offload.tracked.ipv4);
+    let ipv6 = of(&general.ipv6, &offload.tracked.ipv6);
+    let egress_links: [(&[Why], NoReason); 4] = [
+        (&link.arrives.ipv4, ipv4),
+        (&link.leaves.ipv4, ipv4),
+        (&link.arrives.ipv6, ipv6),
+        (&link.leaves.ipv6, ipv6),
     ];
-    let mut rows: Vec<(String, &[Why], bool)> = Vec::new();
+    let mut rows: Vec<(String, &[Why], NoReason)> = Vec::new();
     let mut done = 0;
-    for (at, (reasons, general)) in egress_links.iter().enumerate() {
+    for (at, (reasons, nothing)) in egress_links.iter().enumerate() {
         if done & 1 << at != 0 {
             continue;
         }
-        let is_same =
-            |way: &(&[Why], &[Why])| way.0 == *reasons && way.1.is_empty() == general.is_empty();
+        let is_same = |way: &(&[Why], NoReason)| {
+            way.0 == *reasons && (!reasons.is_empty() || way.1 == *nothing)
+        };
         let same = (0..4).filter(|other| is_same(&egress_links[*other]));
         let mask = same.fold(0, |mask, other| mask | 1 << other);
         done |= mask;
-        rows.push((called(mask), reasons, !general.is_empty()));
+        rows.push((called(mask), reasons, *nothing));
     }
     let widest = rows.iter().map(|(label, ..)| label.len()).max().unwrap_or(0);
-    for (label, reasons, is_general) in rows {
+    for (label, reasons, nothing) in rows {
         let lead = format!("  {label:<widest$}  ");
         match reasons {
-            [] if is_general => out.line(&lead, "kernel path, as everywhere"),
-            [] => out.line(&lead, "fast"),
+            [] => out.line(&lead, nothing.text()),
             [first, rest @ ..] => {
                 out.line(&lead, &format!("kernel path: {}", first.why));
                 let lead = " ".repeat(lead.len());
@@ -353,6 +381,22 @@ Note: eth0.10 is down.
         assert!(report.contains("  IPv6 out           fast\n"), "{report}");
         all.general.ipv6 = all.general.ipv4.clone();
         assert!(text(&all, None).starts_with("Everything takes the kernel path:\n"));
+    }
+
+    #[test]
+    fn a_family_whose_connections_are_tracked_is_fast_for_established_ones() {
+        let mut all = offload();
+        all.links.truncate(1);
+        all.tracked.ipv4 = Some("a rule".to_owned());
+        let report = text(&all, Some(80));
+        let rows = [
+            "  IPv4 in, IPv4 out  fast for established connections of UDP and TCP\n",
+            "  IPv6 in            kernel path: the kernel does not forward it:",
+            "  IPv6 out           fast\n",
+        ];
+        assert!(rows.iter().all(|row| report.contains(row)), "{report}");
+        all.tracked.ipv6 = all.tracked.ipv4.clone();
+        assert!(text(&all, None).contains("  out, IPv4 in  fast for established"));
     }
 
     #[test]

@@ -16,6 +16,9 @@ pub struct Offload {
     pub general: Reasons,
     /// The links: each port, followed by the VLAN devices on it.
     pub links: Vec<OffloadedLink>,
+    /// The families of which only packets of established connections of UDP and TCP take the fast path.
+    #[serde(default)]
+    pub tracked: Tracked,
     /// Why traffic over routes with several next hops takes the kernel path.
     pub groups: Reasons,
     /// Exceptions: traffic that takes the kernel path although the rest takes the fast path.
@@ -36,6 +39,15 @@ pub struct Offload {
     /// Packets by path; none before a program is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<PathCounts>,
+}
+
+/// For which rule the kernel tracks the connections of each family, where established ones take the fast path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracked {
+    /// IPv4.
+    pub ipv4: Option<String>,
+    /// IPv6.
+    pub ipv6: Option<String>,
 }
 
 /// Why traffic of each family takes the kernel path; empty if it takes the fast path.
@@ -199,6 +211,7 @@ impl From<&offload::Offload> for Offload {
         Self {
             general: Reasons::from(&offload.general),
             links: offload.links.iter().map(link).collect(),
+            tracked: Tracked { ipv4: offload.tracked.v4.clone(), ipv6: offload.tracked.v6.clone() },
             groups: Reasons::from(&offload.groups),
             parts: offload.parts.iter().map(part).collect(),
             notes: offload.notes.iter().map(|note| note.0.clone()).collect(),

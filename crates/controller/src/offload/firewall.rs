@@ -1,8 +1,10 @@
 //! The rules of nftables, as far as the offload depends on them.
 
-use super::{Firewall, PerFamily, Rules};
+use std::sync::Arc;
+
+use super::{Firewall, KernelRule, PerFamily, Rules};
 use crate::kernel::Family;
-use tollway_firewall::ir::{Chain, Field, Hook, Step};
+use tollway_firewall::ir::{self, Chain, Field, Hook, Ruleset, Step};
 use tollway_firewall::listing::listed;
 use tollway_firewall::offload::{Offload, RuleOffload, kernel_for_all};
 use tollway_rules::Reading;
@@ -33,17 +35,56 @@ impl From<&Reading> for Firewall {
             }),
             ..Rules::default()
         };
-        for one in listed(&reading.rules) {
-            match one.offload {
-                Offload::Compiled => rules.compiled += 1,
-                Offload::Elsewhere(_) => {}
-                Offload::Kernel(why) => {
-                    let rule = format!("{} in {}", one.rule.text, one.chain.name);
-                    rules.kernel.push((rule, why));
-                }
+        rules.compiled = sort(&reading.rules, &mut rules.kernel, |rule| &mut rule.of_packets);
+        rules.compiled_for_connections = if Arc::ptr_eq(&reading.rules, &reading.connections) {
+            rules
+                .kernel
+                .iter_mut()
+                .for_each(|rule| rule.of_connections.clone_from(&rule.of_packets));
+            rules.compiled
+        } else {
+            sort(&reading.connections, &mut rules.kernel, |rule| &mut rule.of_connections)
+        };
+        Self::Read(rules)
+    }
+}
+
+/// Adds to the rules on the kernel path those of one form of the rules, with the reason. Returns the number of rules
+/// that the router evaluates.
+fn sort(
+    form: &Ruleset,
+    kernel: &mut Vec<KernelRule>,
+    reason: impl Fn(&mut KernelRule) -> &mut Option<String>,
+) -> usize {
+    let mut compiled = 0;
+    for one in listed(form) {
+        match one.offload {
+            Offload::Compiled => compiled += 1,
+            Offload::Elsewhere(_) => {}
+            Offload::Kernel(why) => {
+                let rule = format!("{} in {}", one.rule.text, one.chain.name);
+                let mut known = kernel.iter_mut();
+                let at = known.position(|known| known.rule == rule && reason(known).is_none());
+                let at = at.unwrap_or_else(|| {
+                    let families = families(one.chain);
+                    kernel.push(KernelRule { rule, families, ..KernelRule::default() });
+                    kernel.len() - 1
+                });
+                *reason(&mut kernel[at]) = Some(why);
             }
         }
-        Self::Read(rules)
+    }
+    compiled
+}
+
+/// The families of the packets that a chain may see.
+const fn families(chain: &Chain) -> PerFamily<bool> {
+    match chain.family {
+        ir::Family::Ip => PerFamily { v4: true, v6: false },
+        ir::Family::Ip6 => PerFamily { v4: false, v6: true },
+        ir::Family::Inet | ir::Family::Netdev | ir::Family::Bridge => {
+            PerFamily { v4: true, v6: true }
+        }
     }
 }
 
@@ -159,7 +200,13 @@ mod tests {
         let expected = Rules {
             of_ethernet: false,
             compiled: 1,
-            kernel: vec![("log in inet t forward".to_owned(), "it logs".to_owned())],
+            compiled_for_connections: 1,
+            kernel: vec![KernelRule {
+                rule: "log in inet t forward".to_owned(),
+                families: PerFamily { v4: true, v6: true },
+                of_packets: Some("it logs".to_owned()),
+                of_connections: Some("it logs".to_owned()),
+            }],
             spares_established: PerFamily { v4: true, v6: true },
             tracking: PerFamily {
                 v4: Some("\"masquerade\" in ip t nat: addresses are translated".to_owned()),

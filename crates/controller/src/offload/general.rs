@@ -1,7 +1,7 @@
 //! Why everything of a family takes the kernel path.
 
 use super::probe::{Device, Hook, Watch};
-use super::{Facts, Firewall, PerFamily, Reason};
+use super::{Facts, Firewall, PerFamily, Reason, Rules};
 use crate::kernel::{Family, Rule};
 
 /// Kinds of devices that take other devices' frames, but neither `IFLA_LINK` nor `IFLA_MASTER` shows whose.
@@ -94,8 +94,21 @@ fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Opt
         }
         Firewall::Read(rules) => {
             reasons.extend(rules.whole.of(family).iter().cloned().map(Reason::Rules));
-            rules.tracking.of(family).clone().filter(|_| tracked(facts, family).is_none())
+            let need = rules.tracking.of(family).as_ref();
+            let need = need.filter(|_| tracked(facts, family).is_none())?;
+            Some(format!("{need}{}", no_engine(facts, family, rules)))
         }
+    }
+}
+
+/// Why the programs forward no connections of a family, if their packets could be fast otherwise: the end of a sentence.
+fn no_engine(facts: &Facts<'_>, family: Family, rules: &Rules) -> &'static str {
+    if !rules.spares_established.of(family) {
+        ""
+    } else if !facts.probes.asks_conntrack {
+        ", and it has no functions by which Tollway's programs could ask about them (Linux 6.1 and newer)"
+    } else {
+        ", and Tollway's programs forward connections over IPv4 only"
     }
 }
 

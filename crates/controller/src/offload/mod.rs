@@ -123,10 +123,12 @@ pub enum Firewall {
 /// The rules of nftables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The number of rules that the router evaluates.
+    /// The number of rules that the router evaluates for packets, whatever connection they belong to.
     pub compiled: usize,
-    /// Rules whose packets take the kernel path: the rule, and why.
-    pub kernel: Vec<(String, String)>,
+    /// The number of rules that it evaluates for established connections.
+    pub compiled_for_connections: usize,
+    /// Rules whose packets take the kernel path, of one kind of packets or both.
+    pub kernel: Vec<KernelRule>,
     /// Chains at the hooks of devices: the hook and the name.
     pub at_devices: Vec<(ir::Hook, String)>,
     /// The rule, in words, that enables tracking of connections whose state forwarded packets may depend on.
@@ -139,6 +141,19 @@ pub struct Rules {
     pub whole: PerFamily<Vec<String>>,
     /// Some rules are about fields of Ethernet's header.
     pub of_ethernet: bool,
+}
+
+/// A rule of nftables whose packets take the kernel path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelRule {
+    /// The rule, and its chain.
+    pub rule: String,
+    /// The families of the chain.
+    pub families: PerFamily<bool>,
+    /// Why, where the router evaluates rules for single packets: where the kernel tracks no connections.
+    pub of_packets: Option<String>,
+    /// Why, where it evaluates them for established connections.
+    pub of_connections: Option<String>,
 }
 
 /// One of the two paths that the offload distinguishes.
@@ -214,8 +229,11 @@ impl Offload {
         let mut parts = parts::tracked(&tracked);
         parts.extend(parts::fragments(&fragments));
         parts.extend(parts::parts(facts, &links, &groups));
+        parts.extend(parts::rules(facts, &general, &tracked));
         let notes = parts::notes(facts, &links, (&fragments, &tracked));
+        let has_tracked = tracked.v4.is_some() || tracked.v6.is_some();
         let compiled = match facts.firewall {
+            Firewall::Read(rules) if has_tracked => rules.compiled_for_connections,
             Firewall::Read(rules) => rules.compiled,
             Firewall::Unread(_) => 0,
         };

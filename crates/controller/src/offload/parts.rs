@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Facts, Firewall, Link, PerFamily, Reason, Watch};
+use super::{Facts, Firewall, KernelRule, Link, PerFamily, Reason, Watch};
 use crate::kernel::{Family, Ifindex, Kernel, Netdev, Rule, RuleAction};
 use crate::lookup_chains;
 use tollway_firewall::ir::Hook;
 use tollway_model::Engine;
+use tollway_rules::LATER_FRAGMENTS;
 
 /// A part of the traffic whose packets take the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +92,6 @@ pub(super) fn parts(
         }
     }
     if let Firewall::Read(rules) = facts.firewall {
-        for (rule, why) in &rules.kernel {
-            add(format!("packets that reach the nft rule {rule}"), why.clone());
-        }
         let tags = most_tags(facts);
         for (hook, chain) in &rules.at_devices {
             let (least, what, why) = match hook {
@@ -113,6 +111,32 @@ pub(super) fn parts(
     parts
 }
 
+/// Rules of nftables that leave packets to the kernel of which others would be fast: none where everything of a family is
+/// the kernel's, and where it tracks connections those that it alone can evaluate for established ones.
+pub(super) fn rules(
+    facts: &Facts<'_>,
+    general: &PerFamily<Vec<Reason>>,
+    tracked: &PerFamily<Option<String>>,
+) -> Vec<Part> {
+    let Firewall::Read(rules) = facts.firewall else { return Vec::new() };
+    let part = |rule: &KernelRule| {
+        // Where the kernel tracks connections, all fragments are its own.
+        let is_of_fragments = rule.rule.starts_with(LATER_FRAGMENTS);
+        let of = |family| {
+            let is_told = is_of_fragments && tracked.of(family).is_some();
+            let may = *rule.families.of(family) && general.of(family).is_empty() && !is_told;
+            let (packets, why) = match tracked.of(family) {
+                Some(_) => ("packets of established connections", &rule.of_connections),
+                None => ("packets", &rule.of_packets),
+            };
+            let what = || format!("{packets} that reach the nft rule {}", rule.rule);
+            why.clone().filter(|_| may).map(|why| Part { what: what(), why })
+        };
+        of(Family::V4).or_else(|| of(Family::V6))
+    };
+    rules.kernel.iter().filter_map(part).collect()
+}
+
 /// The largest number of stacked VLAN devices, at most 2.
 fn most_tags(facts: &Facts<'_>) -> usize {
     let netdevs = &facts.kernel.netdevs;
@@ -124,14 +148,14 @@ fn most_tags(facts: &Facts<'_>) -> usize {
     tags.max().unwrap_or(0)
 }
 
-/// All but established connections, if the kernel tracks connections.
+/// All but packets of established connections, if the kernel tracks connections.
 pub(super) fn tracked(rules: &PerFamily<Option<String>>) -> Vec<Part> {
     let of = |name: &str, rule: &Option<String>| {
         rule.as_ref().map(|rule| Part {
             what: format!(
-                "{name} packets of other connections than established ones of UDP and TCP"
+                "{name} packets that begin or end a connection, or belong to none that is established, of UDP or TCP"
             ),
-            why: format!("the kernel tracks connections, for {rule}"),
+            why: format!("the kernel makes, translates and ends connections, for {rule}"),
         })
     };
     of("IPv4", &rules.v4).into_iter().chain(of("IPv6", &rules.v6)).collect()
@@ -188,7 +212,9 @@ pub(super) fn notes(
     let has_unknown = |family| fragments.of(family).is_some() && tracked.of(family).is_none();
     if tracked.v4.is_some() && facts.probes.watched == Some(Watch::Accounting) {
         notes.push(Note(
-            "the kernel's counts of connections lack packets on the fast path; `tollway show connections` adds the latest"
+            "the kernel counts packets of connections (net.netfilter.nf_conntrack_acct), but not those on the fast \
+             path: `conntrack -L` lacks them, `tollway show connections` adds the latest, and `tollway run \
+             --exact-counters` leaves all connections to the kernel"
                 .to_owned(),
         ));
     }

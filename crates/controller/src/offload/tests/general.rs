@@ -185,7 +185,7 @@ fn rules_of_nftables() {
     assert!(spared.offload().notes.is_empty());
     let offload = spared.offload();
     assert_eq!(offload.tracked.v4.as_deref(), Some("ct"));
-    assert!(offload.parts[0].what.contains("established ones of UDP"));
+    assert!(offload.parts[0].what.contains("none that is established, of UDP or TCP"));
     rules(&mut spared).spares_established.v4 = false;
     assert_eq!(general(&spared), ["conntrack"]);
     assert_eq!(spared.offload().tracked.v4, None);

@@ -89,8 +89,23 @@ fn rules_on_the_kernel_path_are_reported() {
         Rule { iif: Some("red".to_owned()), ..rule(Family::V6, 10, None) },
     ];
     router.add(9, Netdev { vrf_table: Some(10), ..netdev("red", Some("vrf")) });
-    let kernel = vec![("ct state new drop".to_owned(), "connection tracking".to_owned())];
-    router.firewall = Firewall::Read(Rules { compiled: 4, kernel, ..Rules::default() });
+    let rule_of = |rule: &str, of_packets: Option<&str>, of_connections: Option<&str>| KernelRule {
+        rule: rule.to_owned(),
+        families: PerFamily { v4: true, v6: false },
+        of_packets: of_packets.map(str::to_owned),
+        of_connections: of_connections.map(str::to_owned),
+    };
+    let kernel = vec![
+        rule_of("ct state new drop", Some("connection tracking"), None),
+        rule_of("notrack", None, Some("not tracked")),
+        rule_of("(later fragments) in c", Some("kernels differ"), Some("kernels differ")),
+    ];
+    router.firewall = Firewall::Read(Rules {
+        compiled: 4,
+        compiled_for_connections: 5,
+        kernel,
+        ..Rules::default()
+    });
     assert_eq!(
         lines(&router),
         [
@@ -99,9 +114,22 @@ fn rules_on_the_kernel_path_are_reported() {
             "packets that ip -6 rule 7 may match: selects by output device",
             "packets that ip rule 9 may match: kernels differ in the input device of packets in a VRF (iif)",
             "packets that reach the nft rule ct state new drop: connection tracking",
+            "packets that reach the nft rule (later fragments) in c: kernels differ",
         ]
     );
     assert_eq!(router.offload().compiled, 4);
+    let tracked = |router: &mut Router, spares| {
+        let Firewall::Read(rules) = &mut router.firewall else { panic!() };
+        rules.tracking.v4 = Some("ct".to_owned());
+        rules.spares_established.v4 = spares;
+        router.probes.asks_conntrack = true;
+        let nft: Vec<_> = lines(router).into_iter().filter(|line| line.contains("nft")).collect();
+        (router.offload().compiled, nft)
+    };
+    let reached = "packets of established connections that reach the nft rule notrack: not tracked";
+    assert_eq!(tracked(&mut router, true), (5, vec![reached.to_owned()]));
+    assert_eq!(tracked(&mut router, false), (4, vec![]), "all IPv4 is the kernel's");
+    router.firewall = Firewall::Read(Rules::default());
     let net = "10.0.0.0/8".parse().unwrap();
     router.kernel.rules = vec![
         Rule { src: Some(net), ..rule(Family::V4, 5, None) },
@@ -113,7 +141,7 @@ fn rules_on_the_kernel_path_are_reported() {
         router.engine = engine;
         let lines = lines(&router);
         assert_eq!(lines[0], "packets that ip rule 6 may match: selects by ports");
-        assert_eq!(lines.len(), 2, "programs evaluate the others");
+        assert_eq!(lines.len(), 1, "programs evaluate the others");
     }
 }
 
