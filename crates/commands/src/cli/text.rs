@@ -22,6 +22,24 @@ pub(super) fn thousands(number: u64) -> String {
     out
 }
 
+/// Formats a number in few characters: 999, 1.23k, 45.6M.
+pub(super) fn si(number: f64) -> String {
+    let mut scaled = number;
+    for unit in ["", "k", "M", "G", "T"] {
+        if scaled < 999.5 || unit == "T" {
+            let digits = match scaled {
+                _ if unit.is_empty() && (scaled >= 9.95 || scaled == 0.0) => 0,
+                ..9.995 if !unit.is_empty() => 2,
+                ..99.95 => 1,
+                _ => 0,
+            };
+            return format!("{scaled:.digits$}{unit}");
+        }
+        scaled /= 1000.0;
+    }
+    String::new()
+}
+
 /// The word, in the plural unless the count is one.
 pub(super) fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }

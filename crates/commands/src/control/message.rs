@@ -48,6 +48,8 @@ pub enum ShowRequest {
     },
     /// The connections that the kernel tracks, in pages.
     Connections(ConnectionFilter),
+    /// How many connections there are, and how many of them the programs forward.
+    ConnectionTotals,
     /// Neighbours.
     Neighbours,
     /// Drops by reason.
@@ -448,12 +450,39 @@ pub struct All {
 }
 
 /// How many connections the kernel tracks, and how many of them the programs forward.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// The numbers of directions are those of entries in the table of the programs. Of a large table, the router counts them
+/// every few seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionTotals {
     /// All that the kernel tracks (`nf_conntrack_count`).
     pub tracked: u64,
+    /// How many it tracks at most (`nf_conntrack_max`).
+    #[serde(default)]
+    pub tracked_most: Option<u64>,
     /// Directions of these that the programs forward.
     pub directions_forwarded: u64,
+    /// Directions whose packets they drop, for a rule.
+    #[serde(default)]
+    pub directions_dropped: u64,
+    /// Directions whose rules are evaluated when the next packet comes.
+    #[serde(default)]
+    pub directions_unruled: u64,
+    /// Directions whose packets are the kernel's, by the keyword of the reason.
+    #[serde(default)]
+    pub directions_kernel: BTreeMap<String, u64>,
     /// How often a direction has come to be forwarded since the start.
     pub directions_entered: u64,
+    /// The directions that the table has room for.
+    #[serde(default)]
+    pub table_room: u64,
+    /// How often the programs have asked for an entry, and got an answer.
+    #[serde(default)]
+    pub answers: u64,
+    /// Answers of which nothing came: there was no room in the table, or for the windows of TCP.
+    #[serde(default)]
+    pub answers_without_room: u64,
+    /// What connection tracking counts itself, by the kernel's names: `invalid` are packets of no connection.
+    #[serde(default)]
+    pub kernel_statistics: BTreeMap<String, u64>,
 }

@@ -30,8 +30,9 @@ use std::path::{Path, PathBuf};
 
 pub use client::{Client, ClientError};
 pub use connections::{
-    Connection, ConnectionCounts, ConnectionFilter, ConnectionTuple, ConnectionsPage, IcmpQuery,
-    Protocol, STATES as CONNECTION_STATES,
+    Connection, ConnectionCounts, ConnectionEntry, ConnectionFilter, ConnectionOrder,
+    ConnectionRates, ConnectionTuple, ConnectionsPage, IcmpQuery, IpVersion, Protocol,
+    STATES as CONNECTION_STATES, connection_reasons,
 };
 pub use message::{
     All, ConnectionTotals, DeviceEngine, Drops, Engines, Filter, FilterChain, FilterCounter,
@@ -40,7 +41,7 @@ pub use message::{
 };
 pub use offload::{
     Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,
-    RouteCounts, Shares, Why,
+    RouteCounts, Shares, Tracked, Why,
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request, RequestError};

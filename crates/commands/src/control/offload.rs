@@ -41,6 +41,28 @@ pub struct Offload {
     pub counts: Option<PathCounts>,
 }
 
+/// Why tracked connections are the kernel's while it has to count exactly.
+const EXACT_COUNTERS: &str = "the kernel counts packets of connections (net.netfilter.nf_conntrack_acct = 1), and \
+                              --exact-counters leaves all connections to it";
+
+impl Offload {
+    /// Leaves the families whose connections the kernel tracks to the kernel, which has to count exactly.
+    pub(super) fn leave_connections(&mut self) {
+        let why = || Why { reason: "exact_counters".to_owned(), why: EXACT_COUNTERS.to_owned() };
+        let Tracked { ipv4, ipv6 } = std::mem::take(&mut self.tracked);
+        if ipv4.is_some() {
+            self.general.ipv4.push(why());
+            self.links.iter_mut().for_each(|link| link.ipv4_fast = false);
+        }
+        if ipv6.is_some() {
+            self.general.ipv6.push(why());
+            self.links.iter_mut().for_each(|link| link.ipv6_fast = false);
+        }
+        // The kernel's counts lack nothing.
+        self.notes.retain(|note| !note.contains("nf_conntrack_acct"));
+    }
+}
+
 /// For which rule the kernel tracks the connections of each family, where established ones take the fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracked {

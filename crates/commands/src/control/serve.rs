@@ -12,7 +12,7 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::worker::Worker;
 
-use super::connections::{self, ConnectionFilter, PagesError};
+use super::connections::{self, ConnectionFilter, KernelConnections, PagesError, StateSource};
 use super::message::{
     All, ConnectionTotals, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup,
     RoutesPage, ShowRequest, line, refusal,
@@ -30,7 +30,7 @@ use tollway_controller::offload::Live;
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{self, LinkKind};
 use tollway_net::{Mac, VlanProtocol};
-use tollway_worker::connections::LiveConnections;
+use tollway_worker::connections::{KernelReason, LiveConnections};
 use tollway_worker::ports::Devices;
 use tollway_worker::{Activity, WorkerMailbox};
 
@@ -57,6 +57,11 @@ enum AnswerError {
     /// The router has no controller.
     #[error("{NO_CONTROLLER}")]
     NoController,
+    /// Nobody tracks connections, or the programs cannot ask about them.
+    #[error(
+        "this router forwards no connections: the kernel tracks none, or its programs cannot ask about them"
+    )]
+    NoTracking,
     /// The worker has ended.
     #[error("the workers have ended: the router is stopping")]
     Stopping,
@@ -133,6 +138,7 @@ impl RequestHandler {
                 };
             }
             ShowRequest::Connections(filter) => return self.connections(filter, send),
+            ShowRequest::ConnectionTotals => self.totals(),
             ShowRequest::Workers => self.workers(),
             ShowRequest::Engines => self.counted(|snapshot| Engines::from(snapshot.ports())),
             ShowRequest::Ports => self.counted(|snapshot| snapshot.ports()),
@@ -202,10 +208,9 @@ impl RequestHandler {
         if self.backends.controller.is_none() {
             return self.states(filter, send);
         }
-        let entries = self.backends.connections.as_ref();
-        let entries = entries.map(LiveConnections::by_tuple);
-        let known = (filter, &entries.unwrap_or_default());
-        match connections::pages(known, connections::tracked, &mut |page| send(&line(page))) {
+        let links = self.name_table.names().links.iter().map(|link| link.name.clone()).collect();
+        let mut source = KernelConnections::new(self.backends.connections.as_ref(), links);
+        match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
             Ok(()) => Ok(()),
             Err(PagesError::Client(error)) => Err(error),
             Err(error @ PagesError::Kernel(_)) => send(&refusal(&error.to_string())),
@@ -223,7 +228,10 @@ impl RequestHandler {
         let Some(states) = rules.as_ref().and_then(|rules| rules.states()) else {
             return send(&refusal(NO_CONNECTIONS));
         };
-        match connections::state_pages(filter, (states, now_ns), &mut |page| send(&line(page))) {
+        let taken = Instant::now();
+        let now_ns = || now_ns + taken.elapsed().as_secs() * 1_000_000_000;
+        let mut source = StateSource::new(states, &now_ns);
+        match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
             Err(PagesError::Client(error) | PagesError::Kernel(error)) => Err(error),
             Ok(()) => Ok(()),
         }
@@ -241,7 +249,11 @@ impl RequestHandler {
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
         let snapshot = self.snapshot()?;
         let counts = self.paths(&snapshot);
-        Ok(line(&Offload { counts: Some(counts), ..Offload::from(&*live.get()) }))
+        let mut offload = Offload { counts: Some(counts), ..Offload::from(&*live.get()) };
+        if self.backends.connections.as_ref().is_some_and(LiveConnections::are_kernels) {
+            offload.leave_connections();
+        }
+        Ok(line(&offload))
     }
 
     /// Packets that arrived, by path; none without a controller.
@@ -358,11 +370,27 @@ impl RequestHandler {
     /// Connections; none if the kernel tracks none.
     fn connection_totals(&self) -> Option<ConnectionTotals> {
         let live = self.backends.connections.as_ref()?;
+        let tracked = connections::tracked_count()?;
+        let tally = live.tally();
+        let name = |why: u8| KernelReason::of(why).map_or("unknown", KernelReason::name);
+        let kernel = tally.kernel.iter().map(|(why, count)| (name(*why).to_owned(), *count));
         Some(ConnectionTotals {
-            tracked: connections::tracked_count()?,
-            directions_forwarded: live.forwarding(),
+            tracked,
+            tracked_most: connections::most_tracked(),
+            directions_forwarded: tally.forwarded,
+            directions_dropped: tally.dropped,
+            directions_unruled: tally.unruled,
+            directions_kernel: kernel.collect(),
             directions_entered: live.entered(),
+            table_room: tally.slots,
+            answers: live.answers(),
+            answers_without_room: live.without_room(),
+            kernel_statistics: connections::statistics(),
         })
+    }
+
+    fn totals(&self) -> Result<String, AnswerError> {
+        self.connection_totals().map(|totals| line(&totals)).ok_or(AnswerError::NoTracking)
     }
 
     /// The rate of the TSC, MHz. It becomes more exact the longer the router runs.

@@ -24,8 +24,8 @@ use tollway_dataplane::worker::Worker;
 use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
-    Backends, Client, ClientError, ConnectionFilter, NextHop, Ports, Protocol, Request,
-    RouteLookup, RoutesPage, Server, ShowRequest, Socket, SocketError, Workers,
+    Backends, Client, ClientError, ConnectionFilter, ConnectionOrder, IpVersion, NextHop, Ports,
+    Protocol, Request, RouteLookup, RoutesPage, Server, ShowRequest, Socket, SocketError, Workers,
 };
 use tollway_model::Model;
 use tollway_model::compile::compile;
@@ -377,10 +377,33 @@ fn show_requests() -> impl Strategy<Value = ShowRequest> {
     let net = net.prop_map(|(address, len)| ipnet::IpNet::new(address, len).unwrap());
     let net = || proptest::option::of(net.clone());
     let numbers = any::<(Option<u16>, Option<u8>, Option<u32>)>();
-    let filter = (net(), net(), net(), numbers, vrf()).prop_map(|parts| {
-        let (within, source, destination, (port, protocol, mark), state) = parts;
+    let order = (any::<Option<bool>>(), any::<Option<bool>>(), any::<Option<(usize, u64)>>());
+    let filter = (net(), net(), net(), numbers, (vrf(), vrf()), order).prop_map(|parts| {
+        let (within, source, destination, (port, protocol, mark), (state, device), order) = parts;
         let protocol = protocol.map(Protocol);
-        ConnectionFilter { within, source, destination, port, protocol, state, mark }
+        let (is_rate, is_ipv4, limits) = order;
+        let sort = is_rate.map(|is_rate| match is_rate {
+            true => ConnectionOrder::Rate,
+            false => ConnectionOrder::Bytes,
+        });
+        let version =
+            is_ipv4.map(|is_ipv4| if is_ipv4 { IpVersion::Ipv4 } else { IpVersion::Ipv6 });
+        ConnectionFilter {
+            within,
+            source,
+            destination,
+            port,
+            protocol,
+            state,
+            mark,
+            version,
+            path: device.clone(),
+            reason: device.clone(),
+            device,
+            sort,
+            limit: limits.map(|(limit, _)| limit),
+            interval_ms: limits.map(|(_, interval_ms)| interval_ms),
+        }
     });
     prop_oneof![
         Just(ShowRequest::Ports),

@@ -28,7 +28,7 @@ pub fn json(router: &KernelRouter, words: &str) -> Vec<Value> {
     answer["connections"].as_array().unwrap().clone()
 }
 
-fn only(router: &KernelRouter, words: &str) -> Value {
+pub fn only(router: &KernelRouter, words: &str) -> Value {
     let mut all = json(router, words);
     assert_eq!(all.len(), 1, "{words}: {all:?}");
     all.remove(0)

@@ -10,6 +10,7 @@ mod machines;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod accounted;
 mod attached;
 mod changes;
 mod closed;
@@ -48,7 +49,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 46] = [
+const BESIDE: [Test; 47] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -82,6 +83,7 @@ const BESIDE: [Test; 46] = [
     ("the_service_manager_is_notified", stops::service),
     ("upper_devices_may_move_to_another_namespace", uppers::moved),
     ("connections_are_shown_as_the_kernel_has_them", connections::shown),
+    ("connections_are_shown_with_all_that_has_passed", accounted::accounted),
     ("established_connections_are_forwarded_while_the_kernel_has_them", tracked::stateful),
     ("translated_connections_are_forwarded", tracked::masquerade),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use tollway_commands::control::ShowRequest;
+
 use super::namespaces::{Host, ready, sh, until};
 use super::running::{KernelRouter, Net};
 
@@ -16,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const PACE: Duration = Duration::from_millis(1);
 /// What makes a connection of UDP assured: packets in both directions for two seconds
 /// (`nf_conntrack_udp_packet`).
-const ASSURED_MS: u64 = 2100;
+pub const ASSURED_MS: u64 = 2100;
 
 /// Runs as server, or as client for some milliseconds (`client:1000`).
 pub fn role(words: &str) -> ExitCode {
@@ -77,7 +79,7 @@ fn receive(socket: &UdpSocket, number: u64) -> Option<String> {
 }
 
 /// What a client has printed: questions, answers, and its address as the server saw it.
-fn talk(host: &Host, milliseconds: u64) -> (u64, u64, String) {
+pub fn talk(host: &Host, milliseconds: u64) -> (u64, u64, String) {
     let output = host.role("--role", &format!("client:{milliseconds}")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let words: Vec<_> = text.split_whitespace().collect();
@@ -123,7 +125,7 @@ fn timeout() -> u64 {
 }
 
 /// A firewall that drops what is not of a connection, unless it begins one towards `rb`.
-fn firewall() {
+pub fn firewall() {
     for line in [
         "table inet fw",
         "chain inet fw forward { type filter hook forward priority 0 ; policy drop ; }",
@@ -135,7 +137,7 @@ fn firewall() {
 }
 
 /// Runs a test for each engine.
-fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
+pub fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
     let net = Net::new();
     let _server = ready(&mut net.b.role("--role", "server"));
     for engine in ["xdp", "tc"] {
@@ -235,6 +237,9 @@ pub fn counted() {
     let before = router.counts().sent;
     let (sent, answered, _) = talk(&net.a, 500);
     assert_eq!((sent, router.counts().sent), (answered, before));
+    let general = || router.show(&ShowRequest::Offload)["general"]["ipv4"].to_string();
+    assert!(general().contains("--exact-counters"), "{}", general());
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
+    assert_eq!(general(), "[]");
     forwards(&router, &net.a);
 }

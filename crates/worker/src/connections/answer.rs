@@ -10,6 +10,8 @@ use tollway_dataplane::stages::filter::{
 use tollway_xdp::connections::{Query, Translation, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
+use super::reason::KernelReason;
+
 /// How long nobody asks again, in units of 1.05 ms: where another packet may change the answer, and elsewhere.
 const SOON: u32 = 8;
 pub(super) const LATER: u32 = 1000;
@@ -68,25 +70,28 @@ pub(super) fn answer(
     before: Before,
 ) -> Answer {
     let key = &query.key;
-    let refused = |retry| Answer {
-        treatment: Treatment::Kernel { retry },
+    let refused = |retry, why: KernelReason| Answer {
+        treatment: Treatment::Kernel { retry, why: why.number() },
         translation: Translation::none(key),
         mark: 0,
     };
-    let Some(connection) = found else { return refused(UNANSWERED) };
+    let Some(connection) = found else { return refused(UNANSWERED, KernelReason::NoConnection) };
     if let Err(reason) = connection.offload() {
-        return refused(match may_end_soon(reason) {
+        let retry = match may_end_soon(reason) {
             true if connection.status.has_seen_reply() => SOON,
             true => UNANSWERED,
             false => LATER,
-        });
+        };
+        return refused(retry, reason.into());
     }
     let Some((direction, leaves)) = direction(connection, &tuple_of(key)) else {
-        return refused(LATER);
+        return refused(LATER, KernelReason::OtherTuple);
     };
-    let Some(translation) = translation(&leaves) else { return refused(LATER) };
+    let Some(translation) = translation(&leaves) else {
+        return refused(LATER, KernelReason::OtherTuple);
+    };
     if translation != Translation::none(key) && !filter.is_some_and(Filter::translates) {
-        return refused(LATER);
+        return refused(LATER, KernelReason::NotTranslated);
     }
     let answer = |treatment| Answer { treatment, translation, mark: connection.mark };
     let has_other_source = translation.source.0 != Ipv4Addr::from(key.src_be);
@@ -99,20 +104,21 @@ pub(super) fn answer(
     let Some(output) = query.output.filter(|_| has_entry || keeps_destination) else {
         // What stays as it is and leaves by no link is for the host itself.
         return if keeps_destination {
-            refused(LATER)
+            refused(LATER, KernelReason::Local)
         } else {
             answer(Treatment::Unruled { retry: 0 })
         };
     };
     // For packets that leave by the link that they arrive on, the kernel may send redirects.
     if output.0 == key.link {
-        return refused(LATER);
+        return refused(LATER, KernelReason::SameLink);
     }
     // The programs follow both directions of TCP, or none.
     if connection.tcp.is_some() && treatment_of_other(filter, key, connection, output).is_none() {
-        return refused(LATER);
+        return refused(LATER, KernelReason::Rules);
     }
-    treatment(filter, key, connection, output).map_or_else(|| refused(LATER), answer)
+    treatment(filter, key, connection, output)
+        .map_or_else(|| refused(LATER, KernelReason::Rules), answer)
 }
 
 /// What becomes of the packets of a connection's direction that leave by a link; none if the kernel has to forward them.

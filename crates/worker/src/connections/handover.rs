@@ -20,6 +20,7 @@ use tollway_xdp::connections::{self, ConnectionTable, Track, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
 use super::answer::{LATER, direction, key_of, other_side, treatment_of_other, tuple_of};
+use super::reason::KernelReason;
 
 /// The link of a key that stands for a whole connection.
 const ANY: LinkId = LinkId(0);
@@ -45,7 +46,8 @@ impl HandOver<'_> {
         if !matches!(entry.treatment, Treatment::Kernel { .. }) {
             entry.track = self.track(key, connection)?;
             if entry.track.is_none() {
-                entry.treatment = Treatment::Kernel { retry: LATER };
+                let why = KernelReason::NoTrack.number();
+                entry.treatment = Treatment::Kernel { retry: LATER, why };
             }
         }
         let is_entered = self.table.insert(key, &entry, entry.generation);

@@ -23,21 +23,25 @@
 
 mod answer;
 mod handover;
+mod reason;
 mod settings;
 mod thread;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tollway_conntrack::Conntrack;
 use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::Waker;
 use tollway_xdp::State;
-use tollway_xdp::connections::{ConnectionTable, Connections, ConnectionsByTuple, Queries};
+use tollway_xdp::connections::{ConnectionTable, Connections, ConnectionsByTuple, Queries, Tally};
 
 pub use answer::key_of;
+pub use reason::KernelReason;
+use settings::Settings;
 use thread::Thread;
 
 /// The connections that the programs forward now; for any thread.
@@ -45,7 +49,28 @@ use thread::Thread;
 pub struct LiveConnections {
     entries: Connections,
     state: State,
-    entered: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+    counted: Arc<Mutex<Option<Counted>>>,
+    exact_counters: bool,
+}
+
+/// The last count of the entries, and until when it is new enough.
+struct Counted {
+    tally: Tally,
+    until: Instant,
+}
+
+/// Who counts the entries takes one in so many of its time, however often somebody asks.
+const COUNT_SHARE: u32 = 32;
+
+/// What the thread has done since its start.
+#[derive(Debug, Default)]
+struct Counts {
+    /// How often a direction of a connection has come to be forwarded.
+    entered: AtomicU64,
+    answers: AtomicU64,
+    /// Answers that say to forward packets, for which there was no room.
+    without_room: AtomicU64,
 }
 
 impl LiveConnections {
@@ -55,16 +80,43 @@ impl LiveConnections {
         self.entries.by_tuple(self.state.connections_generation())
     }
 
-    /// The number of directions of connections that the programs forward. This reads the whole table.
+    /// The numbers of directions of connections in the table. Of a large table, that is the count of some seconds ago.
     #[must_use]
-    pub fn forwarding(&self) -> u64 {
-        self.entries.forwarding(self.state.connections_generation())
+    pub fn tally(&self) -> Tally {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
+        if let Some(Counted { tally, .. }) = counted.as_ref().filter(|one| began < one.until) {
+            return tally.clone();
+        }
+        let tally = self.entries.tally(self.state.connections_generation());
+        let now = Instant::now();
+        let until = now + (now - began) * COUNT_SHARE;
+        *counted = Some(Counted { tally: tally.clone(), until });
+        tally
     }
 
     /// How often a direction of a connection has come to be forwarded.
     #[must_use]
     pub fn entered(&self) -> u64 {
-        self.entered.load(Ordering::Relaxed)
+        self.counts.entered.load(Ordering::Relaxed)
+    }
+
+    /// Whether all connections are the kernel's now, since it has to count their packets exactly.
+    #[must_use]
+    pub fn are_kernels(&self) -> bool {
+        Settings::must_count(self.exact_counters)
+    }
+
+    /// How often the programs have asked about a direction, and got an answer.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        self.counts.answers.load(Ordering::Relaxed)
+    }
+
+    /// The answers of which nothing came for want of room in the table.
+    #[must_use]
+    pub fn without_room(&self) -> u64 {
+        self.counts.without_room.load(Ordering::Relaxed)
     }
 }
 
@@ -92,11 +144,13 @@ impl ConnectionFollower {
         let live = LiveConnections {
             entries: table.connections().clone(),
             state: state.clone(),
-            entered: Arc::default(),
+            counts: Arc::default(),
+            counted: Arc::default(),
+            exact_counters,
         };
-        let entered = Arc::clone(&live.entered);
+        let counts = Arc::clone(&live.counts);
         let own = Thread::new(
-            (table, queries, entered),
+            (table, queries, counts),
             (conntrack, wakes),
             (state, exact_counters),
             router,

@@ -38,10 +38,15 @@ struct Timeouts {
 }
 
 impl Settings {
+    /// Whether the kernel counts packets of connections, and has to do so exactly.
+    pub(super) fn must_count(exact_counters: bool) -> bool {
+        exact_counters && number("acct").is_some_and(|is_on| is_on != 0)
+    }
+
     /// Reads the settings; none if the kernel does not track connections, or counts their packets and has to do so exactly
     /// (`exact_counters`).
     pub(super) fn read(exact_counters: bool) -> Option<Self> {
-        if exact_counters && number("acct").is_some_and(|is_on| is_on != 0) {
+        if Self::must_count(exact_counters) {
             return None;
         }
         // A packet prolongs a connection by this; 0 would end it.

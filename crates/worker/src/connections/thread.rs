@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tollway_conntrack::{Change, Conntrack};
@@ -13,6 +13,7 @@ use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
 use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query};
 
+use super::Counts;
 use super::answer::{Before, answer, tuple_of};
 use super::handover::HandOver;
 use super::settings::{EVERY, SELDOM, Settings};
@@ -35,8 +36,7 @@ const REST: u32 = 15;
 pub(super) struct Thread {
     table: ConnectionTable,
     queries: Queries,
-    /// How often a direction of a connection has come to be forwarded.
-    entered: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     conntrack: Conntrack,
     /// Its end means that the thread has to end.
     wakes: WakeReceiver,
@@ -66,7 +66,7 @@ impl Lately {
 
 impl Thread {
     pub(super) fn new(
-        (table, queries, entered): (ConnectionTable, Queries, Arc<AtomicU64>),
+        (table, queries, counts): (ConnectionTable, Queries, Arc<Counts>),
         (conntrack, wakes): (Conntrack, WakeReceiver),
         (state, exact_counters): (State, bool),
         router: Arc<Router>,
@@ -75,7 +75,7 @@ impl Thread {
         Self {
             table,
             queries,
-            entered,
+            counts,
             conntrack,
             wakes,
             state,
@@ -190,9 +190,12 @@ impl Thread {
                     (is_entered && connection.treatment.forwards(), false)
                 };
             let entered = u64::from(forwards && !before.forwards()) + u64::from(forwards_other);
-            self.entered.fetch_add(entered, Ordering::Relaxed);
+            self.counts.entered.fetch_add(entered, Ordering::Relaxed);
+            self.counts.answers.fetch_add(1, Ordering::Relaxed);
+            let is_left_out = u32::from(connection.treatment.forwards() && !forwards);
+            self.counts.without_room.fetch_add(is_left_out.into(), Ordering::Relaxed);
             lately.answers += 1;
-            lately.without_room += u32::from(connection.treatment.forwards() && !forwards);
+            lately.without_room += is_left_out;
         }
         Ok(true)
     }

@@ -16,6 +16,8 @@ mod translation;
 
 pub use query::{Queries, Query};
 pub use sweep::Part;
-pub use table::{Connection, ConnectionTable, Connections, ConnectionsByTuple, Treatment};
+pub use table::{
+    Connection, ConnectionTable, Connections, ConnectionsByTuple, Entry, Tally, Treatment,
+};
 pub use tracks::{Track, TrackState};
 pub use translation::Translation;

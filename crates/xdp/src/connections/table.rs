@@ -1,6 +1,6 @@
 //! The table of connections.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub enum Treatment {
     Kernel {
         /// The pause.
         retry: u32,
+        /// Why, as a number of whoever writes the table.
+        why: u8,
     },
     /// Their addresses are known, but not yet what the rules say: the program has to find the link that they leave by.
     /// Nobody asks about that before so many units of 1.05 ms.
@@ -126,7 +128,8 @@ impl Treatment {
 
     fn head(self, generation: u32, version: u8) -> Head {
         let (kind, output) = match self {
-            Self::Kernel { .. } => (KERNEL, NO_LINK),
+            // No program reads the link of such an entry.
+            Self::Kernel { why, .. } => (KERNEL, why.into()),
             Self::Unruled { .. } => (UNRULED, NO_LINK),
             Self::Forwarded(output) => (FORWARDED, output.0),
             Self::Dropped(output) => (DROPPED, output.0),
@@ -138,7 +141,7 @@ impl Treatment {
     fn of(head: Head) -> Option<Self> {
         let output = LinkId(head.output);
         Some(match head.kind {
-            KERNEL => Self::Kernel { retry: 0 },
+            KERNEL => Self::Kernel { retry: 0, why: head.output as u8 },
             UNRULED => Self::Unruled { retry: 0 },
             FORWARDED => Self::Forwarded(output),
             DROPPED => Self::Dropped(output),
@@ -212,29 +215,43 @@ impl Connections {
         read(slot).map(|(_, connection, used)| (connection, used))
     }
 
-    /// The active entries by their packets' tuple, whatever link these arrive on; `generation` is the active one. It reads
-    /// all slots, and takes some 30 bytes for each active one: for reports only.
+    /// The active entries by their packets' tuple; of those that differ in the link alone, one that forwards. `generation`
+    /// is the active one. It reads all slots, and takes some 60 bytes for each active one: for reports only.
     #[must_use]
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
-        let mut known = HashMap::new();
+        let mut known: HashMap<_, Entry> = HashMap::new();
         self.each(|key, connection, used| {
-            if connection.treatment.forwards() && connection.generation == generation {
-                known.insert(Flow4Key { link: 0, ..*key }.two_words(), used);
+            if connection.generation != generation {
+                return;
+            }
+            let entry = Entry { treatment: connection.treatment, link: LinkId(key.link), used };
+            let before = known.entry(Flow4Key { link: 0, ..*key }.two_words()).or_insert(entry);
+            if entry.treatment.forwards() {
+                *before = entry;
             }
         });
         ConnectionsByTuple(known)
     }
 
-    /// The number of active entries that forward, each of which is a direction of a connection; as
-    /// [`Connections::by_tuple`].
+    /// Counts the active entries; as [`Connections::by_tuple`], without memory for each.
     #[must_use]
-    pub fn forwarding(&self, generation: u32) -> u64 {
-        let mut count = 0;
+    pub fn tally(&self, generation: u32) -> Tally {
+        let mut tally = Tally { slots: self.0.len() as u64, ..Tally::default() };
+        let mut kernel = [0; 256];
         self.each(|_, connection, _| {
-            let is_active = connection.generation == generation;
-            count += u64::from(is_active && connection.treatment.forwards());
+            if connection.generation != generation {
+                return;
+            }
+            match connection.treatment {
+                Treatment::Kernel { why, .. } => kernel[usize::from(why)] += 1,
+                Treatment::Unruled { .. } => tally.unruled += 1,
+                Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => tally.forwarded += 1,
+                Treatment::Dropped(_) => tally.dropped += 1,
+            }
         });
-        count
+        let counted = kernel.into_iter().enumerate().filter(|(_, count)| *count > 0);
+        tally.kernel = counted.map(|(why, count)| (why as u8, count)).collect();
+        tally
     }
 
     /// Calls `each` for every entry, whether active or not, with its packets and bytes.
@@ -247,16 +264,46 @@ impl Connections {
     }
 }
 
-/// What active entries have forwarded, by the tuple of their packets as they arrive.
+/// An active entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What becomes of its packets.
+    pub treatment: Treatment,
+    /// The link that they arrive on.
+    pub link: LinkId,
+    /// The packets that it has forwarded or dropped, and their bytes from the Ethernet header on.
+    pub used: [u64; 2],
+}
+
+/// The numbers of active entries, each of which is a direction of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The entries that there is room for.
+    pub slots: u64,
+    /// Those by which the programs forward.
+    pub forwarded: u64,
+    /// Those by which they drop.
+    pub dropped: u64,
+    /// Those of which the rules have not been evaluated yet.
+    pub unruled: u64,
+    /// Those whose packets are the kernel's, by the number of the reason.
+    pub kernel: BTreeMap<u8, u64>,
+}
+
+/// Active entries by the tuple of their packets as they arrive.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectionsByTuple(HashMap<[u64; 2], [u64; 2]>);
+pub struct ConnectionsByTuple(HashMap<[u64; 2], Entry>);
 
 impl ConnectionsByTuple {
-    /// Packets and bytes, from the Ethernet header on, of a tuple's entry; none if it has none. The key's link does not
-    /// matter.
+    /// A tuple's entry; none if it has none. The key's link does not matter.
     #[must_use]
-    pub fn get(&self, key: &Flow4Key) -> Option<[u64; 2]> {
+    pub fn get(&self, key: &Flow4Key) -> Option<Entry> {
         self.0.get(&Flow4Key { link: 0, ..*key }.two_words()).copied()
+    }
+
+    /// Adds the entry of a tuple, for tests of reports.
+    pub fn insert(&mut self, key: &Flow4Key, entry: Entry) {
+        self.0.insert(Flow4Key { link: 0, ..*key }.two_words(), entry);
     }
 }
 
@@ -388,7 +435,7 @@ fn last_word(connection: &Connection, now_ns: u64) -> u32 {
         return track.word(is_reply);
     }
     let retry = match connection.treatment {
-        Treatment::Kernel { retry } | Treatment::Unruled { retry } => retry,
+        Treatment::Kernel { retry, .. } | Treatment::Unruled { retry } => retry,
         _ => 0,
     };
     ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
@@ -444,7 +491,7 @@ mod tests {
     #[test]
     fn a_head_is_what_the_programs_read() {
         for treatment in [
-            Treatment::Kernel { retry: 0 },
+            Treatment::Kernel { retry: 0, why: 7 },
             Treatment::Unruled { retry: 0 },
             Treatment::Forwarded(LinkId(7)),
             Treatment::Dropped(LinkId(65_535)),

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use super::super::text::{cut, thousands};
+use super::super::text::{cut, si, thousands};
 use crate::control::{Connection, ConnectionTuple};
 
 /// Columns of the first line of each connection; in wide terminals of the only one.
-const HEADER: [&str; 11] = [
+const HEADER: [&str; 13] = [
     "protocol",
     "state",
     "source",
@@ -15,6 +15,8 @@ const HEADER: [&str; 11] = [
     "NAT",
     "packets",
     "bytes",
+    "packets/s",
+    "bit/s",
     "seconds",
     "mark",
     "zone",
@@ -23,7 +25,9 @@ const HEADER: [&str; 11] = [
 /// The columns of the first line in narrow terminals.
 const NARROW: usize = 4;
 /// The columns with numbers, which are aligned to the right.
-const NUMBERS: std::ops::Range<usize> = 5..10;
+const NUMBERS: std::ops::Range<usize> = 5..12;
+/// The columns with rates, which exist only if the router has measured some.
+const RATES: std::ops::Range<usize> = 7..9;
 /// Space between columns.
 const SPACE: usize = 2;
 /// The least width for the reason at the end of a line.
@@ -61,6 +65,7 @@ impl Rows {
         let is_first = self.columns.is_none();
         let columns = self.columns.get_or_insert_with(|| Columns::new(&rows, width));
         if is_first {
+            measured(&mut out, connections, width);
             columns.header(&mut out);
         }
         for (cells, connection) in rows {
@@ -82,8 +87,13 @@ impl Columns {
             let cells = rows.iter().map(|(row, _)| row[column].chars().count());
             cells.chain([HEADER[column].len()]).max().unwrap_or(0)
         };
-        let mut widths = std::array::from_fn(of);
-        let whole = widths.iter().map(|width| width + SPACE).sum::<usize>() + REASON;
+        let has_rates = rows.iter().any(|(_, one)| one.rates.is_some());
+        let mut widths = std::array::from_fn(|column| match RATES.contains(&column) {
+            true if !has_rates => 0,
+            _ => of(column),
+        });
+        let shown = widths.iter().filter(|width| **width > 0);
+        let whole = shown.map(|width| width + SPACE).sum::<usize>() + REASON;
         let is_narrow = width.is_some_and(|width| width < whole);
         if let (true, Some(width)) = (is_narrow, width) {
             // Where source and destination do not fit side by side, the destination gets a line of its own.
@@ -104,6 +114,7 @@ impl Columns {
     /// The first cells of a line, each with the space behind it.
     fn line(&self, cells: &Cells, count: usize) -> String {
         let columns = cells.iter().zip(self.widths).enumerate().take(count);
+        let columns = columns.filter(|(_, (_, width))| *width > 0);
         let cells = columns.map(|(column, (cell, width))| match NUMBERS.contains(&column) {
             true => format!("{cell:>width$}  "),
             false => format!("{cell:width$}  "),
@@ -122,33 +133,36 @@ impl Columns {
             let _ = writeln!(out, "{}", self.line(cells, NARROW - 1).trim_end());
             let _ = writeln!(out, "{:indent$}{}", "", cells[3]);
         }
-        wrap(out, &details(cells, one), limit);
+        wrap_at(out, INDENT, &details(cells, one), limit);
     }
 }
 
-/// Writes words into indented lines.
-fn wrap(out: &mut String, text: &str, limit: usize) {
+/// Writes words into lines behind a space.
+fn wrap_at(out: &mut String, indent: usize, text: &str, limit: usize) {
     let mut line = String::new();
     for word in text.split(' ') {
-        if !line.is_empty() && INDENT + line.chars().count() + 1 + word.chars().count() > limit {
-            let _ = writeln!(out, "{:INDENT$}{line}", "");
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > limit {
+            let _ = writeln!(out, "{:indent$}{line}", "");
             line.clear();
         }
         let space = if line.is_empty() { "" } else { " " };
         let _ = write!(line, "{space}{word}");
     }
-    let _ = writeln!(out, "{:INDENT$}{line}", "");
+    let _ = writeln!(out, "{:indent$}{line}", "");
 }
 
 /// All but the first cells, in words.
 fn details(cells: &Cells, one: &Connection) -> String {
-    let [.., nat, packets, bytes, _, mark, zone, path] = cells;
+    let [.., nat, packets, bytes, packet_rate, bit_rate, _, mark, zone, path] = cells;
     let mut parts = Vec::new();
     if !nat.is_empty() {
         parts.push(format!("NAT {nat}"));
     }
-    if one.counts.is_some() {
+    if !packets.is_empty() {
         parts.push(format!("{packets} packets, {bytes} bytes"));
+    }
+    if one.rates.is_some() {
+        parts.push(format!("{packet_rate} packets/s, {bit_rate} bit/s"));
     }
     parts.extend(one.timeout_s.map(|seconds| format!("{} s left", thousands(seconds.into()))));
     for (name, cell) in [("mark", mark), ("zone", zone)] {
@@ -156,8 +170,34 @@ fn details(cells: &Cells, one: &Connection) -> String {
             parts.push(format!("{name} {cell}"));
         }
     }
-    parts.push(format!("{path} path: {}", one.why));
+    let colon = if one.why.is_empty() { "" } else { ": " };
+    parts.push(format!("{path} path{colon}{}", one.why));
     parts.join(", ")
+}
+
+/// Says how rates were measured, if they were.
+fn measured(out: &mut String, connections: &[Connection], width: Option<usize>) {
+    let Some(rates) = connections.iter().find_map(|one| one.rates) else { return };
+    let seconds = rates.interval_ms as f64 / 1e3;
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "Rates are those of the last {seconds:.1} s, both directions together.");
+    let is_counted = connections.iter().all(|one| one.counts.is_some());
+    if !is_counted {
+        let words = "The kernel does not count packets of connections (net.netfilter.nf_conntrack_acct = 0): \
+                     these are of the fast path alone.";
+        wrap_at(out, 0, words, width.unwrap_or(usize::MAX));
+    }
+    out.push('\n');
+}
+
+/// The packets and bytes of the entries, both directions together, and a sign that there may be more: without counts of the
+/// kernel, only those of the fast path are known.
+fn of_entries(one: &Connection) -> Option<(String, String)> {
+    let entries = [&one.original_entry, &one.reply_entry].into_iter().flatten();
+    let (packets, bytes) = entries.fold((0, 0), |(packets, bytes): (u64, u64), entry| {
+        (packets.saturating_add(entry.packets), bytes.saturating_add(entry.bytes))
+    });
+    (packets > 0).then(|| (format!("{}+", thousands(packets)), format!("{}+", thousands(bytes))))
 }
 
 fn cells(one: &Connection) -> Cells {
@@ -167,7 +207,10 @@ fn cells(one: &Connection) -> Cells {
         let bytes = counts.bytes.saturating_add(counts.reply_bytes);
         (thousands(packets), thousands(bytes))
     });
-    let (packets, bytes) = counts.unwrap_or_default();
+    let (packets, bytes) = counts.or_else(|| of_entries(one)).unwrap_or_default();
+    let rates =
+        one.rates.map(|rates| [rates.packets_per_s as f64, rates.bytes_per_s as f64 * 8.0].map(si));
+    let [packet_rate, bit_rate] = rates.unwrap_or_default();
     let zone = match (one.zone, one.reply_zone) {
         (zone, reply) if zone == reply => number(zone.into()),
         (zone, reply) => format!("{zone}/{reply}"),
@@ -182,6 +225,8 @@ fn cells(one: &Connection) -> Cells {
         nat(&one.original, &one.reply),
         packets,
         bytes,
+        packet_rate,
+        bit_rate,
         one.timeout_s.map_or_else(String::new, |seconds| thousands(seconds.into())),
         if one.mark == 0 { String::new() } else { format!("{:#x}", one.mark) },
         zone,

@@ -3,6 +3,7 @@
 mod connection_rows;
 mod connections;
 mod filter;
+mod metrics;
 mod pages;
 mod routes;
 mod tables;
@@ -56,6 +57,8 @@ enum What {
     Filter,
     /// Show the toll of each stage: what it costs a packet
     Tolls,
+    /// Show counts as metrics, in the text format of Prometheus
+    Metrics,
     /// Show the kernel's configuration, and how much of it is active
     Controller,
     /// Show which traffic takes which path, why, and how much
@@ -82,6 +85,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         What::Offload => {
             client.show(&ShowRequest::Offload, |all| super::offload::text(all, text::width()))
         }
+        What::Metrics => client.show(&ShowRequest::All, metrics::metrics),
         What::Tolls => client.show(&ShowRequest::Tolls, tables::tolls),
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct ConnectionRates {
     pub(super) forwarded: f64,
     /// How many directions have come to be forwarded.
     pub(super) entered: f64,
+    /// Why most of the others take the kernel path, of those that the programs have asked about.
+    pub(super) why: Option<String>,
 }
 
 /// A port's rates.
@@ -163,14 +165,17 @@ fn connections_between(
     new: &All,
     rate: impl Fn(u64, u64) -> f64,
 ) -> Option<ConnectionRates> {
-    let now = new.connections.filter(|now| now.tracked > 0)?;
-    let before = old.connections.map_or(now.directions_entered, |old| old.directions_entered);
+    let now = new.connections.as_ref().filter(|now| now.tracked > 0)?;
+    let before = old.connections.as_ref();
+    let before = before.map_or(now.directions_entered, |old| old.directions_entered);
+    let kernel = now.directions_kernel.iter().filter(|(_, count)| **count > 0);
     // The counts are not of one moment.
     let forwarded = now.directions_forwarded as f64 * 50.0 / now.tracked as f64;
     Some(ConnectionRates {
         tracked: now.tracked,
         forwarded: forwarded.min(100.0),
         entered: rate(before, now.directions_entered),
+        why: kernel.max_by_key(|(_, count)| **count).map(|(reason, _)| reason.clone()),
     })
 }
 

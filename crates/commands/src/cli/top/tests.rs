@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::rates::{Flow, Rates};
-use super::view::si;
 use super::{Screen, text};
+use crate::cli::text::si;
 use crate::control::{
     All, ConnectionTotals, PathCounts, PortPaths, PortState, Ports, StageToll, Tolls, Totals,
     Traffic, WorkerCounts, WorkerState, Xdp,
@@ -73,6 +73,8 @@ fn answer(seconds: u64, ports: usize) -> All {
             tracked: 12_345,
             directions_forwarded: 24_600,
             directions_entered: seconds * 350,
+            directions_kernel: counts(&[("helper", 1), ("not_assured", 89)]),
+            ..ConnectionTotals::default()
         }),
         workers: Vec::new(),
         tolls: Tolls {
@@ -117,7 +119,7 @@ fn a_screen_of_80_by_24_has_everything() {
         "tollway top  up 1:02:03  /run/tollway/net-4026531840.sock",
         "3.00M/s received",
         "90.0% fast path  10.0% kernel path, most for kernel_rule",
-        "12,345 connections  99.6% of their directions on the fast path  350/s entered",
+        "12,345 connections  350/s entered  99.6% of directions fast, others: not_assured",
         "port            state  rx pkt/s  rx bit/s  tx pkt/s  tx bit/s  missed/s",
         "wan             up        1.00M      512M     1.00M      512M         0",
         "lan             down ",

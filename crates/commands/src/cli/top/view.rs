@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row, Table};
 
 use super::rates::{ConnectionRates, PathShares, PortRates, Rates, Reason, WorkerRates};
-use crate::cli::text::thousands;
+use crate::cli::text::{si, thousands};
 
 /// The contents of the screen.
 #[derive(Clone, Debug, Default)]
@@ -117,10 +117,13 @@ fn connections_line(connections: &ConnectionRates) -> Line<'static> {
     let mut line = Line::default();
     line.push_span(Span::styled(thousands(connections.tracked), BOLD));
     line.push_span(" connections  ");
-    line.push_span(Span::styled(percent(connections.forwarded), BOLD));
-    line.push_span(" of their directions on the fast path  ");
     line.push_span(Span::styled(format!("{}/s", si(connections.entered)), BOLD));
-    line.push_span(" entered");
+    line.push_span(" entered  ");
+    line.push_span(Span::styled(percent(connections.forwarded), BOLD));
+    line.push_span(" of directions fast");
+    if let Some(why) = &connections.why {
+        line.push_span(format!(", others: {why}"));
+    }
     line
 }
 
@@ -252,22 +255,4 @@ fn right(cells: impl IntoIterator<Item = impl Into<String>>, words: usize) -> Ro
         Cell::from(if index < words { line } else { line.right_aligned() })
     };
     Row::new(cells.into_iter().enumerate().map(cell).collect::<Vec<_>>())
-}
-
-/// Formats a number in few characters: 999, 1.23k, 45.6M.
-pub(super) fn si(number: f64) -> String {
-    let mut scaled = number;
-    for unit in ["", "k", "M", "G", "T"] {
-        if scaled < 999.5 || unit == "T" {
-            let digits = match scaled {
-                _ if unit.is_empty() && (scaled >= 9.95 || scaled == 0.0) => 0,
-                ..9.995 if !unit.is_empty() => 2,
-                ..99.95 => 1,
-                _ => 0,
-            };
-            return format!("{scaled:.digits$}{unit}");
-        }
-        scaled /= 1000.0;
-    }
-    String::new()
 }

@@ -4,49 +4,131 @@ use tollway_conntrack::{Connection as Tracked, Counters, Labels, Reason, Tuple, 
 
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::wire::l4::{TCP, UDP};
-use tollway_worker::connections;
-use tollway_xdp::connections::ConnectionsByTuple;
+use tollway_worker::connections::{self, KernelReason};
+use tollway_xdp::connections::{ConnectionsByTuple, Entry, Treatment};
 use tollway_xdp::flows::Flow4Key;
 
-use super::message::{Connection, ConnectionCounts, ConnectionTuple, IcmpQuery};
+use super::message::{Connection, ConnectionCounts, ConnectionEntry, ConnectionTuple, IcmpQuery};
 use super::protocol::Protocol;
 use super::state::state;
 
 /// Bytes of an Ethernet header without tags.
 const ETHERNET: u64 = 14;
 
-/// Why a connection's packets take the kernel path.
+/// Packets and bytes.
+pub type Sum = [u64; 2];
+
+/// What the programs do with connections.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// Their entries.
+    pub entries: ConnectionsByTuple,
+    /// The names of the links, by number.
+    pub links: Vec<String>,
+}
+
+impl Programs {
+    /// The entries of a connection, original and reply.
+    fn of(&self, tracked: &Tracked) -> [Option<Entry>; 2] {
+        [&tracked.original, &tracked.reply]
+            .map(|tuple| key_of(tuple).and_then(|key| self.entries.get(&key)))
+    }
+
+    fn link(&self, link: LinkId) -> String {
+        let name = self.links.get(usize::from(link.0));
+        name.map_or_else(|| format!("link {}", link.0), String::clone)
+    }
+}
+
+/// Why a connection's packets take the kernel path, or are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum KernelPath {
+enum Why {
     /// The connection itself keeps them there.
     #[error("{0}")]
     Connection(Reason),
     /// Tollway forwards connections over IPv4 only.
     #[error("the engines forward connections over IPv4 only")]
     NoEngine,
+    /// The entry of a direction says so.
+    #[error("{0}")]
+    Entry(KernelReason),
+    /// Rules drop them.
+    #[error("rules drop them")]
+    Dropped,
+    /// A program has to ask by which link they leave.
+    #[error("its rules are not evaluated before its next packet")]
+    Unruled,
     /// The programs have no entry for it.
-    #[error(
-        "no packets have come lately, or rules decide by more than what its packets have in common"
-    )]
+    #[error("no packets have come lately, or the table has no room")]
     NotEntered,
 }
 
-impl KernelPath {
-    fn of(connection: &Tracked) -> Self {
-        match connection.offload() {
-            Err(reason) => Self::Connection(reason),
-            Ok(()) if key_of(&connection.original).is_none() => Self::NoEngine,
-            Ok(()) => Self::NotEntered,
+/// The keywords of the reasons that no [`KernelReason`] has.
+const OTHER_REASONS: [&str; 4] = ["no_engine", "dropped", "unruled", "not_entered"];
+
+/// The keywords of all reasons.
+pub fn connection_reasons() -> impl Iterator<Item = &'static str> {
+    KernelReason::ALL.map(KernelReason::name).into_iter().chain(OTHER_REASONS)
+}
+
+impl Why {
+    /// What an entry says; none if it forwards.
+    fn of_entry(entry: Entry) -> Option<Self> {
+        match entry.treatment {
+            Treatment::Kernel { why, .. } => KernelReason::of(why).map(Self::Entry),
+            Treatment::Unruled { .. } => Some(Self::Unruled),
+            Treatment::Dropped(_) => Some(Self::Dropped),
+            Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => None,
         }
     }
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Connection(reason) => reason.name(),
-            Self::NoEngine => "no_engine",
-            Self::NotEntered => "not_entered",
+    /// Why all packets of a connection take the kernel path.
+    fn of(tracked: &Tracked, entries: [Option<Entry>; 2]) -> Self {
+        match tracked.offload() {
+            Err(reason) => Self::Connection(reason),
+            Ok(()) if key_of(&tracked.original).is_none() => Self::NoEngine,
+            Ok(()) => {
+                let known = entries.into_iter().flatten().find_map(Self::of_entry);
+                known.unwrap_or(Self::NotEntered)
+            }
         }
     }
+
+    const fn name(self) -> &'static str {
+        let [no_engine, dropped, unruled, not_entered] = OTHER_REASONS;
+        match self {
+            Self::Connection(reason) => reason.name(),
+            Self::Entry(reason) => reason.name(),
+            Self::NoEngine => no_engine,
+            Self::Dropped => dropped,
+            Self::Unruled => unruled,
+            Self::NotEntered => not_entered,
+        }
+    }
+}
+
+/// The path of a connection's packets, and the reason as a keyword and in words.
+fn path(tracked: &Tracked, entries: [Option<Entry>; 2]) -> (&'static str, &'static str, String) {
+    let is_fast = |entry: &Entry| entry.treatment.forwards() || is_dropped(entry);
+    if !entries.iter().flatten().any(is_fast) {
+        let why = Why::of(tracked, entries);
+        return ("kernel", why.name(), why.to_string());
+    }
+    let reason = |(entry, packets): (Option<Entry>, &str)| {
+        let (why, entry) = (Why::of_entry(entry?)?, entry?);
+        let words = match is_dropped(&entry) {
+            true => format!("{packets}: {why}"),
+            false => format!("{packets} take the kernel path: {why}"),
+        };
+        Some((why.name(), words))
+    };
+    let one_way = entries.into_iter().zip(["packets of the first direction", "replies"]);
+    let (name, words) = one_way.into_iter().find_map(reason).unwrap_or_default();
+    ("fast", name, words)
+}
+
+fn is_dropped(entry: &Entry) -> bool {
+    matches!(entry.treatment, Treatment::Dropped(_))
 }
 
 /// The key of packets with a tuple in the table of the programs, on any link; none if the programs forward none.
@@ -54,12 +136,18 @@ fn key_of(tuple: &Tuple) -> Option<Flow4Key> {
     [TCP, UDP].contains(&tuple.protocol).then(|| connections::key_of(tuple, LinkId(0))).flatten()
 }
 
-/// Describes a connection; `entries` are those of the programs.
-pub(super) fn describe(tracked: Tracked, entries: &ConnectionsByTuple) -> Connection {
-    let path = KernelPath::of(&tracked);
-    let of = |tuple| key_of(tuple).and_then(|key| entries.get(&key));
-    let fast = [of(&tracked.original), of(&tracked.reply)];
-    let is_fast = fast.iter().any(Option::is_some);
+/// The packets and bytes that the programs have forwarded of both directions of a connection.
+pub fn fast(tracked: &Tracked, programs: &Programs) -> Sum {
+    let [original, reply] = programs.of(tracked).map(forwarded);
+    [original[0] + reply[0], original[1] + reply[1]]
+}
+
+/// Describes a connection.
+pub fn describe(tracked: Tracked, programs: &Programs) -> Connection {
+    let entries = programs.of(&tracked);
+    let (path, reason, why) = path(&tracked, entries);
+    let [original_entry, reply_entry] =
+        entries.map(|found| found.map(|found| entry(found, programs)));
     Connection {
         protocol: Protocol(tracked.original.protocol),
         state: state(&tracked).to_owned(),
@@ -73,10 +161,13 @@ pub(super) fn describe(tracked: Tracked, entries: &ConnectionsByTuple) -> Connec
         labels: labels(tracked.labels),
         helper: tracked.helper,
         id: tracked.id,
-        counts: tracked.counters.map(|counters| counts(counters, fast)),
-        path: if is_fast { "fast" } else { "kernel" }.to_owned(),
-        reason: if is_fast { String::new() } else { path.name().to_owned() },
-        why: if is_fast { String::new() } else { path.to_string() },
+        counts: tracked.counters.map(|counters| counts(counters, entries.map(forwarded))),
+        rates: None,
+        original_entry,
+        reply_entry,
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+        why,
     }
 }
 
@@ -98,15 +189,39 @@ fn labels(labels: Labels) -> Vec<u8> {
     (0..128).filter(|bit| labels.has(*bit)).collect()
 }
 
-/// What the kernel has counted, and what the programs have forwarded, original and reply.
-fn counts(counters: Counters, fast: [Option<[u64; 2]>; 2]) -> ConnectionCounts {
+fn entry(entry: Entry, programs: &Programs) -> ConnectionEntry {
+    let [packets, bytes] = from_ip_on(entry.used);
+    let treatment = match entry.treatment {
+        Treatment::Kernel { .. } => "kernel",
+        Treatment::Unruled { .. } => "unruled",
+        Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => "forwarded",
+        Treatment::Dropped(_) => "dropped",
+    };
+    let reason = Why::of_entry(entry).map_or("", Why::name);
+    ConnectionEntry {
+        treatment: treatment.to_owned(),
+        device: programs.link(entry.link),
+        output: entry.treatment.output().map(|link| programs.link(link)),
+        reason: reason.to_owned(),
+        packets,
+        bytes,
+    }
+}
+
+/// Packets and bytes, which the programs count from the Ethernet header on, as the kernel counts them: from the IP header.
+const fn from_ip_on([packets, bytes]: Sum) -> Sum {
+    [packets, bytes.saturating_sub(packets * ETHERNET)]
+}
+
+/// What a direction's entry has forwarded. The kernel counts what rules drop, too: it has passed connection tracking.
+fn forwarded(entry: Option<Entry>) -> Sum {
+    entry.map_or([0; 2], |entry| from_ip_on(entry.used))
+}
+
+/// What the kernel has counted, and the programs, original and reply.
+fn counts(counters: Counters, fast: [Sum; 2]) -> ConnectionCounts {
     let [original, reply] = [counters.original, counters.reply].map(|one| [one.packets, one.bytes]);
-    // The kernel counts from the IP header on.
-    let fast = fast.map(|one| {
-        let [packets, bytes] = one.unwrap_or_default();
-        [packets, bytes.saturating_sub(packets * ETHERNET)]
-    });
-    let sum = |kernel: [u64; 2], fast: [u64; 2]| [kernel[0] + fast[0], kernel[1] + fast[1]];
+    let sum = |kernel: Sum, fast: Sum| [kernel[0] + fast[0], kernel[1] + fast[1]];
     let ([packets, bytes], [reply_packets, reply_bytes]) =
         (sum(original, fast[0]), sum(reply, fast[1]));
     ConnectionCounts { packets, bytes, reply_packets, reply_bytes }

@@ -4,21 +4,30 @@
 mod describe;
 mod filter;
 mod message;
+mod pager;
 mod pages;
 mod protocol;
+mod ranked;
+mod source;
 mod state;
 mod states;
+mod statistics;
 
-pub use filter::ConnectionFilter;
-pub use message::{Connection, ConnectionCounts, ConnectionTuple, ConnectionsPage, IcmpQuery};
+pub use describe::connection_reasons;
+pub use filter::{ConnectionFilter, ConnectionOrder, IpVersion};
+pub use message::{
+    Connection, ConnectionCounts, ConnectionEntry, ConnectionRates, ConnectionTuple,
+    ConnectionsPage, IcmpQuery,
+};
 pub use protocol::Protocol;
 pub use state::STATES;
 
-pub(super) use pages::{PagesError, pages, tracked};
-pub(super) use states::state_pages;
-
-/// The number of connections that the kernel tracks; none if it tracks none at all.
-pub(super) fn tracked_count() -> Option<u64> {
-    let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").ok()?;
-    count.trim().parse().ok()
-}
+#[cfg(test)]
+pub(super) use describe::{Programs, Sum, describe, fast};
+pub(super) use pager::PagesError;
+pub(super) use pages::pages;
+pub(super) use source::KernelConnections;
+#[cfg(test)]
+pub(super) use source::{Source, Take};
+pub(super) use states::StateSource;
+pub(super) use statistics::{most_tracked, statistics, tracked_count};

@@ -1,19 +1,17 @@
 //! The states that the rules of a file keep, as connections.
 
 use std::io;
-use std::ops::ControlFlow;
 
 use tollway_conntrack::{
-    Connection as Tracked, Counter, Counters, Labels, Status, TcpInfo, TcpState, Tuple, TupleL4,
+    Connection as Tracked, Counter, Counters, Family, Labels, Status, TcpInfo, TcpState, Tuple,
+    TupleL4,
 };
-use tollway_dataplane::stages::filter::{Count, StateReport, States};
+use tollway_dataplane::stages::filter::{Count, StateReport, StateRule, States};
 use tollway_dataplane::wire::l4::{SCTP, TCP, UDP, UDP_LITE};
-use tollway_xdp::connections::ConnectionsByTuple;
 
-use super::describe::describe;
-use super::filter::ConnectionFilter;
-use super::message::{Connection, ConnectionsPage};
-use super::pages::{PagesError, pages_of};
+use super::describe::{Programs, Sum, describe};
+use super::message::Connection;
+use super::source::{Source, Take};
 
 /// The kernel's bits of [`Status`].
 const SEEN_REPLY: u32 = 1 << 1;
@@ -22,33 +20,49 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// Sends the states that a filter selects, page by page, and an empty page at the end.
-pub fn state_pages(
-    filter: &ConnectionFilter,
-    (states, now_ns): (&States, u64),
-    send: &mut dyn FnMut(&ConnectionsPage) -> io::Result<()>,
-) -> Result<(), PagesError> {
-    let listed = states.list(now_ns);
-    let source = |_, take: &mut dyn FnMut(Tracked) -> ControlFlow<()>| {
-        for (number, (_, report)) in listed.iter().enumerate() {
+/// The states of a router's rules.
+pub struct StateSource<'a> {
+    states: &'a States,
+    now_ns: &'a dyn Fn() -> u64,
+    listed: Vec<(&'a StateRule, StateReport)>,
+}
+
+impl<'a> StateSource<'a> {
+    /// The states; `now_ns` tells the router's time.
+    pub fn new(states: &'a States, now_ns: &'a dyn Fn() -> u64) -> Self {
+        Self { states, now_ns, listed: Vec::new() }
+    }
+}
+
+impl Source for StateSource<'_> {
+    fn refresh(&mut self) {
+        self.listed = self.states.list((self.now_ns)());
+    }
+
+    fn each(&self, _: Option<Family>, take: Take<'_>) -> io::Result<()> {
+        for (number, (_, report)) in self.listed.iter().enumerate() {
             // The number finds the rule again.
             if take(tracked(number as u32, report)).is_break() {
                 break;
             }
         }
         Ok(())
-    };
-    let describe = |tracked: Tracked| {
-        let rule = listed.get(tracked.id as usize).map(|(rule, _)| rule.rule.clone());
+    }
+
+    fn fast(&self, _: &Tracked) -> Sum {
+        [0; 2]
+    }
+
+    fn describe(&self, tracked: Tracked) -> Connection {
+        let rule = self.listed.get(tracked.id as usize).map(|(rule, _)| rule.rule.clone());
         Connection {
             id: 0,
             path: "user".to_owned(),
             reason: String::new(),
             why: rule.unwrap_or_default(),
-            ..describe(tracked, &ConnectionsByTuple::default())
+            ..describe(tracked, &Programs::default())
         }
-    };
-    pages_of((filter, &describe), source, send)
+    }
 }
 
 /// A state as connection tracking would have it.

@@ -1,7 +1,7 @@
 //! Tests that rows fit narrow and wide terminals, and say everything.
 
 use super::*;
-use crate::control::{ConnectionCounts, IcmpQuery, Protocol};
+use crate::control::{ConnectionCounts, ConnectionEntry, ConnectionRates, IcmpQuery, Protocol};
 
 fn tuple(source: (&str, u16), destination: (&str, u16)) -> ConnectionTuple {
     ConnectionTuple {
@@ -28,6 +28,9 @@ fn plain() -> Connection {
         helper: None,
         id: 7,
         counts: None,
+        rates: None,
+        original_entry: None,
+        reply_entry: None,
         path: "kernel".to_owned(),
         reason: "no_engine".to_owned(),
         why: "the engines do not forward connections yet".to_owned(),
@@ -139,4 +142,55 @@ fn the_first_page_has_the_header_and_sets_the_columns() {
     assert_eq!(rows.text(&[plain()]).matches("protocol").count(), 1);
     let second = rows.text(&[ping()]);
     assert!(second.starts_with("icmp      SEEN_REPLY "), "{second}");
+}
+
+/// A fast one whose rates were measured, and which the kernel counts or not.
+fn measured(counts: Option<ConnectionCounts>) -> Connection {
+    let entry = |packets| ConnectionEntry {
+        treatment: "forwarded".to_owned(),
+        device: "eth0".to_owned(),
+        output: Some("eth1".to_owned()),
+        reason: String::new(),
+        packets,
+        bytes: packets * 1000,
+    };
+    let rates =
+        ConnectionRates { packets_per_s: 1_234, bytes_per_s: 1_500_000, interval_ms: 1_049 };
+    Connection {
+        counts,
+        rates: Some(rates),
+        original_entry: Some(entry(1_000)),
+        reply_entry: Some(entry(234)),
+        path: "fast".to_owned(),
+        reason: String::new(),
+        why: String::new(),
+        ..plain()
+    }
+}
+
+#[test]
+fn rates_say_how_they_were_measured() {
+    let wide = text(&[measured(translated().counts)], Some(200));
+    let lines: Vec<_> = wide.lines().collect();
+    assert_eq!(lines[0], "Rates are those of the last 1.0 s, both directions together.");
+    assert_eq!(lines[1], "");
+    let [head, row] = [lines[2], lines[3]]
+        .map(|line| line.split_whitespace().skip_while(|word| !word.starts_with("packets")));
+    assert_eq!(head.take(3).collect::<Vec<_>>(), ["packets", "bytes", "packets/s"]);
+    assert_eq!(row.count(), 0);
+    assert!(lines[3].contains("1,234,568  1,234,567,892"), "{wide}");
+    assert!(lines[3].contains("1.23k  12.0M"), "{wide}");
+    assert!(!wide.contains("nf_conntrack_acct"), "{wide}");
+    assert!(lines[3].ends_with("fast"), "{wide}");
+
+    let narrow = text(&[measured(None)], Some(80));
+    let words = words(&narrow);
+    for part in [
+        "(net.netfilter.nf_conntrack_acct = 0): these are of the fast path alone.",
+        "1,234+ packets, 1,234,000+ bytes, 1.23k packets/s, 12.0M bit/s, 431,999 s left, fast path",
+    ] {
+        assert!(words.contains(part), "{part}: {narrow}");
+    }
+    assert!(narrow.ends_with("fast path\n"), "{narrow}");
+    assert!(!text(&[plain()], Some(200)).contains("packets/s"), "nobody has measured");
 }
