@@ -307,6 +307,7 @@ fn ingress(facts: &Facts<'_>, device: Ifindex) -> Ingress {
             fragments6: facts.offload.fragments.v6.is_some(),
             tc_exits: facts.offload.keeps_tc_exits(device),
             tracked4: facts.offload.tracked.v4.is_some(),
+            tracked6: facts.offload.tracked.v6.is_some(),
         },
         policy: policy.unwrap_or_default().iter().map(rule).collect(),
         source: SourceCheck {

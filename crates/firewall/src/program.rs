@@ -79,8 +79,10 @@ pub fn compile(
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
     filter.set_state_rules(rules.state_rules.clone());
     fill(&mut filter, rules, links, epochs)?;
-    let mut chains = rules.chains.iter();
-    filter.set_translates(chains.any(|chain| chain.is_nat() && chain.family.has_ip4()));
+    let translates = |is_of: fn(ir::Family) -> bool| {
+        rules.chains.iter().any(|chain| chain.is_nat() && is_of(chain.family))
+    };
+    filter.set_translates([translates(ir::Family::has_ip4), translates(ir::Family::has_ip6)]);
     Ok(filter)
 }
 

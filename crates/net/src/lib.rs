@@ -87,4 +87,6 @@ pub struct KernelPath {
     pub tc_exits: bool,
     /// IPv4 packets that are not of an established connection, which the kernel tracks.
     pub tracked4: bool,
+    /// The same of IPv6.
+    pub tracked6: bool,
 }

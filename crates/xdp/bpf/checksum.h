@@ -78,11 +78,21 @@ static __always_inline int is_unfinished4(const struct iphdr *ip, const void *en
 	       is_unfinished((const void *)ip + header_len, end, ip->protocol, pseudo);
 }
 
+/* The sum of a packet's addresses, as of a pseudo-header. */
+static __always_inline __u64 sum_of_addresses(const void *ip, int v4)
+{
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const __be32 *src = ip6->saddr.s6_addr32, *dst = ip6->daddr.s6_addr32;
+
+	if (v4)
+		return (__u64)ip4->saddr + ip4->daddr;
+	return (__u64)src[0] + src[1] + src[2] + src[3] + dst[0] + dst[1] + dst[2] + dst[3];
+}
+
 static __always_inline int is_unfinished6(const struct ipv6hdr *ip, const void *end)
 {
-	const __be32 *src = ip->saddr.s6_addr32, *dst = ip->daddr.s6_addr32;
-	__u64 pseudo = (__u64)src[0] + src[1] + src[2] + src[3] + dst[0] + dst[1] + dst[2] +
-		       dst[3] + bpf_htons(ip->nexthdr) + ip->payload_len;
+	__u64 pseudo = sum_of_addresses(ip, 0) + bpf_htons(ip->nexthdr) + ip->payload_len;
 
 	/* The program does not look for the end of these headers. */
 	if (ip->nexthdr == IPPROTO_HOPOPTS || ip->nexthdr == IPPROTO_ROUTING ||

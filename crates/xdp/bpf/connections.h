@@ -41,19 +41,39 @@ union connection_head {
 	};
 };
 
-/* A cache line. The words behind the key are read as in a flow's slot. */
-struct connection4 {
-	struct flow4_key key;
+/* What is the same in both families, between the key and the translation. It is read as in a flow's slot. */
+struct connection {
 	union connection_head head;
-	struct translation translation;
 	__u32 mark; /* of the connection */
 	__u32 retry; /* the time by `retry_clock` before which nobody asks again; of TCP that is not the kernel's, its track */
 	__u64 used; /* as in a flow's slot */
 	__u64 bytes; /* and above these the tick in which the kernel was asked last, as in `used` */
 };
 
+/* A cache line. */
+struct connection4 {
+	struct flow4_key key;
+	struct connection connection;
+	struct translation4 translation;
+};
+
+/* Two of them. */
+struct connection6 {
+	struct flow6_key key;
+	struct connection connection;
+	struct translation6 translation;
+	__u64 pad[2];
+};
+
+_Static_assert(sizeof(struct connection4) == 64, "as in src/connections/key.rs");
+_Static_assert(sizeof(struct connection6) == 128, "as in src/connections/key.rs");
+
 struct connection4_bucket {
 	struct connection4 slots[FLOW_WAYS];
+};
+
+struct connection6_bucket {
+	struct connection6 slots[FLOW_WAYS];
 };
 
 struct {
@@ -64,10 +84,24 @@ struct {
 	__type(value, struct connection4_bucket);
 } connections4 SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct connection6_bucket);
+} connections6 SEC(".maps");
+
 /* What the program wants to know about a packet's connection. */
-struct connection_query {
+struct connection4_query {
 	struct flow4_key key;
 	__u16 output; /* the link that it would leave by with the addresses of its entry, or else with its own; or NO_LINK */
+	__u16 pad[3];
+};
+
+struct connection6_query {
+	struct flow6_key key;
+	__u16 output;
 	__u16 pad[3];
 };
 
@@ -126,8 +160,11 @@ struct tracking {
 	__u32 tick;
 	__u32 asking_ns;
 	struct arrival arrival;
-	struct translation translation;
-	struct ct_expected expected;
+	union translation translation;
+	struct ct_expected4 expected4;
+	struct ct_terms terms6;
+	struct connection4_query query4; /* with the key of the packet, if that is of IPv4 */
+	struct connection6_query query6; /* the same of IPv6 */
 	struct segment segment;
 	struct tcp_windows windows;
 };
@@ -159,12 +196,16 @@ static __always_inline int may_ask(struct tracking *now, __u64 tick, __u16 ago, 
 /* The ticks after which a connection's next packet is the kernel's, so that expiry stays its own: 25 s. */
 #define MOST_PAUSE 372
 
-/* Asks user space about a packet's connection. If the ring is full, a later packet asks again. */
-static __always_inline void query(const struct flow4_key *key, __u32 output)
+/* Asks user space about a packet's connection, whose key the query has. If the ring is full, a later packet asks again. */
+static __always_inline void ask_user(struct tracking *now, __u32 output, int v4)
 {
-	struct connection_query query = { .key = *key, .output = output };
-
-	bpf_ringbuf_output(&connection_queries, &query, sizeof(query), 0);
+	if (v4) {
+		now->query4.output = output;
+		bpf_ringbuf_output(&connection_queries, &now->query4, sizeof(now->query4), 0);
+	} else {
+		now->query6.output = output;
+		bpf_ringbuf_output(&connection_queries, &now->query6, sizeof(now->query6), 0);
+	}
 }
 
 /*
@@ -204,7 +245,7 @@ __attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 begins)
 }
 
 /* Says whether to ask about a connection whose entry does not answer: if nobody has just done so. */
-static __always_inline int is_due(struct connection4 *connection)
+static __always_inline int is_due(struct connection *connection)
 {
 	__u32 now = retry_clock();
 
@@ -215,32 +256,39 @@ static __always_inline int is_due(struct connection4 *connection)
 }
 
 struct found_connection {
-	struct connection4 *connection;
+	struct connection *connection;
 	union connection_head head;
 	__u64 hash;
 };
 
-static __always_inline __u64 read_connection_head(const struct connection4 *connection)
+static __always_inline __u64 read_connection_head(const struct connection *connection)
 {
 	return *(const volatile __u64 *)&connection->head.word;
 }
 
-/* Looks up a connection; `connection` is NULL if there is none. As find4. */
-static __always_inline struct found_connection find_connection4(const struct flow4_key *key)
+/* Looks up a connection by the words of its key; `connection` is NULL if there is none. As find4 and find6. */
+static __always_inline struct found_connection find_connection(const __u64 *words, int v4)
 {
-	const __u64 *words = (const __u64 *)key;
-	struct found_connection found = { .hash = pair(words[0], 0) + pair(words[1], 1) };
-	__u32 number = found.hash >> 32 & CONNECTIONS4_MASK, first = found.hash >> 60;
-	struct connection4_bucket *bucket = bpf_map_lookup_elem(&connections4, &number);
+	const int key_words = (v4 ? sizeof(struct flow4_key) : sizeof(struct flow6_key)) / 8;
+	const int size = v4 ? sizeof(struct connection4) : sizeof(struct connection6);
+	struct found_connection found = {};
+	__u32 number, first;
+	void *bucket;
 
+	for (int i = 0; i < key_words; i++)
+		found.hash += pair(words[i], i);
+	number = found.hash >> 32 & (v4 ? CONNECTIONS4_MASK : CONNECTIONS6_MASK);
+	first = found.hash >> 60;
+	bucket = v4 ? bpf_map_lookup_elem(&connections4, &number) : bpf_map_lookup_elem(&connections6, &number);
 	if (!bucket)
 		return found;
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		struct connection4 *slot = &bucket->slots[(first + i) % FLOW_WAYS];
+		const __u64 *key = bucket + (first + i) % FLOW_WAYS * size;
+		struct connection *slot = (void *)(key + key_words);
 
 		found.head.word = read_connection_head(slot);
 		read_fence();
-		if (is_same(words, (const __u64 *)&slot->key, 2)) {
+		if (is_same(words, key, key_words)) {
 			found.connection = slot;
 			return found;
 		}
@@ -251,13 +299,15 @@ static __always_inline struct found_connection find_connection4(const struct flo
 }
 
 /* Copies how an entry that was found changes packets. Returns 0 if it has changed since. */
-static __always_inline int copy_translation(const struct found_connection *found, struct translation *copy)
+static __always_inline int copy_translation(const struct found_connection *found, union translation *copy, int v4)
 {
-	const volatile __u64 *from = (const volatile __u64 *)&found->connection->translation;
+	/* It lies behind what is the same in both families. */
+	const volatile __u64 *from = (const volatile __u64 *)(found->connection + 1);
+	const int words = (v4 ? sizeof(copy->v4) : sizeof(copy->v6)) / 8;
 	__u64 *to = (__u64 *)copy;
 
-	to[0] = from[0];
-	to[1] = from[1];
+	for (int i = 0; i < words; i++)
+		to[i] = from[i];
 	read_fence();
 	return read_connection_head(found->connection) == found->head.word;
 }

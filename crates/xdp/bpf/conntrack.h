@@ -9,6 +9,7 @@
 
 #include <linux/in.h>
 
+#include "header.h"
 #include "packet.h"
 
 /* As in src/kfuncs.rs: what stands for the number of a function. */
@@ -26,6 +27,7 @@
 /* What is read of the kernel's structures; the loader finds where it lies. */
 union nf_inet_addr {
 	__be32 ip;
+	__be32 ip6[4];
 } RELOCATED;
 
 union nf_conntrack_man_proto {
@@ -121,27 +123,33 @@ struct tcp_windows {
 	__u8 flags[2];
 };
 
-/* A packet's tuple as it arrives and as it leaves, and the connection's mark. */
-struct ct_expected {
-	__be32 src, dst, ports;
-	__be32 new_src, new_dst, new_ports;
+/* What the kernel's entry has to be, and becomes. */
+struct ct_terms {
 	__u32 mark;
-	__u32 timeout_ms; /* the kernel's entry has so long to live after this packet */
+	__u32 timeout_ms; /* it has so long to live after this packet */
 	__u32 protocol;
 };
 
-static __always_inline struct nf_conn *ct_lookup(context *ctx, struct bpf_sock_tuple *tuple,
+/* An IPv4 packet's tuple as it arrives and as it leaves. */
+struct ct_expected4 {
+	__be32 src, dst, ports;
+	__be32 new_src, new_dst, new_ports;
+	struct ct_terms terms;
+};
+
+/* Looks an entry up by a tuple of `len` bytes, by which the kernel knows the family. */
+static __always_inline struct nf_conn *ct_lookup(context *ctx, struct bpf_sock_tuple *tuple, const int len,
 						 struct ct_options *options)
 {
 	struct nf_conn *ct;
 
 	asm volatile("r1 = %[ctx]\n"
 		     "r2 = %[tuple]\n"
-		     "r3 = 12\n"
+		     "r3 = %[len]\n"
 		     "r4 = %[options]\n"
 		     "r5 = 12\n" KFUNC_LOOKUP "%[ct] = r0\n"
 		     : [ct] "=r"(ct)
-		     : [ctx] "r"(ctx), [tuple] "r"(tuple), [options] "r"(options)
+		     : [ctx] "r"(ctx), [tuple] "r"(tuple), [len] "i"(len), [options] "r"(options)
 		     : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
 	return ct;
 }
@@ -163,19 +171,35 @@ static __always_inline void ct_change_timeout(struct nf_conn *ct, __u32 timeout_
 		     : "r0", "r1", "r2", "r3", "r4", "r5", "memory");
 }
 
-/* Says whether the other direction's tuple answers packets that leave with these addresses and ports. */
-static __always_inline int ct_answers(const struct nf_conntrack_tuple *other, const struct ct_expected *expected)
+/* The ports of a packet that a tuple's packets answer, as in its header. */
+static __always_inline __be32 ct_answered_ports(const struct nf_conntrack_tuple *other)
 {
-	__u32 ports = (__u32)other->dst.u.all | (__u32)other->src.u.all << 16;
-
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-	ports = (__u32)other->dst.u.all << 16 | other->src.u.all;
+	return (__u32)other->dst.u.all << 16 | other->src.u.all;
 #endif
-	return other->src.u3.ip == expected->new_dst && other->dst.u3.ip == expected->new_src &&
-	       ports == expected->new_ports;
+	return (__u32)other->dst.u.all | (__u32)other->src.u.all << 16;
 }
 
-static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct ct_expected *expected)
+/* Says whether the other direction's tuple answers packets that leave with these addresses and ports. */
+static __always_inline int ct_answers4(const struct nf_conntrack_tuple *other, const struct ct_expected4 *expected)
+{
+	return other->src.u3.ip == expected->new_dst && other->dst.u3.ip == expected->new_src &&
+	       ct_answered_ports(other) == expected->new_ports;
+}
+
+/* The compiler must see which word of the kernel's it is. */
+#define DIFFERENCE6(address, other)                                                                \
+	(((address).ip6[0] ^ (other)[0]) | ((address).ip6[1] ^ (other)[1]) |                       \
+	 ((address).ip6[2] ^ (other)[2]) | ((address).ip6[3] ^ (other)[3]))
+
+/* The same of IPv6. */
+static __always_inline int ct_answers6(const struct nf_conntrack_tuple *other, const struct translation6 *leaves)
+{
+	return !(DIFFERENCE6(other->src.u3, leaves->dst) | DIFFERENCE6(other->dst.u3, leaves->src)) &&
+	       ct_answered_ports(other) == leaves->ports;
+}
+
+static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct ct_terms *terms)
 {
 	__u32 status = ct->status, mark = 0;
 
@@ -183,7 +207,7 @@ static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct c
 	if (__builtin_preserve_field_info(ct->mark, 2))
 		mark = ct->mark;
 
-	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == expected->mark;
+	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == terms->mark;
 }
 
 /* `struct ip_ct_tcp_state` as all kernels have it. */
@@ -223,10 +247,27 @@ static __always_inline int read_windows(const struct nf_conn *ct, struct tcp_win
 }
 
 /*
- * Says whether the kernel still has the entry of a packet's connection, as it was; refreshes its timeout if so, and
+ * Says whether an entry that was found is still as it was, if its packets are answered as expected (`answers`); refreshes
+ * its timeout if so, and reads the windows of TCP.
+ */
+static __always_inline int ct_confirm(struct nf_conn *ct, int answers, const struct ct_terms *terms,
+				      struct tcp_windows *windows)
+{
+	if (answers && !ct_qualifies(ct, terms))
+		answers = 0;
+	if (answers && terms->protocol == IPPROTO_TCP)
+		answers = read_windows(ct, windows);
+	if (answers)
+		ct_change_timeout(ct, terms->timeout_ms);
+	ct_release(ct);
+	return answers;
+}
+
+/*
+ * Says whether the kernel still has the entry of an IPv4 packet's connection, as it was; refreshes its timeout if so, and
  * reads the windows of TCP. Global, so that the verifier looks at it once.
  */
-__attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *expected, struct tcp_windows *windows)
+__attribute__((noinline)) int is_alive4(context *ctx, const struct ct_expected4 *expected, struct tcp_windows *windows)
 {
 	struct ct_options options = { .netns_id = -1 };
 	struct bpf_sock_tuple tuple = {};
@@ -235,23 +276,39 @@ __attribute__((noinline)) int is_alive(context *ctx, const struct ct_expected *e
 
 	if (!expected || !windows)
 		return 0;
-	options.protocol = expected->protocol;
+	options.protocol = expected->terms.protocol;
 	tuple.ipv4.saddr = expected->src;
 	tuple.ipv4.daddr = expected->dst;
 	__builtin_memcpy(&tuple.ipv4.sport, &expected->ports, sizeof(expected->ports));
-	ct = ct_lookup(ctx, &tuple, &options);
+	ct = ct_lookup(ctx, &tuple, sizeof(tuple.ipv4), &options);
 	if (!ct)
 		return 0;
-	answers = options.direction ? ct_answers(&ct->tuplehash[0].tuple, expected) :
-				      ct_answers(&ct->tuplehash[1].tuple, expected);
-	if (answers && !ct_qualifies(ct, expected))
-		answers = 0;
-	if (answers && expected->protocol == IPPROTO_TCP)
-		answers = read_windows(ct, windows);
-	if (answers)
-		ct_change_timeout(ct, expected->timeout_ms);
-	ct_release(ct);
-	return answers;
+	answers = options.direction ? ct_answers4(&ct->tuplehash[0].tuple, expected) :
+				      ct_answers4(&ct->tuplehash[1].tuple, expected);
+	return ct_confirm(ct, answers, &expected->terms, windows);
+}
+
+/* As is_alive4, for an IPv6 packet with this key, which leaves so. */
+__attribute__((noinline)) int is_alive6(context *ctx, const struct flow6_key *key, const struct translation6 *leaves,
+					const struct ct_terms *terms, struct tcp_windows *windows)
+{
+	struct ct_options options = { .netns_id = -1 };
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *ct;
+	int answers;
+
+	if (!key || !leaves || !terms || !windows)
+		return 0;
+	options.protocol = terms->protocol;
+	__builtin_memcpy(tuple.ipv6.saddr, key->src, sizeof(key->src));
+	__builtin_memcpy(tuple.ipv6.daddr, key->dst, sizeof(key->dst));
+	__builtin_memcpy(&tuple.ipv6.sport, &key->ports, sizeof(key->ports));
+	ct = ct_lookup(ctx, &tuple, sizeof(tuple.ipv6), &options);
+	if (!ct)
+		return 0;
+	answers = options.direction ? ct_answers6(&ct->tuplehash[0].tuple, leaves) :
+				      ct_answers6(&ct->tuplehash[1].tuple, leaves);
+	return ct_confirm(ct, answers, terms, windows);
 }
 
 #endif

@@ -30,7 +30,7 @@ static __always_inline int leave_to_kernel(struct packet *packet);
  * This is the engine's part (send_xdp.h, send_tc.h).
  */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4);
 
 /* The packet continues on its way. No verdict of any engine has this value. */

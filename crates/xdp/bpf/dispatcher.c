@@ -11,7 +11,7 @@
 #include "ingress.h"
 #include "punted.h"
 #include "send_xdp.h"
-#include "tracked.h"
+#include "take_tracked.h"
 #include "user.h"
 
 /*
@@ -55,13 +55,6 @@ static __always_inline int pass_options(struct packet *packet, int served)
  * The functions below dispatch two kinds of packets: those that a worker can take (`served`), and
  * those that must fail closed while no worker runs. The compiler knows which.
  */
-/* As lacks_sum(). */
-static __always_inline int lacks_checksum6(const struct packet *packet, const struct ipv6hdr *ip,
-					   const void *end)
-{
-	return UNFINISHED && !packet->state->ruled && is_unfinished6(ip, end);
-}
-
 static __always_inline int dispatch4(struct packet *packet, void *data, void *end, __u32 l3, int served)
 {
 	struct iphdr *ip = data + l3;
@@ -77,7 +70,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_MALFORMED);
 	if (packet->kernel_path & LINK_TRACKED4 && served)
 		return XDP_PATH && TABLES && header_len == sizeof(*ip) ?
-			       decide_tracked4(packet, l3, len) :
+			       decide_tracked(packet, l3, len, TRACKED4) :
 			       pass_connection(packet);
 	if (served && lacks_sum(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
@@ -115,7 +108,9 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	len = frame_len(packet, data, end, l3 + l3_len);
 	if (ip->version != 6 || l3 + l3_len > len)
 		return pass(packet, PASS_MALFORMED);
-	if (served && lacks_checksum6(packet, ip, end))
+	if (packet->kernel_path & LINK_TRACKED6 && served)
+		return XDP_PATH && TABLES ? decide_tracked(packet, l3, len, TRACKED6) : pass_connection(packet);
+	if (served && lacks_sum6(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (served && XDP_PATH) {
 		int action = TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN;
@@ -219,11 +214,17 @@ static __always_inline int dispatch_frame(struct packet *packet, int served)
 	return dispatch_l3(packet, data, end, eth->h_proto, ETH_HLEN, served);
 }
 
-/* Takes over from `dispatch` what decide_tracked4() leaves to it. */
+/* Take over from `dispatch` what decide_tracked() leaves to them. */
 SEC("xdp.frags")
-int tracked(struct xdp_md *ctx)
+int tracked4(struct xdp_md *ctx)
 {
-	return take_tracked4(ctx);
+	return take_tracked(ctx, 1);
+}
+
+SEC("xdp.frags")
+int tracked6(struct xdp_md *ctx)
+{
+	return take_tracked(ctx, 0);
 }
 
 SEC("xdp.frags")

@@ -75,21 +75,38 @@ struct way {
 };
 
 /*
- * Addresses and ports that a packet leaves with, as in its headers, and what that adds to the sums of the IP
- * header and of layer 4 (RFC 1624); both are 0 if nothing changes.
+ * Addresses and ports that a packet leaves with, as in its headers, and what the addresses, and all together, add to
+ * the sums that cover them (RFC 1624); both are 0 if nothing changes.
  */
-struct translation {
+struct translation4 {
 	__be32 src;
 	__be32 dst;
 	__be32 ports; /* source, then destination */
-	__u16 ip_sum;
+	__u16 address_sum; /* to that of the IP header */
+	__u16 l4_sum; /* to that of layer 4 */
+};
+
+/* The same of IPv6, whose header has no checksum. */
+struct translation6 {
+	__be32 src[4];
+	__be32 dst[4];
+	__be32 ports;
+	__u16 address_sum; /* the part of `l4_sum` that comes of the addresses */
 	__u16 l4_sum;
 };
 
+/* Of the packet's family. */
+union translation {
+	struct translation4 v4;
+	struct translation6 v6;
+} __attribute__((aligned(8)));
+
 /* Says whether a packet changes but for its TTL and its Ethernet header. The compiler may know that it does not. */
-static __always_inline int is_translated(const struct translation *translation)
+static __always_inline int is_translated(const union translation *translation, int v4)
 {
-	return translation && (translation->ip_sum | translation->l4_sum);
+	if (!translation)
+		return 0;
+	return v4 ? translation->v4.address_sum | translation->v4.l4_sum : translation->v6.l4_sum;
 }
 
 /* The checksum of UDP that stands for 0 (`CSUM_MANGLED_0`): 0 itself means that there is none. */

@@ -108,29 +108,37 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
  */
 static __always_inline int is_verified(const struct packet *packet, __u16 check, __u16 pseudo);
 
-/*
- * The checksum of a packet, of which layer 4 is at `at` in the frame and `len` bytes long; right if nobody wants to know.
- */
-static __always_inline enum sum sum_of(const struct packet *packet, const struct iphdr *ip, __u32 at, __u32 len,
-				       __u16 check)
+/* A packet of a protocol above IP: where its header begins in the frame, and how long it is with all data. */
+struct l4 {
+	__u8 protocol;
+	__u32 at, len;
+};
+
+/* The checksum of a packet; right if nobody wants to know. */
+static __always_inline enum sum sum_of(const struct packet *packet, const void *ip, struct l4 l4, __u16 check, int v4)
 {
 	__u64 pseudo;
+	__u32 at = l4.at, len = l4.len;
 
 	if (!packet->state->verifies_sums)
 		return SUM_RIGHT;
-	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
+	pseudo = sum_of_addresses(ip, v4) + bpf_htons(l4.protocol) + bpf_htons(len);
 	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_in_frame(packet->ctx, at, len, pseudo);
 }
 
-/* The same of UDP, which may have none. */
-static __always_inline int udp_sum_is_right(const struct packet *packet, const struct iphdr *ip, const void *end,
-					    __u32 at)
+/* The same of UDP, which may have none over IPv4. */
+static __always_inline int udp_sum_is_right(const struct packet *packet, const void *ip, const void *end, __u32 at,
+					    int v4)
 {
-	const struct udphdr *udp = (const void *)(ip + 1);
+	const struct udphdr *udp = ip + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	struct l4 l4 = { .protocol = IPPROTO_UDP, .at = at };
 
 	if ((const void *)(udp + 1) > end)
 		return 0;
-	return !udp->check || sum_of(packet, ip, at, bpf_ntohs(udp->len), udp->check) == SUM_RIGHT;
+	if (!udp->check)
+		return v4;
+	l4.len = bpf_ntohs(udp->len);
+	return sum_of(packet, ip, l4, udp->check, v4) == SUM_RIGHT;
 }
 
 #endif

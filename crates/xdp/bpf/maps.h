@@ -47,6 +47,8 @@
 #define LINK_KERNEL_EXITS (1U << 26)
 /* The kernel tracks the connections of IPv4 packets that arrive on the link. */
 #define LINK_TRACKED4 (1U << 25)
+/* The same of IPv6 packets. */
+#define LINK_TRACKED6 (1U << 24)
 
 enum pass_reason {
 	PASS_BYPASS,
@@ -205,6 +207,7 @@ const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */
 const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u32 CONNECTIONS4_MASK = 0;
+const volatile __u32 CONNECTIONS6_MASK = 0;
 const volatile __u32 NEWCOMERS_MASK = 0;
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */

@@ -211,7 +211,7 @@ static __always_inline int replace_in_sum(context *ctx, __u32 at, __be32 before,
  * Gives an IPv4 packet of UDP or TCP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). The kernel's functions know
  * unfinished checksums. Returns 0 if the kernel has no memory for it, or the headers are not there.
  */
-static __always_inline int translate4(struct packet *packet, __u32 l2, const struct translation *translation)
+static __always_inline int translate4(struct packet *packet, __u32 l2, const struct translation4 *translation)
 {
 	context *ctx = packet->ctx;
 	__u32 l3 = LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet, 0), l4 = l3 + sizeof(struct iphdr);
@@ -234,15 +234,40 @@ static __always_inline int translate4(struct packet *packet, __u32 l2, const str
 }
 
 /*
+ * The same of an IPv6 packet (`nf_nat_ipv6_manip_pkt`). The sum of a whole packet that a card has given (CHECKSUM_COMPLETE)
+ * loses with the checksum what it gains with the addresses, which the kernel's functions do not assume.
+ */
+static __always_inline int translate6(struct packet *packet, __u32 l2, const struct translation6 *translation)
+{
+	context *ctx = packet->ctx;
+	__u32 l3 = LAYER3 && l2 ? ETH_HLEN : l3_in_frame(packet, 0), l4 = l3 + sizeof(struct ipv6hdr);
+	struct l4_check check;
+	__be32 ports;
+	__u8 protocol;
+
+	if (bpf_skb_load_bytes(ctx, l3 + offsetof(struct ipv6hdr, nexthdr), &protocol, sizeof(protocol)) ||
+	    bpf_skb_load_bytes(ctx, l4, &ports, sizeof(ports)))
+		return 0;
+	check = check_of(protocol);
+	check.at += l4;
+	return !bpf_l4_csum_replace(ctx, check.at, 0, translation->address_sum, check.flags | BPF_F_PSEUDO_HDR) &&
+	       replace_in_sum(ctx, check.at, ports, translation->ports, check.flags) &&
+	       !bpf_skb_store_bytes(ctx, l3 + offsetof(struct ipv6hdr, saddr), translation,
+				    2 * sizeof(translation->src), BPF_F_RECOMPUTE_CSUM) &&
+	       replace(ctx, l4, translation->ports);
+}
+
+/*
  * Gives a packet of TCP flags that make it invalid for connection tracking, whatever its windows are, and hands it to the
  * kernel. It is for the host itself, whose sockets answer it as they would without these flags. Its header of layer 4 is
  * at `at`.
  */
-static __always_inline int make_invalid(struct packet *packet, const struct iphdr *ip, const void *end, __u32 at)
+static __always_inline int make_invalid(struct packet *packet, const struct tcphdr *tcp, const void *end, __u32 at,
+					int is_unfinished)
 {
-	const struct tcphdr *tcp = (const void *)(ip + 1);
 	__u16 before, after;
 
+	(void)is_unfinished;
 	if ((const void *)(tcp + 1) > end)
 		return pass_connection(packet);
 	before = ((const __u16 *)tcp)[6];
@@ -278,12 +303,13 @@ static __always_inline int change_tags(struct packet *packet, const void *header
  * a packet, too, and counts it for tc.
  */
 static __always_inline int give_header(struct packet *packet, const void *header, __u32 l2,
-				       const struct translation *translation, int v4)
+				       const union translation *translation, int v4)
 {
 	/* Room for an Ethernet header. Without memory for it, the packet is unchanged. */
 	if (LAYER3 && l2 && bpf_skb_change_head(packet->ctx, ETH_HLEN, 0))
 		return pass(packet, PASS_UNDECIDED);
-	if (v4 && is_translated(translation) && !translate4(packet, l2, translation))
+	if (is_translated(translation, v4) &&
+	    !(v4 ? translate4(packet, l2, &translation->v4) : translate6(packet, l2, &translation->v6)))
 		return DROPPED;
 	if (!rewrite(packet, header, l2, v4))
 		return pass(packet, PASS_MALFORMED);
@@ -314,6 +340,14 @@ static __always_inline int lacks_sum(const struct packet *packet, const struct i
 	return 0;
 }
 
+static __always_inline int lacks_sum6(const struct packet *packet, const struct ipv6hdr *ip, const void *end)
+{
+	(void)packet;
+	(void)ip;
+	(void)end;
+	return 0;
+}
+
 static __always_inline int leave_to_kernel(struct packet *packet)
 {
 	return pass(packet, PASS_KERNEL_EXIT);
@@ -321,7 +355,7 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4)
 {
 	struct way way = {

@@ -79,13 +79,20 @@ static __always_inline int lacks_sum(const struct packet *packet, const struct i
 	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
 }
 
+/* The same of an IPv6 packet. */
+static __always_inline int lacks_sum6(const struct packet *packet, const struct ipv6hdr *ip, const void *end)
+{
+	return UNFINISHED && !packet->state->ruled && is_unfinished6(ip, end);
+}
+
 /*
  * Gives a packet of TCP flags that make it invalid for connection tracking, whatever its windows are, and hands it to the
- * kernel. It is for the host itself, whose sockets answer it as they would without these flags.
+ * kernel. It is for the host itself, whose sockets answer it as they would without these flags. The kernel finishes its
+ * checksum, if that `is_unfinished`.
  */
-static __always_inline int make_invalid(struct packet *packet, const struct iphdr *ip, const void *end, __u32 at)
+static __always_inline int make_invalid(struct packet *packet, struct tcphdr *tcp, const void *end, __u32 at,
+					int is_unfinished)
 {
-	struct tcphdr *tcp = (void *)(ip + 1);
 	__u16 *flags = (__u16 *)tcp + 6, before;
 
 	(void)at;
@@ -93,7 +100,7 @@ static __always_inline int make_invalid(struct packet *packet, const struct iphd
 		return pass_connection(packet);
 	before = *flags;
 	*flags |= bpf_htons(TCP_SYN | TCP_FIN);
-	if (!lacks_sum(packet, ip, end))
+	if (!is_unfinished)
 		tcp->check = add_to_sum(tcp->check, fold((__u64)(__u16)~before + *flags));
 	return pass_connection(packet);
 }
@@ -118,7 +125,7 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
-				      __u32 l3_len, __u32 len, const struct translation *translation,
+				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4)
 {
 	struct way way = {

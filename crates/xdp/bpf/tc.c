@@ -16,7 +16,7 @@
 #include "decide.h"
 #include "ingress.h"
 #include "send_tc.h"
-#include "tracked.h"
+#include "take_tracked.h"
 
 /* What the tables do not decide, the kernel does. */
 static __always_inline int or_kernel(struct packet *packet, int action)
@@ -39,7 +39,7 @@ static __always_inline int decide_v4(struct packet *packet, const struct iphdr *
 	if (header_len != sizeof(*ip))
 		return pass(packet, PASS_OPTIONS);
 	if (packet->kernel_path & LINK_TRACKED4)
-		return TABLES ? decide_tracked4(packet, l3, len) : pass_connection(packet);
+		return TABLES ? decide_tracked(packet, l3, len, TRACKED4) : pass_connection(packet);
 	return or_kernel(packet, TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN);
 }
 
@@ -50,6 +50,8 @@ static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr
 		return pass(packet, PASS_MALFORMED);
 	if (ip->version != 6 || l3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > len)
 		return pass(packet, PASS_MALFORMED);
+	if (packet->kernel_path & LINK_TRACKED6)
+		return TABLES ? decide_tracked(packet, l3, len, TRACKED6) : pass_connection(packet);
 	return or_kernel(packet, TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN);
 }
 
@@ -141,11 +143,17 @@ static __always_inline int take_marked(const struct packet *packet)
 	return 1;
 }
 
-/* Takes over from `forward` what decide_tracked4() leaves to it. */
+/* Take over from `forward` what decide_tracked() leaves to them. */
 SEC("classifier")
-int tracked(context *ctx)
+int tracked4(context *ctx)
 {
-	return take_tracked4(ctx);
+	return take_tracked(ctx, 1);
+}
+
+SEC("classifier")
+int tracked6(context *ctx)
+{
+	return take_tracked(ctx, 0);
 }
 
 SEC("classifier")

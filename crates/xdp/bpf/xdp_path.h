@@ -83,7 +83,7 @@ static __always_inline int copy_flow(const struct found *found, __u32 generation
 }
 
 /* Gives an IPv4 packet of UDP or TCP its new addresses and ports (`nf_nat_ipv4_manip_pkt`). Returns 0 if the headers are not there. */
-static __always_inline int translate4(struct iphdr *ip, const void *end, const struct translation *translation)
+static __always_inline int translate4(struct iphdr *ip, const void *end, const struct translation4 *translation)
 {
 	struct udphdr *udp = (void *)(ip + 1);
 	struct tcphdr *tcp = (void *)(ip + 1);
@@ -93,7 +93,7 @@ static __always_inline int translate4(struct iphdr *ip, const void *end, const s
 		return 0;
 	ip->saddr = translation->src;
 	ip->daddr = translation->dst;
-	ip->check = add_to_sum(ip->check, translation->ip_sum);
+	ip->check = add_to_sum(ip->check, translation->address_sum);
 	*(__be32 *)udp = translation->ports;
 	if (ip->protocol == IPPROTO_TCP) {
 		if ((const void *)(tcp + 1) > end)
@@ -106,19 +106,45 @@ static __always_inline int translate4(struct iphdr *ip, const void *end, const s
 	return 1;
 }
 
+/* The same of an IPv6 packet (`nf_nat_ipv6_manip_pkt`), whose UDP has a checksum. */
+static __always_inline int translate6(struct ipv6hdr *ip, const void *end, const struct translation6 *translation)
+{
+	struct udphdr *udp = (void *)(ip + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u16 check;
+
+	if ((const void *)(udp + 1) > end)
+		return 0;
+	if (ip->nexthdr == IPPROTO_TCP) {
+		if ((const void *)(tcp + 1) > end)
+			return 0;
+		tcp->check = add_to_sum(tcp->check, translation->l4_sum);
+	} else {
+		check = add_to_sum(udp->check, translation->l4_sum);
+		udp->check = check ? check : MANGLED_0;
+	}
+	for (int i = 0; i < 4; i++) {
+		ip->saddr.s6_addr32[i] = translation->src[i];
+		ip->daddr.s6_addr32[i] = translation->dst[i];
+	}
+	*(__be32 *)udp = translation->ports;
+	return 1;
+}
+
 /*
  * Gives the packet a header of `l2` bytes, for which there is room, decrements its TTL, and translates it. The
  * length is a compile-time constant.
  */
 static __always_inline int rewrite(struct packet *packet, const void *header, __u32 l2,
-				   const struct translation *translation, int v4)
+				   const union translation *translation, int v4)
 {
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
 
 	if (data + l2 + sizeof(struct iphdr) > end)
 		return XDP_ABORTED; /* it was there a moment ago */
-	if (v4 && is_translated(translation) && !translate4(data + l2, end, translation))
+	if (is_translated(translation, v4) &&
+	    !(v4 ? translate4(data + l2, end, &translation->v4) : translate6(data + l2, end, &translation->v6)))
 		return XDP_ABORTED;
 	if (v4)
 		decrease_ttl(data + l2);

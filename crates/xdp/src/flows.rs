@@ -33,8 +33,9 @@ use super::maps::State;
 use super::page::coarse_ns;
 use super::shared::Shared;
 use super::sys;
+use key::Key;
+pub(crate) use key::MOST_KEY;
 pub use key::{Flow4Key, Flow6Key, FlowKey};
-use key::{Key, MOST_KEY};
 use tollway_linux::sync::lock;
 
 /// The parts of a table that have a lock each. Two workers seldom enter flows into the same part at the same time.

@@ -83,7 +83,7 @@ impl Period {
 
     /// Waits until all programs that run now have ended.
     fn wait(&self) -> io::Result<()> {
-        sys::set_only(self.outer.as_fd(), self.inner.as_fd())
+        sys::set_at(self.outer.as_fd(), 0, self.inner.as_fd())
     }
 }
 

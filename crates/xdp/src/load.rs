@@ -42,6 +42,7 @@ pub(super) struct Maps {
     pub(super) inner_links: OwnedFd,
     recent6: OwnedFd,
     connections4: OwnedFd,
+    connections6: OwnedFd,
     connection_queries: OwnedFd,
     newcomers: OwnedFd,
     tracking: OwnedFd,
@@ -59,14 +60,15 @@ pub(super) struct Maps {
     refusals: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
-    connection_buckets: u32,
+    /// The same of connections.
+    connection_buckets: [u32; 2],
     seeds: Seeds,
     /// The mark of punted frames in generic mode.
     punt_mark: [u64; 2],
 }
 
 /// The names of the maps.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "state",
     "counts",
     "xsks",
@@ -87,6 +89,7 @@ const NAMES: [&str; 20] = [
     "newcomers",
     "tracking",
     "tcp_tracks",
+    "connections6",
 ];
 
 /// A kind of program for a port.
@@ -104,7 +107,7 @@ pub(super) struct Variant<'a> {
 /// A program for a port.
 pub(super) struct PortProgram {
     pub(super) program: OwnedFd,
-    /// The map by which it comes to the program for links whose connections the kernel tracks. The kernel empties it when
+    /// The map by which it comes to the programs for links whose connections the kernel tracks. The kernel empties it when
     /// no process has it.
     pub(super) tracked: Option<OwnedFd>,
     /// The rest of an XDP program's object, which has the program for its TAP device.
@@ -127,7 +130,7 @@ struct Constants {
     unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
-    connections4_mask: u32,
+    connection_masks: [u32; 2],
     newcomers_mask: u32,
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
@@ -156,7 +159,7 @@ impl Constants {
             ),
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
-            connections4_mask: maps.connection_buckets - 1,
+            connection_masks: maps.connection_buckets.map(|buckets| buckets - 1),
             newcomers_mask: newcomers(maps.connection_buckets) - 1,
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
@@ -180,7 +183,8 @@ impl Constants {
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),
-            ("CONNECTIONS4_MASK", &self.connections4_mask),
+            ("CONNECTIONS4_MASK", &self.connection_masks[0]),
+            ("CONNECTIONS6_MASK", &self.connection_masks[1]),
             ("NEWCOMERS_MASK", &self.newcomers_mask),
         ] {
             loader.override_global(name, value, true);
@@ -207,8 +211,8 @@ const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
 /// The places for flows that have no entry yet, for so many buckets of entries. Four flows share a place, so there is room
 /// for twice as many as for entries: flows in turn that drive each other out are never asked about.
-const fn newcomers(connection_buckets: u32) -> u32 {
-    connection_buckets * (flows::WAYS / 2) as u32
+fn newcomers(connection_buckets: [u32; 2]) -> u32 {
+    (connection_buckets[0] + connection_buckets[1]).next_power_of_two() * (flows::WAYS / 2) as u32
 }
 
 impl Maps {
@@ -222,8 +226,9 @@ impl Maps {
         let buckets = [options.flows4, options.flows6].map(flows::buckets);
         loader.map_max_entries("flows4", buckets[0]);
         loader.map_max_entries("flows6", buckets[1]);
-        let connection_buckets = flows::buckets(options.connections4);
-        loader.map_max_entries("connections4", connection_buckets);
+        let connection_buckets = [options.connections4, options.connections6].map(flows::buckets);
+        loader.map_max_entries("connections4", connection_buckets[0]);
+        loader.map_max_entries("connections6", connection_buckets[1]);
         loader.map_max_entries("newcomers", newcomers(connection_buckets));
         loader.map_max_entries("tcp_tracks", ConnectionTable::tracks(connection_buckets));
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
@@ -249,7 +254,9 @@ impl Maps {
             newcomers,
             tracking,
             tcp_tracks,
-        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19].map(|index| map(NAMES[index]));
+            connections6,
+        ] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
+            .map(|index| map(NAMES[index]));
         let refused = refusals::Program::load(&mut loader, &namespace, &names).inspect_err(|error| {
             tracing::warn!(
                 "cannot watch which frames of the XDP path devices refuse, so packets that leave by devices \
@@ -265,6 +272,7 @@ impl Maps {
             inner_links: inner_links?,
             recent6: recent6?,
             connections4: connections4?,
+            connections6: connections6?,
             connection_queries: connection_queries?,
             newcomers: newcomers?,
             tracking: tracking?,
@@ -300,7 +308,7 @@ impl Maps {
         let ring = self.connection_queries.try_clone().map_err(failed())?;
         let queries = Queries::map(ring).map_err(failed())?;
         let tracks = self.tcp_tracks.try_clone().map_err(failed())?;
-        let maps = (&self.connections4, tracks);
+        let maps = ([&self.connections4, &self.connections6], tracks);
         let table = ConnectionTable::map(maps, self.connection_buckets, self.seeds);
         Ok((table.map_err(failed())?, queries))
     }
@@ -328,10 +336,11 @@ impl Maps {
             &self.newcomers,
             &self.tracking,
             &self.tcp_tracks,
+            &self.connections6,
         ]
     }
 
-    /// Loads the program for a port. If it decides by tables, this also loads the one for links whose connections the
+    /// Loads the program for a port. If it decides by tables, this also loads those for links whose connections the
     /// kernel tracks.
     pub(super) fn program(
         &self,

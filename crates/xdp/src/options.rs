@@ -12,13 +12,22 @@ pub struct Options {
     pub flows6: u32,
     /// The most directions of IPv4 connections whose packets the programs forward, 64 bytes each; rounded up likewise.
     pub connections4: u32,
+    /// The most directions of IPv6 connections, 128 bytes each; likewise. Half as many take as much memory.
+    pub connections6: u32,
     /// Whether to take ports over from a Tollway that still serves them.
     pub replace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { flows4: 1 << 17, flows6: 1 << 17, connections4: 1 << 17, replace: false }
+        let most = 1 << 17;
+        Self {
+            flows4: most,
+            flows6: most,
+            connections4: most,
+            connections6: most / 2,
+            replace: false,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ const LINK_FRAGMENTS4: u32 = 1 << 28;
 const LINK_FRAGMENTS6: u32 = 1 << 27;
 const LINK_KERNEL_EXITS: u32 = 1 << 26;
 const LINK_TRACKED4: u32 = 1 << 25;
+const LINK_TRACKED6: u32 = 1 << 24;
 
 /// A port as the XDP program sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +55,8 @@ impl XdpLink {
         let fragments = flag(self.kernel_path.fragments4, LINK_FRAGMENTS4)
             | flag(self.kernel_path.fragments6, LINK_FRAGMENTS6);
         let exits = flag(self.kernel_path.tc_exits, LINK_KERNEL_EXITS);
-        let tracked = flag(self.kernel_path.tracked4, LINK_TRACKED4);
+        let tracked = flag(self.kernel_path.tracked4, LINK_TRACKED4)
+            | flag(self.kernel_path.tracked6, LINK_TRACKED6);
         LINK_EXISTS | families | fragments | exits | tracked | u32::from(self.link.0)
     }
 }

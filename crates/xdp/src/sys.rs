@@ -207,10 +207,10 @@ pub(super) fn create_array_of_maps(name: &str, inner: BorrowedFd<'_>) -> io::Res
     )
 }
 
-/// Sets the map in an array of one map, or the program in one of one program. For a map, the kernel waits until all
-/// programs that run now have ended.
-pub(super) fn set_only(array: BorrowedFd<'_>, element: BorrowedFd<'_>) -> io::Result<()> {
-    update(array, &0_u32, &number(element))
+/// Sets a map in an array of maps, or a program in one of programs. For a map, the kernel waits until all programs that run
+/// now have ended.
+pub(super) fn set_at(array: BorrowedFd<'_>, index: u32, element: BorrowedFd<'_>) -> io::Result<()> {
+    update(array, &index, &number(element))
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

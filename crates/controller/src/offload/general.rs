@@ -72,8 +72,7 @@ fn netfilter(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
 /// The rule for which the kernel tracks connections, if the programs may forward those that are established.
 pub(super) fn tracked<'a>(facts: &Facts<'a>, family: Family) -> Option<&'a str> {
     let Firewall::Read(rules) = facts.firewall else { return None };
-    let may = family == Family::V4 && facts.probes.asks_conntrack;
-    let spares = may && *rules.spares_established.of(family);
+    let spares = facts.probes.asks_conntrack && *rules.spares_established.of(family);
     rules.tracking.of(family).as_deref().filter(|_| spares)
 }
 
@@ -101,15 +100,12 @@ fn firewall(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) -> Opt
     }
 }
 
-/// Why the programs forward no connections of a family, if their packets could be fast otherwise: the end of a sentence.
+/// Why the programs forward no connections of a family, if rules would permit it: the end of a sentence.
 fn no_engine(facts: &Facts<'_>, family: Family, rules: &Rules) -> &'static str {
-    if !rules.spares_established.of(family) {
-        ""
-    } else if !facts.probes.asks_conntrack {
-        ", and it has no functions by which Tollway's programs could ask about them (Linux 6.1 and newer)"
-    } else {
-        ", and Tollway's programs forward connections over IPv4 only"
+    if facts.probes.asks_conntrack || !rules.spares_established.of(family) {
+        return "";
     }
+    ", and it has no functions by which Tollway's programs could ask about them (Linux 6.1 and newer)"
 }
 
 /// The same for iptables-legacy.

@@ -210,7 +210,8 @@ pub(super) fn notes(
     let mut notes = Vec::new();
     let taps = &facts.probes.taps;
     let has_unknown = |family| fragments.of(family).is_some() && tracked.of(family).is_none();
-    if tracked.v4.is_some() && facts.probes.watched == Some(Watch::Accounting) {
+    let tracks = tracked.v4.is_some() || tracked.v6.is_some();
+    if tracks && facts.probes.watched == Some(Watch::Accounting) {
         notes.push(Note(
             "the kernel counts packets of connections (net.netfilter.nf_conntrack_acct), but not those on the fast \
              path: `conntrack -L` lacks them, `tollway show connections` adds the latest, and `tollway run \

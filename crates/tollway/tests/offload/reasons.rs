@@ -324,6 +324,12 @@ pub fn nftables() {
     expect(&["all 4: conntrack"]);
     let nat = "type nat hook postrouting priority 100; oifname rb masquerade;";
     nft(&format!("table ip6 t {{ chain n {{ {nat} }} }}"));
+    let tracked = if tollway_xdp::has_conntrack() { &[][..] } else { &["all 6: conntrack"] };
+    expect(tracked);
+    assert_eq!(see().tracked.v6.is_some(), tracked.is_empty());
+    nft(&format!(
+        "table ip6 t {{ {timeout} chain f {{ {forward}udp dport 9 ct timeout set \"s\"; }} }}"
+    ));
     expect(&["all 6: conntrack"]);
     // All packets come to a rule that only the kernel can evaluate, or those that a rule before it leaves.
     let set = "set s { type ipv4_addr; timeout 1h; };";

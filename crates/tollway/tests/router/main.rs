@@ -49,7 +49,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 47] = [
+const BESIDE: [Test; 50] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -86,8 +86,11 @@ const BESIDE: [Test; 47] = [
     ("connections_are_shown_with_all_that_has_passed", accounted::accounted),
     ("established_connections_are_forwarded_while_the_kernel_has_them", tracked::stateful),
     ("translated_connections_are_forwarded", tracked::masquerade),
+    ("connections_of_ipv6_are_forwarded_while_the_kernel_has_them", tracked::stateful6),
+    ("translated_connections_of_ipv6_are_forwarded", tracked::masquerade6),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
     ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
+    ("translated_tcp_over_ipv6_is_forwarded_but_for_its_ends", tracked_tcp::translated6),
     ("tcp_goes_on_whatever_happens_to_tollway", tracked_tcp::survive),
     ("connections_stay_with_a_kernel_that_counts_exactly", tracked::counted),
     ("ipsec_policies_count_at_once", ipsec::policies),
@@ -139,9 +142,7 @@ fn main() -> ExitCode {
     // `-m`: mounts and pins disappear with the test.
     let tests = Tests { beside: &BESIDE, alone: &ALONE };
     namespaces::main(&tests, "-nm", missing, |words| match words {
-        ["--role", words] if *words == "server" || words.starts_with("client:") => {
-            tracked::role(words)
-        }
+        ["--role", words] if tracked::is_role(words) => tracked::role(words),
         ["--role", words] if words.starts_with("tcp-") => tracked_tcp::role(words),
         ["--role", "vlans"] => machines::inside("vlans", &vlans::PARTS, None),
         ["--role", "vlans", part] => machines::inside("vlans", &vlans::PARTS, Some(part)),

@@ -1,7 +1,7 @@
 //! Connections that the kernel tracks: Tollway forwards the packets of those that are established, and the kernel
 //! still makes, translates, times and ends them.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,43 @@ use tollway_commands::control::ShowRequest;
 use super::namespaces::{Host, ready, sh, until};
 use super::running::{KernelRouter, Net};
 
-const SERVER: &str = "10.0.2.2:7001";
-const CLIENT: &str = "10.0.1.2:7000";
+/// The family of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V4,
+    V6,
+}
+
+impl Version {
+    const fn server(self) -> &'static str {
+        match self {
+            Self::V4 => "10.0.2.2:7001",
+            Self::V6 => "[fd00:2::2]:7001",
+        }
+    }
+
+    const fn client(self) -> &'static str {
+        match self {
+            Self::V4 => "10.0.1.2:7000",
+            Self::V6 => "[fd00:1::2]:7000",
+        }
+    }
+
+    /// The router's address towards the server.
+    fn outside(self) -> IpAddr {
+        let text = if self == Self::V4 { "10.0.2.1" } else { "fd00:2::1" };
+        text.parse().unwrap()
+    }
+
+    /// The words that name the role of a server, and of a client.
+    const fn roles(self) -> [&'static str; 2] {
+        match self {
+            Self::V4 => ["server", "client"],
+            Self::V6 => ["server6", "client6"],
+        }
+    }
+}
+
 /// How long the client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The time between two questions.
@@ -20,18 +55,26 @@ const PACE: Duration = Duration::from_millis(1);
 /// (`nf_conntrack_udp_packet`).
 pub const ASSURED_MS: u64 = 2100;
 
-/// Runs as server, or as client for some milliseconds (`client:1000`).
+/// Says whether these words name a role.
+pub fn is_role(words: &str) -> bool {
+    ["server", "server6"].contains(&words)
+        || ["client:", "client6:"].iter().any(|role| words.starts_with(role))
+}
+
+/// Runs as server, or as client for some milliseconds (`client:1000`); over IPv6 with a 6 (`client6:1000`).
 pub fn role(words: &str) -> ExitCode {
     match words.split_once(':') {
-        Some(("client", milliseconds)) => ask(milliseconds.parse().unwrap()),
-        _ => answer(),
+        Some(("client", milliseconds)) => ask(Version::V4, milliseconds.parse().unwrap()),
+        Some((_, milliseconds)) => ask(Version::V6, milliseconds.parse().unwrap()),
+        None if words == "server6" => answer(Version::V6),
+        None => answer(Version::V4),
     }
     ExitCode::SUCCESS
 }
 
 /// Answers each datagram with itself, and the address that it came from.
-fn answer() {
-    let socket = UdpSocket::bind(SERVER).unwrap();
+fn answer(version: Version) {
+    let socket = UdpSocket::bind(version.server()).unwrap();
     println!("ready");
     let mut bytes = [0; 64];
     loop {
@@ -42,9 +85,9 @@ fn answer() {
 }
 
 /// Sends numbers, and prints how many came back, and from which address the server got the last one.
-fn ask(milliseconds: u64) {
-    let socket = UdpSocket::bind(CLIENT).unwrap();
-    socket.connect(SERVER).unwrap();
+fn ask(version: Version, milliseconds: u64) {
+    let socket = UdpSocket::bind(version.client()).unwrap();
+    socket.connect(version.server()).unwrap();
     let start = Instant::now();
     let (mut sent, mut answered, mut from) = (0_u64, 0_u64, "nobody".to_owned());
     while start.elapsed() < Duration::from_millis(milliseconds) {
@@ -80,7 +123,12 @@ fn receive(socket: &UdpSocket, number: u64) -> Option<String> {
 
 /// What a client has printed: questions, answers, and its address as the server saw it.
 pub fn talk(host: &Host, milliseconds: u64) -> (u64, u64, String) {
-    let output = host.role("--role", &format!("client:{milliseconds}")).output().unwrap();
+    talk_by(Version::V4, host, milliseconds)
+}
+
+fn talk_by(version: Version, host: &Host, milliseconds: u64) -> (u64, u64, String) {
+    let [_, role] = version.roles();
+    let output = host.role("--role", &format!("{role}:{milliseconds}")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let words: Vec<_> = text.split_whitespace().collect();
     let &[sent, answered, from] = &words[..] else { panic!("{text}") };
@@ -89,10 +137,14 @@ pub fn talk(host: &Host, milliseconds: u64) -> (u64, u64, String) {
 
 /// Talks until Tollway forwards nearly all packets of the connection, none of which may be lost.
 fn forwards(router: &KernelRouter, host: &Host) -> String {
+    forwards_by(Version::V4, router, host)
+}
+
+fn forwards_by(version: Version, router: &KernelRouter, host: &Host) -> String {
     let mut address = String::new();
     until("packets of the connection by Tollway", || {
         let before = router.counts().sent;
-        let (sent, answered, from) = talk(host, 400);
+        let (sent, answered, from) = talk_by(version, host, 400);
         // Tollway counts packets of the XDP path with a delay.
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(sent, answered, "an answer is lost");
@@ -104,11 +156,15 @@ fn forwards(router: &KernelRouter, host: &Host) -> String {
 
 /// Makes a stateful firewall and an assured connection, and asserts that Tollway forwards its packets.
 pub fn is_forwarded(router: &KernelRouter, host: &Host) {
+    is_forwarded_by(Version::V4, router, host);
+}
+
+fn is_forwarded_by(version: Version, router: &KernelRouter, host: &Host) {
     firewall();
     router.sync();
-    let (sent, answered, from) = talk(host, ASSURED_MS);
-    assert_eq!((sent, from.as_str()), (answered, CLIENT));
-    assert_eq!(forwards(router, host), CLIENT);
+    let (sent, answered, from) = talk_by(version, host, ASSURED_MS);
+    assert_eq!((sent, from.as_str()), (answered, version.client()));
+    assert_eq!(forwards_by(version, router, host), version.client());
 }
 
 /// The kernel's list of connections of UDP.
@@ -138,8 +194,13 @@ pub fn firewall() {
 
 /// Runs a test for each engine.
 pub fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
+    by_engine_of(Version::V4, test);
+}
+
+fn by_engine_of(version: Version, test: impl Fn(&Net, &KernelRouter)) {
     let net = Net::new();
-    let _server = ready(&mut net.b.role("--role", "server"));
+    let [server, _] = version.roles();
+    let _server = ready(&mut net.b.role("--role", server));
     for engine in ["xdp", "tc"] {
         let mut router = KernelRouter::start(&format!("ra rb --engine {engine}"));
         test(&net, &router);
@@ -188,6 +249,63 @@ pub fn masquerade() {
         assert_eq!(sent, answered);
         assert_eq!(kernels().len(), 1);
         forwards(router, &net.a);
+    });
+}
+
+/// Over IPv6 likewise: Tollway forwards all packets of a connection, which the kernel counts none of, and keeps as long as it
+/// would; what deletes or marks its entry ends that.
+pub fn stateful6() {
+    by_engine_of(Version::V6, |net, router| {
+        sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
+        is_forwarded_by(Version::V6, router, &net.a);
+        assert!((118..=120).contains(&timeout()), "{}", timeout());
+        let [before, line] = [router.counts().sent, packets_of_kernel()];
+        let (sent, answered, _) = talk_by(Version::V6, &net.a, 300);
+        assert_eq!(sent, answered);
+        let by_kernel = packets_of_kernel() - line;
+        until("all packets are counted once", || {
+            router.counts().sent - before + by_kernel == 2 * sent
+        });
+        assert!(kernels()[0].contains("[ASSURED]") && timeout() >= 118, "{:?}", kernels());
+        // The rules know another mark than the entry then.
+        let before = router.counts().sent;
+        sh("conntrack -U -f ipv6 -p udp --mark 7");
+        std::thread::sleep(Duration::from_millis(150));
+        sh("nft insert rule inet fw forward ct mark 7 drop");
+        router.sync();
+        let (_, answered, _) = talk_by(Version::V6, &net.a, 700);
+        assert_eq!((answered, router.counts().sent), (0, before));
+        sh("conntrack -F");
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(kernels().is_empty());
+        let (sent, answered, _) = talk_by(Version::V6, &net.a, 50);
+        assert_eq!(sent, answered, "they begin a connection in this direction");
+        sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
+    });
+}
+
+/// The packets of the kernel's only connection that it has seen itself, both ways.
+fn packets_of_kernel() -> u64 {
+    let line = kernels().remove(0);
+    let counts = line.split_whitespace().filter_map(|word| word.strip_prefix("packets="));
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+/// A translated source, over IPv6 (NAT66).
+pub fn masquerade6() {
+    by_engine_of(Version::V6, |net, router| {
+        firewall();
+        for line in [
+            "table ip6 nat",
+            "chain ip6 nat post { type nat hook postrouting priority 100 ; }",
+            "rule ip6 nat post oifname rb masquerade",
+        ] {
+            sh(&format!("nft add {line}"));
+        }
+        router.sync();
+        talk_by(Version::V6, &net.a, ASSURED_MS);
+        let from: SocketAddr = forwards_by(Version::V6, router, &net.a).parse().unwrap();
+        assert_eq!(from.ip(), Version::V6.outside());
     });
 }
 

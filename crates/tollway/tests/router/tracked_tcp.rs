@@ -16,6 +16,7 @@ use super::namespaces::{Host, Process, ready, sh, until};
 use super::running::{KernelRouter, Net, SILENCE};
 
 const SERVER: &str = "10.0.2.2:7002";
+const SERVER6: &str = "[fd00:2::2]:7002";
 /// No answer may take longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The time between two questions of a connection.
@@ -27,25 +28,27 @@ const INVALID: u64 = 12;
 const QUESTION: usize = 900;
 
 /// Runs as server; or as client, `tcp-client:CONNECTIONS:END`, which asks until its standard input ends, and then ends its
-/// connections as told; or sends segments that belong nowhere, `tcp-stray:SOURCE:PORT:DESTINATION:PORT`.
+/// connections as told, over IPv6 with a 6 (`tcp-server6`, `tcp-client6`); or sends segments that belong nowhere, `tcp-stray:SOURCE:PORT:DESTINATION:PORT`.
 pub fn role(words: &str) -> ExitCode {
     let words: Vec<_> = words.split(':').collect();
     match words[..] {
-        ["tcp-client", count, end] => ask(count.parse().unwrap(), end),
+        ["tcp-client", count, end] => ask(SERVER, count.parse().unwrap(), end),
+        ["tcp-client6", count, end] => ask(SERVER6, count.parse().unwrap(), end),
+        ["tcp-server6"] => answer(SERVER6),
         ["tcp-stray", from, sport, to, dport] => {
             stray(
                 [from, to].map(|ip| ip.parse().unwrap()),
                 [sport, dport].map(|port| port.parse().unwrap()),
             );
         }
-        _ => answer(),
+        _ => answer(SERVER),
     }
     ExitCode::SUCCESS
 }
 
 /// Answers questions with themselves; resets a connection if asked to.
-fn answer() {
-    let listener = TcpListener::bind(SERVER).unwrap();
+fn answer(address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
     println!("ready");
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
@@ -103,9 +106,9 @@ fn stray(hosts: [Ipv4Addr; 2], [sport, dport]: [u16; 2]) {
 }
 
 /// Asks by all connections in turn. Prints how many questions were answered, and the longest time in milliseconds.
-fn ask(count: usize, end: &str) {
+fn ask(server: &str, count: usize, end: &str) {
     let connect = |_| {
-        let stream = TcpStream::connect(SERVER).unwrap();
+        let stream = TcpStream::connect(server).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream
@@ -145,7 +148,11 @@ struct Asking(Process);
 
 impl Asking {
     fn start(host: &Host, count: usize, end: &str) -> Self {
-        let mut command = host.role("--role", &format!("tcp-client:{count}:{end}"));
+        Self::start_as("tcp-client", host, count, end)
+    }
+
+    fn start_as(role: &str, host: &Host, count: usize, end: &str) -> Self {
+        let mut command = host.role("--role", &format!("{role}:{count}:{end}"));
         Self(ready(command.stdin(Stdio::piped())))
     }
 
@@ -166,6 +173,11 @@ impl Asking {
 
 /// A firewall whose rules drop what is invalid, and a translated source.
 fn gateway() {
+    gateway_of("ip");
+}
+
+/// The same, with the translation in a table of this family.
+fn gateway_of(family: &str) {
     for line in [
         "table inet fw",
         "chain inet fw input { type filter hook input priority 0 ; policy drop ; }",
@@ -174,11 +186,11 @@ fn gateway() {
         "rule inet fw forward ct state invalid counter drop",
         "rule inet fw forward ct state established,related accept",
         "rule inet fw forward oifname rb accept",
-        "table ip nat",
-        "chain ip nat post { type nat hook postrouting priority 100 ; }",
-        "rule ip nat post oifname rb masquerade",
+        "table FAMILY nat",
+        "chain FAMILY nat post { type nat hook postrouting priority 100 ; }",
+        "rule FAMILY nat post oifname rb masquerade",
     ] {
-        sh(&format!("nft add {line}"));
+        sh(&format!("nft add {}", line.replace("FAMILY", family)));
     }
 }
 
@@ -226,6 +238,34 @@ pub fn translated() {
             until(state, || kernels().iter().all(|(now, _)| now == state));
             let limit = if state == "CLOSE" { 10 } else { 120 };
             assert!(kernels().iter().all(|(_, timeout)| *timeout <= limit), "{:?}", kernels());
+        }
+        assert_nothing_invalid();
+        router.stop();
+    }
+}
+
+/// The same over IPv6, of which the router itself needs neighbour discovery: each end by one engine.
+pub fn translated6() {
+    let net = Net::new();
+    let _server = ready(&mut net.b.role("--role", "tcp-server6"));
+    gateway_of("ip6");
+    sh(
+        "nft insert rule inet fw input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+    );
+    for (engine, ends) in [
+        ("xdp", &[("fin", "TIME_WAIT"), ("be-reset", "CLOSE")][..]),
+        ("tc", &[("reset", "CLOSE"), ("fin", "TIME_WAIT")]),
+    ] {
+        let mut router = KernelRouter::start(&format!("ra rb --engine {engine}"));
+        for (end, state) in ends {
+            sh("conntrack -F");
+            let asking = Asking::start_as("tcp-client6", &net.a, 1, end);
+            until_forwarded(&router, 200);
+            let list = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+            assert!(list.contains("dst=fd00:0002:0000:0000:0000:0000:0000:0001 "), "{list}");
+            assert_eq!(kernels().remove(0).0, "ESTABLISHED");
+            assert!(asking.end() > 50);
+            until(state, || kernels().iter().all(|(now, _)| now == state));
         }
         assert_nothing_invalid();
         router.stop();

@@ -237,7 +237,8 @@ impl<'a> Line<'a> {
     ) -> Result<bool, Fault> {
         let packet = |twin: usize| {
             let ends = self.ends(segment.way, twin)?;
-            Some(segment.packet(ends.map(|end| *end.ip()), ends.map(|end| end.port())))
+            let hosts = ends.map(|end| (*end.ip()).into());
+            Some(segment.packet(hosts, ends.map(|end| end.port())))
         };
         let (Some(alone), Some(with)) = (packet(ALONE), packet(WITH)) else { return Ok(false) };
         let what = format!("{segment:?}");

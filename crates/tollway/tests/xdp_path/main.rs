@@ -27,12 +27,13 @@ mod seen;
 mod tcp_segments;
 mod tcp_windows;
 mod tracked;
+mod translated;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 31] = [
+const BESIDE: [Test; 33] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -55,6 +56,8 @@ const BESIDE: [Test; 31] = [
     ("programs_look_into_live_sets", ruled::members),
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("a_connections_packets_go_by_its_entry", tracked::entries),
+    ("packets_are_translated_as_by_the_kernel", translated::as_by_the_kernel),
+    ("the_kernel_gets_what_is_out_of_window_and_for_itself", translated::invalid),
     ("windows_of_tcp_are_followed_as_by_the_kernel", tcp_windows::drawn),
     ("a_connection_of_tcp_is_asked_about_once_it_is_old", tcp_windows::newcomers),
     ("programs_look_up_as_user_space_does", lookups::small),

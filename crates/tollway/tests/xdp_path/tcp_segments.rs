@@ -1,6 +1,6 @@
 //! Conversations of TCP, with segments that belong into them and others that do not.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
 
@@ -46,9 +46,17 @@ pub struct Talk {
 
 impl Segment {
     /// The packet between these addresses and ports, those of way 0.
-    pub fn packet(&self, hosts: [Ipv4Addr; 2], ports: [u16; 2]) -> Vec<u8> {
+    pub fn packet(&self, hosts: [IpAddr; 2], ports: [u16; 2]) -> Vec<u8> {
         let (from, to) = (self.way, 1 - self.way);
-        let builder = PacketBuilder::ipv4(hosts[from].octets(), hosts[to].octets(), 64);
+        let (builder, tcp) = match (hosts[from], hosts[to]) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                (PacketBuilder::ipv4(from.octets(), to.octets(), 64), 20)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                (PacketBuilder::ipv6(from.octets(), to.octets(), 64), 40)
+            }
+            _ => panic!("{hosts:?} are of two families"),
+        };
         let mut builder = builder.tcp(ports[from], ports[to], self.seq, self.win);
         let has = |flag| self.flags & flag != 0;
         if has(ACK) {
@@ -70,7 +78,7 @@ impl Segment {
         builder.write(&mut bytes, &payload).unwrap();
         if self.is_damaged {
             // Its checksum.
-            bytes[36] ^= 0x10;
+            bytes[tcp + 16] ^= 0x10;
         }
         bytes
     }

@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tollway_conntrack::{Change, Conntrack, TcpFlags, Tuple};
-use tollway_xdp::connections::{Connection, Part, Track, Translation, Treatment};
-use tollway_xdp::flows::Flow4Key;
+use tollway_xdp::connections::{Connection, ConnectionKey, Part, Track, Translation, Treatment};
 use tollway_xdp::{Action, TcpSettings};
 
 use crate::namespaces::tun::tun;
@@ -16,11 +15,11 @@ use crate::namespaces::{sh, until};
 use crate::tcp_segments::{ACK, SYN, Segment, Talk};
 use crate::testkit::dice::Dice;
 use crate::testkit::wires::LinkVariant;
-use crate::tracked::Tracked;
+use crate::tracked::{Tracked, Version};
 
 /// The links by which the packets of both ways leave.
-const OUT: [LinkVariant; 2] = [LinkVariant::Vlan, LinkVariant::Plain];
-const PORTS_OUT: [u8; 2] = [1, 2];
+pub const OUT: [LinkVariant; 2] = [LinkVariant::Vlan, LinkVariant::Plain];
+pub const PORTS_OUT: [u8; 2] = [1, 2];
 /// Conversations, and the segments of each, at most.
 const TALKS: u64 = 1000;
 const SEGMENTS: usize = 120;
@@ -31,7 +30,7 @@ const ALONE: [u16; 2] = [4001, 80];
 const WITH: [u16; 2] = [4002, 80];
 
 /// Those of the kernel unless somebody changes them.
-const SETTINGS: TcpSettings = TcpSettings {
+pub const SETTINGS: TcpSettings = TcpSettings {
     timeout_ms: 432_000_000,
     close_timeout_ms: 10_000,
     is_liberal: false,
@@ -39,69 +38,86 @@ const SETTINGS: TcpSettings = TcpSettings {
 };
 
 /// Both ends of the kernel, and what it forwards from one to the other.
-struct Kernel([File; 2]);
+pub struct Kernel([File; 2]);
 
 impl Kernel {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let devices = [tun("in0", 0, true), tun("out0", 0, true)];
         sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0");
+        sh("sysctl -qw net.ipv6.conf.all.forwarding=1");
         for (name, way) in [("in0", 0), ("out0", 1)] {
             sh(&format!("ip link set {name} up"));
-            sh(&format!("ip route add {}/32 dev {name}", hosts()[way]));
+            for version in Version::ALL {
+                sh(&format!("ip route add {} dev {name}", hosts(version)[way]));
+            }
         }
         Self(devices)
     }
 
     /// Gives the kernel a packet; says whether it forwards it.
     fn forwards(&mut self, way: usize, packet: &[u8]) -> bool {
+        let version = if packet[0] >> 4 == 4 { Version::V4 } else { Version::V6 };
+        let ports = version.header_len()..version.header_len() + 4;
+        // Of the same ports, and not something of the kernel's own.
+        let is_it = |out: &Vec<u8>| {
+            out.len() == packet.len() && out[ports.clone()] == packet[ports.clone()]
+        };
+        self.outputs(way, packet).iter().any(is_it)
+    }
+
+    /// Gives the kernel a packet; returns what it sends the other way.
+    pub fn outputs(&mut self, way: usize, packet: &[u8]) -> Vec<Vec<u8>> {
         self.0[way].write_all(packet).unwrap();
         let mut bytes = [0; 2048];
-        let mut is_forwarded = false;
+        let mut outputs = Vec::new();
         loop {
             match self.0[1 - way].read(&mut bytes) {
-                // Of the same ports, and not something of the kernel's own.
-                Ok(len) => is_forwarded |= len == packet.len() && bytes[20..24] == packet[20..24],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return is_forwarded,
+                Ok(len) => outputs.push(bytes[..len].to_vec()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return outputs,
                 Err(error) => panic!("{error}"),
             }
         }
     }
 }
 
-fn hosts() -> [Ipv4Addr; 2] {
-    [0, 1].map(|way: usize| match OUT[1 - way].host4(PORTS_OUT[1 - way]) {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => panic!("host4 is of IPv4"),
-    })
+/// The family of a conversation, by its number, and the program that runs.
+fn version_of(seed: u64) -> (Version, bool) {
+    (Version::ALL[(seed / 2 % 2) as usize], seed % 2 == 1)
 }
 
-fn tuple(ports: [u16; 2]) -> Tuple {
-    let [from, to] = hosts().map(IpAddr::V4);
+pub fn hosts(version: Version) -> [IpAddr; 2] {
+    [0, 1].map(|way: usize| version.host(OUT[1 - way], PORTS_OUT[1 - way]))
+}
+
+fn tuple(version: Version, ports: [u16; 2]) -> Tuple {
+    let [from, to] = hosts(version);
     Tuple::with_ports(6, (from, ports[0]), (to, ports[1]))
 }
 
 /// The state of a connection in the kernel.
-fn state(conntrack: &mut Conntrack, ports: [u16; 2]) -> Option<&'static str> {
-    let found = conntrack.get(&tuple(ports), 0).unwrap()?;
+fn state(conntrack: &mut Conntrack, version: Version, ports: [u16; 2]) -> Option<&'static str> {
+    let found = conntrack.get(&tuple(version, ports), 0).unwrap()?;
     found.tcp.map(|tcp| tcp.state.name())
 }
 
 /// The key of the packets of a way, which all arrive at the first port.
-fn key(way: usize) -> Flow4Key {
-    let ends = [(hosts()[0], WITH[0]), (hosts()[1], WITH[1])];
-    Flow4Key::new(LinkVariant::Plain.link(0), 6, ends[way], ends[1 - way])
+fn key(version: Version, way: usize) -> ConnectionKey {
+    let hosts = hosts(version);
+    let ends = [(hosts[0], WITH[0]), (hosts[1], WITH[1])];
+    ConnectionKey::new(LinkVariant::Plain.link(0), 6, ends[way], ends[1 - way]).unwrap()
 }
 
 /// Enters both directions of the connection.
-fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack) -> Track {
+fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack, version: Version) -> Track {
     let generation = tracked.compared.programs.state().connections_generation();
     let set = |conntrack: &mut Conntrack, mask, flags| {
-        assert!(conntrack.change(&tuple(WITH), 0, Change::TcpFlags { mask, flags }).unwrap());
+        let change = Change::TcpFlags { mask, flags };
+        assert!(conntrack.change(&tuple(version, WITH), 0, change).unwrap());
     };
     set(conntrack, TcpFlags::LIBERAL, TcpFlags::LIBERAL);
-    let track = tracked.table.begin_track(&key(0), false).unwrap().unwrap();
+    let track = tracked.table.begin_track(&key(version, 0), false).unwrap().unwrap();
     for way in [0, 1] {
-        let key = key(way);
+        let key = key(version, way);
         let entry = Connection {
             generation,
             treatment: Treatment::Forwarded(OUT[way].link(PORTS_OUT[way])),
@@ -125,7 +141,8 @@ enum Verdict {
 }
 
 fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Verdict {
-    let header = [&LinkVariant::Plain.mac(0)[..], &[6, 0, 0, 0, 0, 9], &[8, 0]].concat();
+    let ethertype: &[u8] = if packet[0] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] };
+    let header = [&LinkVariant::Plain.mac(0)[..], &[6, 0, 0, 0, 0, 9], ethertype].concat();
     let frame = [&header, packet].concat();
     let run = match is_tc {
         true => tracked.compared.run_by_tc(0, &frame),
@@ -141,34 +158,40 @@ fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Verdict {
 /// Has one conversation twice. Returns how many segments were forwarded and dropped by the program.
 fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2] {
     sh("conntrack -F");
+    let (version, is_tc) = version_of(seed);
+    let hosts = hosts(version);
     let mut conntrack = Conntrack::open().unwrap();
     let mut talk = Talk::new(Dice(seed));
     for segment in talk.opening() {
         for ports in [ALONE, WITH] {
-            assert!(kernel.forwards(segment.way, &segment.packet(hosts(), ports)), "{segment:?}");
+            assert!(kernel.forwards(segment.way, &segment.packet(hosts, ports)), "{segment:?}");
         }
     }
-    assert_eq!(state(&mut conntrack, ALONE), Some("ESTABLISHED"));
-    let track = enter(tracked, &mut conntrack);
+    assert_eq!(state(&mut conntrack, version, ALONE), Some("ESTABLISHED"));
+    let track = enter(tracked, &mut conntrack, version);
     let (mut counts, mut strays) = ([0; 2], [0; 2]);
     let mut told: Vec<Segment> = Vec::new();
     for number in 0..SEGMENTS {
         // The windows count when both sides have been followed.
         let segment = if number < 2 { talk.segment(number, 0) } else { talk.draw() };
         told.push(segment.clone());
-        let by_kernel = kernel.forwards(segment.way, &segment.packet(hosts(), ALONE));
-        let packet = segment.packet(hosts(), WITH);
-        let verdict = run(tracked, &packet, seed % 2 == 1);
+        let by_kernel = kernel.forwards(segment.way, &segment.packet(hosts, ALONE));
+        let packet = segment.packet(hosts, WITH);
+        let verdict = run(tracked, &packet, is_tc);
         let is_closed = tracked.table.track_state(track).unwrap().is_closed;
         let by_program = match verdict {
             Verdict::Forwarded => true,
             Verdict::Dropped => false,
             Verdict::Kernels => kernel.forwards(segment.way, &packet),
         };
-        let context =
-            || format!("seed {seed}, {verdict:?}: {:#?}", &told[told.len().saturating_sub(6)..]);
+        let context = || {
+            format!(
+                "seed {seed}, {version:?}, {verdict:?}: {:#?}",
+                &told[told.len().saturating_sub(6)..]
+            )
+        };
         assert_eq!(by_program, by_kernel, "{}", context());
-        let states = [ALONE, WITH].map(|ports| state(&mut conntrack, ports));
+        let states = [ALONE, WITH].map(|ports| state(&mut conntrack, version, ports));
         assert_eq!(states[0], states[1], "{}", context());
         assert_eq!(
             is_closed,
@@ -192,7 +215,7 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
 /// Drawn conversations by the kernel alone and by the programs: the same segments arrive, and the same states follow.
 pub fn drawn() {
     let mut tracked = Tracked::new();
-    sh("nft insert rule ip t f ct state invalid drop");
+    sh("nft insert rule inet t f ct state invalid drop");
     tracked.compared.programs.state().set_tcp(Some(SETTINGS));
     tracked.compared.programs.state().set_verifies_sums(true);
     let mut kernel = Kernel::new();
@@ -200,22 +223,25 @@ pub fn drawn() {
     let [forwarded, dropped] =
         counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
     println!("{forwarded} segments forwarded, {dropped} dropped");
-    quiet(&mut tracked, &mut kernel);
+    for version in Version::ALL {
+        quiet(&mut tracked, &mut kernel, version);
+    }
     assert!(forwarded > 1000 && dropped > 50, "{forwarded} forwarded, {dropped} dropped");
 }
 
 /// A connection that waits for an acknowledgment when it goes quiet is reported, once that is a second ago.
-fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
+fn quiet(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
+    let hosts = hosts(version);
     sh("conntrack -F");
     let mut talk = Talk::new(Dice(1));
     for segment in talk.opening() {
-        assert!(kernel.forwards(segment.way, &segment.packet(hosts(), WITH)));
+        assert!(kernel.forwards(segment.way, &segment.packet(hosts, WITH)));
     }
-    enter(tracked, &mut Conntrack::open().unwrap());
+    enter(tracked, &mut Conntrack::open().unwrap(), version);
     let reported = |tracked: &mut Tracked| {
         let mut found = Vec::new();
         let all = Part { of: 1, until: Instant::now() + Duration::from_secs(10) };
-        let note = |key: &Flow4Key, idle_ms, state| {
+        let note = |key: &ConnectionKey, idle_ms, state| {
             found.push((*key, idle_ms, state));
             Ok(())
         };
@@ -224,7 +250,7 @@ fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
     };
     for (way, bytes) in [(0, 0), (1, 0), (0, 100)] {
         assert_eq!(
-            run(tracked, &talk.segment(way, bytes).packet(hosts(), WITH), false),
+            run(tracked, &talk.segment(way, bytes).packet(hosts, WITH), false),
             Verdict::Forwarded
         );
     }
@@ -232,7 +258,7 @@ fn quiet(tracked: &mut Tracked, kernel: &mut Kernel) {
     until("a quiet connection", || {
         let found = reported(tracked);
         found.iter().any(|(of, idle_ms, track)| {
-            [key(0), key(1)].contains(of)
+            [key(version, 0), key(version, 1)].contains(of)
                 && *idle_ms > 900
                 && track.has_unacknowledged
                 && !track.is_closed
@@ -247,7 +273,7 @@ pub fn newcomers() {
     const OLD: Duration = Duration::from_millis(40);
     let mut tracked = Tracked::new();
     tracked.compared.programs.state().set_tcp(Some(SETTINGS));
-    let mut is_asked_about = |flags| {
+    let mut is_asked_about = |version, flags| {
         let segment = Segment {
             way: 0,
             seq: 1,
@@ -258,13 +284,13 @@ pub fn newcomers() {
             bytes: 0,
             is_damaged: false,
         };
-        assert_eq!(run(&tracked, &segment.packet(hosts(), WITH), false), Verdict::Kernels);
+        assert_eq!(run(&tracked, &segment.packet(hosts(version), WITH), false), Verdict::Kernels);
         tracked.queries.take().is_some()
     };
-    for _ in 0..3 {
-        assert!(!is_asked_about(SYN), "its first packet, whatever was there before");
+    for version in [Version::V4, Version::V6, Version::V4] {
+        assert!(!is_asked_about(version, SYN), "its first packet, whatever was there before");
         std::thread::sleep(OLD);
-        assert!(is_asked_about(ACK), "by now it is old");
+        assert!(is_asked_about(version, ACK), "by now it is old");
         std::thread::sleep(OLD);
     }
 }

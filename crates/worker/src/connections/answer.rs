@@ -1,14 +1,13 @@
 //! What a direction of a connection gets as its entry.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use tollway_conntrack::{Connection, Reason, TcpState, Tuple};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::{
     self, ConnectionState, Direction, Filter, FlowConnection, FlowKey, FlowReport, Point,
 };
-use tollway_xdp::connections::{Query, Translation, Treatment};
-use tollway_xdp::flows::Flow4Key;
+use tollway_xdp::connections::{ConnectionKey, Query, Translation, Treatment};
 
 use super::reason::KernelReason;
 
@@ -45,21 +44,16 @@ impl Before {
 }
 
 /// The tuple of packets with a key.
-pub(super) fn tuple_of(key: &Flow4Key) -> Tuple {
-    let [source, destination] =
-        [key.src_be, key.dst_be].map(|address| IpAddr::from(Ipv4Addr::from(address)));
-    let [from, to] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
-    Tuple::with_ports(key.protocol, (source, from), (destination, to))
+pub(super) fn tuple_of(key: &ConnectionKey) -> Tuple {
+    Tuple::with_ports(key.protocol(), key.source(), key.destination())
 }
 
-/// The key of a tuple's packets in the table of the programs, on a link; none if the tuple is not of IPv4 or has no ports.
+/// The key of a tuple's packets in the tables of the programs, on a link; none if the tuple has no ports.
 #[must_use]
-pub fn key_of(tuple: &Tuple, link: LinkId) -> Option<Flow4Key> {
-    let (IpAddr::V4(source), IpAddr::V4(destination)) = (tuple.source, tuple.destination) else {
-        return None;
-    };
-    let (from, to) = (tuple.source_port()?, tuple.destination_port()?);
-    Some(Flow4Key::new(link, tuple.protocol, (source, from), (destination, to)))
+pub fn key_of(tuple: &Tuple, link: LinkId) -> Option<ConnectionKey> {
+    let source = (tuple.source, tuple.source_port()?);
+    let destination = (tuple.destination, tuple.destination_port()?);
+    ConnectionKey::new(link, tuple.protocol, source, destination)
 }
 
 /// The answer to a query about a connection that the kernel has, or has not.
@@ -90,17 +84,18 @@ pub(super) fn answer(
     let Some(translation) = translation(&leaves) else {
         return refused(LATER, KernelReason::OtherTuple);
     };
-    if translation != Translation::none(key) && !filter.is_some_and(Filter::translates) {
+    let translates = |filter: &Filter| filter.translates(version_of(key));
+    if translation != Translation::none(key) && !filter.is_some_and(translates) {
         return refused(LATER, KernelReason::NotTranslated);
     }
     let answer = |treatment| Answer { treatment, translation, mark: connection.mark };
-    let has_other_source = translation.source.0 != Ipv4Addr::from(key.src_be);
+    let has_other_source = translation.source.0 != key.source().0;
     if direction == Direction::Original && has_other_source && is_new_way(before, query.output) {
         return answer(Treatment::Unruled { retry: SOON });
     }
     // The program has looked up the destination of its entry, or else that of the packet.
     let has_entry = matches!(before, Before::Active(treatment) if !matches!(treatment, Treatment::Kernel { .. }));
-    let keeps_destination = translation.destination.0 == Ipv4Addr::from(key.dst_be);
+    let keeps_destination = translation.destination.0 == key.destination().0;
     let Some(output) = query.output.filter(|_| has_entry || keeps_destination) else {
         // What stays as it is and leaves by no link is for the host itself.
         return if keeps_destination {
@@ -110,7 +105,7 @@ pub(super) fn answer(
         };
     };
     // For packets that leave by the link that they arrive on, the kernel may send redirects.
-    if output.0 == key.link {
+    if output == key.link() {
         return refused(LATER, KernelReason::SameLink);
     }
     // The programs follow both directions of TCP, or none.
@@ -124,7 +119,7 @@ pub(super) fn answer(
 /// What becomes of the packets of a connection's direction that leave by a link; none if the kernel has to forward them.
 fn treatment(
     filter: Option<&Filter>,
-    key: &Flow4Key,
+    key: &ConnectionKey,
     connection: &Connection,
     output: LinkId,
 ) -> Option<Treatment> {
@@ -143,16 +138,19 @@ fn treatment(
 /// The same of the other direction, whose packets come in where those of this one leave, if they leave where these come in.
 pub(super) fn treatment_of_other(
     filter: Option<&Filter>,
-    key: &Flow4Key,
+    key: &ConnectionKey,
     connection: &Connection,
     output: LinkId,
 ) -> Option<Treatment> {
     let (tuple, _) = other_side(connection, key)?;
-    treatment(filter, &key_of(&tuple, output)?, connection, LinkId(key.link))
+    treatment(filter, &key_of(&tuple, output)?, connection, key.link())
 }
 
 /// How packets leave that come from the other side of a connection.
-pub(super) fn other_side(connection: &Connection, key: &Flow4Key) -> Option<(Tuple, Translation)> {
+pub(super) fn other_side(
+    connection: &Connection,
+    key: &ConnectionKey,
+) -> Option<(Tuple, Translation)> {
     let (direction, _) = direction(connection, &tuple_of(key))?;
     let (other, leaves) = match direction {
         Direction::Original => (connection.reply, connection.original),
@@ -199,7 +197,7 @@ fn is_new_way(before: Before, output: Option<LinkId>) -> bool {
 /// all that they do.
 fn verdict(
     filter: Option<&Filter>,
-    key: &Flow4Key,
+    key: &ConnectionKey,
     connection: &Connection,
     output: LinkId,
 ) -> Option<bool> {
@@ -243,7 +241,7 @@ enum Invalid {
 
 fn invalid(
     filter: Option<&Filter>,
-    key: &Flow4Key,
+    key: &ConnectionKey,
     connection: &Connection,
     output: LinkId,
 ) -> Option<Invalid> {
@@ -270,25 +268,37 @@ fn report(filter: &Filter, flow: &FlowKey) -> Option<FlowReport> {
 }
 
 /// The flow of a key, whose connection is not known.
-fn flow_of(key: &Flow4Key, output: Option<LinkId>) -> FlowKey {
-    let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
+fn flow_of(key: &ConnectionKey, output: Option<LinkId>) -> FlowKey {
+    let ((source, sport), (destination, dport)) = (key.source(), key.destination());
     FlowKey {
-        version: 4,
-        source: u32::from_be_bytes(key.src_be).into(),
-        destination: u32::from_be_bytes(key.dst_be).into(),
-        protocol: key.protocol,
+        version: version_of(key),
+        source: number(source),
+        destination: number(destination),
+        protocol: key.protocol(),
         ports: Some((sport, dport)),
-        input: LinkId(key.link),
+        input: key.link(),
         output,
         connection: None,
     }
 }
 
-fn flow_tuple(tuple: &Tuple) -> Option<filter::Tuple> {
-    let number = |address| match address {
+/// The version of IP.
+const fn version_of(key: &ConnectionKey) -> u8 {
+    match key {
+        ConnectionKey::V4(_) => 4,
+        ConnectionKey::V6(_) => 6,
+    }
+}
+
+/// An address as a number.
+fn number(address: IpAddr) -> u128 {
+    match address {
         IpAddr::V4(v4) => u32::from(v4).into(),
-        IpAddr::V6(v6) => u128::from(v6),
-    };
+        IpAddr::V6(v6) => v6.into(),
+    }
+}
+
+fn flow_tuple(tuple: &Tuple) -> Option<filter::Tuple> {
     Some(filter::Tuple {
         source: number(tuple.source),
         destination: number(tuple.destination),
@@ -298,11 +308,8 @@ fn flow_tuple(tuple: &Tuple) -> Option<filter::Tuple> {
 }
 
 fn translation(tuple: &Tuple) -> Option<Translation> {
-    let (source, destination) = (tuple.source_port()?, tuple.destination_port()?);
-    match (tuple.source, tuple.destination) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            Some(Translation { source: (from, source), destination: (to, destination) })
-        }
-        _ => None,
-    }
+    Some(Translation {
+        source: (tuple.source, tuple.source_port()?),
+        destination: (tuple.destination, tuple.destination_port()?),
+    })
 }

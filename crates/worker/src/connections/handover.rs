@@ -16,8 +16,7 @@ use std::io;
 use tollway_conntrack::{Change, Connection, Conntrack, TcpFlags, TcpInfo, Tuple};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::stages::filter::{Direction, Filter};
-use tollway_xdp::connections::{self, ConnectionTable, Track, Treatment};
-use tollway_xdp::flows::Flow4Key;
+use tollway_xdp::connections::{self, ConnectionKey, ConnectionTable, Track, Treatment};
 
 use super::answer::{LATER, direction, key_of, other_side, treatment_of_other, tuple_of};
 use super::reason::KernelReason;
@@ -39,7 +38,7 @@ impl HandOver<'_> {
     /// forward those of the other one.
     pub(super) fn enter(
         &mut self,
-        key: &Flow4Key,
+        key: &ConnectionKey,
         connection: &Connection,
         mut entry: connections::Connection,
     ) -> io::Result<(bool, bool)> {
@@ -65,7 +64,7 @@ impl HandOver<'_> {
     /// if the connection stays with the kernel.
     fn track(
         &mut self,
-        key: &Flow4Key,
+        key: &ConnectionKey,
         connection: &Connection,
     ) -> io::Result<Option<(Track, bool)>> {
         let own = tuple_of(key);
@@ -96,7 +95,7 @@ impl HandOver<'_> {
 
     /// Makes the kernel forget the acknowledgments of a connection that was liberal before, and those that it waits for, if
     /// it knows any.
-    fn forget(&mut self, key: &Flow4Key, connection: &Connection) -> io::Result<()> {
+    fn forget(&mut self, key: &ConnectionKey, connection: &Connection) -> io::Result<()> {
         let knows =
             |tcp: TcpInfo| tcp.both_have(TcpFlags::LIBERAL) && tcp.any_has(TcpFlags::OF_PACKETS);
         if !connection.tcp.is_some_and(knows) {
@@ -109,7 +108,7 @@ impl HandOver<'_> {
     /// of this direction leave, or nothing comes of it. Returns whether the programs have come to forward them.
     fn enter_other(
         &mut self,
-        key: &Flow4Key,
+        key: &ConnectionKey,
         connection: &Connection,
         entry: &connections::Connection,
     ) -> bool {

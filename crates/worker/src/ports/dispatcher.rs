@@ -58,8 +58,13 @@ impl Dispatcher {
         let programs = wanted.then(|| {
             // Without the XDP path, its maps exist but hold nothing.
             let flows = if has_xdp_path(model) { model.xdp_flows } else { 1 };
-            let options =
-                Options { flows4: flows, flows6: flows, connections4: flows, ..Options::default() };
+            let options = Options {
+                flows4: flows,
+                flows6: flows,
+                connections4: flows,
+                connections6: flows.div_ceil(2),
+                ..Options::default()
+            };
             let made = XdpPrograms::load(&[], &options).and_then(|mut programs| {
                 // This comes before any program is attached: the first packet may arrive before the
                 // first turn.

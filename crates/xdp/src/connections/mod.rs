@@ -1,5 +1,5 @@
-//! Connections that the programs forward: a table that user space writes and the programs read, byte for byte as in
-//! `bpf/connections.h`, and the ring in which they ask for entries.
+//! Connections that the programs forward: tables that user space writes and the programs read, byte for byte as in
+//! `bpf/connections.h`, one for each family, and the ring in which they ask for entries.
 //!
 //! Each direction of a connection has an entry of its own, by the link and the tuple of its packets as they arrive. It
 //! says how the packets leave, and what the rules do with all of them. Whether the kernel still has the connection, the
@@ -8,16 +8,19 @@
 //! One thread writes ([`ConnectionTable`]). It changes a slot as a flow's ([`flows`](crate::flows)), and the programs
 //! count in it, and end it.
 
+mod entry;
+mod key;
 mod query;
+mod slots;
 mod sweep;
 mod table;
 mod tracks;
 mod translation;
 
+pub use entry::{Connection, Treatment};
+pub use key::ConnectionKey;
 pub use query::{Queries, Query};
 pub use sweep::Part;
-pub use table::{
-    Connection, ConnectionTable, Connections, ConnectionsByTuple, Entry, Tally, Treatment,
-};
+pub use table::{ConnectionTable, Connections, ConnectionsByTuple, Entry, Tally};
 pub use tracks::{Track, TrackState};
 pub use translation::Translation;

@@ -6,10 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use aya::maps::{Map, MapData, RingBuf};
 use tollway_dataplane::id::LinkId;
 
-use crate::flows::Flow4Key;
+use super::key::{ConnectionKey, Family};
+use crate::flows::MOST_KEY;
 
-/// Bytes of `struct connection_query` of bpf/connections.h: the key, and the link.
-const BYTES: usize = 24;
 /// The link of a query or an entry without one (`NO_LINK` of bpf/connections.h).
 pub(super) const NO_LINK: u16 = u16::MAX;
 
@@ -17,7 +16,7 @@ pub(super) const NO_LINK: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The packet's link and tuple, as it arrived.
-    pub key: Flow4Key,
+    pub key: ConnectionKey,
     /// The link that it leaves by; none if the program does not know its entry's addresses.
     pub output: Option<LinkId>,
 }
@@ -36,7 +35,7 @@ impl Queries {
     pub fn take(&mut self) -> Option<Query> {
         loop {
             let item = self.0.next()?;
-            if let Some(query) = item.first_chunk().and_then(Query::of) {
+            if let Some(query) = Query::of(&item) {
                 return Some(query);
             }
         }
@@ -51,11 +50,40 @@ impl AsRawFd for Queries {
 }
 
 impl Query {
-    fn of(bytes: &[u8; BYTES]) -> Option<Self> {
+    /// Reads `struct connection4_query` or `struct connection6_query` of bpf/connections.h: the key, and the link. They
+    /// differ by their length.
+    fn of(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<8>();
-        let key = Flow4Key::of_bytes(words.first()?, words.get(1)?);
-        let [a, b, ..] = *words.get(2)?;
-        let output = u16::from_ne_bytes([a, b]);
-        Some(Self { key, output: (output != NO_LINK).then_some(LinkId(output)) })
+        let is_of = |family: &Family| words.len() == family.key_words() + 1;
+        let family = [Family::V4, Family::V6].into_iter().find(is_of)?;
+        let ([a, b, ..], key_words) = words.split_last()?;
+        let mut key = [0; MOST_KEY];
+        key.iter_mut().zip(key_words).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
+        let output = u16::from_ne_bytes([*a, *b]);
+        let output = (output != NO_LINK).then_some(LinkId(output));
+        Some(Self { key: family.key(key), output })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_query_is_of_the_family_that_its_length_says() {
+        for ip in [IpAddr::from([10, 0, 0, 1]), IpAddr::from([1_u16; 8])] {
+            let key = ConnectionKey::new(LinkId(5), 6, (ip, 80), (ip, 1024)).unwrap();
+            let words = key.words();
+            let own = words.iter().take(key.family().key_words()).copied();
+            for (link, output) in [(7, Some(LinkId(7))), (NO_LINK, None)] {
+                let [a, b] = link.to_ne_bytes();
+                let last = u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]);
+                let bytes: Vec<_> = own.clone().chain([last]).flat_map(u64::to_ne_bytes).collect();
+                assert_eq!(Query::of(&bytes), Some(Query { key, output }));
+                assert_eq!(Query::of(&bytes[..bytes.len() - 8]), None);
+            }
+        }
     }
 }

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Instant;
 
-use super::table::{ConnectionTable, end, idle, read};
+use super::key::ConnectionKey;
+use super::table::ConnectionTable;
 use super::tracks::TrackState;
-use crate::flows::{Flow4Key, TICK_SHIFT};
+use crate::flows::TICK_SHIFT;
 use crate::page::coarse_ns;
 
 /// A connection without packets for this many ticks is quiet: 1 s.
@@ -23,7 +24,7 @@ pub struct Part {
 }
 
 impl ConnectionTable {
-    /// Looks at a part of the table, from where the last call has ended. Calls `quiet` for each connection of TCP without
+    /// Looks at a part of the tables, from where the last call has ended. Calls `quiet` for each connection of TCP without
     /// packets for a second, once until its next packet: with the key of either direction, the time since the last packet
     /// in milliseconds, and what the track says. Ends entries whose track is another connection's by now.
     ///
@@ -32,7 +33,7 @@ impl ConnectionTable {
     pub fn sweep(
         &mut self,
         part: Part,
-        mut quiet: impl FnMut(&Flow4Key, u32, TrackState) -> io::Result<()>,
+        mut quiet: impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<()> {
         let slots = self.connections.0.len();
         let mut left = slots.div_ceil(part.of);
@@ -53,18 +54,18 @@ impl ConnectionTable {
     fn look_at(
         &mut self,
         slot: usize,
-        quiet: &mut impl FnMut(&Flow4Key, u32, TrackState) -> io::Result<()>,
+        quiet: &mut impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<()> {
         let slot = self.connections.0.slot(slot);
         let now = (coarse_ns() >> TICK_SHIFT) as u32;
-        let idle = idle(slot, now as u16);
+        let idle = slot.idle(now as u16);
         if idle < QUIET_TICKS {
             return Ok(());
         }
-        let Some((key, connection, _)) = read(slot) else { return Ok(()) };
+        let Some((key, connection, _)) = slot.read() else { return Ok(()) };
         let Some((track, _)) = connection.track else { return Ok(()) };
         if !self.tracks.is_current(track) {
-            end(slot);
+            slot.end();
             return Ok(());
         }
         if self.tracks.is_told(track, now.wrapping_sub(u32::from(idle))) {

@@ -1,236 +1,72 @@
-//! The table of connections.
+//! The tables of connections, one for each family.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
 
 use tollway_dataplane::id::LinkId;
 
-use super::query::NO_LINK;
+use super::entry::{Connection, Treatment};
+use super::key::{ConnectionKey, Family};
+use super::slots::{Slot, Slots};
 use super::tracks::{Track, TrackState, Tracks};
-use super::translation::Translation;
-use crate::flows::{Flow4Key, KEPT_TICKS, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
+use crate::flows::{Flow4Key, Flow6Key, Seeds, TICK_SHIFT, WAYS};
 use crate::page::coarse_ns;
-use crate::shared::Shared;
-
-/// Words of a slot, a cache line: key, head, translation, mark, use, bytes, and when to ask again.
-const WORDS: usize = 8;
-/// The place of each behind the two of the key.
-const HEAD: usize = 2;
-const TRANSLATION: usize = 3;
-const MARK_RETRY: usize = 5;
-const USED: usize = 6;
-const BYTES: usize = 7;
-/// So many ticks ago, nobody has asked the kernel.
-const UNASKED: u16 = 1 << 10;
-/// Nanoseconds of the unit of `retry`, as a power of two.
-const RETRY_SHIFT: u32 = 20;
-
-/// What becomes of the packets of a connection's direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
-    /// They are the kernel's. After so many units of 1.05 ms, the program asks again.
-    Kernel {
-        /// The pause.
-        retry: u32,
-        /// Why, as a number of whoever writes the table.
-        why: u8,
-    },
-    /// Their addresses are known, but not yet what the rules say: the program has to find the link that they leave by.
-    /// Nobody asks about that before so many units of 1.05 ms.
-    Unruled {
-        /// The pause.
-        retry: u32,
-    },
-    /// They are forwarded if they leave by this link.
-    Forwarded(LinkId),
-    /// They are dropped by rules if they would leave by this link.
-    Dropped(LinkId),
-    /// They are forwarded if they leave by this link, and so are packets of TCP that are out of window: rules accept
-    /// them. The kernel does not translate these.
-    ForwardedInvalid(LinkId),
-}
-
-/// An entry for one direction of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// The generation of [`State`](crate::State) that it was made in, by which it is active.
-    pub generation: u32,
-    /// What becomes of its packets.
-    pub treatment: Treatment,
-    /// How they leave.
-    pub translation: Translation,
-    /// The connection's mark; another one makes the entry end.
-    pub mark: u32,
-    /// Of TCP that is not the kernel's: the track, and whether the direction is that of replies.
-    pub track: Option<(Track, bool)>,
-}
-
-/// The part of `kind` in a slot's head.
-const KERNEL: u8 = 1;
-const UNRULED: u8 = 2;
-const FORWARDED: u8 = 3;
-const DROPPED: u8 = 4;
-const FORWARDED_INVALID: u8 = 5;
-
-/// A slot's first word behind the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
-    generation: u32,
-    output: u16,
-    kind: u8,
-    version: u8,
-}
-
-impl Head {
-    fn of(word: u64) -> Self {
-        let [a, b, c, d, e, f, kind, version] = word.to_ne_bytes();
-        Self {
-            generation: u32::from_ne_bytes([a, b, c, d]),
-            output: u16::from_ne_bytes([e, f]),
-            kind,
-            version,
-        }
-    }
-
-    fn word(self) -> u64 {
-        let ([a, b, c, d], [e, f]) = (self.generation.to_ne_bytes(), self.output.to_ne_bytes());
-        u64::from_ne_bytes([a, b, c, d, e, f, self.kind, self.version])
-    }
-
-    /// The head while the slot changes: inactive, with the next version, and never that of an unused slot.
-    fn closed(self) -> Self {
-        let version = self.version.checked_add(1).unwrap_or(1);
-        Self { generation: 0, output: 0, kind: 0, version }
-    }
-}
-
-impl Treatment {
-    /// Whether the programs forward the packets.
-    #[must_use]
-    pub const fn forwards(self) -> bool {
-        matches!(self, Self::Forwarded(_) | Self::ForwardedInvalid(_))
-    }
-
-    /// The link that packets leave by, or would leave by.
-    #[must_use]
-    pub const fn output(self) -> Option<LinkId> {
-        match self {
-            Self::Kernel { .. } | Self::Unruled { .. } => None,
-            Self::Forwarded(output) | Self::Dropped(output) | Self::ForwardedInvalid(output) => {
-                Some(output)
-            }
-        }
-    }
-
-    fn head(self, generation: u32, version: u8) -> Head {
-        let (kind, output) = match self {
-            // No program reads the link of such an entry.
-            Self::Kernel { why, .. } => (KERNEL, why.into()),
-            Self::Unruled { .. } => (UNRULED, NO_LINK),
-            Self::Forwarded(output) => (FORWARDED, output.0),
-            Self::Dropped(output) => (DROPPED, output.0),
-            Self::ForwardedInvalid(output) => (FORWARDED_INVALID, output.0),
-        };
-        Head { generation, output, kind, version }
-    }
-
-    fn of(head: Head) -> Option<Self> {
-        let output = LinkId(head.output);
-        Some(match head.kind {
-            KERNEL => Self::Kernel { retry: 0, why: head.output as u8 },
-            UNRULED => Self::Unruled { retry: 0 },
-            FORWARDED => Self::Forwarded(output),
-            DROPPED => Self::Dropped(output),
-            FORWARDED_INVALID => Self::ForwardedInvalid(output),
-            _ => return None,
-        })
-    }
-}
 
 /// The entries, for any thread to read; cheap to clone.
 #[derive(Clone)]
-pub struct Connections(pub(super) Arc<Slots>);
+pub struct Connections(pub(super) Arc<Tables>);
 
-pub(super) struct Slots {
-    words: Shared<AtomicU64>,
-    seeds: Seeds,
-    mask: usize,
+/// The slots of both families.
+pub(super) struct Tables {
+    v4: Slots,
+    v6: Slots,
 }
 
-impl Slots {
-    /// The number of slots, a power of two.
+impl Tables {
+    fn of(&self, family: Family) -> &Slots {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+
+    /// The number of slots of both.
     pub(super) fn len(&self) -> usize {
-        self.words.len() / WORDS
+        self.v4.len() + self.v6.len()
     }
 
-    pub(super) fn slot(&self, index: usize) -> &[AtomicU64] {
-        &self.words[index * WORDS..(index + 1) * WORDS]
+    /// A slot by its number: those of IPv4 come first.
+    pub(super) fn slot(&self, index: usize) -> Slot<'_> {
+        match index.checked_sub(self.v4.len()) {
+            None => self.v4.slot(index),
+            Some(index) => self.v6.slot(index),
+        }
     }
-
-    /// The slots of a key's bucket, in the order of search.
-    fn ways(&self, key: [u64; 2]) -> impl Iterator<Item = &[AtomicU64]> {
-        let hash = self.seeds.hash(&key);
-        let (bucket, first) = ((hash >> 32) as usize & self.mask, (hash >> 60) as usize);
-        (0..WAYS).map(move |way| self.slot(bucket * WAYS + (first + way) % WAYS))
-    }
-}
-
-fn head_of(slot: &[AtomicU64]) -> Head {
-    Head::of(slot[HEAD].load(Acquire))
-}
-
-fn key_of(slot: &[AtomicU64]) -> [u64; 2] {
-    [0, 1].map(|at: usize| slot[at].load(Relaxed))
-}
-
-/// A slot's connection and the packets and bytes that took it; none if it has none, or is changed meanwhile.
-pub(super) fn read(slot: &[AtomicU64]) -> Option<(Flow4Key, Connection, [u64; 2])> {
-    let head = head_of(slot);
-    let words: [u64; WORDS] = std::array::from_fn(|at| slot[at].load(Relaxed));
-    fence(Acquire);
-    let is_same = slot[HEAD].load(Relaxed) == head.word();
-    let treatment = Treatment::of(head).filter(|_| is_same && head.generation != 0)?;
-    let key = Flow4Key::of_bytes(&words[0].to_ne_bytes(), &words[1].to_ne_bytes());
-    let [mark, track] = unpack(words[MARK_RETRY]);
-    let connection = Connection {
-        generation: head.generation,
-        treatment,
-        translation: Translation::of([words[TRANSLATION], words[TRANSLATION + 1]]),
-        mark,
-        track: has_track(&key, treatment).then(|| Track::of_word(track)),
-    };
-    Some((key, connection, [words[USED] & PACKETS, words[BYTES] & PACKETS]))
 }
 
 impl Connections {
     /// The entry of a key, whether active or not, and the packets and bytes that it has forwarded.
     #[must_use]
-    pub fn get(&self, key: &Flow4Key) -> Option<(Connection, [u64; 2])> {
-        let words = key.two_words();
-        let slot = self.0.ways(words).find(|slot| key_of(slot) == words)?;
-        read(slot).map(|(_, connection, used)| (connection, used))
+    pub fn get(&self, key: &ConnectionKey) -> Option<(Connection, [u64; 2])> {
+        let slot = self.0.of(key.family()).find(&key.words())?;
+        slot.read().map(|(_, connection, used)| (connection, used))
     }
 
     /// The active entries by their packets' tuple; of those that differ in the link alone, one that forwards. `generation`
-    /// is the active one. It reads all slots, and takes some 60 bytes for each active one: for reports only.
+    /// is the active one. It reads all slots, and takes some 60 bytes for each active one, 90 for one of IPv6: for reports
+    /// only.
     #[must_use]
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
-        let mut known: HashMap<_, Entry> = HashMap::new();
+        let mut known = ConnectionsByTuple::default();
         self.each(|key, connection, used| {
-            if connection.generation != generation {
-                return;
-            }
-            let entry = Entry { treatment: connection.treatment, link: LinkId(key.link), used };
-            let before = known.entry(Flow4Key { link: 0, ..*key }.two_words()).or_insert(entry);
-            if entry.treatment.forwards() {
-                *before = entry;
+            if connection.generation == generation {
+                let entry = Entry { treatment: connection.treatment, link: key.link(), used };
+                known.note(key, entry);
             }
         });
-        ConnectionsByTuple(known)
+        known
     }
 
     /// Counts the active entries; as [`Connections::by_tuple`], without memory for each.
@@ -255,9 +91,9 @@ impl Connections {
     }
 
     /// Calls `each` for every entry, whether active or not, with its packets and bytes.
-    fn each(&self, mut each: impl FnMut(&Flow4Key, &Connection, [u64; 2])) {
-        for slot in self.0.words.chunks_exact(WORDS) {
-            if let Some((key, connection, used)) = read(slot) {
+    fn each(&self, mut each: impl FnMut(&ConnectionKey, &Connection, [u64; 2])) {
+        for slot in self.0.v4.iter().chain(self.0.v6.iter()) {
+            if let Some((key, connection, used)) = slot.read() {
                 each(&key, &connection, used);
             }
         }
@@ -292,22 +128,38 @@ pub struct Tally {
 
 /// Active entries by the tuple of their packets as they arrive.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectionsByTuple(HashMap<[u64; 2], Entry>);
+pub struct ConnectionsByTuple {
+    v4: HashMap<Flow4Key, Entry>,
+    v6: HashMap<Flow6Key, Entry>,
+}
 
 impl ConnectionsByTuple {
     /// A tuple's entry; none if it has none. The key's link does not matter.
     #[must_use]
-    pub fn get(&self, key: &Flow4Key) -> Option<Entry> {
-        self.0.get(&Flow4Key { link: 0, ..*key }.two_words()).copied()
+    pub fn get(&self, key: &ConnectionKey) -> Option<Entry> {
+        match key.on(LinkId(0)) {
+            ConnectionKey::V4(key) => self.v4.get(&key).copied(),
+            ConnectionKey::V6(key) => self.v6.get(&key).copied(),
+        }
     }
 
     /// Adds the entry of a tuple, for tests of reports.
-    pub fn insert(&mut self, key: &Flow4Key, entry: Entry) {
-        self.0.insert(Flow4Key { link: 0, ..*key }.two_words(), entry);
+    pub fn insert(&mut self, key: &ConnectionKey, entry: Entry) {
+        match key.on(LinkId(0)) {
+            ConnectionKey::V4(key) => self.v4.insert(key, entry),
+            ConnectionKey::V6(key) => self.v6.insert(key, entry),
+        };
+    }
+
+    /// Adds an entry, unless there is one and this one does not forward.
+    fn note(&mut self, key: &ConnectionKey, entry: Entry) {
+        if entry.treatment.forwards() || self.get(key).is_none() {
+            self.insert(key, entry);
+        }
     }
 }
 
-/// The table of entries, for the thread that writes it.
+/// The tables of entries, for the thread that writes them.
 pub struct ConnectionTable {
     pub(super) connections: Connections,
     pub(super) tracks: Tracks,
@@ -316,22 +168,24 @@ pub struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// Maps the memory of the map, which has so many buckets.
+    /// Maps the memory of the maps of IPv4 and IPv6, which have so many buckets.
     pub(crate) fn map(
-        (map, tracks): (&OwnedFd, OwnedFd),
-        buckets: u32,
+        ([v4, v6], tracks): ([&OwnedFd; 2], OwnedFd),
+        buckets: [u32; 2],
         seeds: Seeds,
     ) -> io::Result<Self> {
-        let slots = buckets as usize * WAYS;
-        let words = Shared::map(map.as_fd(), slots * WORDS)?;
-        let slots = Slots { words, seeds, mask: buckets as usize - 1 };
+        let tables = Tables {
+            v4: Slots::map(v4, buckets[0], seeds, Family::V4)?,
+            v6: Slots::map(v6, buckets[1], seeds, Family::V6)?,
+        };
         let tracks = Tracks::new(tracks, Self::tracks(buckets) as usize, seeds);
-        Ok(Self { connections: Connections(Arc::new(slots)), tracks, swept: 0 })
+        Ok(Self { connections: Connections(Arc::new(tables)), tracks, swept: 0 })
     }
 
     /// The number of tracks for so many buckets of entries.
-    pub(crate) fn tracks(buckets: u32) -> u32 {
-        Tracks::count(buckets as usize * WAYS) as u32
+    pub(crate) fn tracks(buckets: [u32; 2]) -> u32 {
+        let slots = buckets.map(|buckets| buckets as usize * WAYS);
+        Tracks::count(slots[0] + slots[1]) as u32
     }
 
     /// The entries, for other threads.
@@ -342,7 +196,7 @@ impl ConnectionTable {
 
     /// The track of a TCP connection, by its original tuple, whose link does not matter.
     #[must_use]
-    pub fn track(&self, original: &Flow4Key) -> Option<Track> {
+    pub fn track(&self, original: &ConnectionKey) -> Option<Track> {
         self.tracks.find(original)
     }
 
@@ -361,7 +215,7 @@ impl ConnectionTable {
     /// The system refused.
     pub fn begin_track(
         &mut self,
-        original: &Flow4Key,
+        original: &ConnectionKey,
         is_liberal: bool,
     ) -> io::Result<Option<Track>> {
         self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32)
@@ -371,138 +225,24 @@ impl ConnectionTable {
     ///
     /// # Errors
     /// The system refused.
-    pub fn end_track(&mut self, original: &Flow4Key) -> io::Result<()> {
+    pub fn end_track(&mut self, original: &ConnectionKey) -> io::Result<()> {
         self.tracks.end(original)
     }
 
-    /// Makes or replaces an entry; returns false if there is no room. `generation` is the active one, by which other
-    /// entries count.
-    pub fn insert(&mut self, key: &Flow4Key, connection: &Connection, generation: u32) -> bool {
-        let now_ns = coarse_ns();
-        let (words, tick) = (key.two_words(), (now_ns >> TICK_SHIFT) as u16);
+    /// Makes or replaces an entry; returns false if there is no room, or packets would leave with addresses of another
+    /// family. `generation` is the active one, by which other entries count.
+    pub fn insert(
+        &mut self,
+        key: &ConnectionKey,
+        connection: &Connection,
+        generation: u32,
+    ) -> bool {
+        let Some(translation) = connection.translation.words(key) else { return false };
+        let (words, now_ns) = (key.words(), coarse_ns());
         let is_kernels = matches!(connection.treatment, Treatment::Kernel { .. });
-        let Some(slot) = place(&self.connections.0, words, (generation, tick), is_kernels) else {
-            return false;
-        };
-        let is_known = key_of(slot) == words;
-        let head = head_of(slot);
-        let closed = head.closed();
-        slot[HEAD].store(closed.word(), Relaxed);
-        fence(Release);
-        slot.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
-        let translation = connection.translation.words(key);
-        slot[TRANSLATION..]
-            .iter()
-            .zip(translation)
-            .for_each(|(place, word)| place.store(word, Relaxed));
-        slot[MARK_RETRY].store(pack(connection.mark, last_word(connection, now_ns)), Relaxed);
-        if !is_known {
-            slot[BYTES].store(0, Relaxed);
-            slot[USED].store(0, Relaxed);
-        }
-        let [packets, bytes] = [USED, BYTES].map(|at: usize| slot[at].load(Relaxed) & PACKETS);
-        // The next packet makes the program ask the kernel.
-        let asked = u64::from(tick.wrapping_sub(UNASKED)) << TICK_AT;
-        slot[BYTES].store(bytes | asked, Relaxed);
-        slot[USED].store(packets | u64::from(tick) << TICK_AT, Relaxed);
-        slot[HEAD].store(
-            connection.treatment.head(connection.generation, closed.version).word(),
-            Release,
-        );
-        true
-    }
-}
-
-/// The ticks since an entry's last packet; they start over after 73 minutes.
-pub(super) fn idle(slot: &[AtomicU64], tick: u16) -> u16 {
-    tick.wrapping_sub((slot[USED].load(Relaxed) >> TICK_AT) as u16)
-}
-
-/// Ends an entry.
-pub(super) fn end(slot: &[AtomicU64]) {
-    let head = head_of(slot);
-    let _ = slot[HEAD].compare_exchange(head.word(), head.closed().word(), Release, Relaxed);
-}
-
-/// Says whether entries of a key have a track in the place of the time when to ask again.
-fn has_track(key: &Flow4Key, treatment: Treatment) -> bool {
-    i32::from(key.protocol) == libc::IPPROTO_TCP && !matches!(treatment, Treatment::Kernel { .. })
-}
-
-/// The track, or the time when to ask again.
-fn last_word(connection: &Connection, now_ns: u64) -> u32 {
-    if let Some((track, is_reply)) = connection.track {
-        return track.word(is_reply);
-    }
-    let retry = match connection.treatment {
-        Treatment::Kernel { retry, .. } | Treatment::Unruled { retry } => retry,
-        _ => 0,
-    };
-    ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
-}
-
-/// The mark and the time, in the order of `struct connection4`.
-fn pack(mark: u32, retry_at: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (mark.to_ne_bytes(), retry_at.to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-}
-
-fn unpack(word: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
-}
-
-/// The slot with a key, or else one whose entry is not active, or was not used for the longest time. What the kernel
-/// forwards gives way to what it does not.
-fn place(
-    slots: &Slots,
-    key: [u64; 2],
-    (generation, tick): (u32, u16),
-    is_kernels: bool,
-) -> Option<&[AtomicU64]> {
-    let (mut longest, mut best) = (KEPT_TICKS, None);
-    for slot in slots.ways(key) {
-        let head = head_of(slot);
-        if key_of(slot) == key && head.word() != 0 {
-            return Some(slot);
-        }
-        let idle = if head.generation == 0 || head.generation != generation {
-            u16::MAX
-        } else {
-            let idle = idle(slot, tick);
-            let gives_way = head.kind == KERNEL && !is_kernels;
-            if gives_way { idle.saturating_add(KEPT_TICKS + 1) } else { idle }
-        };
-        if idle > longest {
-            (longest, best) = (idle, Some(slot));
-        }
-        // The search for an entry ends at a slot that was never used.
-        if head.word() == 0 {
-            break;
-        }
-    }
-    best
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_is_what_the_programs_read() {
-        for treatment in [
-            Treatment::Kernel { retry: 0, why: 7 },
-            Treatment::Unruled { retry: 0 },
-            Treatment::Forwarded(LinkId(7)),
-            Treatment::Dropped(LinkId(65_535)),
-            Treatment::ForwardedInvalid(LinkId(1)),
-        ] {
-            let head = treatment.head(0x0102_0304, 9);
-            assert_eq!(Head::of(head.word()), head);
-            assert_eq!(Treatment::of(head), Some(treatment));
-            assert_eq!((head.closed().generation, head.closed().version), (0, 10));
-        }
-        let last = Head { generation: 1, output: 2, kind: 3, version: 255 };
-        assert_eq!(last.closed().version, 1, "a slot that was used never looks unused");
+        let tick = (now_ns >> TICK_SHIFT) as u16;
+        let slots = self.connections.0.of(key.family());
+        let place = slots.place(&words, (generation, tick), is_kernels);
+        place.inspect(|slot| slot.write(&words, connection, translation, now_ns)).is_some()
     }
 }

@@ -7,8 +7,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::super::flows::{Flow4Key, KEPT_TICKS, Seeds};
-use super::super::sys;
+use tollway_dataplane::id::LinkId;
+
+use super::key::ConnectionKey;
+use crate::flows::{KEPT_TICKS, MOST_KEY, Seeds};
+use crate::sys;
 
 /// Tracks that a connection may have, by its hash.
 const WAYS: usize = 8;
@@ -32,6 +35,9 @@ const LIBERAL: u8 = 0x08;
 const UNACKNOWLEDGED: u8 = 0x10;
 /// The flag of a side whose packets have come since the track began.
 const FOLLOWED: u8 = 0x80;
+
+/// What names a connection of either family: the words of its original tuple, without a link. Zeros name none.
+type Owner = [u64; MOST_KEY];
 
 /// A reference to a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +82,8 @@ impl Track {
 pub(super) struct Tracks {
     map: OwnedFd,
     seeds: Seeds,
-    /// The original tuple of each track's connection, without a link; zeros if it has none.
-    owners: Box<[[u64; 2]]>,
+    /// Each track's connection.
+    owners: Box<[Owner]>,
     versions: Box<[u16]>,
     /// Whether a connection has gone quiet is known for packets until this tick.
     told: Box<[u32]>,
@@ -91,13 +97,13 @@ impl Tracks {
 
     /// The tracks of a map, which has so many: a power of two.
     pub(super) fn new(map: OwnedFd, count: usize, seeds: Seeds) -> Self {
-        let owners = vec![[0; 2]; count].into_boxed_slice();
+        let owners = vec![[0; MOST_KEY]; count].into_boxed_slice();
         let versions = vec![0; count].into_boxed_slice();
         Self { map, seeds, owners, versions, told: vec![0; count].into_boxed_slice() }
     }
 
     /// The track of a connection with an original tuple, whose link does not matter.
-    pub(super) fn find(&self, original: &Flow4Key) -> Option<Track> {
+    pub(super) fn find(&self, original: &ConnectionKey) -> Option<Track> {
         let owner = owner(original);
         self.ways(owner).find(|index| self.owners[*index] == owner).map(|index| self.track(index))
     }
@@ -123,7 +129,7 @@ impl Tracks {
     /// its packets out of window (`is_liberal`), so does the track. None if there is no room.
     pub(super) fn begin(
         &mut self,
-        original: &Flow4Key,
+        original: &ConnectionKey,
         is_liberal: bool,
         now: u32,
     ) -> io::Result<Option<Track>> {
@@ -143,16 +149,16 @@ impl Tracks {
     }
 
     /// Takes a connection's track away, if it has one: entries that refer to it do not count any more.
-    pub(super) fn end(&mut self, original: &Flow4Key) -> io::Result<()> {
+    pub(super) fn end(&mut self, original: &ConnectionKey) -> io::Result<()> {
         let Some(track) = self.find(original) else { return Ok(()) };
-        self.write(track.index(), [0; 2], |bytes| bytes[PHASE] = CLOSED)
+        self.write(track.index(), [0; MOST_KEY], |bytes| bytes[PHASE] = CLOSED)
     }
 
     /// Gives a track to a connection, with the next version.
     fn write(
         &mut self,
         index: usize,
-        owner: [u64; 2],
+        owner: Owner,
         fill: impl FnOnce(&mut [u8; WORDS * 8]),
     ) -> io::Result<()> {
         // 0 is that of tracks that were never begun.
@@ -191,16 +197,16 @@ impl Tracks {
     }
 
     /// The indexes where a connection's track may be.
-    fn ways(&self, owner: [u64; 2]) -> impl Iterator<Item = usize> {
+    fn ways(&self, owner: Owner) -> impl Iterator<Item = usize> {
         // The lower bits of the hash depend on few of the owner's.
         let first = (self.seeds.hash(&owner) >> 32) as usize & (self.owners.len() / WAYS - 1);
         (0..WAYS).map(move |way| first * WAYS + way)
     }
 
     /// The track that a connection has, or else a free one, or a closed one, or that which was not used for the longest time.
-    fn place(&self, owner: [u64; 2], now: u32) -> io::Result<Option<usize>> {
-        let known = |wanted: [u64; 2]| self.ways(owner).find(|at| self.owners[*at] == wanted);
-        if let Some(index) = known(owner).or_else(|| known([0; 2])) {
+    fn place(&self, owner: Owner, now: u32) -> io::Result<Option<usize>> {
+        let known = |wanted: Owner| self.ways(owner).find(|at| self.owners[*at] == wanted);
+        if let Some(index) = known(owner).or_else(|| known([0; MOST_KEY])) {
             return Ok(Some(index));
         }
         let (mut longest, mut best) = (u32::from(KEPT_TICKS), None);
@@ -218,7 +224,6 @@ impl Tracks {
     }
 }
 
-/// What names a connection.
-fn owner(original: &Flow4Key) -> [u64; 2] {
-    Flow4Key { link: 0, ..*original }.two_words()
+fn owner(original: &ConnectionKey) -> Owner {
+    original.on(LinkId(0)).words()
 }

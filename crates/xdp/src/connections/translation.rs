@@ -1,66 +1,104 @@
 //! How the packets of a connection's direction leave.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::flows::Flow4Key;
+use super::key::{ConnectionKey, Family};
+
+/// Words of the longest `struct translation*` of bpf/header.h.
+pub(super) const MOST_TRANSLATION: usize = 5;
+/// Bytes of an address of IPv6, the longest.
+const MOST_ADDRESS: usize = 16;
 
 /// The addresses and ports that packets leave with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The source.
-    pub source: (Ipv4Addr, u16),
+    pub source: (IpAddr, u16),
     /// The destination.
-    pub destination: (Ipv4Addr, u16),
+    pub destination: (IpAddr, u16),
 }
 
 impl Translation {
     /// The addresses and ports of a key: nothing changes.
     #[must_use]
-    pub fn none(key: &Flow4Key) -> Self {
-        let [source, destination] = [key.src_be, key.dst_be].map(Ipv4Addr::from);
-        let [sport, dport] = [key.sport_be, key.dport_be].map(u16::from_be_bytes);
-        Self { source: (source, sport), destination: (destination, dport) }
+    pub fn none(key: &ConnectionKey) -> Self {
+        Self { source: key.source(), destination: key.destination() }
     }
 
-    /// Words of `struct translation` of bpf/header.h, for packets with a key.
-    pub(super) fn words(&self, key: &Flow4Key) -> [u64; 2] {
+    /// Words of the structure for the key's family: both addresses, the ports, and what the change adds to the sums, for
+    /// packets with this key. None if the addresses are of another family than the key's.
+    pub(super) fn words(&self, key: &ConnectionKey) -> Option<[u64; MOST_TRANSLATION]> {
         let before = Self::none(key);
-        let addresses = [before, *self].map(|one| [one.source.0, one.destination.0]);
+        let new = [self.source.0, self.destination.0];
+        let old = [before.source.0, before.destination.0];
+        if old.iter().zip(new).any(|(old, new)| old.is_ipv4() != new.is_ipv4()) {
+            return None;
+        }
         let ports = [before, *self].map(|one| [one.source.1, one.destination.1]);
-        let changes = *self != before;
-        let address_sum =
-            (0..2).filter(|at| addresses[0][*at] != addresses[1][*at]).fold(0, |sum, at| {
-                let [old, new] = [addresses[0][at], addresses[1][at]].map(halves);
-                [!old[0], !old[1], new[0], new[1]].into_iter().fold(sum, add)
-            });
+        let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
+        let address_sum = changed.fold(0, |sum, (old, new)| {
+            let added = halves(new).fold(sum, add);
+            halves(old).fold(added, |sum, half| add(sum, !half))
+        });
         let l4_sum = ports[0]
             .iter()
             .zip(ports[1])
             .fold(address_sum, |sum, (old, new)| add(add(sum, !old), new));
         // The sum is over words as they are in memory.
-        let sums = [address_sum, l4_sum]
-            .map(|sum| if changes { nonzero(sum).to_be_bytes() } else { [0; 2] });
-        let [a, b] = self.source.1.to_be_bytes();
-        let [c, d] = self.destination.1.to_be_bytes();
-        let [[e, f], [g, h]] = sums;
-        let [src, dst] = addresses[1].map(|address| address.octets());
-        let [i, j, k, l] = src;
-        let [m, n, o, p] = dst;
-        [[i, j, k, l, m, n, o, p], [a, b, c, d, e, f, g, h]].map(u64::from_ne_bytes)
+        let changes = *self != before;
+        let sums = [address_sum, l4_sum].map(|sum| if changes { nonzero(sum) } else { 0 });
+        let mut bytes = [0; MOST_TRANSLATION * 8];
+        let values = new.into_iter().flat_map(octets);
+        let values = values.chain(ports[1].into_iter().chain(sums).flat_map(u16::to_be_bytes));
+        bytes.iter_mut().zip(values).for_each(|(byte, value)| *byte = value);
+        let (words, _) = bytes.as_chunks::<8>();
+        Some(std::array::from_fn(|at| u64::from_ne_bytes(words[at])))
     }
 
-    pub(super) fn of(words: [u64; 2]) -> Self {
-        let [[i, j, k, l, m, n, o, p], [a, b, c, d, ..]] = words.map(u64::to_ne_bytes);
-        Self {
-            source: (Ipv4Addr::new(i, j, k, l), u16::from_be_bytes([a, b])),
-            destination: (Ipv4Addr::new(m, n, o, p), u16::from_be_bytes([c, d])),
-        }
+    pub(super) fn of(family: Family, words: [u64; MOST_TRANSLATION]) -> Self {
+        let bytes = words.map(u64::to_ne_bytes);
+        let (address, bytes) = (address_len(family), bytes.as_flattened());
+        let port =
+            |at: usize| u16::from_be_bytes([bytes[2 * address + at], bytes[2 * address + at + 1]]);
+        let ip = |at: usize| -> IpAddr {
+            let mut octets = [0; MOST_ADDRESS];
+            octets[..address].copy_from_slice(&bytes[at..at + address]);
+            match (family, octets) {
+                (Family::V4, [a, b, c, d, ..]) => Ipv4Addr::new(a, b, c, d).into(),
+                (Family::V6, octets) => Ipv6Addr::from(octets).into(),
+            }
+        };
+        Self { source: (ip(0), port(0)), destination: (ip(address), port(2)) }
     }
 }
 
-fn halves(address: Ipv4Addr) -> [u16; 2] {
-    let [a, b, c, d] = address.octets();
-    [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
+const fn address_len(family: Family) -> usize {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => MOST_ADDRESS,
+    }
+}
+
+/// The bytes of an address.
+fn octets(address: IpAddr) -> impl Iterator<Item = u8> {
+    let mut octets = [0; MOST_ADDRESS];
+    let len = match address {
+        IpAddr::V4(v4) => {
+            octets[..4].copy_from_slice(&v4.octets());
+            4
+        }
+        IpAddr::V6(v6) => {
+            octets = v6.octets();
+            MOST_ADDRESS
+        }
+    };
+    octets.into_iter().take(len)
+}
+
+/// The words of an address whose sum is in checksums.
+fn halves(address: IpAddr) -> impl Iterator<Item = u16> {
+    let mut octets = octets(address);
+    std::iter::from_fn(move || Some(u16::from_be_bytes([octets.next()?, octets.next()?])))
 }
 
 /// Adds in ones' complement (RFC 1071).
@@ -86,40 +124,58 @@ mod tests {
         words.into_iter().fold(0, add)
     }
 
-    fn words(translation: &Translation) -> [u16; 6] {
-        let [[a, b], [c, d]] = [translation.source.0, translation.destination.0].map(halves);
-        [a, b, c, d, translation.source.1, translation.destination.1]
+    /// The words of both addresses, and of both ports.
+    fn words(translation: &Translation) -> (Vec<u16>, [u16; 2]) {
+        let addresses = [translation.source.0, translation.destination.0];
+        let ports = [translation.source.1, translation.destination.1];
+        (addresses.into_iter().flat_map(halves).collect(), ports)
+    }
+
+    fn address(dice: &mut Dice, family: Family) -> (IpAddr, u16) {
+        let number = u128::from(dice.roll()) << 64 | u128::from(dice.roll());
+        let ip = match family {
+            Family::V4 => Ipv4Addr::from(number as u32).into(),
+            Family::V6 => Ipv6Addr::from(number).into(),
+        };
+        (ip, dice.roll() as u16)
     }
 
     #[test]
     fn the_sums_of_a_translation_make_up_for_its_changes() {
         let mut dice = Dice(5);
-        for _ in 0..10_000 {
-            let mut address = || (Ipv4Addr::from(dice.roll() as u32), dice.roll() as u16);
-            let (before, after) = ((address(), address()), (address(), address()));
-            let key = Flow4Key::new(LinkId(3), 17, before.0, before.1);
-            let translation = match dice.below(4) {
-                0 => Translation { source: after.0, destination: before.1 },
-                1 => Translation { source: before.0, destination: after.1 },
-                2 => Translation { source: after.0, destination: after.1 },
-                _ => Translation { source: (before.0.0, after.0.1), destination: before.1 },
+        for turn in 0..20_000 {
+            let family = if turn % 2 == 0 { Family::V4 } else { Family::V6 };
+            let [from, to, new_from, new_to] = std::array::from_fn(|_| address(&mut dice, family));
+            let key = ConnectionKey::new(LinkId(3), 17, from, to).unwrap();
+            let (source, destination) = match dice.below(4) {
+                0 => (new_from, to),
+                1 => (from, new_to),
+                2 => (new_from, new_to),
+                _ => ((from.0, new_from.1), to),
             };
-            let written = translation.words(&key);
-            assert_eq!(Translation::of(written), translation);
-            let [.., a, b, c, d] = written[1].to_ne_bytes();
-            let [ip, l4] = [[a, b], [c, d]].map(u16::from_be_bytes);
-            assert!(ip != 0 && l4 != 0, "they say that something changes");
+            let translation = Translation { source, destination };
+            let written = translation.words(&key).unwrap();
+            assert_eq!(Translation::of(family, written), translation);
+            let at = if family == Family::V4 { 1 } else { 4 };
+            assert!(written[at + 1..].iter().all(|word| *word == 0), "{family:?} has no more");
+            let [.., a, b, c, d] = written[at].to_ne_bytes();
+            let [of_addresses, of_l4] = [[a, b], [c, d]].map(u16::from_be_bytes);
+            assert!(of_addresses != 0 && of_l4 != 0, "they say that something changes");
             // A checksum is the complement of a sum, which grows by what is added to its words.
-            let old = words(&Translation::none(&key));
-            let new = words(&translation);
-            for (sum_of_change, count) in [(ip, 4), (l4, 6)] {
-                let changed = add(sum(old[..count].iter().copied()), sum_of_change);
-                let difference = add(changed, !sum(new[..count].iter().copied()));
+            let [old, new] = [Translation::none(&key), translation].map(|one| words(&one));
+            for (more, with_ports) in [(of_addresses, 0), (of_l4, 2)] {
+                let sum_of = |(addresses, ports): &(Vec<u16>, [u16; 2])| {
+                    sum(addresses.iter().chain(&ports[..with_ports]).copied())
+                };
+                let difference = add(add(sum_of(&old), more), !sum_of(&new));
                 assert!(matches!(difference, 0 | u16::MAX), "{translation:?}");
             }
         }
-        let key = Flow4Key::new(LinkId(3), 17, (Ipv4Addr::LOCALHOST, 1), (Ipv4Addr::LOCALHOST, 2));
-        let nothing = Translation::none(&key).words(&key)[1].to_ne_bytes();
-        assert_eq!(nothing[4..], [0; 4], "nothing changes");
+        for ip in [IpAddr::from([127, 0, 0, 1]), IpAddr::from([1_u16; 8])] {
+            let key = ConnectionKey::new(LinkId(3), 17, (ip, 1), (ip, 2)).unwrap();
+            let at = if ip.is_ipv4() { 1 } else { 4 };
+            let nothing = Translation::none(&key).words(&key).unwrap()[at].to_ne_bytes();
+            assert_eq!(nothing[4..], [0; 4], "nothing changes");
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::maps::State;
 use crate::regions::{region4, region6};
 
 /// Words of the longest key.
-pub(super) const MOST_KEY: usize = 5;
+pub(crate) const MOST_KEY: usize = 5;
 
 /// A flow's key for the XDP program, with addresses of `BYTES` bytes; numbers are big-endian, as on
 /// the wire.
@@ -50,20 +50,6 @@ impl FlowKey<16> {
     }
 }
 
-impl FlowKey<4> {
-    /// The key as two words, as the programs compare it.
-    pub(crate) fn two_words(&self) -> [u64; 2] {
-        let [first, second, ..] = self.words();
-        [first, second]
-    }
-
-    /// The key in the bytes of two words.
-    pub(crate) fn of_bytes(first: &[u8; 8], second: &[u8; 8]) -> Self {
-        let [first, second] = [first, second].map(|bytes| u64::from_ne_bytes(*bytes));
-        Self::of([first, second, 0, 0, 0])
-    }
-}
-
 impl<const BYTES: usize> FlowKey<BYTES> {
     fn from_octets(
         link: LinkId,
@@ -73,6 +59,16 @@ impl<const BYTES: usize> FlowKey<BYTES> {
     ) -> Self {
         let (sport_be, dport_be) = (sport.to_be_bytes(), dport.to_be_bytes());
         Self { src_be, dst_be, sport_be, dport_be, protocol, link: link.0 }
+    }
+
+    /// The key as the programs compare it; the words behind are 0.
+    pub(crate) fn all_words(&self) -> [u64; MOST_KEY] {
+        self.words()
+    }
+
+    /// The key in words, of which those behind the key's own do not matter.
+    pub(crate) fn of_words(words: [u64; MOST_KEY]) -> Self {
+        Self::of(words)
     }
 }
 

@@ -5,8 +5,7 @@ use tollway_conntrack::{Connection as Tracked, Counters, Labels, Reason, Tuple, 
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::wire::l4::{TCP, UDP};
 use tollway_worker::connections::{self, KernelReason};
-use tollway_xdp::connections::{ConnectionsByTuple, Entry, Treatment};
-use tollway_xdp::flows::Flow4Key;
+use tollway_xdp::connections::{ConnectionKey, ConnectionsByTuple, Entry, Treatment};
 
 use super::message::{Connection, ConnectionCounts, ConnectionEntry, ConnectionTuple, IcmpQuery};
 use super::protocol::Protocol;
@@ -46,9 +45,6 @@ enum Why {
     /// The connection itself keeps them there.
     #[error("{0}")]
     Connection(Reason),
-    /// Tollway forwards connections over IPv4 only.
-    #[error("the engines forward connections over IPv4 only")]
-    NoEngine,
     /// The entry of a direction says so.
     #[error("{0}")]
     Entry(KernelReason),
@@ -64,7 +60,7 @@ enum Why {
 }
 
 /// The keywords of the reasons that no [`KernelReason`] has.
-const OTHER_REASONS: [&str; 4] = ["no_engine", "dropped", "unruled", "not_entered"];
+const OTHER_REASONS: [&str; 3] = ["dropped", "unruled", "not_entered"];
 
 /// The keywords of all reasons.
 pub fn connection_reasons() -> impl Iterator<Item = &'static str> {
@@ -86,7 +82,6 @@ impl Why {
     fn of(tracked: &Tracked, entries: [Option<Entry>; 2]) -> Self {
         match tracked.offload() {
             Err(reason) => Self::Connection(reason),
-            Ok(()) if key_of(&tracked.original).is_none() => Self::NoEngine,
             Ok(()) => {
                 let known = entries.into_iter().flatten().find_map(Self::of_entry);
                 known.unwrap_or(Self::NotEntered)
@@ -95,11 +90,10 @@ impl Why {
     }
 
     const fn name(self) -> &'static str {
-        let [no_engine, dropped, unruled, not_entered] = OTHER_REASONS;
+        let [dropped, unruled, not_entered] = OTHER_REASONS;
         match self {
             Self::Connection(reason) => reason.name(),
             Self::Entry(reason) => reason.name(),
-            Self::NoEngine => no_engine,
             Self::Dropped => dropped,
             Self::Unruled => unruled,
             Self::NotEntered => not_entered,
@@ -132,7 +126,7 @@ fn is_dropped(entry: &Entry) -> bool {
 }
 
 /// The key of packets with a tuple in the table of the programs, on any link; none if the programs forward none.
-fn key_of(tuple: &Tuple) -> Option<Flow4Key> {
+fn key_of(tuple: &Tuple) -> Option<ConnectionKey> {
     [TCP, UDP].contains(&tuple.protocol).then(|| connections::key_of(tuple, LinkId(0))).flatten()
 }
 

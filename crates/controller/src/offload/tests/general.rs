@@ -184,11 +184,20 @@ fn rules_of_nftables() {
     spared.probes.watched = None;
     assert!(spared.offload().notes.is_empty());
     let offload = spared.offload();
-    assert_eq!(offload.tracked.v4.as_deref(), Some("ct"));
+    assert_eq!((offload.tracked.v4.as_deref(), offload.tracked.v6), (Some("ct"), None));
     assert!(offload.parts[0].what.contains("none that is established, of UDP or TCP"));
     rules(&mut spared).spares_established.v4 = false;
     assert_eq!(general(&spared), ["conntrack"]);
     assert_eq!(spared.offload().tracked.v4, None);
+    // It is the same with rules of IPv6.
+    rules(&mut spared).tracking = PerFamily { v4: None, v6: Some("ct".to_owned()) };
+    rules(&mut spared).spares_established.v6 = true;
+    let offload = spared.offload();
+    assert_eq!((offload.tracked.v4, offload.tracked.v6.as_deref()), (None, Some("ct")));
+    assert!(offload.general.v6.is_empty(), "{:?}", offload.general.v6);
+    assert!(offload.parts[0].what.contains("IPv6 packets of other connections than established"));
+    spared.probes.asks_conntrack = false;
+    assert_eq!(spared.offload().general.v6.len(), 1, "the programs cannot ask");
     let offload = router.offload();
     assert_eq!(
         (offload.fragments.v4.as_deref(), offload.fragments.v6.as_deref()),

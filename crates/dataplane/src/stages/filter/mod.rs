@@ -150,8 +150,8 @@ pub struct Filter {
     past_auth: bool,
     subject: Subject,
     translation_order: TranslationOrder,
-    /// Whether the kernel translates addresses of IPv4: some chain is there for it.
-    translates: bool,
+    /// Whether the kernel translates addresses of IPv4, and of IPv6: some chain is there for it.
+    translates: [bool; 2],
     /// The rules for flows of known connections, if they differ.
     connections: Option<Arc<FlowFilter>>,
     /// The sets' prefixes, IPv4 and IPv6.
@@ -173,16 +173,17 @@ impl Filter {
         self.past_auth = true;
     }
 
-    /// Sets whether the kernel translates addresses of IPv4 packets. Without a chain for it, it does not, whatever
-    /// connections it has.
-    pub const fn set_translates(&mut self, translates: bool) {
+    /// Sets whether the kernel translates addresses of IPv4 packets, and of IPv6 packets. Without a chain for it, it does
+    /// not, whatever connections it has.
+    pub const fn set_translates(&mut self, translates: [bool; 2]) {
         self.translates = translates;
     }
 
-    /// Whether the kernel translates addresses of IPv4 packets.
+    /// Whether the kernel translates addresses of packets of this version of IP.
     #[must_use]
-    pub const fn translates(&self) -> bool {
-        self.translates
+    pub const fn translates(&self, version: u8) -> bool {
+        let [v4, v6] = self.translates;
+        if version == 4 { v4 } else { v6 }
     }
 
     /// Sets the rules that keep states, in the order of [`KeepState::state_rule`].

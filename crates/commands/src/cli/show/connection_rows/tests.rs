@@ -32,7 +32,7 @@ fn plain() -> Connection {
         original_entry: None,
         reply_entry: None,
         path: "kernel".to_owned(),
-        reason: "no_engine".to_owned(),
+        reason: "not_entered".to_owned(),
         why: "the engines do not forward connections yet".to_owned(),
     }
 }

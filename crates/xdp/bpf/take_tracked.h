@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Decides about packets of links whose connections the kernel tracks. What an entry says is forwarded, or
+ * dropped; all else is the kernel's, which makes, changes and ends connections.
+ *
+ * A program of its own does that for each family (`tracked4`, `tracked6`), to which a port's program leaves such packets.
+ */
+#ifndef TOLLWAY_TAKE_TRACKED_H
+#define TOLLWAY_TAKE_TRACKED_H
+
+#include "l4_sum.h"
+#include "tcp.h"
+#include "tracked.h"
+
+/* Forwards a packet by its connection's entry, or drops it. */
+static __always_inline int follow_connection(struct packet *packet, struct tracked *tracked,
+					     const struct next_hop *hop, int v4)
+{
+	const struct passage *passage = &tracked->passage;
+	int action;
+
+	if (tracked->found.head.kind == CONNECTION_DROPPED)
+		action = drop_for(packet, passage, DROP_NETFILTER);
+	else
+		action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len,
+				    &tracked->tracking->translation, v4);
+	if (action == NOT_TAKEN)
+		return pass(packet, PASS_UNDECIDED);
+	if (action == SENT || action == DROPPED)
+		count_connection(packet, tracked->found.connection, passage->len);
+	return action;
+}
+
+/* Says whether an entry decides about packets that leave by a next hop; asks user space if it does not yet. */
+static __always_inline int is_ruled(const struct tracked *tracked, const struct next_hop *hop, const void *ip,
+				    const void *end, int v4)
+{
+	union connection_head head = tracked->found.head;
+
+	if (head.kind != CONNECTION_UNRULED && head.output == hop->link)
+		return 1;
+	if (is_due_now(tracked, ip, end, v4))
+		ask_user(tracked->tracking, hop->link, v4);
+	return 0;
+}
+
+/* Says whether the destination of a connection's packet changes. */
+static __always_inline int changes_destination(const struct tracked *tracked, int v4)
+{
+	const union translation *translation = &tracked->tracking->translation;
+	const __be32 *dst = tracked->tracking->query6.key.dst, *new_dst = translation->v6.dst;
+
+	if (v4)
+		return translation->v4.dst != tracked->tracking->query4.key.dst;
+	return (dst[0] ^ new_dst[0]) | (dst[1] ^ new_dst[1]) | (dst[2] ^ new_dst[2]) | (dst[3] ^ new_dst[3]);
+}
+
+/* Says whether a packet's checksum is not finished, and nobody here finishes it. */
+static __always_inline int is_without_sum(const struct packet *packet, const void *ip, const void *end, int v4)
+{
+	return v4 ? lacks_sum(packet, ip, end) : lacks_sum6(packet, ip, end);
+}
+
+/* What becomes of a packet of TCP that is out of window. The kernel translates it neither, nor does it know that. */
+static __always_inline int take_invalid(struct packet *packet, struct tracked *tracked, void *ip, const void *end,
+					__u32 at, int v4)
+{
+	enum connection_kind kind = tracked->found.head.kind;
+	union translation *translation = &tracked->tracking->translation;
+
+	if (changes_destination(tracked, v4))
+		return make_invalid(packet, ip + header_len_of(v4), end, at, is_without_sum(packet, ip, end, v4));
+	if (kind == CONNECTION_UNRULED)
+		return pass_connection(packet);
+	if (kind != CONNECTION_FORWARDED_INVALID)
+		return drop_for(packet, &tracked->passage, DROP_NETFILTER);
+	/* It leaves as it is. */
+	if (v4)
+		translation->v4.address_sum = translation->v4.l4_sum = 0;
+	else
+		translation->v6.address_sum = translation->v6.l4_sum = 0;
+	return GOES_ON;
+}
+
+/*
+ * Follows the windows of a packet of TCP, also for one that the kernel forwards. An entry that is no longer active
+ * (`is_active`) judges nothing.
+ */
+static __always_inline int follow_tcp(struct packet *packet, struct tracked *tracked, void *ip, const void *end,
+				      int is_active, int v4)
+{
+	const struct passage *passage = &tracked->passage;
+	struct l4 l4 = {
+		.protocol = IPPROTO_TCP,
+		.at = l3_in_frame(packet, passage->l3) + header_len_of(v4),
+		.len = passage->l3_len - header_len_of(v4),
+	};
+	enum currency currency = CURRENT;
+	struct segment *segment = &tracked->tracking->segment;
+	const struct tcp_windows *windows = &tracked->tracking->windows;
+	enum sum sum;
+	int verdict, action;
+
+	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
+	if (!read_segment(packet->ctx, l4.at, l4.len, segment))
+		return pass_connection(packet);
+	sum = is_without_sum(packet, ip, end, v4) ? SUM_UNKNOWN : sum_of(packet, ip, l4, segment->check, v4);
+	if (sum == SUM_WRONG)
+		return pass_connection(packet);
+	if (is_active)
+		currency = is_current(packet, tracked, v4);
+	segment->track = *(volatile __u32 *)&tracked->found.connection->retry;
+	segment->way = segment->track >> 31;
+	segment->tick = tick_of(packet);
+	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
+	segment->settings = packet->state->tcp_settings;
+	/* Another connection may have the slot by now. */
+	if (read_connection_head(tracked->found.connection) != tracked->found.head.word && currency != NOT_CURRENT)
+		return pass_connection(packet);
+	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
+	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
+		end_connection(&tracked->found);
+		return pass_connection(packet);
+	}
+	if (!is_active || currency == NOT_CURRENT)
+		return pass_connection(packet);
+	/*
+	 * A packet that was in the kernel has made it sure of what an RST must have. An entry without rules has no link
+	 * yet to ask about.
+	 */
+	if (currency == ASKED_NOW && !is_handed_over(windows) && tracked->found.head.kind != CONNECTION_UNRULED)
+		ask_user(tracked->tracking, tracked->found.head.output, v4);
+	if (verdict == TCP_INVALID) {
+		action = take_invalid(packet, tracked, ip, end, l4.at, v4);
+		if (action != GOES_ON)
+			return action;
+	}
+	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms, v4))
+		return pass_connection(packet);
+	return sum == SUM_UNKNOWN ? pass(packet, PASS_CHECKSUM) : GOES_ON;
+}
+
+/* The same for one of UDP, behind all other checks. */
+static __always_inline int follow_udp(struct packet *packet, struct tracked *tracked, const void *ip, const void *end,
+				      int v4)
+{
+	__u32 at = l3_in_frame(packet, tracked->passage.l3) + header_len_of(v4);
+
+	if (!udp_sum_is_right(packet, ip, end, at, v4) || is_current(packet, tracked, v4) == NOT_CURRENT)
+		return pass_connection(packet);
+	return GOES_ON;
+}
+
+/* The link that a packet leaves by if its addresses stay as they are. */
+static __always_inline __u32 output_of(const struct engine_link *link, const struct tracked *tracked, const void *ip,
+				       const void *end, int v4)
+{
+	const struct flow4_key *key4 = &tracked->tracking->query4.key;
+	const struct flow6_key *key6 = &tracked->tracking->query6.key;
+	__u32 entry = v4 ? route4(link->root4, key4->src, key4->dst, 0) :
+			   route6(link->root6, key6->src, key6->dst, 0);
+	const struct next_hop *hop = next_hop_of(member_of(entry, ip, end, v4));
+
+	return hop && hop->action == ACTION_FORWARD ? hop->link : NO_LINK;
+}
+
+/* As filter_source(), which is there for IPv4 only. */
+static __always_inline int filter_source_of(struct packet *packet, const struct engine_link *link, __u32 flags,
+					    const struct next_hop *hop, const struct tracked *tracked, int v4)
+{
+	if (!v4)
+		return GOES_ON;
+	return filter_source(packet, &tracked->passage, link, flags, hop, tracked->tracking->query4.key.src,
+			     tracked->tracking->translation.v4.dst);
+}
+
+static __always_inline __u8 ttl_of(const void *ip, int v4)
+{
+	return v4 ? ((const struct iphdr *)ip)->ttl : ((const struct ipv6hdr *)ip)->hop_limit;
+}
+
+/* Does with a packet of an active entry what that says, if its next hop and the checks of its link permit. */
+static __always_inline int pass_on(struct packet *packet, const struct engine_link *link, __u32 flags,
+				   const struct next_hop *hop, const void *ip, const void *end,
+				   struct tracked *tracked, int v4)
+{
+	int action;
+
+	if (!hop || hop->action != ACTION_FORWARD)
+		return pass_connection(packet);
+	if (ttl_of(ip, v4) <= 1)
+		return pass(packet, PASS_TTL);
+	action = filter_source_of(packet, link, flags, hop, tracked, v4);
+	if (action != GOES_ON)
+		return action == NOT_TAKEN ? pass_connection(packet) : action;
+	if (!fits(packet, hop, tracked->passage.l3_len, v4))
+		return pass(packet, PASS_MTU);
+	if (is_left_to_kernel(packet, hop))
+		return leave_to_kernel(packet);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || !is_ruled(tracked, hop, ip, end, v4))
+		return pass_connection(packet);
+	if (protocol_of(tracked, v4) == IPPROTO_UDP) {
+		action = follow_udp(packet, tracked, ip, end, v4);
+		if (action != GOES_ON)
+			return action;
+	}
+	return follow_connection(packet, tracked, hop, v4);
+}
+
+/* Looks a packet's connection up. */
+static __always_inline int track(struct packet *packet, const struct engine_link *link, __u32 flags, void *ip,
+				 const void *end, struct tracked *tracked, int v4)
+{
+	const struct next_hop *hop;
+	int action, is_active, is_followed;
+
+	tracked->found = v4 ? find_connection((const __u64 *)&tracked->tracking->query4.key, 1) :
+			      find_connection((const __u64 *)&tracked->tracking->query6.key, 0);
+	is_followed = has_track(tracked, v4);
+	is_active = tracked->found.head.generation == packet->state->connections_generation &&
+		    tracked->found.head.kind > CONNECTION_KERNEL;
+	if (!tracked->found.connection || !(is_active || is_followed)) {
+		if (is_due_now(tracked, ip, end, v4))
+			ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+		return pass_connection(packet);
+	}
+	if (is_followed)
+		fetch_track(*(volatile __u32 *)&tracked->found.connection->retry);
+	if (!copy_translation(&tracked->found, &tracked->tracking->translation, v4))
+		return pass_connection(packet);
+	hop = next_hop_of_tracked(link, tracked, ip, end, v4);
+	if (is_followed && !(hop && is_for_tc(packet, hop))) {
+		action = follow_tcp(packet, tracked, ip, end, is_active, v4);
+		if (action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
+			ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+		if (action != GOES_ON)
+			return action;
+	}
+	return pass_on(packet, link, flags, hop, ip, end, tracked, v4);
+}
+
+/*
+ * The programs that decide about these packets. They are programs of their own, so that the verifier looks at them once,
+ * and not once for each length of an Ethernet header. User space enters them if the kernel has the functions that they
+ * call (src/tracked.rs).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} tracked_programs SEC(".maps");
+
+/* As in src/tracked.rs. */
+#define TRACKED4 0
+#define TRACKED6 1
+
+/* Leaves a packet to that program of its family. It is for packets without IPv4 options, with valid lengths. */
+static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32 len, __u32 program)
+{
+	__u32 zero = 0;
+	struct tracking *tracking_of_processor = bpf_map_lookup_elem(&tracking, &zero);
+
+	if (tracking_of_processor) {
+		tracking_of_processor->arrival = (struct arrival){
+			.l3 = l3,
+			.len = len,
+			.link = packet->link,
+			.kernel_path = packet->kernel_path,
+			.inner_len = packet->inner_len,
+		};
+		bpf_tail_call(packet->ctx, &tracked_programs, program);
+	}
+	return pass_connection(packet);
+}
+
+/* Decides about an IPv4 packet behind its link. */
+static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
+				 const void *end, struct tracked *tracked)
+{
+	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked))
+		return pass_connection(packet);
+	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
+	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
+		return pass(packet, PASS_SPECIAL);
+	if (!checksum_is_right(ip))
+		return pass(packet, PASS_MALFORMED);
+	return track(packet, link, flags, ip, end, tracked, 1);
+}
+
+static __always_inline int take6(struct packet *packet, const struct engine_link *link, __u32 flags,
+				 struct ipv6hdr *ip, const void *end, struct tracked *tracked)
+{
+	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked))
+		return pass_connection(packet);
+	if (ip->nexthdr != IPPROTO_TCP && lacks_sum6(packet, ip, end))
+		return pass(packet, PASS_CHECKSUM);
+	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
+		return pass(packet, PASS_SPECIAL);
+	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
+		return pass(packet, PASS_LINK_LOCAL);
+	return track(packet, link, flags, ip, end, tracked, 0);
+}
+
+/* Decides about a packet of which decide_tracked() has noted the arrival. */
+static __always_inline int take_tracked(context *ctx, int v4)
+{
+	struct packet packet = { .ctx = ctx };
+	struct tracked tracked = {};
+	const struct engine_link *link;
+	const struct arrival *arrival;
+	struct ipv6hdr *ip6;
+	struct iphdr *ip4;
+	const void *end = end_of(ctx);
+	__u32 flags, zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	tracked.tracking = bpf_map_lookup_elem(&tracking, &zero);
+	if (!packet.state || !packet.counts || !tracked.tracking)
+		return TO_KERNEL;
+	arrival = &tracked.tracking->arrival;
+	packet.link = arrival->link;
+	packet.kernel_path = arrival->kernel_path;
+	packet.inner_len = arrival->inner_len;
+	tracked.passage.l3 = arrival->l3;
+	tracked.passage.len = arrival->len;
+	if (tracked.passage.l3 > MOST_BEFORE)
+		return pass_connection(&packet);
+	ip4 = data_of(ctx) + l3_in_frame(&packet, tracked.passage.l3);
+	ip6 = (void *)ip4;
+	if ((void *)ip4 + header_len_of(v4) > end)
+		return pass(&packet, PASS_MALFORMED);
+	tracked.passage.l3_len = v4 ? bpf_ntohs(ip4->tot_len) : sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+	link = ELEMENT(engine_links, packet.link);
+	/* User space has evaluated the rules for packets without a mark. */
+	if (!link || !timeout_of(&packet, v4 ? ip4->protocol : ip6->nexthdr) || mark_of(ctx))
+		return pass_connection(&packet);
+	flags = *(const volatile __u64 *)&link->decision;
+	return v4 ? take4(&packet, link, flags, ip4, end, &tracked) : take6(&packet, link, flags, ip6, end, &tracked);
+}
+
+#endif

@@ -1,0 +1,328 @@
+//! The slots of one family's table, in memory that the programs share (`struct connection` of `bpf/connections.h`).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
+use super::entry::{Connection, Head, KERNEL, Treatment};
+use super::key::{ConnectionKey, Family};
+use super::tracks::Track;
+use super::translation::{MOST_TRANSLATION, Translation};
+use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
+use crate::shared::Shared;
+
+/// The place of each word behind the key: head, mark and when to ask again, use, bytes, translation.
+const HEAD: usize = 0;
+const MARK_RETRY: usize = 1;
+const USED: usize = 2;
+const BYTES: usize = 3;
+const TRANSLATION: usize = 4;
+/// So many ticks ago, nobody has asked the kernel.
+const UNASKED: u16 = 1 << 10;
+/// Nanoseconds of the unit of `retry`, as a power of two.
+const RETRY_SHIFT: u32 = 20;
+
+/// All slots of a family.
+pub(super) struct Slots {
+    words: Shared<AtomicU64>,
+    seeds: Seeds,
+    mask: usize,
+    family: Family,
+}
+
+/// A place for an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    family: Family,
+    key: &'a [AtomicU64],
+    rest: &'a [AtomicU64],
+}
+
+/// What takes a slot: a key, an entry, and its packets and bytes.
+pub(super) type Taken = (ConnectionKey, Connection, [u64; 2]);
+
+impl Slots {
+    /// Maps the memory of a family's map, which has so many buckets.
+    pub(super) fn map(
+        map: &OwnedFd,
+        buckets: u32,
+        seeds: Seeds,
+        family: Family,
+    ) -> io::Result<Self> {
+        let words = Shared::map(map.as_fd(), buckets as usize * WAYS * family.slot_words())?;
+        Ok(Self { words, seeds, mask: buckets as usize - 1, family })
+    }
+
+    /// The number of slots, a power of two.
+    pub(super) fn len(&self) -> usize {
+        self.words.len() / self.family.slot_words()
+    }
+
+    pub(super) fn slot(&self, index: usize) -> Slot<'_> {
+        let words = self.family.slot_words();
+        let slot = &self.words[index * words..(index + 1) * words];
+        let (key, rest) = slot.split_at(self.family.key_words());
+        Slot { family: self.family, key, rest }
+    }
+
+    /// All slots.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Slot<'_>> {
+        (0..self.len()).map(|index| self.slot(index))
+    }
+
+    /// The slots of a key's bucket, in the order of search.
+    fn ways(&self, key: &[u64; MOST_KEY]) -> impl Iterator<Item = Slot<'_>> {
+        let hash = self.seeds.hash(&key[..self.family.key_words()]);
+        let (bucket, first) = ((hash >> 32) as usize & self.mask, (hash >> 60) as usize);
+        (0..WAYS).map(move |way| self.slot(bucket * WAYS + (first + way) % WAYS))
+    }
+
+    /// The slot with a key.
+    pub(super) fn find(&self, key: &[u64; MOST_KEY]) -> Option<Slot<'_>> {
+        self.ways(key).find(|slot| slot.has_key(key))
+    }
+
+    /// The slot with a key, or else one whose entry is not active, or was not used for the longest time. What the kernel
+    /// forwards (`is_kernels`) gives way to what it does not.
+    pub(super) fn place(
+        &self,
+        key: &[u64; MOST_KEY],
+        (generation, tick): (u32, u16),
+        is_kernels: bool,
+    ) -> Option<Slot<'_>> {
+        let (mut longest, mut best) = (KEPT_TICKS, None);
+        for slot in self.ways(key) {
+            let head = slot.head();
+            if slot.has_key(key) && head.word() != 0 {
+                return Some(slot);
+            }
+            let idle = if head.generation == 0 || head.generation != generation {
+                u16::MAX
+            } else {
+                let idle = slot.idle(tick);
+                let gives_way = head.kind == KERNEL && !is_kernels;
+                if gives_way { idle.saturating_add(KEPT_TICKS + 1) } else { idle }
+            };
+            if idle > longest {
+                (longest, best) = (idle, Some(slot));
+            }
+            // The search for an entry ends at a slot that was never used.
+            if head.word() == 0 {
+                break;
+            }
+        }
+        best
+    }
+}
+
+impl Slot<'_> {
+    fn head(&self) -> Head {
+        Head::of(self.rest[HEAD].load(Acquire))
+    }
+
+    fn has_key(&self, key: &[u64; MOST_KEY]) -> bool {
+        self.key.iter().zip(key).all(|(word, own)| word.load(Relaxed) == *own)
+    }
+
+    /// What takes the slot; none if nothing does, or it is changed meanwhile.
+    pub(super) fn read(&self) -> Option<Taken> {
+        let head = self.head();
+        let copy = |words: &[AtomicU64], at: usize| {
+            words.get(at).map_or(0, |word: &AtomicU64| word.load(Relaxed))
+        };
+        let key: [u64; MOST_KEY] = std::array::from_fn(|at| copy(self.key, at));
+        let translation: [u64; MOST_TRANSLATION] =
+            std::array::from_fn(|at| copy(self.rest, TRANSLATION + at));
+        let [mark_retry, used, bytes] = [MARK_RETRY, USED, BYTES].map(|at| copy(self.rest, at));
+        fence(Acquire);
+        let is_same = self.rest[HEAD].load(Relaxed) == head.word();
+        let treatment = Treatment::of(head).filter(|_| is_same && head.generation != 0)?;
+        let key = self.family.key(key);
+        let [mark, track] = unpack(mark_retry);
+        let connection = Connection {
+            generation: head.generation,
+            treatment,
+            translation: Translation::of(self.family, translation),
+            mark,
+            track: has_track(&key, treatment).then(|| Track::of_word(track)),
+        };
+        Some((key, connection, [used & PACKETS, bytes & PACKETS]))
+    }
+
+    /// Gives the slot to an entry, with the words of its translation.
+    pub(super) fn write(
+        &self,
+        key: &[u64; MOST_KEY],
+        connection: &Connection,
+        translation: [u64; MOST_TRANSLATION],
+        now_ns: u64,
+    ) {
+        let tick = (now_ns >> TICK_SHIFT) as u16;
+        let is_known = self.has_key(key);
+        let closed = self.head().closed();
+        let rest = self.rest;
+        rest[HEAD].store(closed.word(), Relaxed);
+        fence(Release);
+        store(self.key, key);
+        store(&rest[TRANSLATION..], &translation);
+        rest[MARK_RETRY].store(pack(connection.mark, last_word(connection, now_ns)), Relaxed);
+        if !is_known {
+            rest[BYTES].store(0, Relaxed);
+            rest[USED].store(0, Relaxed);
+        }
+        let [packets, bytes] = [USED, BYTES].map(|at: usize| rest[at].load(Relaxed) & PACKETS);
+        // The next packet makes the program ask the kernel.
+        let asked = u64::from(tick.wrapping_sub(UNASKED)) << TICK_AT;
+        rest[BYTES].store(bytes | asked, Relaxed);
+        rest[USED].store(packets | u64::from(tick) << TICK_AT, Relaxed);
+        let head = connection.treatment.head(connection.generation, closed.version);
+        rest[HEAD].store(head.word(), Release);
+    }
+
+    /// The ticks since the last packet; they start over after 73 minutes.
+    pub(super) fn idle(&self, tick: u16) -> u16 {
+        tick.wrapping_sub((self.rest[USED].load(Relaxed) >> TICK_AT) as u16)
+    }
+
+    /// Ends the entry.
+    pub(super) fn end(&self) {
+        let head = self.head();
+        let closed = head.closed().word();
+        let _ = self.rest[HEAD].compare_exchange(head.word(), closed, Release, Relaxed);
+    }
+}
+
+/// Stores as many words as there is room for.
+fn store(to: &[AtomicU64], words: &[u64]) {
+    to.iter().zip(words).for_each(|(place, word)| place.store(*word, Relaxed));
+}
+
+/// Says whether entries of a key have a track in the place of the time when to ask again.
+fn has_track(key: &ConnectionKey, treatment: Treatment) -> bool {
+    i32::from(key.protocol()) == libc::IPPROTO_TCP && !matches!(treatment, Treatment::Kernel { .. })
+}
+
+/// The track, or the time when to ask again.
+fn last_word(connection: &Connection, now_ns: u64) -> u32 {
+    if let Some((track, is_reply)) = connection.track {
+        return track.word(is_reply);
+    }
+    let retry = match connection.treatment {
+        Treatment::Kernel { retry, .. } | Treatment::Unruled { retry } => retry,
+        _ => 0,
+    };
+    ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
+}
+
+/// The mark and the time, in the order of `struct connection`.
+fn pack(mark: u32, retry_at: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (mark.to_ne_bytes(), retry_at.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn unpack(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use tollway_dataplane::id::LinkId;
+
+    use super::*;
+    use crate::page::coarse_ns;
+    use crate::testkit::dice::Dice;
+
+    const BUCKETS: u32 = 4;
+
+    /// Slots in memory of a file, as in that of a map.
+    fn slots(family: Family) -> Slots {
+        let path = std::env::temp_dir().join(format!("slots-{}-{family:?}", std::process::id()));
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.set_len(u64::from(BUCKETS) * (WAYS * family.slot_words() * 8) as u64).unwrap();
+        Slots::map(&file.into(), BUCKETS, Seeds::random(), family).unwrap()
+    }
+
+    fn address(dice: &mut Dice, family: Family) -> (IpAddr, u16) {
+        let number = u128::from(dice.roll()) << 64 | u128::from(dice.roll());
+        let address = match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::from(number as u32)),
+            Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
+        };
+        (address, dice.roll() as u16)
+    }
+
+    fn enter(slots: &Slots, taken: &Taken) -> bool {
+        let (key, connection, _) = taken;
+        let now_ns = coarse_ns();
+        let tick = (now_ns >> TICK_SHIFT) as u16;
+        let place = slots.place(&key.words(), (connection.generation, tick), false);
+        let words = connection.translation.words(key).unwrap();
+        place.inspect(|slot| slot.write(&key.words(), connection, words, now_ns)).is_some()
+    }
+
+    #[test]
+    fn entries_of_both_families_are_found_again() {
+        let mut dice = Dice(11);
+        for family in [Family::V4, Family::V6] {
+            let slots = slots(family);
+            assert_eq!(slots.len(), BUCKETS as usize * WAYS);
+            let mut entered = Vec::new();
+            for number in 0..slots.len() as u32 {
+                let ends: [_; 4] = std::array::from_fn(|_| address(&mut dice, family));
+                let protocol = if number % 2 == 0 { 17 } else { 6 };
+                let link = LinkId(dice.roll() as u16);
+                let key = ConnectionKey::new(link, protocol, ends[0], ends[1]).unwrap();
+                let connection = Connection {
+                    generation: 7,
+                    treatment: Treatment::Forwarded(LinkId(dice.roll() as u16)),
+                    translation: Translation { source: ends[2], destination: ends[3] },
+                    mark: dice.roll() as u32,
+                    track: (protocol == 6).then(|| Track::of_word(dice.roll() as u32)),
+                };
+                let taken = (key, connection, [0; 2]);
+                if enter(&slots, &taken) {
+                    entered.push(taken);
+                }
+            }
+            assert!(entered.len() > slots.len() / 2, "{}", entered.len());
+            for taken in &entered {
+                let found = slots.find(&taken.0.words()).unwrap();
+                assert_eq!(found.read(), Some(*taken));
+            }
+            let all: Vec<_> = slots.iter().filter_map(|slot| slot.read()).collect();
+            assert_eq!(all.len(), entered.len());
+            // One that ends makes room for another one with the same key, and counts no more.
+            let mut taken = entered[0];
+            slots.find(&taken.0.words()).unwrap().end();
+            assert_eq!(slots.find(&taken.0.words()).unwrap().read(), None);
+            taken.1.mark ^= 1;
+            assert!(enter(&slots, &taken));
+            assert_eq!(slots.find(&taken.0.words()).unwrap().read(), Some(taken));
+        }
+    }
+
+    #[test]
+    fn keys_of_two_families_are_none() {
+        let [v4, v6] = [IpAddr::from([10, 0, 0, 1]), IpAddr::from([1_u16; 8])];
+        assert_eq!(ConnectionKey::new(LinkId(1), 17, (v4, 1), (v6, 2)), None);
+        let keys = [v4, v6].map(|ip| ConnectionKey::new(LinkId(1), 17, (ip, 1), (ip, 2)).unwrap());
+        let translation = Translation { source: (v6, 1), destination: (v6, 2) };
+        assert_eq!(translation.words(&keys[0]), None, "no packet of IPv4 leaves so");
+        for key in keys {
+            assert_eq!((key.source().1, key.destination().1), (1, 2));
+            assert_eq!(key.family().key(key.words()), key);
+            assert_eq!(key.on(LinkId(9)).link(), LinkId(9));
+        }
+    }
+}
