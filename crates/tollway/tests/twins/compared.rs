@@ -83,7 +83,10 @@ fn one(seed: u64) {
     let seconds = start.elapsed().as_secs_f32();
     match result {
         Ok(tally) => {
-            println!("seed {seed}, {}: {tally:?}, {seconds:.1} s", script.engine);
+            println!(
+                "seed {seed}, {}, {:?}: {tally:?}, {seconds:.1} s",
+                script.engine, script.version
+            );
             if let Some(file) = std::env::var_os(TALLY) {
                 let mut file = OpenOptions::new().append(true).open(file).unwrap();
                 writeln!(file, "{} {}", tally.packets, tally.forwarded).unwrap();
@@ -105,7 +108,7 @@ fn one(seed: u64) {
 }
 
 fn run(script: &Script) -> Result<Tally, Vec<String>> {
-    let twins = Twin::pair(script.engine, &script.settings.sysctls());
+    let twins = Twin::pair(script.engine, script.version, &script.settings.sysctls());
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &script.rules).unwrap();
     for twin in &twins {

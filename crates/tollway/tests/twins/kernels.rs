@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 use crate::namespaces::{Process, until};
-use crate::scene::{ALONE, Twin, WITH};
+use crate::scene::{ALONE, Twin, Version, WITH};
 use crate::script::is_named;
 
 /// How long the twins have to agree: Tollway tells the kernel the timeout of a quiet connection after one to two seconds.
@@ -32,15 +32,15 @@ struct Entry {
 }
 
 impl Entry {
-    /// Reads a line of IPv4; none for others.
-    fn read(line: &str) -> Option<Self> {
+    /// Reads a line of this family; none for others.
+    fn read(line: &str, version: Version) -> Option<Self> {
         let has = |word| line.contains(word);
         let words: Vec<_> = line.split_whitespace().skip_while(|word| !is_protocol(word)).collect();
         let protocol = words.first()?;
         let (mut tuples, mut mark, mut first_port) = (Vec::<String>::new(), "0", "");
         for (name, value) in words.iter().filter_map(|word| word.split_once('=')) {
             match name {
-                "src" if value.contains(':') => return None,
+                "src" if value.contains(':') != (version == Version::V6) => return None,
                 "src" => tuples.push(format!("{protocol} {value}")),
                 "dst" | "type" | "code" | "id" => *tuples.last_mut()? += &format!(" {value}"),
                 "sport" | "dport" => {
@@ -71,7 +71,7 @@ impl Entry {
 }
 
 fn is_protocol(word: &str) -> bool {
-    ["tcp", "udp", "icmp"].contains(&word)
+    ["tcp", "udp", "icmp", "icmpv6"].contains(&word)
 }
 
 fn is_state(word: &str) -> bool {
@@ -82,6 +82,7 @@ fn is_state(word: &str) -> bool {
 pub struct Events {
     file: NamedTempFile,
     _process: Process,
+    version: Version,
 }
 
 impl Events {
@@ -90,7 +91,7 @@ impl Events {
         let output = File::create(file.path()).unwrap();
         let mut command = twin.command("conntrack -E -b 8000000");
         let process = command.stdout(output).stderr(Stdio::null()).spawn().unwrap();
-        let events = Self { file, _process: Process(process) };
+        let events = Self { file, _process: Process(process), version: twin.version };
         // It listens once it reports this one.
         until("events of connections", || {
             twin.sh(
@@ -108,7 +109,7 @@ impl Events {
         let text = std::fs::read_to_string(self.file.path()).unwrap();
         let mut all: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
         for line in text.lines() {
-            let Some(entry) = Entry::read(line) else { continue };
+            let Some(entry) = Entry::read(line, self.version) else { continue };
             if entry.original.contains("192.0.2.1") {
                 continue;
             }
@@ -143,7 +144,7 @@ impl Events {
 /// The connections of a router, by their original tuples.
 fn list(twin: &Twin) -> BTreeMap<String, Entry> {
     let text = twin.sh("conntrack -L");
-    let entries = text.lines().filter_map(Entry::read);
+    let entries = text.lines().filter_map(|line| Entry::read(line, twin.version));
     entries.map(|entry| (entry.original.clone(), entry)).collect()
 }
 

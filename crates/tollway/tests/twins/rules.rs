@@ -1,10 +1,52 @@
 //! Drawn rules of nftables: a stateful firewall, and translated addresses.
 
+use std::net::Ipv4Addr;
+
+use crate::scene::Version;
 use crate::script::{Protocol, Talk, Target};
 use crate::testkit::dice::Dice;
 
 /// The rules for these conversations.
-pub fn draw(talks: &[Talk], dice: &mut Dice) -> String {
+pub fn draw(talks: &[Talk], version: Version, dice: &mut Dice) -> String {
+    let text = draw4(talks, dice);
+    if version == Version::V4 { text } else { about_ipv6(&text) }
+}
+
+/// The same rules about IPv6, with the addresses that those of IPv4 stand for.
+fn about_ipv6(text: &str) -> String {
+    let mut text = text.to_owned();
+    for (from, to) in [
+        ("table ip nat", "table ip6 nat"),
+        ("ip saddr", "ip6 saddr"),
+        ("ip daddr", "ip6 daddr"),
+        ("dnat ip addr", "dnat ip6 addr"),
+        ("reject with icmp type", "reject with icmpv6 type"),
+    ] {
+        text = text.replace(from, to);
+    }
+    let line = |line: &str| line.split(' ').map(word6).collect::<Vec<_>>().join(" ");
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A word, in which an address, a range of them, a network, or an address with ports may be.
+fn word6(word: &str) -> String {
+    let (bare, end) = word.strip_suffix(',').map_or((word, ""), |bare| (bare, ","));
+    let address = |text: &str| {
+        let ip: Option<Ipv4Addr> = text.parse().ok();
+        ip.map(|ip| Version::V6.address(ip))
+    };
+    let network = |(net, _): (&str, &str)| Some(format!("{}/64", address(net)?));
+    let range = |(from, to): (&str, &str)| Some(format!("{}-{}", address(from)?, address(to)?));
+    let with_ports = |(ip, ports): (&str, &str)| Some(format!("[{}]:{ports}", address(ip)?));
+    let found = address(bare).map(|ip| ip.to_string());
+    let found = found
+        .or_else(|| bare.split_once('/').and_then(network))
+        .or_else(|| bare.split_once('-').and_then(range))
+        .or_else(|| bare.split_once(':').and_then(with_ports));
+    found.map_or_else(|| word.to_owned(), |found| found + end)
+}
+
+fn draw4(talks: &[Talk], dice: &mut Dice) -> String {
     let chains = [
         ("inet fw", "marks", "filter hook prerouting priority -150", marks(dice)),
         ("inet fw", "local", "filter hook input priority 0", input(dice)),

@@ -2,7 +2,7 @@
 //! with Tollway in the other.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use tollway_commands::control::ShowRequest;
 
@@ -13,6 +13,29 @@ use crate::socket::{Wire, within};
 /// The numbers of the twins in every pair.
 pub const ALONE: usize = 0;
 pub const WITH: usize = 1;
+
+/// The family of a script's sockets and of its rules about addresses. Scripts have the addresses of IPv4 throughout, each of
+/// which stands for one of IPv6, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V4,
+    V6,
+}
+
+impl Version {
+    /// The address that another one stands for: 10.0.1.2 for fd00:1::2.
+    pub fn address(self, address: Ipv4Addr) -> IpAddr {
+        let [_, _, net, host] = address.octets();
+        match self {
+            Self::V4 => address.into(),
+            Self::V6 => Ipv6Addr::new(0xfd00, net.into(), 0, 0, 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    pub fn socket(self, address: SocketAddrV4) -> SocketAddr {
+        SocketAddr::new(self.address(*address.ip()), address.port())
+    }
+}
 
 /// Where a socket of a conversation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +82,16 @@ pub struct Twin {
     /// Its namespace; none for that of the test.
     router: Option<Host>,
     pub tollway: Option<KernelRouter>,
+    pub version: Version,
 }
 
 /// Configures the router of this thread's namespace, with hosts around it.
-fn build(engine: &str, sysctls: &[(String, u64)]) -> [Host; 4] {
+fn build(engine: &str, version: Version, sysctls: &[(String, u64)]) -> [Host; 4] {
     sh("ip link set lo up");
-    sh("sysctl -qw net.ipv4.ip_forward=1");
+    sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     // Of the messages that a test provokes, none may be missing.
-    sh("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv4.icmp_msgs_per_sec=10000");
+    let unlimited = "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv4.icmp_msgs_per_sec=10000 net.ipv6.icmp.ratelimit=0";
+    sh(unlimited);
     for (name, value) in sysctls {
         sh(&format!("sysctl -qw net.netfilter.nf_conntrack_{name}={value}"));
     }
@@ -76,6 +101,8 @@ fn build(engine: &str, sysctls: &[(String, u64)]) -> [Host; 4] {
         plug(host, cable, net as u8 + 1);
         sh(&format!("ip link set r{cable} address {}", text(router_mac(net))));
         host.sh(&format!("ip address add {}/24 dev h{cable}", self::host(net, 1)));
+        let second = Version::V6.address(self::host(net, 1));
+        host.sh(&format!("ip address add {second}/64 dev h{cable} nodad"));
         if engine == "tc" {
             host.sh(&format!("ethtool -K h{cable} tx on"));
             sh(&format!("ethtool -K r{cable} rx on"));
@@ -89,12 +116,14 @@ fn build(engine: &str, sysctls: &[(String, u64)]) -> [Host; 4] {
     }
     for address in OUTSIDE {
         sh(&format!("ip address add {address}/24 dev rb"));
+        sh(&format!("ip address add {}/64 dev rb nodad", Version::V6.address(address)));
     }
     // Nothing is to wait for a neighbour, nor for messages that are limited.
     for (net, host) in hosts[..3].iter().enumerate() {
-        host.sh("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv4.icmp_msgs_per_sec=10000");
+        host.sh(unlimited);
         for number in [0, 1] {
-            host.sh(&format!("ping -n -c 1 -W 2 -I {} {}", self::host(net, number), router(net)));
+            let [from, to] = [self::host(net, number), router(net)].map(|ip| version.address(ip));
+            host.sh(&format!("ping -n -c 1 -W 2 -I {from} {to}"));
         }
     }
     hosts
@@ -106,14 +135,14 @@ fn text(mac: [u8; 6]) -> String {
 
 impl Twin {
     /// Builds both networks, with an engine for the second one, and Tollway there.
-    pub fn pair(engine: &'static str, sysctls: &[(String, u64)]) -> [Self; 2] {
+    pub fn pair(engine: &'static str, version: Version, sysctls: &[(String, u64)]) -> [Self; 2] {
         let router = Host::new();
         let own = sysctls.to_vec();
-        let hosts = within(router.0.0.id(), move || Ok(build(engine, &own))).unwrap();
-        let alone = Self { hosts, router: Some(router), tollway: None };
-        let hosts = build(engine, sysctls);
+        let hosts = within(router.0.0.id(), move || Ok(build(engine, version, &own))).unwrap();
+        let alone = Self { hosts, router: Some(router), tollway: None, version };
+        let hosts = build(engine, version, sysctls);
         let tollway = KernelRouter::start(&format!("ra rb rc rd rf --engine {engine}"));
-        [alone, Self { hosts, router: None, tollway: Some(tollway) }]
+        [alone, Self { hosts, router: None, tollway: Some(tollway), version }]
     }
 
     /// Runs a command in the router's namespace.

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use crate::rules;
-use crate::scene::{OUTSIDE, Place, host, phantom, router};
+use crate::scene::{OUTSIDE, Place, Version, host, phantom, router};
 use crate::testkit::dice::Dice;
 
 /// Conversations of a script between sockets, and those of packets that the test makes.
@@ -75,6 +75,7 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Talk {
     pub number: u16,
+    pub version: Version,
     pub protocol: Protocol,
     pub clients: Vec<(Place, SocketAddrV4)>,
     pub target: SocketAddrV4,
@@ -134,6 +135,7 @@ impl Settings {
 pub struct Script {
     pub seed: u64,
     pub engine: &'static str,
+    pub version: Version,
     pub settings: Settings,
     pub rules: String,
     pub talks: Vec<Talk>,
@@ -145,17 +147,20 @@ impl Script {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice(seed.wrapping_mul(0x1_0001));
         let engine = if seed.is_multiple_of(2) { "xdp" } else { "tc" };
+        let version = if seed.is_multiple_of(3) { Version::V6 } else { Version::V4 };
         let settings = Settings::new(&mut dice);
         let talks: Vec<_> =
-            (0..TALKS).map(|number| talk(number as u16, &settings, &mut dice)).collect();
-        let crafted: Vec<_> = (0..CRAFTED).map(|number| crafted(number, &mut dice)).collect();
+            (0..TALKS).map(|number| talk(number as u16, version, &settings, &mut dice)).collect();
+        // The test makes packets of IPv4 only.
+        let count = if version == Version::V4 { CRAFTED } else { 0 };
+        let crafted: Vec<_> = (0..count).map(|number| crafted(number, &mut dice)).collect();
         let all: Vec<_> = talks.iter().chain(&crafted).cloned().collect();
-        let rules = rules::draw(&all, &mut dice);
-        Self { crafted, seed, engine, settings, rules, talks }
+        let rules = rules::draw(&all, version, &mut dice);
+        Self { crafted, seed, engine, version, settings, rules, talks }
     }
 }
 
-fn talk(number: u16, settings: &Settings, dice: &mut Dice) -> Talk {
+fn talk(number: u16, version: Version, settings: &Settings, dice: &mut Dice) -> Talk {
     let protocol = if dice.one_in(3) { Protocol::Udp } else { Protocol::Tcp };
     let at = |address: Ipv4Addr, first: u16| SocketAddrV4::new(address, first + number);
     let (client, server) = match dice.below(8) {
@@ -191,7 +196,7 @@ fn talk(number: u16, settings: &Settings, dice: &mut Dice) -> Talk {
         Protocol::Tcp => of_tcp(clients.len(), settings, dice),
         Protocol::Udp => of_udp(clients.len(), settings, dice),
     };
-    Talk { number, protocol, clients, target, server: (place, server), kind, steps }
+    Talk { number, version, protocol, clients, target, server: (place, server), kind, steps }
 }
 
 /// A conversation of the neighbours without a stack.
@@ -206,7 +211,8 @@ fn crafted(number: usize, dice: &mut Dice) -> Talk {
         false => (Target::Direct, server),
     };
     let (clients, server) = (vec![(Place::Host(3), client)], (Place::Host(3), server));
-    Talk { number, protocol, clients, target, server, kind, steps: Vec::new() }
+    let version = Version::V4;
+    Talk { number, version, protocol, clients, target, server, kind, steps: Vec::new() }
 }
 
 fn side(dice: &mut Dice) -> Side {

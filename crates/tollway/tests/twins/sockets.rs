@@ -6,14 +6,47 @@
 )]
 
 use std::io;
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use tollway_linux::sys;
 
+/// An address as the kernel takes it.
+enum Raw {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl Raw {
+    fn new(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(address) => Self::V4(raw4(address)),
+            SocketAddr::V6(address) => Self::V6(raw6(address)),
+        }
+    }
+
+    /// Where it is, and its length.
+    fn parts(&self) -> (*const libc::sockaddr, u32) {
+        match self {
+            Self::V4(raw) => ((&raw const *raw).cast(), size_of::<libc::sockaddr_in>() as u32),
+            Self::V6(raw) => ((&raw const *raw).cast(), size_of::<libc::sockaddr_in6>() as u32),
+        }
+    }
+}
+
+/// `struct sockaddr_in6`.
+fn raw6(address: SocketAddrV6) -> libc::sockaddr_in6 {
+    // SAFETY: a structure of numbers, for which all zeros is a value.
+    let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+    raw.sin6_port = address.port().to_be();
+    raw.sin6_addr.s6_addr = address.ip().octets();
+    raw
+}
+
 /// `struct sockaddr_in`.
-fn raw(address: SocketAddrV4) -> libc::sockaddr_in {
+fn raw4(address: SocketAddrV4) -> libc::sockaddr_in {
     // SAFETY: a structure of numbers, for which all zeros is a value.
     let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     raw.sin_family = libc::AF_INET as libc::sa_family_t;
@@ -23,16 +56,18 @@ fn raw(address: SocketAddrV4) -> libc::sockaddr_in {
 }
 
 /// A socket that is bound to an address, which earlier ones may have had.
-fn bound(address: SocketAddrV4) -> io::Result<OwnedFd> {
+fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call takes numbers only.
-    let number = sys::check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    let number = sys::check(unsafe { libc::socket(family, kind, 0) })?;
     // SAFETY: the socket is new, and nobody else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    let (raw, len) = (raw(address), size_of::<libc::sockaddr_in>() as u32);
+    let raw = Raw::new(address);
+    let (at, len) = raw.parts();
     // SAFETY: the address lives as long as the call, and has this length.
-    sys::check(unsafe { libc::bind(number, (&raw const raw).cast(), len) })?;
+    sys::check(unsafe { libc::bind(number, at, len) })?;
     Ok(socket)
 }
 
@@ -44,19 +79,20 @@ fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: i32) -
 }
 
 /// Listens at an address.
-pub fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let socket = bound(address)?;
+pub fn listen(address: impl Into<SocketAddr>) -> io::Result<TcpListener> {
+    let socket = bound(address.into())?;
     // SAFETY: the call takes numbers only.
     sys::check(unsafe { libc::listen(socket.as_raw_fd(), 1024) })?;
     Ok(TcpListener::from(socket))
 }
 
 /// Begins to connect from one address to another; [`is_connected`] says what becomes of it.
-pub fn connect(from: SocketAddrV4, to: SocketAddrV4) -> io::Result<TcpStream> {
-    let socket = bound(from)?;
-    let (raw, len) = (raw(to), size_of::<libc::sockaddr_in>() as u32);
+pub fn connect(from: impl Into<SocketAddr>, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
+    let socket = bound(from.into())?;
+    let raw = Raw::new(to.into());
+    let (at, len) = raw.parts();
     // SAFETY: the address lives as long as the call, and has this length.
-    let called = unsafe { libc::connect(socket.as_raw_fd(), (&raw const raw).cast(), len) };
+    let called = unsafe { libc::connect(socket.as_raw_fd(), at, len) };
     match sys::check(called) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(TcpStream::from(socket)),

@@ -107,7 +107,7 @@ pub struct Running<'a> {
 impl<'a> Running<'a> {
     /// Opens the sockets.
     pub fn new(twins: &'a [Twin; 2], talk: &'a Talk) -> io::Result<Self> {
-        let (place, address) = talk.server;
+        let (place, address) = (talk.server.0, talk.version.socket(talk.server.1));
         let count = talk.clients.len();
         let mut running = Self {
             twins,
@@ -130,7 +130,7 @@ impl<'a> Running<'a> {
             running.servers[number] =
                 Some(twin.within(place, move || nonblocking(UdpSocket::bind(address)?))?);
             for (place, from) in talk.clients.clone() {
-                let target = talk.target;
+                let [from, target] = [from, talk.target].map(|at| talk.version.socket(at));
                 let open = move || {
                     let socket = UdpSocket::bind(from)?;
                     socket.connect(target)?;
@@ -194,7 +194,8 @@ impl<'a> Running<'a> {
 
     fn open(&mut self, client: usize) -> Result<Option<Event>, Difference> {
         let (place, from) = self.talk.clients[client];
-        let (target, mut line) = (self.talk.target, Line::default());
+        let [from, target] = [from, self.talk.target].map(|at| self.talk.version.socket(at));
+        let mut line = Line::default();
         let mut is_possible = [true; 2];
         for (number, twin) in self.twins.iter().enumerate() {
             match twin.within(place, move || sockets::connect(from, target)) {
