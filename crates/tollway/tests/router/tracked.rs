@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tollway_commands::control::ShowRequest;
 
 use super::namespaces::{Host, ready, sh, until};
-use super::running::{KernelRouter, Net};
+use super::running::{KernelRouter, Net, answered};
 
 /// The family of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +199,9 @@ pub fn by_engine(test: impl Fn(&Net, &KernelRouter)) {
 
 fn by_engine_of(version: Version, test: impl Fn(&Net, &KernelRouter)) {
     let net = Net::new();
+    // Before the router knows that nobody else has its link-local address, it asks for no neighbour.
+    let address = if version == Version::V4 { "10.0.2.2" } else { "fd00:2::2" };
+    until("neighbours", || answered(&net.a, address) == 5);
     let [server, _] = version.roles();
     let _server = ready(&mut net.b.role("--role", server));
     for engine in ["xdp", "tc"] {
