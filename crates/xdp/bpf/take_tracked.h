@@ -257,7 +257,7 @@ struct {
 #define TRACKED6 1
 
 /* Leaves a packet to that program of its family. It is for packets without IPv4 options, with valid lengths. */
-static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32 len, __u32 program)
+static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32 len, const __u32 program)
 {
 	__u32 zero = 0;
 	struct tracking *tracking_of_processor = bpf_map_lookup_elem(&tracking, &zero);
@@ -270,7 +270,8 @@ static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32
 			.kernel_path = packet->kernel_path,
 			.inner_len = packet->inner_len,
 		};
-		bpf_tail_call(packet->ctx, &tracked_programs, program);
+		/* Not one call for both, whose target the kernel would not know: 10 ns. */
+		bpf_tail_call_static(packet->ctx, &tracked_programs, program);
 	}
 	return pass_connection(packet);
 }
