@@ -1,4 +1,5 @@
-//! Two hosts and a router between them: A, R and B, with veth pairs a0-r0 and r1-b0.
+//! Two hosts and a router between them: A, R and B, with veth pairs a0-r0 and r1-b0. Hosts with devices as the kernel makes
+//! them have the pair a1-b1 beside the router.
 
 use super::host::Host;
 
@@ -6,6 +7,8 @@ use super::host::Host;
 pub(super) const LEFT: [&str; 2] = ["10.1.0.2", "10.1.0.1"];
 /// Addresses of B's interface and the router's on the same wire.
 pub(super) const RIGHT: [&str; 2] = ["10.2.0.2", "10.2.0.1"];
+/// Addresses of A's and B's interfaces on the wire between them, where there is no router.
+pub(super) const DIRECT: [&str; 2] = ["10.3.0.2", "10.3.0.1"];
 /// Destinations of the generator's frames, behind B.
 pub(super) const DESTINATIONS: &str = "198.19.0.0/16";
 /// VLANs left and right of a router that uses VLANs.
@@ -22,6 +25,9 @@ pub(super) const R0: Mac = [2, 0, 0, 0, 1, 1];
 pub(super) const R1: Mac = [2, 0, 0, 0, 2, 1];
 /// MAC address of b0.
 pub(super) const B0: Mac = [2, 0, 0, 0, 2, 2];
+
+/// MAC addresses of a1 and b1.
+const BESIDE: [Mac; 2] = [[2, 0, 0, 0, 3, 2], [2, 0, 0, 0, 3, 1]];
 
 /// An Ethernet address as `ip link` writes it.
 pub(super) fn mac_text(mac: Mac) -> String {
@@ -78,6 +84,10 @@ impl Topology {
                 tune(r, far.0, "rx", queues)?;
             }
         }
+        if !tuned {
+            let [near, far] = [("a1", BESIDE[0], DIRECT[0]), ("b1", BESIDE[1], DIRECT[1])];
+            wire(a, near, b, far, queues)?;
+        }
         a.sh(&format!("ip route add default via {}", LEFT[1]))?;
         b.sh(&format!("ip route add default via {}", RIGHT[1]))?;
         r.sh(&format!("ip route add {DESTINATIONS} via {}", RIGHT[0]))?;
@@ -103,12 +113,12 @@ type End<'a> = (&'a str, Mac, &'a str);
 fn wire(
     host: &Host,
     near: End<'_>,
-    router: &Host,
+    other: &Host,
     far: End<'_>,
     count: usize,
 ) -> Result<(), String> {
     let queues = format!("numrxqueues {count} numtxqueues {count}");
-    let namespace = router.namespace();
+    let namespace = other.namespace();
     host.sh(&format!(
         "ip link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
         near.0,
@@ -117,7 +127,7 @@ fn wire(
         mac_text(far.1),
         namespace.display()
     ))?;
-    for (host, own, peer) in [(host, near, far), (router, far, near)] {
+    for (host, own, peer) in [(host, near, far), (other, far, near)] {
         let (name, _, address) = own;
         host.sysctl(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         host.sh(&format!("ip address add {address}/24 dev {name}"))?;

@@ -10,6 +10,7 @@ mod follow;
 mod full_table;
 mod kernel_rule;
 mod pairs;
+mod processor;
 mod sockets;
 mod streams;
 mod table;
@@ -29,7 +30,7 @@ use crate::progress;
 use crate::report::Report;
 use crate::stats::Summary;
 pub use pairs::Rates;
-use pairs::{Pairs, Side as _};
+use pairs::{Pairs, ProcessorTimes, Side as _};
 use table::{CASES, Case, Kind};
 pub(super) use text::render;
 use wire::Wire;
@@ -98,6 +99,8 @@ pub(super) fn measure(
         if let (Outcome::Measured { pairs, .. }, true) = (&outcome, is_plain(case, cases.len())) {
             kernel_alone.extend(&pairs.kernel);
         }
+        let processor = processor_times(&outcome);
+        report.figures.extend(processor.map(|times| (case.processor_figure(), times.ratio())));
         let row = row(case, outcome);
         report.figures.extend(row.rates.map(|rates| (case.figure(), rates.ratio.median)));
         report.rows.push(row);
@@ -153,6 +156,24 @@ fn kernel(bench: &Bench<'_>) -> Result<Vec<f64>, String> {
     (0..bench.pairs).map(measure).collect()
 }
 
+/// The processor times for a byte, where they were measured.
+fn processor_times(outcome: &Outcome) -> Option<ProcessorTimes> {
+    match outcome {
+        Outcome::Measured { pairs, .. } => ProcessorTimes::median(&pairs.processor),
+        Outcome::LeftOut(_) => None,
+    }
+}
+
+fn processor_note(pairs: &Pairs) -> Option<String> {
+    let times = ProcessorTimes::median(&pairs.processor)?;
+    let ProcessorTimes { kernel, tollway, direct } = times;
+    Some(format!(
+        "a byte takes {kernel:.3} ns of processor time by the kernel, {tollway:.3} by Tollway and {direct:.3} without a \
+         router: of the router alone, {:.2} times as much",
+        times.ratio()
+    ))
+}
+
 /// The row of an outcome.
 fn row(case: &Case, outcome: Outcome) -> Row {
     let &Case { name, title, .. } = case;
@@ -161,6 +182,7 @@ fn row(case: &Case, outcome: Outcome) -> Row {
         Outcome::Measured { pairs, note } => {
             let rates = pairs.rates(if case.is_percent() { 100.0 } else { 1.0 });
             let nothing = rates.tollway.median <= 0.0;
+            let note = note.or_else(|| processor_note(&pairs));
             (Some(rates), nothing.then(|| "nothing gets through Tollway".to_owned()).or(note))
         }
     };

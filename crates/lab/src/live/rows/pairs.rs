@@ -9,6 +9,12 @@ pub(super) trait Side {
     /// Measures once, in the row's unit.
     fn rate(&self) -> Result<f64, String>;
 
+    /// The machine's processor time for a byte of the last measurement, ns: through the router, and without one; none if
+    /// the row does not measure that.
+    fn processor_ns(&self) -> Option<[f64; 2]> {
+        None
+    }
+
     /// Lets a Tollway get used to the traffic.
     fn warm_up(&self) -> Result<(), String> {
         self.rate().map(|_| ())
@@ -19,6 +25,37 @@ pub(super) trait Side {
 pub(super) struct Pairs {
     pub(super) kernel: Vec<f64>,
     pub(super) tollway: Vec<f64>,
+    /// Of each measurement that has them.
+    pub(super) processor: Vec<ProcessorTimes>,
+}
+
+/// The machine's processor time for a byte, ns, in a pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessorTimes {
+    pub(super) kernel: f64,
+    pub(super) tollway: f64,
+    /// Without a router.
+    pub(super) direct: f64,
+}
+
+impl ProcessorTimes {
+    /// The medians of all pairs; none without pairs.
+    pub(super) fn median(all: &[Self]) -> Option<Self> {
+        let median = |of: fn(&Self) -> f64| {
+            let values: Vec<_> = all.iter().map(of).collect();
+            Summary::of(&values).map(|summary| summary.median)
+        };
+        Some(Self {
+            kernel: median(|times| times.kernel)?,
+            tollway: median(|times| times.tollway)?,
+            direct: median(|times| times.direct)?,
+        })
+    }
+
+    /// What the router takes of it, Tollway's divided by the kernel's.
+    pub(super) fn ratio(self) -> f64 {
+        (self.tollway - self.direct) / (self.kernel - self.direct)
+    }
 }
 
 /// What both routers let through.
@@ -50,7 +87,7 @@ pub(super) fn in_turn(
     pairs: usize,
     step: &dyn Fn(),
 ) -> Result<Pairs, String> {
-    let mut measured = Pairs { kernel: Vec::new(), tollway: Vec::new() };
+    let mut measured = Pairs { kernel: Vec::new(), tollway: Vec::new(), processor: Vec::new() };
     for pair in 0..pairs {
         let mut rates = [0.0; 2];
         // Each comes first equally often, so that disturbances of the machine favour neither.
@@ -63,6 +100,12 @@ pub(super) fn in_turn(
         }
         measured.kernel.push(rates[0]);
         measured.tollway.push(rates[1]);
+        let times = kernel.processor_ns().zip(tollway.processor_ns());
+        measured.processor.extend(times.map(|(kernel, tollway)| ProcessorTimes {
+            kernel: kernel[0],
+            tollway: tollway[0],
+            direct: f64::midpoint(kernel[1], tollway[1]),
+        }));
         step();
     }
     Ok(measured)

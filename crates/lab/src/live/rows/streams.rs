@@ -1,5 +1,6 @@
 //! TCP between real sockets.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::super::host::Host;
-use super::super::topology::{RIGHT, Topology};
+use super::super::topology::{DIRECT, RIGHT, Topology};
 use super::pairs::Side;
+use super::processor;
 
 /// The server's port.
 const PORT: u16 = 5001;
@@ -29,6 +31,14 @@ pub(super) struct Streams<'a> {
     topology: &'a Topology,
     count: usize,
     server: Server,
+    processor_ns: Cell<Option<[f64; 2]>>,
+}
+
+/// What went through a path in a window.
+struct Carried {
+    gbit_per_s: f64,
+    /// Processor time of the whole machine, for a byte.
+    busy_ns: f64,
 }
 
 impl<'a> Streams<'a> {
@@ -38,20 +48,36 @@ impl<'a> Streams<'a> {
             // The path metrics of one connection must not affect the next measurement.
             host.sysctl("ipv4/tcp_no_metrics_save", "1")?;
         }
-        Ok(Self { topology, count, server: Server::start(&topology.b)? })
+        let server = Server::start(&topology.b)?;
+        Ok(Self { topology, count, server, processor_ns: Cell::new(None) })
+    }
+
+    /// Measures connections to one of B's addresses; nothing is carried if they cannot be made.
+    fn carry(&self, address: &str) -> Result<Carried, String> {
+        let clients = Clients::start(&self.topology.a, address, self.count)?;
+        std::thread::sleep(WARM_UP);
+        let (start, busy, before) = (Instant::now(), processor::busy_ns()?, self.server.received());
+        std::thread::sleep(WINDOW);
+        let (taken, spent, after) =
+            (start.elapsed(), processor::busy_ns()? - busy, self.server.received());
+        clients.stop();
+        let bytes = (after - before) as f64;
+        let gbit_per_s = bytes * 8.0 / taken.as_secs_f64() / 1e9;
+        Ok(Carried { gbit_per_s, busy_ns: spent as f64 / bytes.max(1.0) })
     }
 }
 
 impl Side for Streams<'_> {
     /// The goodput, Gbit/s; 0 if connections cannot be made.
     fn rate(&self) -> Result<f64, String> {
-        let clients = Clients::start(&self.topology.a, self.count)?;
-        std::thread::sleep(WARM_UP);
-        let (start, before) = (Instant::now(), self.server.received());
-        std::thread::sleep(WINDOW);
-        let (taken, after) = (start.elapsed(), self.server.received());
-        clients.stop();
-        Ok((after - before) as f64 * 8.0 / taken.as_secs_f64() / 1e9)
+        let routed = self.carry(RIGHT[0])?;
+        let direct = self.carry(DIRECT[1])?;
+        self.processor_ns.set(Some([routed.busy_ns, direct.busy_ns]));
+        Ok(routed.gbit_per_s)
+    }
+
+    fn processor_ns(&self) -> Option<[f64; 2]> {
+        self.processor_ns.get()
     }
 }
 
@@ -126,12 +152,14 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(host: &Host, count: usize) -> Result<Self, String> {
+    fn start(host: &Host, address: &str, count: usize) -> Result<Self, String> {
+        let address: Ipv4Addr =
+            address.parse().map_err(|error| format!("{address} is no address: {error}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for _ in 0..count {
             let stop = Arc::clone(&stop);
-            let start = move || std::thread::Builder::new().spawn(move || send(&stop));
+            let start = move || std::thread::Builder::new().spawn(move || send(address, &stop));
             let failed = |error| format!("no thread can be started: {error}");
             threads.push(host.run(start)?.map_err(failed)?);
         }
@@ -147,8 +175,7 @@ impl Clients {
 }
 
 /// Sends until the end. A client that cannot connect sends nothing, which is what it measures.
-fn send(stop: &AtomicBool) {
-    let Ok(address) = RIGHT[0].parse::<Ipv4Addr>() else { return };
+fn send(address: Ipv4Addr, stop: &AtomicBool) {
     let connected = TcpStream::connect_timeout(&SocketAddr::new(address.into(), PORT), PATIENCE);
     let Ok(mut stream) = connected else { return };
     let prepared = stream.set_write_timeout(Some(LOOK));

@@ -68,6 +68,11 @@ impl Case {
         format!("{}_{unit}", self.stem.replace('-', "_"))
     }
 
+    /// The name of the figure about processor time, if the row measures that.
+    pub(super) fn processor_figure(&self) -> String {
+        format!("{}_processor_ratio", self.stem.replace('-', "_"))
+    }
+
     /// Whether its figure is a part of the kernel's, in percent.
     pub(super) fn is_percent(&self) -> bool {
         matches!(self.kind, Kind::KernelRule)

@@ -72,8 +72,17 @@ fn case(name: &str) -> &'static Case {
 }
 
 fn measured(kernel: &[f64], tollway: &[f64], note: Option<&str>) -> Outcome {
-    let pairs = Pairs { kernel: kernel.to_vec(), tollway: tollway.to_vec() };
+    let pairs = Pairs { kernel: kernel.to_vec(), tollway: tollway.to_vec(), processor: Vec::new() };
     Outcome::Measured { pairs, note: note.map(str::to_owned) }
+}
+
+/// A pair with processor times.
+fn with_processor(kernel: f64, tollway: f64, direct: f64) -> Outcome {
+    let processor = vec![ProcessorTimes { kernel, tollway, direct }];
+    Outcome::Measured {
+        pairs: Pairs { kernel: vec![8.0], tollway: vec![8.0], processor },
+        note: None,
+    }
 }
 
 #[test]
@@ -84,6 +93,7 @@ fn the_text_has_every_row_and_its_note() {
         row(case("tcp-stream-8"), measured(&[40.0], &[0.0], Some("another"))),
         row(case("socket"), measured(&[1.0], &[1.0], Some("it is quiet"))),
         row(case("nat-crr"), measured(&[20.0], &[21.0], None)),
+        row(case("nat-stream"), with_processor(0.9, 0.8, 0.5)),
         row(case("features"), Outcome::LeftOut("there is none".to_owned())),
     ];
     let text = render(&rows);
@@ -102,6 +112,8 @@ fn the_text_has_every_row_and_its_note() {
     for note in [
         "tcp-stream-8: nothing gets through Tollway",
         "socket: it is quiet",
+        "nat-stream: a byte takes 0.900 ns of processor time by the kernel, 0.800 by Tollway and 0.500 without a router: of \
+         the router alone, 0.75 times as much",
         "features: left out: there is none",
         "Mpps of small packets, in turn, median of 2 pairs",
         "Gbit/s of TCP, in turn",
