@@ -312,6 +312,9 @@ impl Locked<'_> {
 
 /// Lets rules take over the states of the active ones, or makes room for states: no packet should have to.
 fn prepare_states(before: Option<&Filter>, filter: Option<&Filter>) {
+    if let Some(tracker) = filter.and_then(Filter::tracker) {
+        tracker.prepare(before.and_then(Filter::tracker));
+    }
     if let Some(states) = filter.and_then(Filter::states) {
         states.prepare(before.and_then(Filter::states));
     }

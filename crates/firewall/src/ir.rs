@@ -67,6 +67,7 @@ mod connections;
 mod matches;
 mod set;
 mod states;
+mod tracking;
 
 pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
 pub use check::{IrError, MOST_JUMPS};
@@ -77,6 +78,11 @@ pub use tollway_dataplane::stages::filter::{
     ConnectionField, Direction, Field, MarkOf, MarkUpdate, PayloadBase, StateLimit, StateName,
     StateRule, TupleField,
 };
+pub use tracking::Tracking;
+
+/// The priority of connection tracking at hook prerouting (`NF_IP_PRI_CONNTRACK`). Of chains of the same
+/// priority, it is not known which come later.
+const TRACKING_PRIORITY: i32 = -200;
 
 /// A position in [`Ruleset::chains`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,6 +113,8 @@ pub struct Ruleset {
     pub limits: Vec<Limit>,
     /// The rules that keep states.
     pub state_rules: Vec<StateRule>,
+    /// Whether the router tracks connections for these rules.
+    pub tracking: Option<Tracking>,
     /// Whether [`Field::Protocol`] and the transport header are those behind an IPv6 authentication header
     /// (ip6tables). If not, the authentication header is itself the protocol (nft).
     pub past_auth: bool,
@@ -359,6 +367,12 @@ impl Chain {
 }
 
 impl Base {
+    /// Says whether packets meet it before connection tracking sees them, by its priority.
+    #[must_use]
+    pub const fn is_before_tracking(&self) -> bool {
+        self.priority < TRACKING_PRIORITY
+    }
+
     /// A base at a hook that does not belong to devices.
     #[must_use]
     pub const fn new(hook: Hook, priority: i32, policy: Policy) -> Self {

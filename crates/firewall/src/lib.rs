@@ -9,6 +9,7 @@
 //! compile it.
 
 pub mod carry;
+pub mod conntrack;
 pub mod element;
 pub mod hops;
 pub mod ipfw;

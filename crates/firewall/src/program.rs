@@ -33,10 +33,10 @@ use std::sync::Arc;
 
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::stages::filter::{
-    Count, Filter, FilterError, FlowFilter, Limit, LimitUnit, Point,
+    Count, Filter, FilterError, FlowFilter, Limit, LimitUnit, Point, Tracker,
 };
 
-use super::ir::{self, Ruleset};
+use super::ir::{self, Ruleset, Tracking};
 use super::links::Link;
 use super::{log, undone};
 use levels::Level;
@@ -78,6 +78,10 @@ pub fn compile(
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
     filter.set_state_rules(rules.state_rules.clone());
+    if let Some(Tracking { invalid, full }) = rules.tracking {
+        let is_by_op = [4, 6].map(|version| rules.has_early_chains(version));
+        filter.track(Tracker::new((invalid.0 as u32, full.0 as u32), is_by_op));
+    }
     fill(&mut filter, rules, links, epochs)?;
     let translates = |is_of: fn(ir::Family) -> bool| {
         rules.chains.iter().any(|chain| chain.is_nat() && is_of(chain.family))

@@ -85,7 +85,7 @@ impl Loaded {
     /// Every mistake found.
     pub(crate) fn rules(&self, file: &str) -> Result<Ruleset, Vec<Fault>> {
         let mut rules = nft::read_value(&self.value, file)?;
-        verify(&mut rules, &self.kernel, Scope::Packets);
+        verify(&mut rules, &self.kernel, Scope::Connections);
         Ok(rules)
     }
 }

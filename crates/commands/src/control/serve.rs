@@ -49,7 +49,7 @@ const NO_CONTROLLER: &str = "this router has no controller: a file configures it
 
 /// The answer about connections of a router that runs from a file.
 const NO_CONNECTIONS: &str =
-    "this router has no connections: a file configures it, whose rules keep no states";
+    "this router has no connections: a file configures it, whose rules test no connections";
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -217,7 +217,7 @@ impl RequestHandler {
         }
     }
 
-    /// Sends the states that the rules keep. The worker only hands the rules over.
+    /// Sends the connections that the router tracks, and the states that the rules keep. The worker only hands the rules over.
     fn states(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
         let active =
             self.on_worker(|_, worker, _| (worker.state().filter.clone(), worker.now_ns()));
@@ -225,12 +225,13 @@ impl RequestHandler {
             Ok(active) => active,
             Err(error) => return send(&refusal(&error.to_string())),
         };
-        let Some(states) = rules.as_ref().and_then(|rules| rules.states()) else {
+        let Some(rules) = rules.as_deref().filter(|rules| connections::has_connections(rules))
+        else {
             return send(&refusal(NO_CONNECTIONS));
         };
         let taken = Instant::now();
         let now_ns = || now_ns + taken.elapsed().as_secs() * 1_000_000_000;
-        let mut source = StateSource::new(states, &now_ns);
+        let mut source = StateSource::new(rules, &now_ns);
         match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
             Err(PagesError::Client(error) | PagesError::Kernel(error)) => Err(error),
             Ok(()) => Ok(()),

@@ -10,7 +10,6 @@ use super::graph::{self, Reach};
 use super::header::has_extensions;
 use super::names::family_name;
 use super::target::{self, Effect};
-use super::tracking;
 use crate::ir::{
     Action, Base, Chain, ChainId, Counter, CounterId, Family, Field, LinkPattern, Match, Place,
     Policy, Range, Rule, Ruleset, Step, Verdict,
@@ -35,9 +34,7 @@ pub(super) fn ruleset(
     for (table, reaches) in &reached {
         emit.table(table, reaches);
     }
-    let mut rules = emit.rules;
-    tracking::add_chains(&mut rules, &reached, file, family);
-    rules
+    emit.rules.with_tracking()
 }
 
 /// The program that saved the rules.
@@ -356,7 +353,8 @@ fn any(cases: &[Vec<Match>]) -> Vec<Step> {
 /// Says whether a step tests a field that rules write.
 fn tests_written_field(step: &Step) -> bool {
     let of = |one: &Match| {
-        let written = |field| matches!(field, Field::Mark | Field::TrafficClass);
+        let written =
+            |field| matches!(field, Field::Mark | Field::TrafficClass | Field::Connection(_));
         one.keys.iter().any(|key| written(key.field))
     };
     match step {

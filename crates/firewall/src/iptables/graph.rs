@@ -15,8 +15,6 @@ pub(super) struct Reach {
     pub(super) before_route: bool,
     /// Packets with a known egress link reach it.
     pub(super) after_route: bool,
-    /// Forwarded packets reach it.
-    pub(super) forwarded: bool,
     /// Its greatest depth in jumps.
     depth: usize,
 }
@@ -38,7 +36,6 @@ pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reac
             let before = matches!(hook, Hook::Prerouting | Hook::Input);
             reach.before_route = before;
             reach.after_route = !before;
-            reach.forwarded = !matches!(hook, Hook::Input | Hook::Output);
         }
         let from = reaches[chain];
         for line in &table.chains[chain].rules {
@@ -47,7 +44,6 @@ pub(super) fn reaches(table: &Table, ledger: &mut Ledger<'_>) -> Option<Vec<Reac
             let reach = &mut reaches[target];
             reach.before_route |= from.before_route;
             reach.after_route |= from.after_route;
-            reach.forwarded |= from.forwarded;
             reach.depth = reach.depth.max(from.depth + usize::from(!line.rule.goto));
         }
     }

@@ -4,25 +4,25 @@ use tollway_dataplane::wire::l4;
 
 use super::Family;
 use super::check::Check;
+use super::connections;
 use super::fields;
 use super::header::{Header, has_extensions};
 use super::names;
 use super::once::{Options, Used, needs_option};
 use super::value;
 use super::words::{Cursor, Word};
+use crate::conntrack::ConntrackMatch;
 use crate::ir::{Field, Match, PayloadBase, Range, Step};
 use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// Unsupported matches that test only the packet, or state that the packet does not change.
-const UNSUPPORTED: [&str; 25] = [
+const UNSUPPORTED: [&str; 22] = [
     "addrtype",
     "bpf",
     "cgroup",
     "cluster",
     "connbytes",
     "connlabel",
-    "connmark",
-    "conntrack",
     "cpu",
     "devgroup",
     "ecn",
@@ -36,23 +36,9 @@ const UNSUPPORTED: [&str; 25] = [
     "policy",
     "realm",
     "rpfilter",
-    "state",
     "string",
     "tcpmss",
     "u32",
-];
-
-/// Matches that need connection tracking.
-const TRACKING: [&str; 9] = [
-    "cluster",
-    "connbytes",
-    "connlabel",
-    "connlimit",
-    "connmark",
-    "conntrack",
-    "helper",
-    "socket",
-    "state",
 ];
 
 /// `XT_MULTI_PORTS`.
@@ -66,6 +52,8 @@ pub(super) struct ParsedMatch {
     checks: Vec<Check>,
     /// Rate and burst of a limit.
     rate: fields::Rate,
+    /// What is tested of the connection.
+    conntrack: ConntrackMatch,
     used: Used,
     /// Its position in the rule.
     place: Span,
@@ -88,6 +76,8 @@ enum MatchKind {
     },
     Field,
     Limit,
+    /// About the packet's connection.
+    Connection,
     /// An IPv6 extension header: packets without it never match.
     Extension,
     Unsupported,
@@ -116,6 +106,7 @@ impl ParsedMatch {
             "multiport" => MatchKind::Multiport,
             "limit" => MatchKind::Limit,
             name if fields::parses(name, family) => MatchKind::Field,
+            name if connections::parses(name) => MatchKind::Connection,
             name if UNSUPPORTED.contains(&name) => MatchKind::Unsupported,
             name if is_sound(name) => MatchKind::UnsupportedState,
             _ => {
@@ -131,17 +122,13 @@ impl ParsedMatch {
             kind,
             checks: Vec::new(),
             rate: fields::Rate::default(),
+            conntrack: ConntrackMatch::default(),
             used: Used::default(),
             place: word.span.clone(),
         };
         loaded.check(word, header, family)?;
         loaded.push_header_checks(family);
         Ok(loaded)
-    }
-
-    /// Says whether it needs connection tracking.
-    pub(super) fn tracks(&self) -> bool {
-        TRACKING.contains(&self.name.as_str())
     }
 
     /// Checks that the rule requires the header that the match tests: the kernel rejects other rules.
@@ -178,7 +165,7 @@ impl ParsedMatch {
             MatchKind::Unsupported | MatchKind::UnsupportedState => {
                 return self.push_unsupported("the match");
             }
-            MatchKind::Field | MatchKind::Limit => return,
+            MatchKind::Field | MatchKind::Limit | MatchKind::Connection => return,
         };
         let mut cases = vec![Check::shorter_than(least)];
         // IPv6 counts offsets in bytes here (`ip6_packet_match`), so no offset is 1.
@@ -240,6 +227,14 @@ impl Options for ParsedMatch {
                 self.checks.extend(checks);
                 return Ok(true);
             }
+            (MatchKind::Connection, "--ctexpire") if self.name == "conntrack" => {
+                words.value(option)?;
+                Check::Unsupported("--ctexpire of the match conntrack takes the kernel path".into())
+            }
+            (MatchKind::Connection, _) => {
+                let Self { name, conntrack, .. } = self;
+                return connections::option(conntrack, name, option, negate, words, family);
+            }
             (MatchKind::Limit, _) => return self.rate.option(option, negate, words),
             (MatchKind::Field, _) => {
                 let Some(checks) = fields::option(&self.name, option, negate, words, family)?
@@ -287,6 +282,7 @@ impl ParsedMatch {
         let mut checks = self.checks;
         match self.kind {
             MatchKind::Limit => checks.push(self.rate.check()),
+            MatchKind::Connection => checks.push(connections::check(&self.conntrack)),
             // Excludes later fragments; a condition on the header does that too.
             MatchKind::Ports { .. } | MatchKind::Spi { .. } | MatchKind::Icmp
                 if !checks.iter().any(|check| matches!(check, Check::Holds(_) | Check::Never)) =>

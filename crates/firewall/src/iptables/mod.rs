@@ -10,8 +10,7 @@
 //! - `-p` of ip6tables looks behind all extension headers, including an authentication header
 //!   ([`Ruleset::past_auth`]), and drops packets in which these are broken.
 //! - A rule with an unsupported match or target sends packets that meet the rest of it to the kernel path.
-//!   Connection tracking must see all packets or none, so rules that need it send all packets to the kernel
-//!   path (`tracking.rs`).
+//! - The router tracks the connections that rules test, see [`Ruleset::with_tracking`].
 //! - `limit` adds credits once per jiffy; the bucket of the intermediate form fills continuously. Rate and
 //!   burst are the same.
 //! - `LOG`: prefix only; the intermediate form has no level.
@@ -21,6 +20,7 @@
 //! matches drop truncated headers depends on its version, so such packets take the kernel path.
 
 mod check;
+mod connections;
 mod emit;
 mod fields;
 mod file;
@@ -33,7 +33,6 @@ mod rule;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
-mod tracking;
 mod value;
 mod words;
 

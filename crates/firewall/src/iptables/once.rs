@@ -78,6 +78,7 @@ fn kind(option: &str) -> &str {
         "--ttl-eq" | "--ttl-lt" | "--ttl-gt" => "--ttl",
         "--hl-eq" | "--hl-lt" | "--hl-gt" => "--hl",
         "--set-xmark" | "--and-mark" | "--or-mark" | "--xor-mark" => "--set-mark",
+        "--save-mark" | "--restore-mark" => "--set-mark",
         "--and-tos" | "--or-tos" | "--xor-tos" => "--set-tos",
         "--nflog-size" => "--nflog-range",
         other => other,
@@ -88,6 +89,8 @@ fn kind(option: &str) -> &str {
 pub(super) fn needs_option(name: &str) -> bool {
     let needing = [
         "comment",
+        "connmark",
+        "conntrack",
         "dscp",
         "hl",
         "icmp",
@@ -99,6 +102,7 @@ pub(super) fn needs_option(name: &str) -> bool {
         "mark",
         "multiport",
         "pkttype",
+        "state",
         "tos",
         "ttl",
     ];

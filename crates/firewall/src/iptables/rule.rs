@@ -19,8 +19,6 @@ pub(super) struct Parsed {
     pub(super) goto: bool,
     /// The position of its target, or of the whole rule.
     pub(super) target: Span,
-    /// Whether it needs connection tracking.
-    pub(super) tracks: bool,
     /// An option of the target that would be wrong if the target is a chain.
     pub(super) stray: Option<Span>,
 }
@@ -149,18 +147,15 @@ impl Reading {
     fn finish(self, first: &Word) -> Result<Parsed, SpannedFault> {
         let mut checks = self.header.checks(self.family);
         self.matches.iter().try_for_each(ParsedMatch::check_whole)?;
-        let mut tracks = self.matches.iter().any(ParsedMatch::tracks);
         checks.extend(self.matches.into_iter().flat_map(ParsedMatch::checks));
         let mut parsed = Parsed {
             checks,
             effect: Effect::Nothing,
             goto: false,
             target: first.span.clone(),
-            tracks: false,
             stray: None,
         };
         if let Some(target_parser) = self.target_parser {
-            tracks |= target_parser.tracks();
             parsed.target = target_parser.word.span.clone();
             parsed.goto = target_parser.goto;
             parsed.stray = target_parser.stray();
@@ -168,7 +163,6 @@ impl Reading {
             parsed.effect = effect;
             parsed.checks.extend(check);
         }
-        parsed.tracks = tracks;
         Ok(parsed)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Family;
 use super::check::Check;
+use super::connections::MarkTarget;
 use super::fields::dscp_class;
 use super::names;
 use super::once::{Options, Used};
@@ -9,21 +10,6 @@ use super::value;
 use super::words::{Cursor, Word};
 use crate::ir::{Action, Field, Key, Log, Match, Range, Reject, Verdict};
 use crate::mistake::{Span, SpannedFault, quoted, wrong};
-
-/// Targets that translate addresses or otherwise need connection tracking.
-const TRACKING: [&str; 11] = [
-    "CONNMARK",
-    "CONNSECMARK",
-    "CT",
-    "DNAT",
-    "DNPT",
-    "MASQUERADE",
-    "NETMAP",
-    "REDIRECT",
-    "SNAT",
-    "SYNPROXY",
-    "TPROXY",
-];
 
 /// The effect of a rule on packets that pass its checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +32,8 @@ pub(super) struct TargetParser {
     pub(super) word: Word,
     pub(super) goto: bool,
     effect: Effect,
+    /// What CONNMARK does.
+    mark: MarkTarget,
     /// What to check before.
     check: Option<Check>,
     /// Whether all required options are there.
@@ -71,14 +59,15 @@ impl TargetParser {
             "LOG" => Effect::Act(Action::Log(Log::default())),
             "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
             "NOTRACK" => Effect::Act(Action::NoTrack),
-            "MARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
+            "MARK" | "CONNMARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
             _ => Effect::Chain(name.to_owned()),
         };
-        let complete = !matches!(name, "MARK" | "DSCP" | "TOS");
+        let complete = !matches!(name, "MARK" | "CONNMARK" | "DSCP" | "TOS");
         Self {
             word: word.clone(),
             goto,
             effect,
+            mark: MarkTarget::default(),
             check: None,
             complete,
             unknown: None,
@@ -164,6 +153,11 @@ impl Options for TargetParser {
                 let (tos, mask) = value::masked(words.value(option)?, 255, 255)?;
                 self.set_tos(tos as u8, mask as u8)
             }
+            ("CONNMARK", _) if !self.mark.option(option, words)? => return Ok(false),
+            ("CONNMARK", _) => match self.mark.update() {
+                Some(update) => Effect::Act(Action::UpdateMark(update)),
+                None => return Ok(true),
+            },
             ("CT", "--notrack") => Effect::Act(Action::NoTrack),
             _ => return Ok(false),
         };
@@ -208,11 +202,6 @@ impl TargetParser {
                 format!("{} of the target {name} takes the kernel path", quoted(&option.text));
             self.unknown = Some(why);
         }
-    }
-
-    /// Says whether it needs connection tracking.
-    pub(super) fn tracks(&self) -> bool {
-        TRACKING.contains(&self.word.text.as_str()) && self.effect != Effect::Act(Action::NoTrack)
     }
 
     /// An option that a chain does not have.

@@ -2,11 +2,7 @@
 
 use tollway_dataplane::stages::filter::TranslationOrder;
 
-use super::{Action, Chain, ChainId, ChainKind, Field, Hook, Ruleset, Step, Target};
-
-/// The priority of connection tracking at hook prerouting (`NF_IP_PRI_CONNTRACK`). Of chains of the same
-/// priority, it is not known which come later.
-const TRACKING_PRIORITY: i32 = -200;
+use super::{Action, Chain, ChainKind, Field, Hook, Ruleset, Step, TRACKING_PRIORITY, Target};
 
 /// The priorities at which the kernel translates destinations and sources (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
 const TRANSLATES_DESTINATION: i32 = -100;
@@ -20,14 +16,15 @@ impl Ruleset {
     /// chains of type nat. Rules that keep packets out of connection tracking, and rules that test connections
     /// before it has seen the packet, leave the decision to the kernel.
     ///
-    /// Only [`compile_for_flows`](crate::program::compile_for_flows) takes rules that test connections.
+    /// For [`compile_for_flows`](crate::program::compile_for_flows); see [`Ruleset::with_tracking`] for rules behind which
+    /// no kernel tracks.
     #[must_use]
     pub fn for_connections(mut self) -> Self {
         for chain in self.chains.iter_mut().filter(|chain| chain.is_nat()) {
             chain.base = None;
             chain.rules.clear();
         }
-        let is_early = self.reached_early();
+        let is_early = self.reached_from(Chain::is_early);
         for (chain, is_early) in self.chains.iter_mut().zip(is_early) {
             for rule in &mut chain.rules {
                 let refused = |step: &Step| match step {
@@ -66,19 +63,6 @@ impl Ruleset {
         let steps = self.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
         self.chains.iter().any(Chain::is_nat)
             || steps.into_iter().any(|step| *step == Step::Do(Action::NoTrack))
-    }
-
-    /// For each chain, whether packets may come to it before connection tracking sees them.
-    fn reached_early(&self) -> Vec<bool> {
-        let mut reached = vec![false; self.chains.len()];
-        let bases = self.chains.iter().enumerate().filter(|(_, chain)| chain.is_early());
-        let mut open: Vec<_> = bases.map(|(number, _)| ChainId(number)).collect();
-        while let Some(id) = open.pop() {
-            if !std::mem::replace(&mut reached[id.0], true) {
-                open.extend(self.exits(&self.chains[id.0]).into_iter().map(|(next, _)| next));
-            }
-        }
-        reached
     }
 }
 

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use super::Forms;
 use super::forms::PacketEnd;
 use super::json::{Mention, mentions, number, only, several, text};
 use super::listing::{Listing, Name, Site};
 use super::rule::{OfConnection, Rule};
 use super::statement::limit;
 use crate::ir::{
-    self, Base, ChainId, ChainKind, Counter, Family, Hook, LinkPattern, Place, Policy, Step,
+    self, Base, ChainId, ChainKind, Counter, Family, Hook, LinkPattern, Place, Policy, Ruleset,
+    Step,
 };
 use crate::mistake::{Fault, quoted};
 
@@ -27,7 +27,7 @@ struct Listed<'v> {
 }
 
 /// Reads a listing.
-pub(super) fn read(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
+pub(super) fn read(value: &Value, file: &str) -> Result<(Ruleset, Vec<PacketEnd>), Vec<Fault>> {
     let Some(objects) = value.get("nftables").and_then(Value::as_array) else {
         let remedy = "give what `nft -j list ruleset` writes";
         return Err(vec![Fault::new("there is no list \"nftables\" in this JSON", remedy)]);
@@ -49,7 +49,7 @@ pub(super) fn read(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
         listing.faults.push(Fault::new(error.to_string(), remedy));
     }
     match listing.faults.is_empty() {
-        true => Ok(Forms::of(listing.rules, listing.packet_ends)),
+        true => Ok((listing.rules, listing.packet_ends)),
         false => Err(listing.faults),
     }
 }

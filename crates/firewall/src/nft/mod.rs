@@ -6,7 +6,7 @@
 //! (`payload_gen_dependency` in its `src/payload.c`).
 //!
 //! A statement that cannot be executed exactly becomes [`super::ir::Step::Unsupported`] at its place in the
-//! rule. Such statements are connection tracking (but see [`Forms`]), NAT, sets that packets fill, and all that this module
+//! rule. Such statements are NAT, sets that packets fill, and all that this module
 //! does not know. Only packets that reach that step take the kernel path. Limits:
 //!
 //! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
@@ -51,7 +51,7 @@ use crate::mistake::{Fault, Ledger, Mistake};
 /// `{"any": [[...], ...]}`: alternatives, each with conditions (`{"match": ...}`) that all have to hold.
 pub const MEANING: &str = "meaning";
 
-/// Reads a ruleset in nft's JSON; `file` is its name, for messages.
+/// Reads a ruleset in nft's JSON for a router that tracks connections itself; `file` is its name, for messages.
 ///
 /// # Errors
 /// Every mistake found. Valid input that cannot be executed exactly is no mistake: it becomes
@@ -80,16 +80,19 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
 }
 
 /// Like [`read`], for JSON that is already parsed; its mistakes have no position.
+///
+/// # Errors
+/// As [`read`].
 pub fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
-    read_forms(value, file).map(|forms| forms.packets)
+    chains::read(value, file).map(|(rules, _)| rules.with_tracking())
 }
 
-/// Like [`read_value`], also for flows of known connections.
+/// Reads the rules of a kernel that tracks connections itself, for packets and for flows of known connections.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_forms(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
-    chains::read(value, file)
+    chains::read(value, file).map(|(rules, ends)| Forms::of(rules, ends))
 }
 
 /// A rule of the listing in nft's syntax, on one line.

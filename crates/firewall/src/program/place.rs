@@ -80,6 +80,9 @@ impl<'a> Layout<'a> {
             let within = EnclosingChain { level, base: Some(number) };
             let (start, end) = self.context.bases[number];
             self.bind(start);
+            if rules.tracking.is_some() && is_first_behind_tracking(bases, number % bases.len()) {
+                self.push(Vec::new(), vec![Op::Track], None)?;
+            }
             self.only_devices(base, within)?;
             self.only_sound(&rules.chains[id.0], base)?;
             self.chain(id, within)?;
@@ -257,6 +260,14 @@ impl<'a> Layout<'a> {
         let end = bases.first().map_or(0, |(_, end)| labels[end.0 as usize]);
         Rules { rules, end }
     }
+}
+
+/// Says whether a base chain is the first behind connection tracking, and others are before it.
+fn is_first_behind_tracking(bases: &[(ChainId, &Base)], number: usize) -> bool {
+    let is_early =
+        |(_, base): &(ChainId, &Base)| base.hook == Hook::Prerouting && base.is_before_tracking();
+    let before = number.checked_sub(1).and_then(|before| bases.get(before));
+    before.is_some_and(is_early) && bases.get(number).is_some_and(|base| !is_early(base))
 }
 
 /// The number of each rule's first log, in the order of [`crate::log::logs`].

@@ -8,13 +8,8 @@ mod tests;
 
 use serde_json::{Value, json};
 
-use tollway_firewall::ir::{ConnectionField, Field, Key, MarkOf, MarkUpdate, Match, Range, Test};
-
-/// States of packets of no connection, as bits of `NF_CT_STATE_*`.
-const WITHOUT_CONNECTION: [u128; 2] = [1, 64];
-
-/// All states.
-const STATES: [u128; 5] = [1, 2, 4, 8, 64];
+use tollway_firewall::conntrack::{ConntrackMatch, ConntrackStates, key, states};
+use tollway_firewall::ir::{ConnectionField, Field, MarkOf, MarkUpdate, Match, Range, Test};
 
 /// Parses a match; `None` if it is another one, or has options that are not known here.
 pub(super) fn read(name: &str, revision: u32, info: &[u8]) -> Option<Vec<Vec<Match>>> {
@@ -74,54 +69,25 @@ impl Conntrack {
         })
     }
 
-    /// When it matches (`conntrack_mt` in `net/netfilter/xt_conntrack.c`). Of packets of no connection, only the
-    /// state is tested.
+    /// When it matches.
     fn alternatives(&self) -> Vec<Vec<Match>> {
-        let others = self.of_connection();
-        if self.flags & STATE == 0 {
-            return vec![others];
-        }
-        let is_in = |bit: u128| u128::from(self.state_bits()) & bit != 0;
-        let is_inverted = self.inverted & STATE != 0;
-        let holds = |bit| is_in(bit) != is_inverted;
-        let translated = self.translated();
-        let mut alternatives = Vec::new();
-        let with = |first: Vec<Match>| [first, others.clone()].concat();
-        match (translated, is_inverted) {
-            (0, _) => alternatives.push(with(vec![states(holds)])),
-            (bits, false) => {
-                alternatives.push(with(vec![states(holds)]));
-                alternatives.push(with(vec![has_status(bits)]));
-            }
-            (bits, true) => alternatives.push(with(vec![states(holds), has_no_status(bits)])),
-        }
-        let needs_connection = !others.is_empty() || is_inverted && translated != 0;
-        if needs_connection && WITHOUT_CONNECTION.into_iter().any(holds) {
-            alternatives.push(vec![states(|bit| WITHOUT_CONNECTION.contains(&bit) && holds(bit))]);
-        }
-        alternatives
-    }
-
-    /// The conditions beside that on the state.
-    fn of_connection(&self) -> Vec<Match> {
         let is_inverted = |flag| self.inverted & flag != 0;
-        let mut conditions = Vec::new();
+        let states =
+            ConntrackStates { states: self.state_bits().into(), translated: self.translated() };
+        let mut conntrack = ConntrackMatch {
+            states: (self.flags & STATE != 0).then(|| (states, is_inverted(STATE))),
+            others: Vec::new(),
+        };
         if self.flags & DIRECTION != 0 {
-            let direction = u128::from(is_inverted(DIRECTION));
-            conditions.push(Match::is(key(ConnectionField::Direction, 0xff), direction));
+            conntrack.direction(is_inverted(DIRECTION));
         }
         if self.flags & PROTOCOL != 0 {
-            let one = Match::is(key(ConnectionField::Protocol, 0xff), self.protocol.into());
-            conditions.push(if is_inverted(PROTOCOL) { one.negated() } else { one });
+            conntrack.protocol(self.protocol, is_inverted(PROTOCOL));
         }
         if self.flags & STATUS != 0 {
-            let bits = self.status.into();
-            conditions.push(match is_inverted(STATUS) {
-                true => has_no_status(bits),
-                false => has_status(bits),
-            });
+            conntrack.status(self.status.into(), is_inverted(STATUS));
         }
-        conditions
+        conntrack.alternatives()
     }
 
     /// The states as bits of `NF_CT_STATE_*`.
@@ -134,26 +100,6 @@ impl Conntrack {
     const fn translated(&self) -> u32 {
         (self.states as u32 >> 6 & 3) << 4
     }
-}
-
-/// The state is one of these.
-fn states(is_one: impl Fn(u128) -> bool) -> Match {
-    let bits = STATES.into_iter().filter(|bit| is_one(*bit));
-    Match::in_ranges(key(ConnectionField::State, 0xff), bits.map(Range::one).collect::<Vec<_>>())
-}
-
-/// The connection has one of these bits of the status.
-fn has_status(bits: u32) -> Match {
-    let any = Range::new(1, u32::MAX.into());
-    Match::in_ranges(key(ConnectionField::Status, bits.into()), [any])
-}
-
-fn has_no_status(bits: u32) -> Match {
-    Match::is(key(ConnectionField::Status, bits.into()), 0)
-}
-
-fn key(field: ConnectionField, mask: u128) -> Key {
-    Key::masked(Field::Connection(field), mask)
 }
 
 /// Parses the target `CONNMARK`; `None` if it is another one, or shifts marks.

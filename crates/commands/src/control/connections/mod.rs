@@ -29,5 +29,5 @@ pub(super) use pages::pages;
 pub(super) use source::KernelConnections;
 #[cfg(test)]
 pub(super) use source::{Source, Take};
-pub(super) use states::StateSource;
+pub(super) use states::{StateSource, has_connections};
 pub(super) use statistics::{most_tracked, statistics, tracked_count};

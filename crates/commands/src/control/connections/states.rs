@@ -1,12 +1,15 @@
-//! The states that the rules of a file keep, as connections.
+//! The connections of a router that runs from a file: those that it tracks, and the states that rules keep.
 
 use std::io;
+use std::net::IpAddr;
 
 use tollway_conntrack::{
     Connection as Tracked, Counter, Counters, Family, Labels, Status, TcpInfo, TcpState, Tuple,
     TupleL4,
 };
-use tollway_dataplane::stages::filter::{Count, StateReport, StateRule, States};
+use tollway_dataplane::stages::filter::{
+    ConnectionReport, Count, Filter, StateReport, StateRule, TcpConnectionState,
+};
 use tollway_dataplane::wire::l4::{SCTP, TCP, UDP, UDP_LITE};
 
 use super::describe::{Programs, Sum, describe};
@@ -20,29 +23,40 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// The states of a router's rules.
+/// Says whether rules track connections, or keep states.
+pub fn has_connections(rules: &Filter) -> bool {
+    rules.states().is_some() || rules.tracker().is_some()
+}
+
+/// The connections of a router's rules, and the states that they keep.
 pub struct StateSource<'a> {
-    states: &'a States,
+    rules: &'a Filter,
     now_ns: &'a dyn Fn() -> u64,
     listed: Vec<(&'a StateRule, StateReport)>,
+    followed: Vec<ConnectionReport>,
 }
 
 impl<'a> StateSource<'a> {
-    /// The states; `now_ns` tells the router's time.
-    pub fn new(states: &'a States, now_ns: &'a dyn Fn() -> u64) -> Self {
-        Self { states, now_ns, listed: Vec::new() }
+    /// Those of rules; `now_ns` tells the router's time.
+    pub fn new(rules: &'a Filter, now_ns: &'a dyn Fn() -> u64) -> Self {
+        Self { rules, now_ns, listed: Vec::new(), followed: Vec::new() }
     }
 }
 
 impl Source for StateSource<'_> {
     fn refresh(&mut self) {
-        self.listed = self.states.list((self.now_ns)());
+        let now_ns = (self.now_ns)();
+        let (states, tracker) = (self.rules.states(), self.rules.tracker());
+        self.listed = states.map(|states| states.list(now_ns)).unwrap_or_default();
+        self.followed = tracker.map(|tracker| tracker.list(now_ns)).unwrap_or_default();
     }
 
     fn each(&self, _: Option<Family>, take: Take<'_>) -> io::Result<()> {
-        for (number, (_, report)) in self.listed.iter().enumerate() {
-            // The number finds the rule again.
-            if take(tracked(number as u32, report)).is_break() {
+        // The number finds the rule again.
+        let states = self.listed.iter().enumerate();
+        let states = states.map(|(number, (_, report))| tracked(number as u32, report));
+        for tracked in states.chain(self.followed.iter().map(of_report)) {
+            if take(tracked).is_break() {
                 break;
             }
         }
@@ -65,6 +79,66 @@ impl Source for StateSource<'_> {
     }
 }
 
+/// A connection as the kernel would have it.
+fn of_report(report: &ConnectionReport) -> Tracked {
+    let ConnectionReport { protocol, source, destination, .. } = *report;
+    let tuple = |source: (IpAddr, u16), destination: (IpAddr, u16), icmp: Option<(u8, u8)>| {
+        let l4 = match (icmp, protocol) {
+            (Some((kind, code)), _) => TupleL4::Icmp { id: source.1, kind, code },
+            (None, TCP | UDP | SCTP | UDP_LITE) => {
+                TupleL4::Ports { source: source.1, destination: destination.1 }
+            }
+            _ => TupleL4::None,
+        };
+        Tuple { source: source.0, destination: destination.0, protocol, l4 }
+    };
+    let counter = |count: Count| Counter { packets: count.packets, bytes: count.bytes };
+    let [original, reply] = report.counts.map(counter);
+    let [query, answer] = report.icmp.map_or([None; 2], |both| both.map(Some));
+    Tracked {
+        original: tuple(source, destination, query),
+        reply: tuple(destination, source, answer),
+        status: Status(report.status),
+        tcp: report.tcp.map(|state| tcp_info(tcp_state(state))),
+        timeout_s: u32::try_from(report.expires_in_ns / 1_000_000_000).ok(),
+        mark: report.mark,
+        zone: 0,
+        reply_zone: 0,
+        // No rule keeps it.
+        id: u32::MAX,
+        helper: None,
+        labels: Labels(0),
+        counters: Some(Counters { original, reply }),
+        has_seq_adjust: false,
+        has_synproxy: false,
+    }
+}
+
+const fn tcp_info(state: TcpState) -> TcpInfo {
+    TcpInfo {
+        state,
+        original_wscale: None,
+        reply_wscale: None,
+        original_flags: None,
+        reply_flags: None,
+    }
+}
+
+const fn tcp_state(state: TcpConnectionState) -> TcpState {
+    match state {
+        TcpConnectionState::None => TcpState::None,
+        TcpConnectionState::SynSent => TcpState::SynSent,
+        TcpConnectionState::SynRecv => TcpState::SynRecv,
+        TcpConnectionState::Established => TcpState::Established,
+        TcpConnectionState::FinWait => TcpState::FinWait,
+        TcpConnectionState::CloseWait => TcpState::CloseWait,
+        TcpConnectionState::LastAck => TcpState::LastAck,
+        TcpConnectionState::TimeWait => TcpState::TimeWait,
+        TcpConnectionState::Close => TcpState::Close,
+        TcpConnectionState::SynSent2 => TcpState::SynSent2,
+    }
+}
+
 /// A state as connection tracking would have it.
 fn tracked(id: u32, report: &StateReport) -> Tracked {
     let StateReport { protocol, source, destination, .. } = *report;
@@ -79,13 +153,7 @@ fn tracked(id: u32, report: &StateReport) -> Tracked {
         original: tuple(source, destination),
         reply: tuple(destination, source),
         status: Status(if is_answered { SEEN_REPLY } else { 0 }),
-        tcp: (protocol == TCP).then(|| TcpInfo {
-            state: state(report.tcp_flags),
-            original_wscale: None,
-            reply_wscale: None,
-            original_flags: None,
-            reply_flags: None,
-        }),
+        tcp: (protocol == TCP).then(|| tcp_info(state(report.tcp_flags))),
         timeout_s: u32::try_from(report.expires_in_ns / 1_000_000_000).ok(),
         mark: 0,
         zone: 0,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tollway_dataplane::id::PortId;
 use tollway_dataplane::port::MemoryPort;
 use tollway_dataplane::wire::checksum;
+use tollway_firewall::ir::Family;
 use tollway_firewall::links::Link;
-use tollway_firewall::{ipfw, program};
+use tollway_firewall::{ipfw, iptables, program};
 
 use super::*;
 use crate::control::{Connection, ConnectionsPage};
@@ -46,7 +47,10 @@ fn shown(testbed: &Testbed, filter: ConnectionFilter) -> Vec<Connection> {
 
 /// Installs these rules in place of others.
 fn install(worker: &mut Worker, rules: &str) {
-    let rules = ipfw::read(rules, "t.rules").unwrap();
+    let rules = match rules.starts_with('*') {
+        true => iptables::read(rules, "t.rules", Family::Ip).unwrap(),
+        false => ipfw::read(rules, "t.rules").unwrap(),
+    };
     let links = [(); 2].map(|()| Link::default());
     let filter = program::compile(&rules, &links, &worker.state().epochs).unwrap();
     worker.set_filter(Some(Arc::new(filter)), &[]);
@@ -87,4 +91,44 @@ fn states_are_shown_with_their_rule() {
     };
     assert_eq!(reload(format!("{RULES}add 1 count ip from any to any\n")), 1);
     assert_eq!(reload(RULES.replace("add 2", "add 3")), 0);
+}
+
+const TRACKED: &str = "*filter
+:FORWARD ACCEPT [0:0]
+-A FORWARD -m conntrack --ctstate NEW -s 10.0.1.0/24 -j CONNMARK --set-mark 5
+-A FORWARD -m conntrack --ctstate NEW,ESTABLISHED -m connmark --mark 5 -j ACCEPT
+-A FORWARD -j DROP
+COMMIT
+";
+
+#[test]
+fn tracked_connections_are_shown_with_their_mark() {
+    let testbed = Testbed::new();
+    const S: u64 = 1_000_000_000;
+    let put = |worker: &mut Worker, _: &mut _| {
+        install(worker, TRACKED);
+        // The first one is an answer to nothing: it is dropped, and leaves no connection.
+        for (port, is_answer, seconds) in
+            [(9, true, 1), (7, false, 1), (8, false, 32), (8, true, 33), (8, false, 36)]
+        {
+            receive(worker, port, is_answer, seconds * S);
+        }
+    };
+    testbed.mailbox.call(Duration::from_secs(10), put).unwrap();
+    let all = shown(&testbed, ConnectionFilter::default());
+    assert_eq!(all.len(), 1, "{all:?}");
+    let one = &all[0];
+    assert_eq!((one.path.as_str(), one.why.as_str(), one.mark), ("user", "", 5));
+    assert_eq!(one.state, "ASSURED");
+    assert_eq!((one.original.source_port, one.reply.source_port), (Some(8), Some(53)));
+    assert_eq!(one.timeout_s, Some(120));
+    let counts = one.counts.unwrap();
+    assert_eq!((counts.packets, counts.reply_packets), (2, 1));
+    // Other rules go on with them, as long as they track.
+    let reload = |rules: String| {
+        let install = move |worker: &mut Worker, _: &mut _| install(worker, &rules);
+        testbed.mailbox.call(Duration::from_secs(10), install).unwrap();
+    };
+    reload(TRACKED.replace("NEW,ESTABLISHED", "ESTABLISHED"));
+    assert_eq!(shown(&testbed, ConnectionFilter::default()).len(), 1);
 }

@@ -11,7 +11,8 @@ use super::rules::join;
 use super::scratch::Packing;
 use super::summary::{RuleSummary, VerdictSets};
 use super::{
-    Condition, Field, FilterError, LiveSet, MarkOf, MarkUpdate, Op, Point, Rule, Rules, varies,
+    Condition, ConnectionField, Field, FilterError, LiveSet, MarkOf, MarkUpdate, Op, Point, Rule,
+    Rules, varies,
 };
 use crate::cpu::Level;
 
@@ -177,9 +178,14 @@ fn changed(rules: &Rules) -> Vec<Field> {
     let mut changed = Vec::new();
     for op in rules.rules.iter().flat_map(|rule| &rule.ops) {
         let field = match op {
+            Op::Track | Op::NoTrack => {
+                changed.extend(of_connections(rules));
+                continue;
+            }
             Op::Mark { .. } | Op::UpdateMark(MarkUpdate { target: MarkOf::Packet, .. }) => {
                 Field::Mark
             }
+            Op::UpdateMark(_) => Field::Connection(ConnectionField::Mark),
             Op::Dscp(_) => Field::TrafficClass,
             _ => continue,
         };
@@ -188,6 +194,13 @@ fn changed(rules: &Rules) -> Vec<Field> {
         }
     }
     changed
+}
+
+/// The properties of connections that rules test.
+fn of_connections(rules: &Rules) -> impl Iterator<Item = Field> + '_ {
+    let conditions = rules.rules.iter().flat_map(|rule| &rule.conditions);
+    let fields = conditions.map(|condition| condition.field);
+    fields.filter(|field| matches!(field, Field::Connection(_)))
 }
 
 /// Checks that every live set that rules use exists.

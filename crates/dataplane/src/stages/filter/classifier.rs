@@ -13,6 +13,7 @@ use super::dim::Dim;
 use super::partition::Partition;
 use super::scratch::Packing;
 use super::summary::{RuleSummary, VerdictSets};
+use super::tracking::Connections;
 use super::{Field, LiveSet, Op, Parsed, Point, VERSIONS, place};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::frame::Umem;
@@ -26,6 +27,7 @@ pub(super) struct Work<'a> {
     pub(super) umem: &'a Umem,
     pub(super) routes: &'a RouteTables,
     pub(super) mark: &'a [u32; BURST],
+    pub(super) connections: &'a Connections,
     /// The packets to look up.
     pub(super) lanes: Lanes,
 }
@@ -164,9 +166,12 @@ impl<'a> Work<'a> {
         let rules = (classifier.version, classifier.point, classifier.past_auth);
         Parsed::new(self.burst, self.umem, lane, rules, &classifier.live, output)
     }
-}
 
-/// The class of a packet for one field.
-pub(super) fn class_of(dim: &Dim, parsed: &Parsed<'_>, mark: u32) -> u32 {
-    dim.class(parsed.number(dim.field, mark))
+    /// The class of a packet for one field.
+    pub(super) fn class_of(&self, dim: &Dim, parsed: &Parsed<'_>, lane: usize) -> u32 {
+        dim.class(match dim.field {
+            Field::Connection(field) => self.connections.number(lane, field),
+            field => parsed.number(field, self.mark[lane]),
+        })
+    }
 }

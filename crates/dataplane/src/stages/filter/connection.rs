@@ -2,9 +2,9 @@
 //!
 //! Kernel equivalent: `nft_ct_get_eval` and `nft_ct_set_eval` (`net/netfilter/nft_ct.c`).
 //!
-//! Only a [`FlowFilter`](super::FlowFilter) takes rules with these fields: connection tracking has told what
-//! is the same for all packets of a flow. A packet on the user path has no connection here, so
-//! [`Filter`](super::Filter) refuses such rules.
+//! A [`FlowFilter`](super::FlowFilter) takes rules with these fields: the kernel's connection tracking has told what
+//! is the same for all packets of a flow. A [`Filter`](super::Filter) takes them if it tracks connections itself
+//! ([`Filter::track`](super::Filter::track)).
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use super::classifier::{Classifier, Work};
 use super::scratch::Scratch;
 use super::summary::RuleSummary;
+use super::tracking::Connections;
 use super::walk::walk;
 use super::{Filter, Point, PolicyRoute, State, policy_route};
 use crate::burst::{Burst, Lanes};
@@ -26,7 +27,8 @@ pub(super) fn evaluate(
     if lanes.is_empty() {
         return lanes;
     }
-    let work = Work { burst, umem, routes, mark: &state.mark, lanes };
+    let work =
+        Work { burst, umem, routes, mark: &state.mark, connections: &state.connections, lanes };
     classifier.classify.run(classifier, &work, &mut state.scratch);
     let (drop, rest) = sort(classifier, state, lanes);
     if rest.is_empty() {
@@ -107,7 +109,9 @@ fn walk_one(
         return Some(Verdict::Drop(DropReason::NetfilterDrop));
     }
     let mark = state.mark;
-    let work = Work { burst, umem, routes, mark: &mark, lanes };
+    // The walk has the connections, which it may change.
+    let connections = Connections::default();
+    let work = Work { burst, umem, routes, mark: &mark, connections: &connections, lanes };
     let report = walk(classifier, filter, &work, state, lane);
     if let Some(head) = report.head {
         let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
@@ -188,26 +192,39 @@ fn reaching_forward_hook(
             ttl
         })
     };
+    let version = classifier.version;
     for lane in lanes.without(reaching) {
-        let Some(record) = next_hops.record(burst.next[lane]) else { continue };
-        let l3 = usize::from(burst.l3[lane]);
-        let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
-        // Off the path, the bytes after the packet are not cut off yet.
-        let (ttl, may_cut, length) = match classifier.version {
-            4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
-            _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
-        };
-        let reaches = match record.action() {
-            Action::Forward => {
-                let fits = length <= record.mtu();
-                ttl > 1 && (fits || may_cut)
-            }
-            Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
-            Action::Local | Action::Drop(_) | Action::Punt(_) => false,
-        };
+        let reaches =
+            reaches_forward_hook((version, kernel_has_rules), burst, umem, next_hops, lane);
         reaching.put(lane, reaches);
     }
     reaching
+}
+
+/// Says the same of one packet of a version of IP.
+pub(super) fn reaches_forward_hook(
+    (version, kernel_has_rules): (u8, bool),
+    burst: &Burst,
+    umem: &Umem,
+    next_hops: NextHopsView<'_>,
+    lane: usize,
+) -> bool {
+    let Some(record) = next_hops.record(burst.next[lane]) else { return false };
+    let l3 = usize::from(burst.l3[lane]);
+    let header: &[u8; 12] = umem.bytes(burst.addr[lane], l3);
+    // Off the path, the bytes after the packet are not cut off yet.
+    let (ttl, may_cut, length) = match version {
+        4 => (header[8], header[6] & 0x40 == 0, be16(header, 2)),
+        _ => (header[7], false, be16(header, 4).saturating_add(ipv6::LEN as u16)),
+    };
+    match record.action() {
+        Action::Forward => {
+            let fits = length <= record.mtu();
+            ttl > 1 && (fits || may_cut)
+        }
+        Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
+        Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+    }
 }
 
 /// Packets that have a next hop to another host and a hop left, and are not longer than the MTU.

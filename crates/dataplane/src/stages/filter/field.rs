@@ -65,7 +65,8 @@ pub enum Field {
     Output,
     /// The packet's mark, 32 bits; 0 at first.
     Mark,
-    /// A property of the packet's connection. Only rules for flows have it: see [`ConnectionField`].
+    /// A property of the packet's connection: see [`ConnectionField`]. Only rules for flows, and rules of a filter that
+    /// tracks connections, have it.
     Connection(ConnectionField),
     /// Says whether a live set has an address: 1 or 0. Only compiled rules have it.
     InSet {

@@ -80,11 +80,15 @@ impl Filter {
     /// What the rules do with every packet of a flow: accept it unchanged, or drop it. Without an
     /// egress link, the rules before the route lookup alone count.
     ///
-    /// None if the result depends on more than the key (other fields, or a rate), if rules change,
+    /// None if connections are tracked here, if the result depends on more than the key (other fields, or a rate), if rules change,
     /// reject, reroute or log packets, give a connection another mark, if they count packets at hook ingress that they accept there, or
     /// if they count in more than [`MOST_TOUCHED`] counters.
     #[must_use]
     pub fn of_flow(&self, flow: &FlowKey) -> Option<FlowReport> {
+        if self.tracker.is_some() {
+            // Each packet changes its connection.
+            return None;
+        }
         let points = [Point::Ingress, Point::Prerouting, Point::Forward];
         let count = if flow.output.is_some() { points.len() } else { points.len() - 1 };
         let (mut touched, mut mark) = (Touched::default(), 0);

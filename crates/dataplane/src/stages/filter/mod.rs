@@ -41,6 +41,7 @@ mod error;
 mod evaluate;
 mod field;
 mod flow;
+mod flows;
 mod head;
 mod ingress;
 mod live;
@@ -57,6 +58,7 @@ mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod tracking;
 mod varies;
 mod walk;
 mod wide;
@@ -84,6 +86,7 @@ pub use state::{PolicyRoute, State};
 pub use states::{
     MOST_PARENTS, MOST_STATES, StateLimit, StateName, StateReport, StateRule, States,
 };
+pub use tracking::{ConnectionReport, MOST_CONNECTIONS, TcpConnectionState, Tracker};
 
 use std::sync::Arc;
 
@@ -146,6 +149,8 @@ pub struct Filter {
     live: Vec<Arc<LiveSet>>,
     /// The states that rules keep, if some do.
     states: Option<Box<States>>,
+    /// The connections that rules test, if some do.
+    tracker: Option<Box<Tracker>>,
     /// Whether rules look past an authentication header.
     past_auth: bool,
     subject: Subject,
@@ -195,6 +200,17 @@ impl Filter {
     #[must_use]
     pub fn states(&self) -> Option<&States> {
         self.states.as_deref()
+    }
+
+    /// Tracks connections, for rules that are set later and test these.
+    pub fn track(&mut self, tracker: Tracker) {
+        self.tracker = Some(Box::new(tracker));
+    }
+
+    /// The connections that rules test, if some do.
+    #[must_use]
+    pub fn tracker(&self) -> Option<&Tracker> {
+        self.tracker.as_deref()
     }
 
     /// Sets the rules for flows of known connections. Their counters have the same numbers.
@@ -290,7 +306,8 @@ impl Filter {
         version: u8,
         rules: &Rules,
     ) -> Result<(), FilterError> {
-        if self.subject == Subject::Packets && rules.are_of_connections() {
+        if self.subject == Subject::Packets && self.tracker.is_none() && rules.are_of_connections()
+        {
             return Err(FilterError::Connection);
         }
         let mut classifier = Classifier::build(level, point, version, rules, &self.live)?;

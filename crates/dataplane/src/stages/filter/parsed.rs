@@ -107,7 +107,7 @@ impl<'a> Parsed<'a> {
             Field::Input => Some(self.input.into()),
             Field::Output => self.output.map(u128::from),
             Field::Mark => Some(mark.into()),
-            // The rules of packets have no such condition.
+            // Not in the packet.
             Field::Connection(_) => None,
             Field::InSet { set, of } => {
                 let address = self.number(of.field(self.version), mark)?;
@@ -133,6 +133,11 @@ impl<'a> Parsed<'a> {
     /// The frame without the bytes after the packet.
     pub(super) fn frame(&self) -> &'a [u8] {
         self.frame
+    }
+
+    /// The version of IP.
+    pub(super) const fn version(&self) -> u8 {
+        self.version
     }
 
     /// Bytes before layer 3.
@@ -182,7 +187,8 @@ impl<'a> Parsed<'a> {
         number(self.frame, self.l3.checked_sub(2)?, 2)
     }
 
-    fn packet(&self) -> &'a [u8] {
+    /// The bytes from layer 3 on.
+    pub(super) fn packet(&self) -> &'a [u8] {
         self.frame.get(self.l3..).unwrap_or_default()
     }
 

@@ -22,7 +22,7 @@ impl Rules {
             rule.conditions.iter().any(is_one)
                 || rule.ops.iter().any(|op| match op {
                     Op::Check(condition) => is_one(condition),
-                    Op::UpdateMark(_) => true,
+                    Op::UpdateMark(_) | Op::Track | Op::NoTrack => true,
                     _ => false,
                 })
         })
@@ -130,6 +130,10 @@ pub enum Op {
     },
     /// Sets the connection's mark, or the packet's by it.
     UpdateMark(MarkUpdate),
+    /// Looks the packet's connection up; drops the packet if there is no room for it.
+    Track,
+    /// Keeps the packet out of connection tracking.
+    NoTrack,
     /// Continues with the rule for the one that keeps the packet's state, if it has a state.
     CheckState {
         /// The state's name; none for any.

@@ -3,6 +3,7 @@
 use super::classifier::ByRule;
 use super::head::HEAD;
 use super::scratch::{Flows, Scratch, new_cache};
+use super::tracking::Connections;
 use super::{Count, Filter, LogQueue, POINTS, Point, Reject};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::id::{NextHopId, VrfId};
@@ -41,6 +42,8 @@ pub struct State {
     pub log: LogQueue,
     /// Packets of the burst that are forwarded off the path.
     pub(super) detoured: Detoured,
+    /// The connections of the burst's packets.
+    pub(super) connections: Connections,
     /// Whether the kernel has the same rules and evaluates them for packets that exit the path. If
     /// so, this filter does nothing for them.
     pub(crate) kernel_has_rules: bool,
@@ -66,6 +69,7 @@ impl State {
             policy_route: [PolicyRoute::Not; BURST],
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
+            connections: Connections::default(),
             kernel_has_rules: false,
             written: Vec::new(),
             counted: Vec::new(),
@@ -120,6 +124,10 @@ impl State {
     pub(super) fn begin(&mut self, filter: &Filter) {
         if let Some(states) = filter.states() {
             states.sweep(self.now_ns);
+        }
+        if let Some(tracker) = filter.tracker() {
+            tracker.sweep(self.now_ns);
+            self.connections.begin();
         }
         self.mark = [0; BURST];
         self.policy_routed = Lanes::NONE;

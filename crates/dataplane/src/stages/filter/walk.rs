@@ -1,11 +1,13 @@
 //! Walks from rule to rule if the first that matches is not final.
 
-use super::classifier::{Classifier, Work, class_of};
+use super::classifier::{Classifier, Work};
 use super::dim::MOST_DIMS;
 use super::head::Head;
 use super::states::{StatePacket, StateRefusal};
+use super::tracking::Lookup;
 use super::{
-    Filter, KeepState, LimitUnit, Logged, Op, Parsed, Point, PolicyRoute, State, StateName,
+    Field, Filter, KeepState, LimitUnit, Logged, MarkOf, MarkUpdate, Op, Parsed, Point,
+    PolicyRoute, State, StateName,
 };
 use crate::verdict::{DropReason, PuntReason, Verdict};
 
@@ -88,7 +90,12 @@ impl Walk<'_> {
             classes.iter_mut().zip(&classifier.dims).zip(&self.state.scratch.class)
         {
             *class = match classifier.width {
-                1 => class_of(dim, &self.parsed, work.mark[self.lane]),
+                1 => match dim.field {
+                    Field::Connection(field) => {
+                        dim.class(self.state.connections.number(self.lane, field))
+                    }
+                    _ => work.class_of(dim, &self.parsed, self.lane),
+                },
                 _ => scratch[self.lane],
             };
         }
@@ -145,6 +152,42 @@ impl Walk<'_> {
         false
     }
 
+    /// Looks the packet's connection up; says whether there is room for it.
+    fn track(&mut self) -> bool {
+        let Some(tracker) = self.filter.tracker() else { return true };
+        let packet = (self.parsed.version(), self.parsed.packet());
+        let State { connections, now_ns, .. } = &mut *self.state;
+        match connections.track(tracker, packet, self.lane, *now_ns) {
+            Lookup::Found => true,
+            Lookup::Invalid => {
+                self.count(tracker.invalid());
+                true
+            }
+            Lookup::Full => {
+                self.count(tracker.full());
+                false
+            }
+        }
+    }
+
+    /// Sets a mark; ends the rule if the packet has no connection whose mark to read.
+    fn update_mark(&mut self, update: MarkUpdate) -> Jump {
+        let connection = self.state.connections.of(self.lane);
+        let connection = connection.tracked().map(|connection| connection.mark);
+        let Some(mark) = update.number(self.state.mark[self.lane], connection) else {
+            return Jump::Next;
+        };
+        match (update.target, self.filter.tracker()) {
+            (MarkOf::Packet, _) => self.state.mark[self.lane] = mark,
+            (MarkOf::Connection, Some(tracker)) => {
+                let State { connections, now_ns, .. } = &mut *self.state;
+                connections.set_mark(tracker, self.lane, mark, *now_ns);
+            }
+            (MarkOf::Connection, None) => {}
+        }
+        Jump::On
+    }
+
     fn count(&mut self, counter: u32) {
         self.state.count(self.point, self.lane, counter, self.parsed.bytes());
     }
@@ -153,9 +196,12 @@ impl Walk<'_> {
         match op {
             Op::Check(condition) => {
                 let mark = self.state.mark[self.lane];
-                let number = match &self.report.head {
-                    Some(head) => self.parsed.number_with(head, condition.field, mark),
-                    None => self.parsed.number(condition.field, mark),
+                let number = match (condition.field, &self.report.head) {
+                    (Field::Connection(field), _) => {
+                        self.state.connections.number(self.lane, field)
+                    }
+                    (field, Some(head)) => self.parsed.number_with(head, field, mark),
+                    (field, None) => self.parsed.number(field, mark),
                 };
                 return if condition.holds(number) { Jump::On } else { Jump::Other };
             }
@@ -185,10 +231,13 @@ impl Walk<'_> {
                 let mark = &mut self.state.mark[self.lane];
                 *mark = *mark & keep ^ flip;
             }
-            // The rules of packets have no such op.
-            Op::UpdateMark(_) => {
-                return Jump::End(Some(Verdict::Punt(PuntReason::FilterUnsupported)));
+            Op::UpdateMark(update) => return self.update_mark(*update),
+            Op::Track => {
+                if !self.track() {
+                    return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop)));
+                }
             }
+            Op::NoTrack => self.state.connections.notrack(self.lane),
             Op::CheckState { name, at } => {
                 if let Some(at) = self.check_state(*name, at) {
                     return Jump::To(at);

@@ -52,8 +52,6 @@ fn unsupported_parts_are_reported_by_name() {
     let rules = read_valid(V4[0], Family::Ip);
     let reasons = reasons(&rules);
     for (part, why) in [
-        ("--ctstate NEW", "the match conntrack"),
-        ("--state RELATED", "the match state"),
         ("--tcp-option 8", "\"--tcp-option\" of the match tcp"),
         ("-m statistic --mode nth", "the match statistic"),
         ("-m addrtype", "the match addrtype"),
@@ -135,13 +133,10 @@ fn the_router_does_what_its_rules_say() {
 }
 
 #[test]
-fn a_router_that_tracks_its_own_connections_forwards_all_but_fragments() {
+fn connections_of_the_router_itself_need_no_tracking() {
     let rules = read_valid(ROUTER[0], Family::Ip);
     let chains = rules.base_chains(Hook::Prerouting);
     let names: Vec<_> = chains.iter().map(|(id, _)| rules.chains[id.0].name.as_str()).collect();
-    assert_eq!(names, ["ip defragmentation", "ip raw PREROUTING", "ip mangle PREROUTING"]);
-    let mut frame = super::verdicts::tcp([203, 0, 113, 5], [192, 168, 1, 1], 80);
-    frame[14 + 6] = 0x20;
-    let (verdict, ..) = verdict(&rules, &mut State::new(&rules), &frame, 0);
-    assert!(matches!(verdict, RuleVerdict::Unsupported(why) if why.contains("fragments")));
+    assert_eq!(names, ["ip raw PREROUTING", "ip mangle PREROUTING"]);
+    assert_eq!(rules.tracking, None);
 }

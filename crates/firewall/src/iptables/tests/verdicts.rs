@@ -1,8 +1,10 @@
 //! Tests what the rules do with packets.
 
 use super::{forward, read_valid, verdict};
-use crate::ir::{Action, Family, Log, Reject, Step};
-use crate::testkit::eval::{RuleVerdict, State};
+use crate::ir::{Action, Direction, Family, Hook, Log, Reject, Step};
+use crate::testkit::eval::{self, Packet, RuleVerdict, State};
+use crate::testkit::link;
+use tollway_dataplane::stages::filter::{Connection, ConnectionState, FlowConnection, Tuple};
 
 /// An IPv4 packet in a frame; `fragment` is the field with flags and offset.
 pub(super) fn four(protocol: u8, fragment: u16, body: &[u8]) -> Vec<u8> {
@@ -284,20 +286,85 @@ fn verdict_of(rules: &crate::ir::Ruleset, frame: &[u8]) -> RuleVerdict {
 }
 
 #[test]
-fn connection_tracking_sees_all_packets_or_fragments() {
+fn rules_of_forwarded_packets_about_connections_need_tracking() {
     let http = four(6, 0x4000, &header(80));
-    let part = four(6, 0x2000, &header(80));
-    let state = forward(&["-s 10.9.9.9 -m state --state NEW -j DROP"]);
-    assert!(punts(&verdict_of(&read_valid(&state, Family::Ip), &http)));
+    let of = |text: &str| {
+        let rules = read_valid(text, Family::Ip);
+        (verdict_of(&rules, &http), rules.tracking.is_some())
+    };
+    // Without a connection, nothing holds.
+    let state = forward(&["-s 10.9.9.9 -m state --state NEW -j DROP", "-j CONNMARK --set-mark 5"]);
+    assert_eq!(of(&state), (ACCEPT, true));
     let input = "*filter\n:INPUT DROP [0:0]\n-A INPUT -m state --state NEW -j DROP\nCOMMIT\n";
-    assert_eq!(verdict_of(&read_valid(input, Family::Ip), &http), ACCEPT);
-    assert!(punts(&verdict_of(&read_valid(input, Family::Ip), &part)));
-    let nat = "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -o x -j MASQUERADE\nCOMMIT\n";
-    assert!(punts(&verdict_of(&read_valid(nat, Family::Ip), &http)));
+    assert_eq!(of(input), (ACCEPT, false));
+    let nat = "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -o lan0 -j MASQUERADE\nCOMMIT\n";
+    assert!(punts(&of(nat).0));
     let plain = "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j ACCEPT\nCOMMIT\n";
-    assert_eq!(verdict_of(&read_valid(plain, Family::Ip), &http), ACCEPT);
+    assert_eq!(of(plain), (ACCEPT, false));
     let raw = "*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j CT --notrack\nCOMMIT\n";
-    assert_eq!(verdict_of(&read_valid(raw, Family::Ip), &http), ACCEPT);
+    assert_eq!(of(raw), (ACCEPT, false));
+    assert!(punts(&of(&forward(&["-m conntrack --ctexpire 5 -j DROP"])).0));
+}
+
+#[test]
+fn what_a_rule_tests_of_connections_is_what_xtables_tests() {
+    let connection = Connection {
+        state: ConnectionState::Established,
+        direction: Direction::Reply,
+        status: 0xe,
+        mark: 0x15,
+        zone: 0,
+        original: Tuple {
+            source: 0x0a00_0001,
+            destination: 0x0a00_0002,
+            source_port: 7,
+            destination_port: 80,
+        },
+        reply: Tuple {
+            source: 0x0a00_0002,
+            destination: 0x0a00_0001,
+            source_port: 80,
+            destination_port: 7,
+        },
+    };
+    let tracked = FlowConnection::Tracked(connection);
+    let (invalid, untracked) = (FlowConnection::Invalid, FlowConnection::Untracked);
+    for (words, of_tracked, of_invalid, of_untracked) in [
+        ("-m state --state RELATED,ESTABLISHED", true, false, false),
+        ("-m conntrack --ctstate INVALID", false, true, false),
+        ("-m conntrack ! --ctstate NEW,UNTRACKED", true, true, false),
+        ("-m conntrack --ctstate INVALID,ESTABLISHED --ctdir ORIGINAL", false, true, false),
+        ("-m conntrack --ctdir REPLY --ctproto tcp", true, false, false),
+        ("-m conntrack ! --ctproto 6", false, false, false),
+        ("-m conntrack --ctstatus ASSURED,EXPECTED", true, false, false),
+        ("-m conntrack ! --ctstatus ASSURED", false, false, false),
+        ("-m conntrack --ctstatus NONE", false, false, false),
+        ("-m conntrack --ctorigsrc 10.0.0.0/24 --ctorigdstport 80:90", true, false, false),
+        ("-m conntrack ! --ctreplsrc 10.0.0.2/32", false, false, false),
+        (
+            "-m conntrack --ctrepldst 10.0.0.1 --ctreplsrcport 80 --ctrepldstport 7",
+            true,
+            false,
+            false,
+        ),
+        ("-m conntrack --ctstate DNAT,UNTRACKED", false, false, true),
+        ("-m connmark --mark 0x5/0xf", true, false, false),
+        ("-m connmark ! --mark 0x5/0xf", false, false, false),
+    ] {
+        let rules = read_valid(&forward(&[&format!("{words} -j DROP")]), Family::Ip);
+        assert!(rules.tracking.is_some(), "{words}");
+        for (connection, holds) in
+            [(tracked, of_tracked), (invalid, of_invalid), (untracked, of_untracked)]
+        {
+            let frame = four(6, 0x4000, &header(80));
+            let (input, output) = (link("wan0"), link("lan0"));
+            let mut packet = Packet::new(&frame, 14, &input);
+            packet.connection = Some(connection);
+            packet.output = Some(&output);
+            let found = eval::run(&rules, &mut State::new(&rules), Hook::Forward, &mut packet, 0);
+            assert_eq!(found == RuleVerdict::Drop, holds, "{words} for {connection:?}");
+        }
+    }
 }
 
 #[test]

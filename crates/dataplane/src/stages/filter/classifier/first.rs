@@ -13,7 +13,7 @@ use super::by_rule::{self, ByRule};
 use super::find::find_first;
 use super::member::{are_members, offset6};
 use super::window::{take_words, window};
-use super::{Classifier, Work, class_of};
+use super::{Classifier, Work};
 use crate::burst::{BURST, Burst, Lanes};
 use crate::cpu::Level;
 use crate::wire::{be16, be32};
@@ -224,7 +224,7 @@ fn look_up_rare(classifier: &Classifier, work: &Work<'_>, scratch: &mut Scratch,
     for lane in rare.into_iter().filter(|lane| work.lanes.has(*lane)) {
         let parsed = work.parsed(classifier, lane);
         for (dim, class) in classifier.dims.iter().zip(&mut scratch.class) {
-            class[lane] = class_of(dim, &parsed, work.mark[lane]);
+            class[lane] = work.class_of(dim, &parsed, lane);
         }
         if classifier.width == 1 {
             let sets = classifier.dims.iter().zip(&scratch.class);
@@ -370,8 +370,14 @@ fn look_up_others(
         }
         return;
     }
+    if let Field::Connection(field) = dim.field {
+        for lane in work.lanes {
+            class[lane] = dim.class(work.connections.number(lane, field));
+        }
+        return;
+    }
     for lane in work.lanes {
         let parsed = work.parsed(classifier, lane);
-        class[lane] = class_of(dim, &parsed, work.mark[lane]);
+        class[lane] = work.class_of(dim, &parsed, lane);
     }
 }

@@ -128,6 +128,10 @@ impl EngineImage {
     /// The rules of a filter, whose live sets programs find among these sets; none if the programs cannot evaluate the
     /// rules of some point at all.
     pub(crate) fn of(filter: &Filter, sets: &Arc<EngineSets>) -> Option<Self> {
+        // Only the user path tracks connections.
+        if filter.tracker.is_some() {
+            return None;
+        }
         // First, so that a set that is lost from now on is missed.
         let losses = sets.losses();
         let roots: Vec<_> = filter.live.iter().map(|set| set.root_in(sets)).collect();

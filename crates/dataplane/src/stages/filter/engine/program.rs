@@ -154,6 +154,8 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         Op::Return => [RETURN, 0, 0, 0],
         Op::Check(_)
         | Op::UpdateMark(_)
+        | Op::Track
+        | Op::NoTrack
         | Op::Limit { .. }
         | Op::CheckState { .. }
         | Op::KeepState(_)

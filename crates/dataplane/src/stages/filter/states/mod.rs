@@ -13,8 +13,7 @@
 //! - A limit counts the states of one rule whose packets share some of addresses and ports
 //!   (`parents.rs`; `O_LIMIT_PARENT`).
 //!
-//! All workers share the states, which lie in [`SHARDS`] parts by a hash of the packet, a lock each: the two
-//! directions of a connection may come to different workers. Without a rule that keeps states there is no
+//! All workers share the states, which lie in a table of flows (`flows/`). Without a rule that keeps states there is no
 //! table, and no packet looks for one.
 //!
 //! Rules that are read again take over the states of rules that are the same ([`StateRule::identity`]).
@@ -23,7 +22,7 @@
 //! sends no keepalives (`dyn_keepalive`), so an idle connection of TCP ends after 300 s. The time is exact,
 //! where ipfw counts whole seconds; room of states whose time is over comes back once a second.
 
-mod flow;
+mod packet;
 mod parents;
 mod table;
 mod tcp;
@@ -33,11 +32,12 @@ mod tests;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-pub(super) use flow::StatePacket;
+pub(super) use packet::StatePacket;
 pub use table::StateReport;
 use table::Table;
 
 use super::Count;
+use super::flows::Size;
 
 /// The most states at a time (`net.inet.ip.fw.dyn_max`).
 pub const MOST_STATES: usize = 16_384;
@@ -45,8 +45,8 @@ pub const MOST_STATES: usize = 16_384;
 /// The most groups of states that limits count (`net.inet.ip.fw.dyn_parent_max`).
 pub const MOST_PARENTS: usize = 4096;
 
-/// The number of parts of the table.
-const SHARDS: usize = 16;
+/// How large the table is.
+const SIZE: Size = Size { most: MOST_STATES, parts: 16, lists: 1024, sweep_ns: S };
 
 const S: u64 = 1_000_000_000;
 

@@ -1,10 +1,7 @@
 //! The groups that limits count: states of one rule whose packets share parts (`O_LIMIT_PARENT`).
 
+use super::super::flows::{FlowId, NONE};
 use super::MOST_PARENTS;
-use super::flow::FlowId;
-
-/// No group, or the end of a list.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// The number of lists.
 const LISTS: usize = 4096;

@@ -1,61 +1,49 @@
-//! The table of states, in parts with a lock each.
+//! The states of a filter's rules.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 
-use super::flow::{FlowId, Side, StatePacket};
-use super::parents::{NONE, Parents, Taken};
+use super::super::flows::{self, Entry, FlowId, NONE, Part, Side, address, lock};
+use super::packet::{StatePacket, group};
+use super::parents::{Parents, Taken};
 use super::tcp::{self, Tcp};
-use super::{Count, Known, MOST_STATES, S, SHARDS, StateName, StateRefusal};
-use crate::memory::Apart;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard};
-
-/// The room of one part. Parts fill evenly, so all together have their most before one is full.
-const ROOM: usize = MOST_STATES / SHARDS * 5 / 4;
-
-/// The number of lists of one part.
-const LISTS: usize = 1024;
-
-/// A free slot of a part ends at this time.
-const FREE: u64 = 0;
+use super::{Count, Known, SIZE, StateName, StateRefusal};
+use crate::sync::Mutex;
 
 #[derive(Debug)]
 pub(super) struct Table {
-    seed: [u64; 2],
-    /// The number of states.
-    count: AtomicUsize,
-    /// When room is given back next.
-    next_sweep_ns: AtomicU64,
-    shards: Box<[Apart<Mutex<Shard>>]>,
+    states: flows::Table<State>,
     /// Locked behind a part, never before it.
     parents: Mutex<Parents>,
 }
 
-#[derive(Debug)]
-struct Shard {
-    heads: Box<[u32]>,
-    /// When each state ends, beside the slots: a sweep reads nothing else.
-    expires_ns: Box<[u64]>,
-    slots: Box<[Slot]>,
-    free: u32,
-}
-
 /// A state.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+#[derive(Clone, Copy, Debug)]
+struct State {
     flow: FlowId,
-    name: Option<StateName>,
+    name: StateName,
     /// The rule that keeps it, and its number among the rules that looked it up last.
     state_rule: u64,
     hint: u32,
     /// The group that its rule's limit counts it in.
     parent: u32,
-    next: u32,
     tcp: Tcp,
     /// By [`Side`].
     counts: [Count; 2],
+}
+
+impl Entry for State {
+    /// The name, if it matters.
+    type Wanted = Option<StateName>;
+
+    #[inline]
+    fn flow(&self) -> &FlowId {
+        &self.flow
+    }
+
+    #[inline]
+    fn is(&self, name: Option<StateName>) -> bool {
+        name.is_none_or(|name| name == self.name)
+    }
 }
 
 /// A state, for lists.
@@ -77,23 +65,8 @@ pub struct StateReport {
 
 impl Table {
     pub(super) fn new(now_ns: u64) -> Self {
-        // Nobody can choose packets that share a list.
-        let random = RandomState::new();
-        let seed = [random.hash_one(1), random.hash_one(2)];
-        Self {
-            seed,
-            count: AtomicUsize::new(0),
-            next_sweep_ns: AtomicU64::new(now_ns.saturating_add(S)),
-            shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new()))).collect(),
-            parents: Mutex::new(Parents::new(seed)),
-        }
-    }
-
-    /// The part and list of a flow.
-    #[inline]
-    fn place(&self, flow: &FlowId) -> (MutexGuard<'_, Shard>, usize) {
-        let hash = flow.hash(self.seed) as usize;
-        (lock(&self.shards[hash % SHARDS].0), hash / SHARDS % LISTS)
+        let states = flows::Table::new(SIZE, now_ns);
+        Self { parents: Mutex::new(Parents::new(states.seed())), states }
     }
 
     /// The number of the rule that keeps the packet's state, see [`super::States::check`].
@@ -104,10 +77,10 @@ impl Table {
         known: &[Known],
         now_ns: u64,
     ) -> Option<usize> {
-        let (mut shard, list) = self.place(&packet.flow);
-        let (at, side) = shard.find(list, &packet.flow, name, now_ns)?;
-        let number = shard.slots.get_mut(at)?.state_rule_among(known)?;
-        shard.note(at, packet, side, now_ns);
+        let (mut part, list) = self.states.place(&packet.flow);
+        let (at, side) = part.find(list, &packet.flow, name, now_ns)?;
+        let number = part.get_mut(at)?.0.state_rule_among(known)?;
+        note(&mut part, at, packet, side, now_ns);
         Some(number)
     }
 
@@ -120,16 +93,17 @@ impl Table {
         now_ns: u64,
     ) -> Result<(), StateRefusal> {
         let Some(state_rule) = known.get(number) else { return Err(StateRefusal::Full) };
-        let mut state = Slot {
+        let mut state = State {
             flow: packet.flow,
-            name: Some(state_rule.name),
+            name: state_rule.name,
             state_rule: state_rule.identity,
             hint: number as u32,
             parent: NONE,
-            ..Slot::default()
+            tcp: Tcp::default(),
+            counts: [Count::default(); 2],
         };
         if let Some(limit) = &state_rule.limit {
-            let group = packet.flow.group(limit);
+            let group = group(&packet.flow, limit);
             state.parent = match lock(&self.parents).take(state_rule.identity, &group, limit.most) {
                 Taken::Yes(parent) => parent,
                 Taken::OverLimit => return Err(StateRefusal::OverLimit),
@@ -147,25 +121,26 @@ impl Table {
     /// Says whether the state is new.
     fn insert(
         &self,
-        state: Slot,
+        state: State,
         packet: &StatePacket,
         known: &[Known],
         now_ns: u64,
     ) -> Result<bool, StateRefusal> {
-        let (mut shard, list) = self.place(&packet.flow);
-        if let Some((at, side)) = shard.find(list, &packet.flow, state.name, now_ns)
-            && shard.slots[at].state_rule_among(known).is_some()
+        let (mut part, list) = self.states.place(&packet.flow);
+        if let Some((at, side)) = part.find(list, &packet.flow, Some(state.name), now_ns)
+            && part.get_mut(at).is_some_and(|(state, _)| state.state_rule_among(known).is_some())
         {
-            shard.note(at, packet, side, now_ns);
+            note(&mut part, at, packet, side, now_ns);
             return Ok(false);
         }
-        let before = self.count.fetch_add(1, Relaxed);
-        let at = if before < MOST_STATES { shard.add(list, state, now_ns) } else { None };
-        let Some(at) = at else {
-            self.count.fetch_sub(1, Relaxed);
+        if !self.states.take_room() {
+            return Err(StateRefusal::Full);
+        }
+        let Some(at) = part.add(list, state, tcp::begins_ns(now_ns)) else {
+            self.states.give_room();
             return Err(StateRefusal::Full);
         };
-        shard.note(at, packet, Side::Forward, now_ns);
+        note(&mut part, at, packet, Side::Forward, now_ns);
         Ok(true)
     }
 
@@ -178,60 +153,35 @@ impl Table {
     /// Gives back the room of states whose time is over, once a second (`dyn_tick`).
     #[inline]
     pub(super) fn sweep(&self, now_ns: u64) {
-        let due_ns = self.next_sweep_ns.load(Relaxed);
-        if now_ns >= due_ns {
-            self.sweep_now(due_ns, now_ns);
+        if self.states.is_time(now_ns) {
+            self.sweep_now(now_ns);
         }
     }
 
     #[cold]
-    fn sweep_now(&self, due_ns: u64, now_ns: u64) {
-        let next_ns = now_ns.saturating_add(S);
-        if self.next_sweep_ns.compare_exchange(due_ns, next_ns, Relaxed, Relaxed).is_err() {
-            // Another worker does it.
-            return;
-        }
-        self.remove_if(|expires_ns, _| expires_ns <= now_ns);
+    fn sweep_now(&self, now_ns: u64) {
+        self.states.sweep_all(now_ns).iter().for_each(|state| self.give_back(state.parent));
     }
 
     /// Removes the states of other rules than these.
     pub(super) fn retain(&self, known: &[Known]) {
-        self.remove_if(|_, slot| known.iter().all(|known| known.identity != slot.state_rule));
-    }
-
-    fn remove_if(&self, is_one: impl Fn(u64, &Slot) -> bool) {
-        for shard in &self.shards {
-            let mut shard = lock(&shard.0);
-            for at in 0..ROOM {
-                let expires_ns = shard.expires_ns[at];
-                if expires_ns != FREE && is_one(expires_ns, &shard.slots[at]) {
-                    let slot = shard.slots[at];
-                    shard.remove(slot.flow.hash(self.seed) as usize / SHARDS % LISTS, at as u32);
-                    self.give_back(slot.parent);
-                    self.count.fetch_sub(1, Relaxed);
-                }
-            }
-        }
+        let is_of_others =
+            |_, state: &State| known.iter().all(|known| known.identity != state.state_rule);
+        self.states.remove_if(is_of_others).iter().for_each(|state| self.give_back(state.parent));
     }
 
     /// All states whose time is not over, each with the identity of its rule.
     pub(super) fn list(&self, now_ns: u64) -> Vec<(u64, StateReport)> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let shard = lock(&shard.0);
-            let lives = shard.expires_ns.iter().zip(&shard.slots);
-            let lives = lives.filter(|(expires_ns, _)| **expires_ns > now_ns);
-            all.extend(lives.map(|(expires_ns, slot)| {
-                (slot.state_rule, slot.report(expires_ns.saturating_sub(now_ns)))
-            }));
-        }
-        all
+        let listed = self.states.list(now_ns).into_iter().map(|(state, expires_ns)| {
+            (state.state_rule, state.report(expires_ns.saturating_sub(now_ns)))
+        });
+        listed.collect()
     }
 
     /// The number of states, whose time may be over.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.count.load(Relaxed)
+        self.states.count()
     }
 
     /// The numbers of states of all groups.
@@ -241,82 +191,19 @@ impl Table {
     }
 }
 
-impl Shard {
-    fn new() -> Self {
-        let slot = |next: usize| Slot {
-            next: if next < ROOM { next as u32 } else { NONE },
-            ..Slot::default()
-        };
-        Self {
-            heads: vec![NONE; LISTS].into(),
-            expires_ns: vec![FREE; ROOM].into(),
-            slots: (1..=ROOM).map(slot).collect(),
-            free: 0,
-        }
-    }
-
-    /// The newest state of the flow whose time is not over, with this name, or any.
-    #[inline]
-    fn find(
-        &self,
-        list: usize,
-        flow: &FlowId,
-        name: Option<StateName>,
-        now_ns: u64,
-    ) -> Option<(usize, Side)> {
-        let mut at = self.heads[list] as usize;
-        while let Some(slot) = self.slots.get(at) {
-            if (name.is_none() || slot.name == name)
-                && self.expires_ns[at] > now_ns
-                && let Some(side) = slot.flow.side_of(flow)
-            {
-                return Some((at, side));
-            }
-            at = slot.next as usize;
-        }
-        None
-    }
-
-    /// Notes a packet of a state.
-    #[inline]
-    fn note(&mut self, at: usize, packet: &StatePacket, side: Side, now_ns: u64) {
-        let Some(slot) = self.slots.get_mut(at) else { return };
-        let count = &mut slot.counts[side as usize];
-        count.packets += 1;
-        count.bytes += packet.bytes;
-        if let Some(expires_ns) = tcp::expires_ns(&mut slot.tcp, packet, side, now_ns) {
-            self.expires_ns[at] = expires_ns;
-        }
-    }
-
-    fn add(&mut self, list: usize, state: Slot, now_ns: u64) -> Option<usize> {
-        let at = self.free as usize;
-        let slot = self.slots.get_mut(at)?;
-        self.free = slot.next;
-        *slot = Slot { next: self.heads[list], ..state };
-        self.heads[list] = at as u32;
-        self.expires_ns[at] = tcp::begins_ns(now_ns);
-        Some(at)
-    }
-
-    fn remove(&mut self, list: usize, at: u32) {
-        let next = self.slots[at as usize].next;
-        let (mut before, mut here) = (NONE, self.heads[list]);
-        while here != at {
-            let Some(slot) = self.slots.get(here as usize) else { return };
-            (before, here) = (here, slot.next);
-        }
-        match self.slots.get_mut(before as usize) {
-            Some(slot) => slot.next = next,
-            None => self.heads[list] = next,
-        }
-        self.slots[at as usize].next = self.free;
-        self.expires_ns[at as usize] = FREE;
-        self.free = at;
+/// Notes a packet of a state.
+#[inline]
+fn note(part: &mut Part<State>, at: usize, packet: &StatePacket, side: Side, now_ns: u64) {
+    let Some((state, ends_ns)) = part.get_mut(at) else { return };
+    let count = &mut state.counts[side as usize];
+    count.packets += 1;
+    count.bytes += packet.bytes;
+    if let Some(expires_ns) = tcp::expires_ns(&mut state.tcp, packet, side, now_ns) {
+        *ends_ns = expires_ns;
     }
 }
 
-impl Slot {
+impl State {
     /// The number of its rule among these, if it is there.
     #[inline]
     fn state_rule_among(&mut self, known: &[Known]) -> Option<usize> {
@@ -329,25 +216,15 @@ impl Slot {
     }
 
     fn report(&self, expires_in_ns: u64) -> StateReport {
-        let FlowId {
-            source, destination, source_port, destination_port, protocol, version, ..
-        } = self.flow;
-        let address = |address: u128| match version {
-            4 => IpAddr::from((address as u32).to_be_bytes()),
-            _ => IpAddr::from(address.to_be_bytes()),
-        };
+        let FlowId { source, destination, source_port, destination_port, .. } = self.flow;
+        let version = self.flow.version;
         StateReport {
-            protocol,
-            source: (address(source), source_port),
-            destination: (address(destination), destination_port),
+            protocol: self.flow.protocol,
+            source: (address(version, source), source_port),
+            destination: (address(version, destination), destination_port),
             tcp_flags: self.tcp.flags(),
             expires_in_ns,
             counts: self.counts,
         }
     }
-}
-
-/// The tables are whole whenever the lock is free, so a panic elsewhere cannot have damaged them.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

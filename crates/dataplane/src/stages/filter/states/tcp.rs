@@ -1,7 +1,8 @@
 //! The time that a state lives after a packet (`dyn_update_proto_state`, `dyn_update_tcp_state`).
 
+use super::super::flows::Side;
 use super::S;
-use super::flow::{Side, StatePacket};
+use super::packet::StatePacket;
 use crate::wire::l4;
 
 // `net.inet.ip.fw.dyn_*_lifetime`.

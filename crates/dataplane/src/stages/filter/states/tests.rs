@@ -4,7 +4,8 @@
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use super::flow::{FlowId, StatePacket};
+use super::super::flows::FlowId;
+use super::packet::StatePacket;
 use super::*;
 use crate::wire::l4;
 
@@ -21,6 +22,7 @@ fn packet(protocol: u8, port: u16) -> StatePacket {
         protocol,
         version: 4,
         zone: 0,
+        query: None,
     };
     StatePacket { flow, bytes: 100, ..StatePacket::default() }
 }
