@@ -29,6 +29,9 @@ const CHUNKS: u32 = 4096;
 /// Time between two packets, long enough that no limit on errors applies.
 const APART_NS: u64 = 10_000_000_000;
 
+/// The same if connections are tracked, of which none may end meanwhile.
+const TRACKED_APART_NS: u64 = 1_000_000;
+
 /// What happened to one packet.
 #[derive(Clone, Debug, Default)]
 pub struct PacketResult {
@@ -45,6 +48,7 @@ pub struct Tollway {
     worker: Worker,
     ports: Vec<MemoryPort>,
     now_ns: u64,
+    apart_ns: u64,
 }
 
 impl Tollway {
@@ -61,12 +65,13 @@ impl Tollway {
             worker: Worker::alone(compiled.tables, umem, compiled.host),
             ports: DEVICES.iter().map(|_| MemoryPort::new(BURST)).collect(),
             now_ns: APART_NS,
+            apart_ns: if rules.tracking.is_some() { TRACKED_APART_NS } else { APART_NS },
         })
     }
 
     /// Sends a packet and collects the results.
     pub fn one(&mut self, device: usize, frame: &[u8]) -> PacketResult {
-        self.now_ns += APART_NS;
+        self.now_ns += self.apart_ns;
         let before = self.worker.counters.clone();
         self.inject(device, frame);
         self.turn(device);
