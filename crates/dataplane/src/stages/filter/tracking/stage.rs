@@ -73,6 +73,7 @@ impl Connections {
         }
         self.tracked.put(lane, true);
         let Some(tracked) = self.all.get_mut(lane) else { return Lookup::Full };
+        tracked.connection = FlowConnection::Invalid;
         match tracker.find(version, packet, now_ns) {
             Found::Known(connection, flow) => *tracked = Tracked { connection, flow },
             Found::New(new) => {
@@ -80,10 +81,7 @@ impl Connections {
                 self.new.push((lane, *new));
             }
             Found::Untracked => tracked.connection = FlowConnection::Untracked,
-            Found::Invalid => {
-                tracked.connection = FlowConnection::Invalid;
-                return Lookup::Invalid;
-            }
+            Found::Invalid => return Lookup::Invalid,
             Found::Full => return Lookup::Full,
         }
         Lookup::Found

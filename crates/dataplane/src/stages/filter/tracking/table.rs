@@ -193,7 +193,10 @@ impl Tracker {
             }
             return true;
         }
-        if !table.take_room() {
+        // The room that was found when the packet was looked up may be taken.
+        let has_room =
+            table.take_room() || make_room(table, &mut part, list, now_ns) && table.take_room();
+        if !has_room {
             return false;
         }
         connection.confirm();

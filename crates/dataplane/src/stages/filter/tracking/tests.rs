@@ -194,6 +194,13 @@ fn a_new_connection_replaces_one_that_is_not_assured() {
     }
     assert_eq!(see(&tracker, &port(64), true, START), Some(ConnectionState::New));
     assert_eq!(tracker.count(), 64, "one has gone");
+    // As in a burst: the second one is looked up before the first one takes the room.
+    let together = [65, 66].map(|number| (port(number), tracker.find(4, &port(number), START)));
+    for (packet, found) in together {
+        let Found::New(new) = found else { panic!("{found:?} is no new connection") };
+        assert!(tracker.confirm(*new, (4, &packet), START));
+    }
+    assert_eq!(tracker.count(), 64, "two have gone");
     // Answered, and again after more than two seconds, they are assured.
     let ports: Vec<u16> = tracker.list(START).iter().map(|one| one.source.1).collect();
     for (number, seconds) in ports.iter().flat_map(|port| [(port, 1), (port, 3)]) {

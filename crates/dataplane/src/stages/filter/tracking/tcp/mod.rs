@@ -1,6 +1,8 @@
 //! Connections of TCP: their state, and the windows of both sides (`net/netfilter/nf_conntrack_proto_tcp.c` of Linux 6.18).
 
 mod options;
+#[cfg(test)]
+mod tests;
 mod transitions;
 mod window;
 
@@ -169,9 +171,9 @@ impl Tcp {
                 Reset::Closes => {}
                 Reset::Keeps => {
                     state = before;
-                    skips_windows = self.answers_ignored_by_reset(segment, status);
+                    skips_windows = self.answers_ignored_by_reset(segment, side, status);
                 }
-                Reset::May => skips_windows = self.answers_ignored_by_reset(segment, status),
+                Reset::May => skips_windows = self.answers_ignored_by_reset(segment, side, status),
             },
             _ => {}
         }
@@ -316,8 +318,10 @@ impl Tcp {
     }
 
     /// Says whether a reset answers a packet that was ignored, so that it may acknowledge what was not seen.
-    fn answers_ignored_by_reset(&self, segment: &Segment<'_>, status: u32) -> bool {
-        let of_syn = status & SEEN_REPLY != 0 && self.last.event == Event::Syn;
+    fn answers_ignored_by_reset(&self, segment: &Segment<'_>, side: Side, status: u32) -> bool {
+        let of_syn = status & SEEN_REPLY != 0
+            && self.last.event == Event::Syn
+            && self.last.side != side as u8;
         let of_ack = status & ASSURED == 0 && self.last.event == Event::Ack;
         let of_challenge = self.state == TcpState::SynSent
             && self.last.event == Event::Ack
