@@ -28,7 +28,7 @@ use running::{CONFIG, Router, sleeps, two_hosts};
 use tollway_capture::{CaptureReader, CaptureWriter};
 
 /// The tests by name; each runs in a network namespace of its own.
-const BESIDE: [namespaces::Test; 13] = [
+const BESIDE: [namespaces::Test; 14] = [
     ("neighbours_are_learned_by_the_devices_own_addresses", learning),
     ("pings_cross_and_a_lost_interface_is_survived", pings),
     ("unfinished_checksums_are_finished", checksums),
@@ -38,6 +38,7 @@ const BESIDE: [namespaces::Test; 13] = [
     ("mistakes_in_rules_leave_the_active_ones", filter::refused),
     ("logged_packets_are_written_once", filter::logs),
     ("a_reload_resets_sets_to_the_file", filter::sets),
+    ("answers_and_errors_of_connections_pass", filter::connections),
     ("the_control_socket_is_its_owners_and_one_routers", control::sockets),
     ("a_lack_of_descriptors_is_logged_once", control::shortage),
     ("too_little_address_space_is_reported", control::address_space),

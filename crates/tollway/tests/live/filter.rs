@@ -181,3 +181,56 @@ pub(super) fn sets() {
     assert_eq!(packets(&router, "ip saddr @bad"), 20, "what it dropped goes on being counted");
     router.stop();
 }
+
+/// Rules about connections let out what one side begins, and in what belongs to it: answers and errors.
+pub(super) fn connections() {
+    const RULES: &str = "table inet t {
+  chain forward {
+    type filter hook forward priority 0; policy drop;
+    ct state established,related counter accept
+    iifname \"a\" ct state new accept
+  }
+}
+";
+    let (a, b) = two_hosts();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules"), RULES).unwrap();
+    let mut router = Router::start_in(dir, &config("rules"));
+    for (own, other) in [("10.0.1.2", "10.0.2.2"), ("fd00:1::2", "fd00:2::2")] {
+        assert!(!pings(&b, own), "nobody has asked for it");
+        assert!(pings(&a, other));
+    }
+    let shown = json(&router, "connections");
+    let mut listed: Vec<_> = shown["connections"].as_array().unwrap().iter().map(ends).collect();
+    listed.sort();
+    // What is dropped leaves none.
+    assert_eq!(
+        listed,
+        ["icmp 10.0.1.2 10.0.2.2 5 5 user", "icmpv6 fd00:1::2 fd00:2::2 5 5 user"],
+        "{shown}"
+    );
+    // Nobody listens there: the answer is an error, which is related.
+    let mut refused = a.command("timeout 20 bash -c");
+    refused.arg("exec 3<>/dev/udp/10.0.2.2/9; echo x >&3; cat <&3");
+    let output = refused.output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("Connection refused"), "{error}");
+    std::fs::write(router.path("rules"), RULES.replace("counter ", "")).unwrap();
+    reload(&router).unwrap();
+    let shown = json(&router, "connections");
+    assert_eq!(shown["connections"].as_array().unwrap().len(), 3, "other rules keep them: {shown}");
+    router.stop();
+}
+
+/// Returns a connection's protocol, ends, counts and path.
+fn ends(connection: &Value) -> String {
+    let words = [
+        &connection["protocol"],
+        &connection["original"]["source"],
+        &connection["original"]["destination"],
+        &connection["counts"]["packets"],
+        &connection["counts"]["reply_packets"],
+        &connection["path"],
+    ];
+    words.map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned)).join(" ")
+}
