@@ -90,7 +90,7 @@ fn differences_from_the_kernel_are_unsupported() {
 }
 
 #[test]
-fn rules_about_connections_are_verified_for_flows() {
+fn rules_about_connections_are_verified() {
     for (rule, listed, otherwise) in [
         ("ct state established,related accept", "\"established\"", "\"new\""),
         ("ct state established accept", "\"in\"", "\"!\""),
@@ -129,11 +129,14 @@ fn rules_about_connections_are_verified_for_flows() {
     ] {
         let own = load(rule);
         let packets = own.rules("x").unwrap();
-        assert!(unsupported(&packets).is_some_and(|why| why.contains("ct")), "{rule}: {packets:?}");
+        assert_eq!(unsupported(&packets), None, "{rule}: {packets:?}");
+        assert!(packets.tracking.is_some(), "{rule}");
         assert_eq!(unsupported(&own.connections()), None, "{rule}: {:?}", own.connections());
-        let rules = changed(own, rule, listed, otherwise).connections();
+        let is_changed = changed(own, rule, listed, otherwise);
         let why = "nft does not list it as the kernel has it";
-        assert_eq!(unsupported(&rules), Some(why), "{rule}");
+        for rules in [is_changed.rules("x").unwrap(), is_changed.connections()] {
+            assert_eq!(unsupported(&rules), Some(why), "{rule}");
+        }
     }
 }
 
