@@ -175,9 +175,22 @@ impl<'a> Headers<'a> {
                 let &[a, b, c, d] = self.transport.first_chunk()?;
                 (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
             }
+            l4::GRE => (0, self.call()?),
             _ => (0, 0),
         };
         Some(self.flow(ports, None))
+    }
+
+    /// The call of PPTP, whose packets are of version 1 of GRE (`gre_pkt_to_tuple`); 0 of other packets.
+    fn call(&self) -> Option<u16> {
+        const VERSION: u8 = 7;
+        const PPP: [u8; 2] = [0x88, 0x0b];
+        match *self.transport {
+            [_, flags, a, b, _, _, high, low, ..] if flags & VERSION == 1 => {
+                ([a, b] == PPP).then(|| u16::from_be_bytes([high, low]))
+            }
+            _ => Some(0),
+        }
     }
 
     /// `tcp_error`.

@@ -185,6 +185,21 @@ fn fragments_and_broken_packets_belong_to_no_connection() {
 }
 
 #[test]
+fn calls_of_pptp_are_connections_by_their_number() {
+    let tracker = tracker();
+    let call = |number: u8| packet(l4::GRE, [1, 2], &[0x30, 1, 0x88, 0x0b, 0, 0, 0, number]);
+    for (number, now_ns) in [(1, START), (2, START), (1, START + S)] {
+        assert_eq!(see(&tracker, &call(number), true, now_ns), Some(ConnectionState::New));
+    }
+    assert_eq!(tracker.count(), 2);
+    let other = packet(l4::GRE, [1, 2], &[0, 1, 8, 0, 0, 0, 0, 1]);
+    assert_eq!(see(&tracker, &other, true, START), None, "no PPP");
+    let plain = packet(l4::GRE, [1, 2], &[0, 0, 8, 0]);
+    assert_eq!(see(&tracker, &plain, true, START), Some(ConnectionState::New));
+    assert_eq!(tracker.count(), 3);
+}
+
+#[test]
 fn a_new_connection_replaces_one_that_is_not_assured() {
     let size = Size { most: 64, parts: 1, lists: 8, sweep_ns: S };
     let tracker = Tracker::of_size(size);
