@@ -1,6 +1,7 @@
 //! Tests that run in a virtual machine, whose kernel has devices and modules that not every kernel has.
 
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 /// The script that starts the virtual machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
@@ -33,10 +34,11 @@ pub fn inside(role: &str, parts: &[Part], part: Option<&str>) -> ExitCode {
     }
     let mut failed = 0;
     for (name, _) in parts {
+        let start = Instant::now();
         let mut command = Command::new("unshare");
         command.args(["-nm", "--"]).arg(std::env::current_exe().unwrap());
         let status = command.args(["--role", role, name]).status().unwrap();
-        println!("{name} in the virtual machine: {status}");
+        println!("{name} in the virtual machine: {status}, {} s", start.elapsed().as_secs());
         failed += u8::from(!status.success());
     }
     ExitCode::from(failed)

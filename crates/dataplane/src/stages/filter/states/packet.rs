@@ -3,6 +3,7 @@
 use super::super::flows::FlowId;
 use super::super::{Field, Parsed, PayloadBase};
 use super::StateLimit;
+use crate::wire::ipv6::is_link_local;
 use crate::wire::l4;
 
 /// A packet, as far as states look at it.
@@ -31,7 +32,7 @@ impl StatePacket {
         let port = |field| number(field).filter(|_| has_ports).unwrap_or(0) as u16;
         let is_tcp = protocol == l4::TCP;
         let acknowledged = Field::Payload { base: PayloadBase::Transport, offset: 8, bytes: 4 };
-        let is_local = |address: u128| is_six && address >> 118 == 0xfe80 >> 6;
+        let is_local = |address| is_six && is_link_local(address);
         let zone = match is_local(source) || is_local(destination) {
             true => parsed.links().0.0.saturating_add(1),
             false => 0,
