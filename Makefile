@@ -21,6 +21,7 @@
 #   make machines tests network cards in virtual machines: pings, streams, and losses at events of routers and
 #                devices; as root, some minutes each, MODELS="igb virtio-net-pci e1000e vmxnet3" with the
 #                kernels of SUITES="trixie-backports trixie bookworm"; before, the tc programs with each kernel
+#   make workers runs the tests that measure times once more, with routers of two workers; as root, three minutes
 #   make miri    runs what owns memory under Miri (needs a nightly toolchain); five minutes
 
 SHELL := /bin/bash
@@ -39,7 +40,7 @@ PREFIX ?= /usr/local
 UNITS ?= $(PREFIX)/lib/systemd/system
 TOLLWAY := $${CARGO_TARGET_DIR:-target}/release/tollway
 
-.PHONY: demo test bench install check fuzz soak loom oracle routes bgp leaks machines miri setup build deny
+.PHONY: demo test bench install check fuzz soak loom oracle routes bgp leaks machines workers miri setup build deny
 
 build:
 	cargo build --release --locked
@@ -116,6 +117,10 @@ machines: setup
 	done
 	CI=1 TOLLWAY_CARDS="$(MODELS)" TOLLWAY_CARDS_SUITES="$(SUITES)" \
 	  cargo test -p tollway --test system --locked -- cards
+
+workers: setup
+	CI=1 TOLLWAY_WORKERS=2 TOLLWAY_TESTS=alone \
+	  cargo test -p tollway --test af_xdp --test router --locked -- --skip _in_a_virtual_machine
 
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \

@@ -106,9 +106,9 @@ foreground() {
   while IFS= read -r program; do TOLLWAY_TESTS=$1 run "$program" --skip "$MACHINE"; done
 }
 
-# Runs the tests of one kind in the programs below, with routers of two workers.
+# Runs those that mostly wait in the programs below, with routers of two workers; `make workers` has those that measure.
 with_two_workers() {
-  TOLLWAY_WORKERS=2 foreground "$1" <"$work/two-workers"
+  TOLLWAY_WORKERS=2 foreground beside <"$work/two-workers"
 }
 
 # Compiles first, then lists the programs: name, directory and executable, between tabs.
@@ -141,10 +141,9 @@ beside computing
 grep -v ^oracle "$work/namespaces" | foreground beside
 wait_beside
 grep ^oracle "$work/namespaces" | foreground beside
-with_two_workers beside
+with_two_workers
 beside machines
 foreground alone <"$work/namespaces"
-with_two_workers alone
 # The processor is free for the rest of them.
 machines
 wait_beside
@@ -156,9 +155,9 @@ if [ -s "$work/left-out" ]; then
   sed 's/^/  /' "$work/left-out" >&2
 fi
 failed=$(cat "$work/failed")
-# Each program that only computes runs once, and each other one once for each of three kinds of tests. Some run twice
+# Each program that only computes runs once, and each other one once for each of three kinds of tests. Some run once
 # more, with two workers.
-runs=$(($(lines computing) + 3 * $(lines namespaces) + 2 * $(lines two-workers)))
+runs=$(($(lines computing) + 3 * $(lines namespaces) + $(lines two-workers)))
 if [ $documentation != 0 ] || [ "$(lines ended)" != $runs ] ||
   grep -q $'\t-$' <<<"$failed" || [ "$(lines failed)" -gt $MOST ]; then
   echo "Failed:" >&2

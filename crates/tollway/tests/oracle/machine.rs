@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::setting;
 
 /// Number of cases if the environment does not set another: each takes seconds in the machine.
-const CASES: u64 = 5;
+const CASES: u64 = 3;
 /// The script that starts the machine.
 const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/qemu/run.sh");
 
