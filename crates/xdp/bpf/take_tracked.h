@@ -27,7 +27,7 @@ static __always_inline int follow_connection(struct packet *packet, struct track
 	if (action == NOT_TAKEN)
 		return pass(packet, PASS_UNDECIDED);
 	if (action == SENT || action == DROPPED)
-		count_connection(packet, tracked->found.connection, passage->len);
+		count_connection(packet, tracked->found.connection, passage->l3_len);
 	return action;
 }
 

@@ -35,12 +35,13 @@ static __always_inline __u32 timeout_of(const struct packet *packet, __u8 protoc
 	return protocol == IPPROTO_TCP ? packet->state->tcp_timeout_ms : packet->state->udp_timeout_ms;
 }
 
-/* As udp_error() in net/netfilter/nf_conntrack_proto_udp.c, for a packet with `rest` bytes behind its IP header. */
+/*
+ * As udp_error() in net/netfilter/nf_conntrack_proto_udp.c, for a packet with `rest` bytes behind its IP header. Where that
+ * has more bytes than its own length says, the kernel sums these, too (nf_checksum); no sender does so.
+ */
 static __always_inline int is_whole_udp(const struct udphdr *udp, __u32 rest)
 {
-	__u32 udp_len = bpf_ntohs(udp->len);
-
-	return udp_len >= sizeof(*udp) && udp_len <= rest;
+	return rest >= sizeof(*udp) && bpf_ntohs(udp->len) == rest;
 }
 
 /* Says whether a packet of TCP is the first one of its direction. */
@@ -175,13 +176,14 @@ static __always_inline enum currency is_current(struct packet *packet, struct tr
 	return ask(packet, tracked, timeout_ms, v4) ? ASKED_NOW : NOT_CURRENT;
 }
 
-static __always_inline void count_connection(const struct packet *packet, struct connection *connection, __u32 len)
+/* Counts as the kernel does (nf_ct_acct_add): bytes from the IP header on, and what GSO has put together once. */
+static __always_inline void count_connection(const struct packet *packet, struct connection *connection, __u32 l3_len)
 {
 	__u64 used = connection->used & FLOW_PACKETS;
 
-	connection->used = ((used + packets_of(packet->ctx)) & FLOW_PACKETS) | tick_of(packet) << 48;
+	connection->used = ((used + 1) & FLOW_PACKETS) | tick_of(packet) << 48;
 	/* The kernel may have been asked meanwhile. */
-	*(volatile __u64 *)&connection->bytes += len;
+	*(volatile __u64 *)&connection->bytes += l3_len;
 }
 
 /* The next hop of a connection's packet, by its source as it arrives and its destination as it leaves. */

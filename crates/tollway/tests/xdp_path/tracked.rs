@@ -354,7 +354,7 @@ fn entered(tracked: &mut Tracked, version: Version) {
     assert_eq!(run.output, OUT.forwarded(1, &frame));
     assert!(version.timeout().is_some_and(|timeout| timeout > 60), "{:?}", version.timeout());
     let (_, used) = tracked.connections.get(&version.key()).unwrap();
-    assert_eq!(used, [1, frame.len() as u64]);
+    assert_eq!(used, [1, (frame.len() - 14) as u64]);
     summed(tracked, version);
     others(tracked, version);
     tracked.insert(version, Treatment::Dropped(output), plain);

@@ -107,7 +107,7 @@ pub struct Entry {
     pub treatment: Treatment,
     /// The link that they arrive on.
     pub link: LinkId,
-    /// The packets that it has forwarded or dropped, and their bytes from the Ethernet header on.
+    /// The packets that it has forwarded or dropped, and their bytes from the IP header on.
     pub used: [u64; 2],
 }
 

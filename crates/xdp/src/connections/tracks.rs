@@ -95,7 +95,7 @@ impl Tracks {
         (entries / 2).clamp(WAYS, 1 << INDEX_BITS)
     }
 
-    /// The tracks of a map, which has so many: a power of two.
+    /// The tracks of a map, which has so many: a multiple of [`WAYS`].
     pub(super) fn new(map: OwnedFd, count: usize, seeds: Seeds) -> Self {
         let owners = vec![[0; MOST_KEY]; count].into_boxed_slice();
         let versions = vec![0; count].into_boxed_slice();
@@ -198,8 +198,7 @@ impl Tracks {
 
     /// The indexes where a connection's track may be.
     fn ways(&self, owner: Owner) -> impl Iterator<Item = usize> {
-        // The lower bits of the hash depend on few of the owner's.
-        let first = (self.seeds.hash(&owner) >> 32) as usize & (self.owners.len() / WAYS - 1);
+        let first = bucket(self.seeds.hash(&owner), self.owners.len() / WAYS);
         (0..WAYS).map(move |way| first * WAYS + way)
     }
 
@@ -226,4 +225,27 @@ impl Tracks {
 
 fn owner(original: &ConnectionKey) -> Owner {
     original.on(LinkId(0)).words()
+}
+
+/// One of so many buckets, by the upper half of a hash: the lower bits depend on few of the key's.
+fn bucket(hash: u64, buckets: usize) -> usize {
+    (((hash >> 32) * buckets as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_may_lead_to_each_bucket() {
+        // With the default sizes of both families, the number of buckets is no power of two.
+        let buckets = Tracks::count(3 << 17) / WAYS;
+        let mut counts = vec![0_u32; buckets];
+        let step = u64::MAX / (4 * buckets as u64);
+        for number in 0..4 * buckets as u64 {
+            counts[bucket(number * step, buckets)] += 1;
+        }
+        assert!(counts.iter().all(|count| (3..=5).contains(count)));
+        assert_eq!(bucket(u64::MAX, buckets), buckets - 1);
+    }
 }
