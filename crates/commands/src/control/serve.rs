@@ -209,7 +209,11 @@ impl RequestHandler {
             return self.states(filter, send);
         }
         let links = self.name_table.names().links.iter().map(|link| link.name.clone()).collect();
-        let mut source = KernelConnections::new(self.backends.connections.as_ref(), links);
+        let general = self.current_offload().map(|offload| offload.general).unwrap_or_default();
+        let first = |reasons: Vec<offload::Why>| reasons.into_iter().next().map(|why| why.why);
+        let all_by_kernel = [first(general.ipv4), first(general.ipv6)];
+        let live = self.backends.connections.as_ref();
+        let mut source = KernelConnections::new(live, links, all_by_kernel);
         match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
             Ok(()) => Ok(()),
             Err(PagesError::Client(error)) => Err(error),
@@ -244,17 +248,21 @@ impl RequestHandler {
     }
 
     fn offload(&self) -> Result<String, AnswerError> {
-        let live = self.backends.offload.as_ref().ok_or(AnswerError::NoController)?;
         // If the controller is busy for longer, the report shows an earlier state of the routes.
         let controller = self.backends.controller.as_ref();
         let _ = controller.is_some_and(|controller| controller.evaluate(PATIENCE));
+        let offload = self.current_offload().ok_or(AnswerError::NoController)?;
         let snapshot = self.snapshot()?;
-        let counts = self.paths(&snapshot);
-        let mut offload = Offload { counts: Some(counts), ..Offload::from(&*live.get()) };
+        Ok(line(&Offload { counts: Some(self.paths(&snapshot)), ..offload }))
+    }
+
+    /// The offload of traffic without counts; none without a controller.
+    fn current_offload(&self) -> Option<Offload> {
+        let mut offload = Offload::from(&*self.backends.offload.as_ref()?.get());
         if self.backends.connections.as_ref().is_some_and(LiveConnections::are_kernels) {
             offload.leave_connections();
         }
-        Ok(line(&offload))
+        Some(offload)
     }
 
     /// Packets that arrived, by path; none without a controller.

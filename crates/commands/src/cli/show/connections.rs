@@ -53,7 +53,7 @@ pub(super) struct Args {
     /// Show those of IPv4 or IPv6
     #[arg(long, value_name = "VERSION")]
     family: Option<IpVersion>,
-    /// Show fast ones that arrive on or leave by a link
+    /// Show those that arrive on or leave by a link, if programs know them
     #[arg(long, value_name = "LINK")]
     device: Option<String>,
     /// Show those on a path

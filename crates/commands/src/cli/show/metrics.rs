@@ -1,4 +1,4 @@
-//! `tollway show metrics`: counts in the text format of Prometheus (OpenMetrics 1.0), from one answer of the router.
+//! `tollway show metrics`: counts in the text format of Prometheus (0.0.4), from one answer of the router.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -28,7 +28,7 @@ pub(super) fn metrics(all: &All) -> String {
     if let Some(totals) = &all.connections {
         connections(totals, &mut out);
     }
-    out.text + "# EOF\n"
+    out.text
 }
 
 fn totals(all: &All, out: &mut Metrics) {
@@ -169,7 +169,8 @@ impl Metrics {
         };
         self.sample_name = format!("tollway_{name}{suffix}");
         // Writing to a `String` cannot fail.
-        let _ = writeln!(self.text, "# HELP tollway_{name} {help}\n# TYPE tollway_{name} {kind}");
+        let name = &self.sample_name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
@@ -250,15 +251,14 @@ mod tests {
             "tollway_connection_answers_total 14",
             "tollway_conntrack_events_total{event=\"invalid\"} 15",
             "# TYPE tollway_connections gauge",
-            "# TYPE tollway_connection_answers counter",
+            "# TYPE tollway_connection_answers_total counter",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}:\n{text}");
         }
-        assert!(text.ends_with("\n# EOF\n"), "{text}");
         // Each sample stands below the head of its family, which comes once.
         let mut family = String::new();
         let mut known = Vec::new();
-        for line in text.lines().filter(|line| *line != "# EOF") {
+        for line in text.lines() {
             if let Some(head) = line.strip_prefix("# TYPE ") {
                 head.split(' ').next().unwrap_or_default().clone_into(&mut family);
                 assert!(!known.contains(&family), "{family} comes twice");

@@ -11,9 +11,6 @@ use super::message::{Connection, ConnectionCounts, ConnectionEntry, ConnectionTu
 use super::protocol::Protocol;
 use super::state::state;
 
-/// Bytes of an Ethernet header without tags.
-const ETHERNET: u64 = 14;
-
 /// Packets and bytes.
 pub type Sum = [u64; 2];
 
@@ -24,6 +21,8 @@ pub struct Programs {
     pub entries: ConnectionsByTuple,
     /// The names of the links, by number.
     pub links: Vec<String>,
+    /// Why all packets of a version of IP take the kernel path, if they do: IPv4, IPv6.
+    pub all_by_kernel: [Option<String>; 2],
 }
 
 impl Programs {
@@ -31,6 +30,11 @@ impl Programs {
     fn of(&self, tracked: &Tracked) -> [Option<Entry>; 2] {
         [&tracked.original, &tracked.reply]
             .map(|tuple| key_of(tuple).and_then(|key| self.entries.get(&key)))
+    }
+
+    /// Why all packets of a connection's version of IP take the kernel path.
+    fn by_kernel(&self, tracked: &Tracked) -> Option<&str> {
+        self.all_by_kernel[usize::from(tracked.original.source.is_ipv6())].as_deref()
     }
 
     fn link(&self, link: LinkId) -> String {
@@ -61,10 +65,13 @@ enum Why {
 
 /// The keywords of the reasons that no [`KernelReason`] has.
 const OTHER_REASONS: [&str; 3] = ["dropped", "unruled", "not_entered"];
+/// The keyword where all packets of the version of IP take the kernel path.
+const ALL_BY_KERNEL: &str = "kernel_path";
 
 /// The keywords of all reasons.
 pub fn connection_reasons() -> impl Iterator<Item = &'static str> {
-    KernelReason::ALL.map(KernelReason::name).into_iter().chain(OTHER_REASONS)
+    let others = OTHER_REASONS.into_iter().chain([ALL_BY_KERNEL]);
+    KernelReason::ALL.map(KernelReason::name).into_iter().chain(others)
 }
 
 impl Why {
@@ -139,7 +146,10 @@ pub fn fast(tracked: &Tracked, programs: &Programs) -> Sum {
 /// Describes a connection.
 pub fn describe(tracked: Tracked, programs: &Programs) -> Connection {
     let entries = programs.of(&tracked);
-    let (path, reason, why) = path(&tracked, entries);
+    let (path, reason, why) = match programs.by_kernel(&tracked) {
+        Some(why) => ("kernel", ALL_BY_KERNEL, format!("all of its IP version is there: {why}")),
+        None => path(&tracked, entries),
+    };
     let [original_entry, reply_entry] =
         entries.map(|found| found.map(|found| entry(found, programs)));
     Connection {
@@ -184,7 +194,7 @@ fn labels(labels: Labels) -> Vec<u8> {
 }
 
 fn entry(entry: Entry, programs: &Programs) -> ConnectionEntry {
-    let [packets, bytes] = from_ip_on(entry.used);
+    let [packets, bytes] = entry.used;
     let treatment = match entry.treatment {
         Treatment::Kernel { .. } => "kernel",
         Treatment::Unruled { .. } => "unruled",
@@ -202,14 +212,9 @@ fn entry(entry: Entry, programs: &Programs) -> ConnectionEntry {
     }
 }
 
-/// Packets and bytes, which the programs count from the Ethernet header on, as the kernel counts them: from the IP header.
-const fn from_ip_on([packets, bytes]: Sum) -> Sum {
-    [packets, bytes.saturating_sub(packets * ETHERNET)]
-}
-
 /// What a direction's entry has forwarded. The kernel counts what rules drop, too: it has passed connection tracking.
 fn forwarded(entry: Option<Entry>) -> Sum {
-    entry.map_or([0; 2], |entry| from_ip_on(entry.used))
+    entry.map_or([0; 2], |entry| entry.used)
 }
 
 /// What the kernel has counted, and the programs, original and reply.

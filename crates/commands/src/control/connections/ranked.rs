@@ -104,7 +104,9 @@ impl Samples {
     ) -> Result<Self, PagesError> {
         let refreshed = Instant::now();
         let mut samples = Self { refreshed, hasher: RandomState::new(), known: HashMap::new() };
-        each(filter, source, pager, |connection, _| {
+        // A connection may come to have the state and mark only later, and is then no new one.
+        let unchanging = ConnectionFilter { state: None, mark: None, ..filter.clone() };
+        each(&unchanging, source, pager, |connection, _| {
             let key = samples.key(&connection);
             samples.known.insert(key, Sample::of(&connection, source));
             Ok(ControlFlow::Continue(()))

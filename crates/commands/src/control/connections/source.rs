@@ -37,14 +37,21 @@ pub struct KernelConnections<'a> {
 }
 
 impl<'a> KernelConnections<'a> {
-    /// The connections, and what the programs do with them; `links` are the names of all links.
-    pub fn new(live: Option<&'a LiveConnections>, links: Vec<String>) -> Self {
-        Self { live, programs: Programs { links, ..Programs::default() } }
+    /// The connections, and what the programs do with them; `links` are the names of all links, and `all_by_kernel` says why
+    /// all packets of IPv4 and IPv6 take the kernel path, if they do.
+    pub fn new(
+        live: Option<&'a LiveConnections>,
+        links: Vec<String>,
+        all_by_kernel: [Option<String>; 2],
+    ) -> Self {
+        Self { live, programs: Programs { links, all_by_kernel, ..Programs::default() } }
     }
 }
 
 impl Source for KernelConnections<'_> {
     fn refresh(&mut self) {
+        // Not both at once: that of a large table takes a hundred megabytes.
+        drop(std::mem::take(&mut self.programs.entries));
         self.programs.entries = self.live.map(LiveConnections::by_tuple).unwrap_or_default();
     }
 

@@ -274,8 +274,7 @@ fn programs(of: &[(u32, [Option<Treatment>; 2])]) -> Programs {
         for (at, (tuple, treatment)) in tuples.iter().zip(treatments).enumerate() {
             let Some(treatment) = *treatment else { continue };
             let link = LinkId(at as u16);
-            // With Ethernet headers.
-            let used = [u64::from(*number), u64::from(*number) * 1014];
+            let used = [u64::from(*number), u64::from(*number) * 1000];
             let entry = Entry { treatment, link, used };
             programs.entries.insert(&key_of(tuple, link).unwrap(), entry);
         }
@@ -321,13 +320,27 @@ fn entries_say_the_path_and_the_reason() {
 }
 
 #[test]
+fn nothing_is_fast_while_the_kernel_has_all_of_a_version() {
+    let mut programs = programs(&[(7, [OUT, BACK])]);
+    let shown = |programs: &Programs| {
+        all_of(&ConnectionFilter::default(), programs, &[tcp(7)]).concat().remove(0)
+    };
+    programs.all_by_kernel = [None, Some("there are virtual services".to_owned())];
+    assert_eq!(shown(&programs).path, "fast", "it is of the other version");
+    programs.all_by_kernel.swap(0, 1);
+    let shown = shown(&programs);
+    assert_eq!((shown.path.as_str(), shown.reason.as_str()), ("kernel", "kernel_path"));
+    assert_eq!(shown.why, "all of its IP version is there: there are virtual services");
+}
+
+#[test]
 fn entries_have_links_and_counts() {
     let programs = programs(&[(7, [OUT, BACK]), (9, [None, kernel(KernelReason::NoTrack)])]);
     let some = [7, 8, 9].map(tcp);
     let shown = all_of(&ConnectionFilter::default(), &programs, &some).concat();
     let entry = shown[0].original_entry.clone().unwrap();
     assert_eq!((entry.device.as_str(), entry.output.as_deref()), ("eth0", Some("eth1")));
-    assert_eq!((entry.packets, entry.bytes), (7, 7000), "from the IP header on");
+    assert_eq!((entry.packets, entry.bytes), (7, 7000));
     assert_eq!((shown[1].original_entry.as_ref(), shown[1].reply_entry.as_ref()), (None, None));
     let entry = shown[2].reply_entry.clone().unwrap();
     assert_eq!((entry.treatment.as_str(), entry.reason.as_str()), ("kernel", "no_track"));
