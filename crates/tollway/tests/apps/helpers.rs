@@ -46,7 +46,7 @@ table ip nat {
 const FILE: usize = 4_000_000;
 const RATE: usize = 1_000_000;
 /// Bytes of TFTP's file, and of its packets: one at a time, and so many that it takes some seconds.
-const SMALL_FILE: usize = 20_000_000;
+const SMALL_FILE: usize = 40_000_000;
 const SMALL_BLOCK: usize = 128;
 
 /// Writes a file of this length, and returns what it has.
