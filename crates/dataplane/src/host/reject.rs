@@ -19,13 +19,10 @@ use super::{Context, Host, Packet, take};
 use crate::ip;
 use crate::stages::filter::Reject;
 use crate::verdict::{DropReason, PuntReason};
+use crate::wire::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::wire::{checksum, l4};
 
 const TCP_LEN: usize = 20;
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
 
 impl Host {
     /// Handles a packet that a rule rejects, and answers its sender.

@@ -9,6 +9,7 @@ pub mod eth;
 pub mod ipv4;
 pub mod ipv6;
 pub mod l4;
+pub mod tcp_flags;
 pub mod vlan;
 
 /// Two bytes in network order.

@@ -11,6 +11,7 @@ use tollway_dataplane::stages::filter::{
     ConnectionReport, Count, Filter, StateReport, StateRule, TcpConnectionState,
 };
 use tollway_dataplane::wire::l4::{SCTP, TCP, UDP, UDP_LITE};
+use tollway_dataplane::wire::tcp_flags::{FIN, RST, SYN};
 
 use super::describe::{Programs, Sum, describe};
 use super::message::Connection;
@@ -18,10 +19,6 @@ use super::source::{Source, Take};
 
 /// The kernel's bits of [`Status`].
 const SEEN_REPLY: u32 = 1 << 1;
-
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
 
 /// Says whether rules track connections, or keep states.
 pub fn has_connections(rules: &Filter) -> bool {

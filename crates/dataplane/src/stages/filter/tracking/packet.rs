@@ -240,46 +240,30 @@ impl<'a> Headers<'a> {
 
     /// `nf_conntrack_icmpv4_error`, and `icmp_pkt_to_tuple`.
     fn icmp(&self) -> Kind<'a> {
-        const MOST: u8 = 18;
-        let Some((&[kind, code, ..], id)) = self.icmp_header() else { return Kind::Invalid };
-        if kind > MOST || !self.sums_up(self.transport.len(), false) {
-            return Kind::Invalid;
+        let Some((&[kind, ..], _)) = self.icmp_header() else { return Kind::Invalid };
+        match kind {
+            _ if !self.sums_up(self.transport.len(), false) => Kind::Invalid,
+            3 | 4 | 5 | 11 | 12 => self.error(inner4(self.transport.get(8..).unwrap_or_default())),
+            _ => self.of_query(),
         }
-        if matches!(kind, 3 | 4 | 5 | 11 | 12) {
-            return self.error(inner4(self.transport.get(8..).unwrap_or_default()));
-        }
-        let inverse = match kind {
-            0 | 8 => 8 - kind,
-            13 => 14,
-            14 => 13,
-            15 => 16,
-            16 => 15,
-            17 => 18,
-            18 => 17,
-            _ => return Kind::Invalid,
-        };
-        let flow = self.flow((id, id), Some(Query { kind, code, inverse }));
-        Kind::Packet(self.packet(flow, Transport::Query))
     }
 
     /// `nf_conntrack_icmpv6_error`, and `icmpv6_pkt_to_tuple`.
     fn icmp6(&self) -> Kind<'a> {
-        let Some((&[kind, code, ..], id)) = self.icmp_header() else { return Kind::Invalid };
-        if !self.sums_up(self.transport.len(), true) {
-            return Kind::Invalid;
-        }
-        let inverse = match kind {
-            0..128 => return self.error(inner6(self.transport.get(8..).unwrap_or_default(), true)),
+        let Some((&[kind, ..], _)) = self.icmp_header() else { return Kind::Invalid };
+        match kind {
+            _ if !self.sums_up(self.transport.len(), true) => Kind::Invalid,
+            0..128 => self.error(inner6(self.transport.get(8..).unwrap_or_default(), true)),
             // Of multicast listeners and neighbours.
-            130..=136 | 143 => return Kind::Untracked,
-            128 => 129,
-            129 => 128,
-            139 => 140,
-            140 => 139,
-            _ => return Kind::Invalid,
-        };
-        let flow = self.flow((id, id), Some(Query { kind, code, inverse }));
-        Kind::Packet(self.packet(flow, Transport::Query))
+            130..=136 | 143 => Kind::Untracked,
+            _ => self.of_query(),
+        }
+    }
+
+    /// A query, or its answer.
+    fn of_query(&self) -> Kind<'a> {
+        let packet = |flow| Kind::Packet(self.packet(flow, Transport::Query));
+        self.query().map_or(Kind::Invalid, packet)
     }
 
     /// The header of ICMP, and the identifier that queries have.
@@ -297,7 +281,7 @@ impl<'a> Headers<'a> {
         flow.map_or(Kind::Invalid, |flow| Kind::Error(flow.reversed(), self.destination))
     }
 
-    /// The flow of a query that an error is about.
+    /// The flow of a query of ICMP or ICMPv6, or of its answer.
     fn query(&self) -> Option<FlowId> {
         let (&[kind, code, ..], id) = self.icmp_header()?;
         let inverse = match (self.version, kind) {

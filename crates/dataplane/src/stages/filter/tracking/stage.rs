@@ -100,17 +100,21 @@ impl Connections {
     /// The connection of a packet.
     #[inline]
     pub(in super::super) fn of(&self, lane: usize) -> FlowConnection {
-        let tracked = self.all.get(lane).filter(|_| self.tracked.has(lane));
-        tracked.map_or(FlowConnection::Invalid, |tracked| tracked.connection)
+        self.known(lane).map_or(FlowConnection::Invalid, |known| known.connection)
+    }
+
+    #[inline]
+    fn known(&self, lane: usize) -> Option<&Tracked> {
+        self.all.get(lane).filter(|_| self.tracked.has(lane))
     }
 
     /// A property of a packet's connection.
     #[inline]
     pub(in super::super) fn number(&self, lane: usize, field: ConnectionField) -> Option<u128> {
-        let Some(tracked) = self.all.get(lane).filter(|_| self.tracked.has(lane)) else {
+        let Some(known) = self.known(lane) else {
             return FlowConnection::Invalid.number(field, 0, 0);
         };
-        tracked.connection.number(field, tracked.flow.version, tracked.flow.protocol)
+        known.connection.number(field, known.flow.version, known.flow.protocol)
     }
 
     /// Sets the mark of a packet's connection.

@@ -12,12 +12,9 @@ use options::{Offer, offer};
 use transitions::{Event, TcpState, Then, then};
 use window::{InWindow, Window};
 
-pub use transitions::TcpState as TcpConnectionState;
+use crate::wire::tcp_flags::{ACK, RST, SYN};
 
-pub(super) const FIN: u8 = 0x01;
-pub(super) const SYN: u8 = 0x02;
-pub(super) const RST: u8 = 0x04;
-pub(super) const ACK: u8 = 0x10;
+pub use transitions::TcpState as TcpConnectionState;
 
 /// Flags of a side, and of what was ignored (`IP_CT_TCP_FLAG_*`, `IP_CT_EXP_CHALLENGE_ACK`,
 /// `IP_CT_TCP_SIMULTANEOUS_OPEN`).

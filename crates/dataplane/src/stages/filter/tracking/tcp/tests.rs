@@ -1,6 +1,7 @@
 //! What conversations in the tests of the whole system seldom come to.
 
 use super::*;
+use crate::wire::tcp_flags::FIN;
 
 fn segment(flags: u8, seq: u32, ack: u32) -> Segment<'static> {
     let end = seq.wrapping_add(u32::from(flags & (SYN | FIN) != 0));

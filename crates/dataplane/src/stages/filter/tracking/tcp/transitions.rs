@@ -2,7 +2,8 @@
 
 use super::super::super::flows::Side;
 use super::super::S;
-use super::{ACK, FIN, RST, SYN, Segment};
+use super::Segment;
+use crate::wire::tcp_flags::{ACK, FIN, RST, SYN};
 
 /// The state of a connection of TCP (`enum tcp_conntrack`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
