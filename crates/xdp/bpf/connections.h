@@ -266,10 +266,36 @@ static __always_inline __u64 read_connection_head(const struct connection *conne
 	return *(const volatile __u64 *)&connection->head.word;
 }
 
+/* The words of a key. They stay in registers: a word that is read where its parts have just been stored waits for these. */
+struct key_words {
+	__u64 words[sizeof(struct flow6_key) / 8];
+};
+
+#define KEY4_WORDS (sizeof(struct flow4_key) / 8)
+#define KEY6_WORDS (sizeof(struct flow6_key) / 8)
+
+/* Two numbers as they lie one behind the other. */
+static __always_inline __u64 word_of(__u32 first, __u32 second)
+{
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+	return (__u64)first << 32 | second;
+#endif
+	return (__u64)second << 32 | first;
+}
+
+/* The last word of a key. */
+static __always_inline __u64 last_word_of(__be32 ports, __u8 protocol, __u16 link)
+{
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+	return word_of(ports, (__u32)protocol << 24 | link);
+#endif
+	return word_of(ports, (__u32)link << 16 | protocol);
+}
+
 /* Looks up a connection by the words of its key; `connection` is NULL if there is none. As find4 and find6. */
 static __always_inline struct found_connection find_connection(const __u64 *words, int v4)
 {
-	const int key_words = (v4 ? sizeof(struct flow4_key) : sizeof(struct flow6_key)) / 8;
+	const int key_words = v4 ? KEY4_WORDS : KEY6_WORDS;
 	const int size = v4 ? sizeof(struct connection4) : sizeof(struct connection6);
 	struct found_connection found = {};
 	__u32 number, first;

@@ -118,6 +118,8 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	if (read_connection_head(tracked->found.connection) != tracked->found.head.word && currency != NOT_CURRENT)
 		return pass_connection(packet);
 	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
+	if (verdict == TCP_MISSED)
+		return pass_connection(packet);
 	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
 		end_connection(&tracked->found);
 		return pass_connection(packet);
@@ -210,13 +212,12 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 
 /* Looks a packet's connection up. */
 static __always_inline int track(struct packet *packet, const struct engine_link *link, __u32 flags, void *ip,
-				 const void *end, struct tracked *tracked, int v4)
+				 const void *end, struct tracked *tracked, const struct key_words *key, int v4)
 {
 	const struct next_hop *hop;
 	int action, is_active, is_followed;
 
-	tracked->found = v4 ? find_connection((const __u64 *)&tracked->tracking->query4.key, 1) :
-			      find_connection((const __u64 *)&tracked->tracking->query6.key, 0);
+	tracked->found = find_connection(key->words, v4);
 	is_followed = has_track(tracked, v4);
 	is_active = tracked->found.head.generation == packet->state->connections_generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
@@ -280,7 +281,9 @@ static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32
 static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
 				 const void *end, struct tracked *tracked)
 {
-	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked))
+	struct key_words key;
+
+	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
 	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
@@ -288,13 +291,15 @@ static __always_inline int take4(struct packet *packet, const struct engine_link
 		return pass(packet, PASS_SPECIAL);
 	if (!checksum_is_right(ip))
 		return pass(packet, PASS_MALFORMED);
-	return track(packet, link, flags, ip, end, tracked, 1);
+	return track(packet, link, flags, ip, end, tracked, &key, 1);
 }
 
 static __always_inline int take6(struct packet *packet, const struct engine_link *link, __u32 flags,
 				 struct ipv6hdr *ip, const void *end, struct tracked *tracked)
 {
-	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked))
+	struct key_words key;
+
+	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
 	if (ip->nexthdr != IPPROTO_TCP && lacks_sum6(packet, ip, end))
 		return pass(packet, PASS_CHECKSUM);
@@ -302,7 +307,7 @@ static __always_inline int take6(struct packet *packet, const struct engine_link
 		return pass(packet, PASS_SPECIAL);
 	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
 		return pass(packet, PASS_LINK_LOCAL);
-	return track(packet, link, flags, ip, end, tracked, 0);
+	return track(packet, link, flags, ip, end, tracked, &key, 0);
 }
 
 /* Decides about a packet of which decide_tracked() has noted the arrival. */

@@ -26,9 +26,10 @@
 
 /* A cache line, as in src/connections/tracks.rs. */
 struct tcp_track {
-	struct bpf_spin_lock lock;
+	__u32 lock; /* TRACK_LOCKED while somebody changes the track, or else 0 */
 	struct tcp_side sides[2];
-	__u8 scales[2];
+	__u8 scales; /* four bits for each direction */
+	__u8 has_missed; /* a packet went past, as it got no lock */
 	__u8 flags[2];
 	/* The last packet without SYN, FIN and RST. */
 	__u32 last_seq, last_ack, last_end;
@@ -43,6 +44,7 @@ struct tcp_track {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct tcp_track);
@@ -51,6 +53,13 @@ struct {
 /* An entry's reference to a track: its index, its version, and the highest bit for replies. */
 #define TRACK_INDEX_BITS 22
 #define TRACK_VERSIONS 511
+
+/*
+ * A lock of our own, which user space takes as well: that of the kernel (bpf_spin_lock) is two calls, and keeps interrupts
+ * away. A packet looks so often at a lock that somebody else has, for some microseconds, and then goes past.
+ */
+#define TRACK_LOCKED 1
+#define LOCK_TURNS 256
 
 /* After so many invalid packets of a direction in a row, the track has missed something, and starts over. */
 #define MOST_STRAYS 3
@@ -79,6 +88,7 @@ struct segment {
 /* What becomes of a packet of TCP. */
 enum tcp_verdict {
 	TCP_STALE, /* there is no track of this connection */
+	TCP_MISSED, /* nobody has looked at the packet; the kernel forwards it */
 	TCP_GOES_ON,
 	TCP_ENDS, /* the kernel's, with everything that follows */
 	TCP_NEAR_RESET, /* goes on; the connection has little time left unless packets follow */
@@ -122,7 +132,7 @@ static __always_inline void begin_side(struct tcp_track *track, const struct tcp
 	side->maxend = known->maxend;
 	side->maxwin = known->maxwin;
 	side->maxack = known->maxack;
-	track->scales[way] = windows->scales[way] & 15;
+	track->scales = (track->scales & 0xf0 >> 4 * way) | (windows->scales[way] & 15) << 4 * way;
 	/* User space may have taken the flag away already. */
 	if (!liberal && known->maxack)
 		flags |= SIDE_MAX_ACK;
@@ -179,6 +189,7 @@ static __always_inline void restart(struct tcp_track *track)
 	track->flags[0] &= ~SIDE_FOLLOWED;
 	track->flags[1] &= ~SIDE_FOLLOWED;
 	track->strays = 0;
+	track->has_missed = 0;
 }
 
 /* Nobody knows why packets are missing, nor whether more will be: nothing is out of window any more. */
@@ -200,7 +211,7 @@ static __always_inline int in_window(struct tcp_track *track, struct segment *se
 
 	if (!(track->flags[back] & SIDE_SACK))
 		segment->sack = segment->ack;
-	segment->room = segment->win << (track->scales[way] & 15);
+	segment->room = segment->win << (track->scales >> 4 * way & 15);
 	if (!sender->maxwin) {
 		sender->end = segment->end;
 		sender->maxwin = segment->room + !segment->room;
@@ -327,7 +338,7 @@ static __always_inline int judge(struct tcp_track *track, struct segment *segmen
 {
 	int of_reset = TCP_GOES_ON, verdict;
 
-	if ((__s32)(segment->unserved - track->tick) >= 0)
+	if (track->has_missed || (__s32)(segment->unserved - track->tick) >= 0)
 		restart(track);
 	note_time(track, segment->tick);
 	track->flags[segment->way & 1] |= SIDE_FOLLOWED;
@@ -344,14 +355,48 @@ static __always_inline int judge(struct tcp_track *track, struct segment *segmen
 	return accept(track, segment, of_reset, verdict);
 }
 
+static __always_inline struct tcp_track *track_of(__u32 reference)
+{
+	__u32 index = reference & ((1U << TRACK_INDEX_BITS) - 1);
+
+	return bpf_map_lookup_elem(&tcp_tracks, &index);
+}
+
 /* Begins to fetch a track from memory: its lock would wait for that, and nothing else could be done meanwhile. */
 static __always_inline void fetch_track(__u32 reference)
 {
-	__u32 index = reference & ((1U << TRACK_INDEX_BITS) - 1);
-	const struct tcp_track *track = bpf_map_lookup_elem(&tcp_tracks, &index);
+	const struct tcp_track *track = track_of(reference);
 
 	if (track)
 		*(volatile const __u16 *)&track->version;
+}
+
+static __always_inline int takes_lock(struct tcp_track *track)
+{
+	return __sync_val_compare_and_swap(&track->lock, 0, TRACK_LOCKED) == 0;
+}
+
+/* Takes the lock of a track that somebody else has just had. Returns 0 if that takes too long. */
+__attribute__((noinline)) int waits_for_lock(__u32 reference)
+{
+	struct tcp_track *track = track_of(reference);
+
+	if (!track)
+		return 0;
+	for (int i = 0; i < LOCK_TURNS; i++)
+		if (!*(volatile __u32 *)&track->lock && takes_lock(track))
+			return 1;
+	track->has_missed = 1;
+	return 0;
+}
+
+static __always_inline void unlock(struct tcp_track *track)
+{
+	/* All that was stored before is seen by who takes the lock next. */
+	if (WEAKLY_ORDERED)
+		__sync_lock_test_and_set(&track->lock, 0);
+	asm volatile("" ::: "memory");
+	*(volatile __u32 *)&track->lock = 0;
 }
 
 /*
@@ -361,16 +406,17 @@ static __always_inline void fetch_track(__u32 reference)
 __attribute__((noinline)) int follow_segment(struct segment *segment, const struct tcp_windows *windows,
 					     int is_known)
 {
-	__u32 index, verdict = TCP_STALE;
 	struct tcp_track *track;
+	int verdict = TCP_STALE;
 
 	if (!segment || !windows)
 		return TCP_STALE;
-	index = segment->track & ((1U << TRACK_INDEX_BITS) - 1);
-	track = bpf_map_lookup_elem(&tcp_tracks, &index);
+	track = track_of(segment->track);
 	if (!track)
 		return TCP_STALE;
-	bpf_spin_lock(&track->lock);
+	if (!takes_lock(track) && !waits_for_lock(segment->track))
+		return TCP_MISSED;
+	asm volatile("" ::: "memory");
 	/* No track that was begun has version 0. */
 	if (track->version && track->version == (segment->track >> TRACK_INDEX_BITS & TRACK_VERSIONS) &&
 	    track->phase != TRACK_CLOSED) {
@@ -384,7 +430,7 @@ __attribute__((noinline)) int follow_segment(struct segment *segment, const stru
 		} else
 			verdict = judge(track, segment);
 	}
-	bpf_spin_unlock(&track->lock);
+	unlock(track);
 	return verdict;
 }
 

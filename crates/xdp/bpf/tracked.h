@@ -57,12 +57,9 @@ static __always_inline int is_first(const struct tracked *tracked, const void *i
  * Reads the ports. Returns 0 for what only the kernel tracks: other protocols, headers that are not whole. Those of IPv6
  * other than UDP and TCP include all extensions, and so fragments.
  */
-static __always_inline int read_ports(struct tracked *tracked, const struct udphdr *udp, const void *end, __be32 *ports,
-				      int v4)
+static __always_inline int read_ports(__u8 protocol, __u32 rest, const struct udphdr *udp, const void *end,
+				      __be32 *ports)
 {
-	__u8 protocol = protocol_of(tracked, v4);
-	__u32 rest = tracked->passage.l3_len - header_len_of(v4);
-
 	if (!has_ports(protocol) || rest < sizeof(*udp) || (const void *)(udp + 1) > end)
 		return 0;
 	if (protocol == IPPROTO_UDP && !is_whole_udp(udp, rest))
@@ -73,32 +70,32 @@ static __always_inline int read_ports(struct tracked *tracked, const struct udph
 
 /* Reads the key of an IPv4 packet, as read_ports(); returns 0 for fragments, too. */
 static __always_inline int read_key4(const struct packet *packet, const struct iphdr *ip, const void *end,
-				     struct tracked *tracked)
+				     const struct tracked *tracked, struct key_words *key)
 {
-	struct flow4_key *key = &tracked->tracking->query4.key;
+	__u64 *query = (__u64 *)&tracked->tracking->query4.key;
+	__u32 rest = tracked->passage.l3_len - sizeof(*ip);
+	__be32 ports;
 
-	key->protocol = ip->protocol;
-	if (ip->frag_off & bpf_htons(0x3fff) || !read_ports(tracked, (const void *)(ip + 1), end, &key->ports, 1))
+	if (ip->frag_off & bpf_htons(0x3fff) || !read_ports(ip->protocol, rest, (const void *)(ip + 1), end, &ports))
 		return 0;
-	key->src = ip->saddr;
-	key->dst = ip->daddr;
-	key->pad = 0;
-	key->link = packet->link;
+	query[0] = key->words[0] = word_of(ip->saddr, ip->daddr);
+	query[1] = key->words[1] = last_word_of(ports, ip->protocol, packet->link);
 	return 1;
 }
 
 static __always_inline int read_key6(const struct packet *packet, const struct ipv6hdr *ip, const void *end,
-				     struct tracked *tracked)
+				     const struct tracked *tracked, struct key_words *key)
 {
-	struct flow6_key *key = &tracked->tracking->query6.key;
+	__u64 *query = (__u64 *)&tracked->tracking->query6.key;
+	const __u64 *addresses = (const __u64 *)&ip->saddr;
+	__u32 rest = tracked->passage.l3_len - sizeof(*ip);
+	__be32 ports;
 
-	key->protocol = ip->nexthdr;
-	if (!read_ports(tracked, (const void *)(ip + 1), end, &key->ports, 0))
+	if (!read_ports(ip->nexthdr, rest, (const void *)(ip + 1), end, &ports))
 		return 0;
-	__builtin_memcpy(key->src, &ip->saddr, sizeof(key->src));
-	__builtin_memcpy(key->dst, &ip->daddr, sizeof(key->dst));
-	key->pad = 0;
-	key->link = packet->link;
+	for (__u32 i = 0; i < KEY6_WORDS - 1; i++)
+		query[i] = key->words[i] = addresses[i];
+	query[KEY6_WORDS - 1] = key->words[KEY6_WORDS - 1] = last_word_of(ports, ip->nexthdr, packet->link);
 	return 1;
 }
 

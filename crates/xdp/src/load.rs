@@ -307,8 +307,7 @@ impl Maps {
         let failed = || XdpError::system("connections", "mapping");
         let ring = self.connection_queries.try_clone().map_err(failed())?;
         let queries = Queries::map(ring).map_err(failed())?;
-        let tracks = self.tcp_tracks.try_clone().map_err(failed())?;
-        let maps = ([&self.connections4, &self.connections6], tracks);
+        let maps = ([&self.connections4, &self.connections6], &self.tcp_tracks);
         let table = ConnectionTable::map(maps, self.connection_buckets, self.seeds);
         Ok((table.map_err(failed())?, queries))
     }

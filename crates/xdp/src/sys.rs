@@ -234,30 +234,6 @@ pub(super) fn update<K: Plain, V: Plain>(
     Ok(())
 }
 
-/// In the flags of an element: its lock is held (`BPF_F_LOCK`).
-const LOCKED: u64 = 4;
-
-/// Sets an element of an array whose values have a lock, which this takes.
-pub(super) fn update_locked<V: Plain>(map: BorrowedFd<'_>, key: u32, value: &V) -> io::Result<()> {
-    let (key, value) = (address::<u32>(&raw const key), address::<V>(value));
-    let mut element = Element { map: number(map), key, value, flags: LOCKED, ..Element::default() };
-    // SAFETY: the map's key is a u32, its value is of this type; both are only read.
-    unsafe { bpf(Command::MapUpdate, &mut element) }?;
-    Ok(())
-}
-
-/// An element of an array whose values have a lock, which this takes.
-pub(super) fn lookup_locked<V: Plain>(map: BorrowedFd<'_>, key: u32) -> io::Result<V> {
-    let mut value = V::default();
-    let value_at = address::<V>(&raw mut value);
-    let key = address::<u32>(&raw const key);
-    let mut element =
-        Element { map: number(map), key, value: value_at, flags: LOCKED, ..Element::default() };
-    // SAFETY: the map's key is a u32, and its value is of this type, which may be any bytes.
-    unsafe { bpf(Command::MapLookup, &mut element) }?;
-    Ok(value)
-}
-
 /// An element of a per-CPU map, for all processors.
 pub(super) fn lookup_each<V: Plain>(
     map: BorrowedFd<'_>,

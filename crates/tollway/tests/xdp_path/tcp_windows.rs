@@ -115,7 +115,7 @@ fn enter(tracked: &mut Tracked, conntrack: &mut Conntrack, version: Version) -> 
         assert!(conntrack.change(&tuple(version, WITH), 0, change).unwrap());
     };
     set(conntrack, TcpFlags::LIBERAL, TcpFlags::LIBERAL);
-    let track = tracked.table.begin_track(&key(version, 0), false).unwrap().unwrap();
+    let track = tracked.table.begin_track(&key(version, 0), false).unwrap();
     for way in [0, 1] {
         let key = key(version, way);
         let entry = Connection {
@@ -178,7 +178,7 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
         let by_kernel = kernel.forwards(segment.way, &segment.packet(hosts, ALONE));
         let packet = segment.packet(hosts, WITH);
         let verdict = run(tracked, &packet, is_tc);
-        let is_closed = tracked.table.track_state(track).unwrap().is_closed;
+        let is_closed = tracked.table.track_state(track).is_closed;
         let by_program = match verdict {
             Verdict::Forwarded => true,
             Verdict::Dropped => false,

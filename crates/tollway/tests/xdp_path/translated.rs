@@ -79,7 +79,7 @@ impl Scene {
             let (mask, flags) = (TcpFlags::LIBERAL, TcpFlags::LIBERAL);
             let change = Change::TcpFlags { mask, flags };
             assert!(conntrack.change(&self.tuple(), 0, change).unwrap());
-            tracked.table.begin_track(&self.key(0), false).unwrap().unwrap()
+            tracked.table.begin_track(&self.key(0), false).unwrap()
         });
         for way in [0, 1] {
             self.enter(tracked, way, track.map(|track| (track, way == 1)));

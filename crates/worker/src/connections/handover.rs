@@ -52,7 +52,7 @@ impl HandOver<'_> {
         let is_entered = self.table.insert(key, &entry, entry.generation);
         let mut is_other_entered = false;
         if entry.track.is_none() {
-            self.give_up(connection)?;
+            self.give_up(connection);
         } else {
             is_other_entered = self.enter_other(key, connection, &entry);
             self.forget(key, connection)?;
@@ -74,13 +74,13 @@ impl HandOver<'_> {
         let is_liberal = tcp.both_have(TcpFlags::LIBERAL);
         let track = match self.table.track(&original).filter(|_| is_liberal) {
             // The kernel has seen its end, or a beginning.
-            Some(known) if self.table.track_state(known)?.is_closed => None,
+            Some(known) if self.table.track_state(known).is_closed => None,
             Some(known) => Some(known),
-            None if is_liberal => self.table.begin_track(&original, true)?,
+            None if is_liberal => self.table.begin_track(&original, true),
             None => {
                 let both = TcpFlags(TcpFlags::LIBERAL.0 | TcpFlags::OF_PACKETS.0);
                 match self.set(&own, connection.zone, both, TcpFlags::LIBERAL)? {
-                    true => self.table.begin_track(&original, false)?,
+                    true => self.table.begin_track(&original, false),
                     false => None,
                 }
             }
@@ -89,8 +89,10 @@ impl HandOver<'_> {
     }
 
     /// Gives up following a connection, of which the kernel has to forward a direction.
-    fn give_up(&mut self, connection: &Connection) -> io::Result<()> {
-        key_of(&connection.original, ANY).map_or(Ok(()), |original| self.table.end_track(&original))
+    fn give_up(&mut self, connection: &Connection) {
+        if let Some(original) = key_of(&connection.original, ANY) {
+            self.table.end_track(&original);
+        }
     }
 
     /// Makes the kernel forget the acknowledgments of a connection that was liberal before, and those that it waits for, if

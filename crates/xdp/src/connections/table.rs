@@ -170,7 +170,7 @@ pub struct ConnectionTable {
 impl ConnectionTable {
     /// Maps the memory of the maps of IPv4 and IPv6, which have so many buckets.
     pub(crate) fn map(
-        ([v4, v6], tracks): ([&OwnedFd; 2], OwnedFd),
+        ([v4, v6], tracks): ([&OwnedFd; 2], &OwnedFd),
         buckets: [u32; 2],
         seeds: Seeds,
     ) -> io::Result<Self> {
@@ -178,7 +178,7 @@ impl ConnectionTable {
             v4: Slots::map(v4, buckets[0], seeds, Family::V4)?,
             v6: Slots::map(v6, buckets[1], seeds, Family::V6)?,
         };
-        let tracks = Tracks::new(tracks, Self::tracks(buckets) as usize, seeds);
+        let tracks = Tracks::map(tracks, Self::tracks(buckets) as usize, seeds)?;
         Ok(Self { connections: Connections(Arc::new(tables)), tracks, swept: 0 })
     }
 
@@ -201,32 +201,20 @@ impl ConnectionTable {
     }
 
     /// What a track says.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn track_state(&self, track: Track) -> io::Result<TrackState> {
+    #[must_use]
+    pub fn track_state(&self, track: Track) -> TrackState {
         self.tracks.read(track)
     }
 
     /// Begins the track of a TCP connection, in the place of the one that it has. The programs begin with what the kernel
     /// knows then; packets are never out of window if the kernel finds none so (`is_liberal`). None if there is no room.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn begin_track(
-        &mut self,
-        original: &ConnectionKey,
-        is_liberal: bool,
-    ) -> io::Result<Option<Track>> {
+    pub fn begin_track(&mut self, original: &ConnectionKey, is_liberal: bool) -> Option<Track> {
         self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32)
     }
 
     /// Takes the track of a TCP connection away: its entries do not count any more.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn end_track(&mut self, original: &ConnectionKey) -> io::Result<()> {
-        self.tracks.end(original)
+    pub fn end_track(&mut self, original: &ConnectionKey) {
+        self.tracks.end(original);
     }
 
     /// Makes or replaces an entry; returns false if there is no room, or packets would leave with addresses of another

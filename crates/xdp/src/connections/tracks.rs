@@ -4,20 +4,28 @@
 //! A track belongs to both directions of a connection; their entries refer to it. It stays while entries come and go, so
 //! that a connection goes on where it was. If a connection has none left, the kernel's entry is all that is known of it.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::{io, thread};
 
 use tollway_dataplane::id::LinkId;
 
 use super::key::ConnectionKey;
 use crate::flows::{KEPT_TICKS, MOST_KEY, Seeds};
-use crate::sys;
+use crate::shared::Shared;
 
 /// Tracks that a connection may have, by its hash.
 const WAYS: usize = 8;
 /// Words of a track, a cache line.
-const WORDS: usize = 8;
+const WORDS: usize = 16;
+/// The word of the lock, and what is in it while somebody changes the track.
+const LOCK: usize = 0;
+const LOCKED: u32 = 1;
+/// How often to look at a lock that somebody else has. A program has it for nanoseconds.
+const LOCK_TURNS: usize = 1000;
 /// Where in `struct tcp_track` the numbers are that user space knows.
+const HAS_MISSED: usize = 37;
 const FLAGS: usize = 38;
 const LAST_WINDOW: usize = 52;
 const RETRANSMISSIONS: usize = 55;
@@ -80,7 +88,7 @@ impl Track {
 
 /// The tracks, and whose they are.
 pub(super) struct Tracks {
-    map: OwnedFd,
+    words: Shared<AtomicU32>,
     seeds: Seeds,
     /// Each track's connection.
     owners: Box<[Owner]>,
@@ -95,11 +103,13 @@ impl Tracks {
         (entries / 2).clamp(WAYS, 1 << INDEX_BITS)
     }
 
-    /// The tracks of a map, which has so many: a multiple of [`WAYS`].
-    pub(super) fn new(map: OwnedFd, count: usize, seeds: Seeds) -> Self {
+    /// Maps the memory of a map with so many tracks: a multiple of [`WAYS`].
+    pub(super) fn map(map: &OwnedFd, count: usize, seeds: Seeds) -> io::Result<Self> {
+        let words = Shared::map(map.as_fd(), count * WORDS)?;
         let owners = vec![[0; MOST_KEY]; count].into_boxed_slice();
         let versions = vec![0; count].into_boxed_slice();
-        Self { map, seeds, owners, versions, told: vec![0; count].into_boxed_slice() }
+        let told = vec![0; count].into_boxed_slice();
+        Ok(Self { words, seeds, owners, versions, told })
     }
 
     /// The track of a connection with an original tuple, whose link does not matter.
@@ -132,9 +142,9 @@ impl Tracks {
         original: &ConnectionKey,
         is_liberal: bool,
         now: u32,
-    ) -> io::Result<Option<Track>> {
+    ) -> Option<Track> {
         let owner = owner(original);
-        let Some(index) = self.place(owner, now)? else { return Ok(None) };
+        let index = self.place(owner, now)?;
         let flags = if is_liberal { LIBERAL } else { 0 };
         self.write(index, owner, |bytes| {
             bytes[FLAGS..FLAGS + 2].fill(flags);
@@ -142,54 +152,53 @@ impl Tracks {
             // No side has closed its window, as far as anybody knows.
             bytes[LAST_WINDOW..LAST_WINDOW + 2].fill(0xff);
             bytes[PHASE] = UNREAD;
-        })?;
+        });
         let track = self.track(index);
         self.tell(track, now);
-        Ok(Some(track))
+        Some(track)
     }
 
     /// Takes a connection's track away, if it has one: entries that refer to it do not count any more.
-    pub(super) fn end(&mut self, original: &ConnectionKey) -> io::Result<()> {
-        let Some(track) = self.find(original) else { return Ok(()) };
-        self.write(track.index(), [0; MOST_KEY], |bytes| bytes[PHASE] = CLOSED)
+    pub(super) fn end(&mut self, original: &ConnectionKey) {
+        if let Some(track) = self.find(original) {
+            self.write(track.index(), [0; MOST_KEY], |bytes| bytes[PHASE] = CLOSED);
+        }
     }
 
     /// Gives a track to a connection, with the next version.
-    fn write(
-        &mut self,
-        index: usize,
-        owner: Owner,
-        fill: impl FnOnce(&mut [u8; WORDS * 8]),
-    ) -> io::Result<()> {
+    fn write(&mut self, index: usize, owner: Owner, fill: impl FnOnce(&mut [u8; WORDS * 4])) {
         // 0 is that of tracks that were never begun.
         let version = self.versions[index] % VERSIONS + 1;
-        let mut bytes = [0; WORDS * 8];
+        let mut bytes = [0; WORDS * 4];
         bytes[VERSION..VERSION + 2].copy_from_slice(&version.to_ne_bytes());
         fill(&mut bytes);
-        let (words, _) = bytes.as_chunks::<8>();
-        let words: [u64; WORDS] = std::array::from_fn(|at| u64::from_ne_bytes(words[at]));
-        sys::update_locked(self.map.as_fd(), index as u32, &words)?;
+        change(self.words_of(index), bytes);
         self.owners[index] = owner;
         self.versions[index] = version;
-        Ok(())
     }
 
-    /// What a track says.
-    pub(super) fn read(&self, track: Track) -> io::Result<TrackState> {
-        let words: [u64; WORDS] = sys::lookup_locked(self.map.as_fd(), track.index() as u32)?;
-        let bytes = words.map(u64::to_ne_bytes);
-        let bytes = bytes.as_flattened();
+    fn words_of(&self, index: usize) -> &[AtomicU32] {
+        &self.words[index * WORDS..(index + 1) * WORDS]
+    }
+
+    /// What a track says. Words may be of different packets: who reads them looks for tracks that no packet changes.
+    pub(super) fn read(&self, track: Track) -> TrackState {
+        let mut bytes = [0; WORDS * 4];
+        for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self.words_of(track.index()))
+        {
+            *to = word.load(Relaxed).to_ne_bytes();
+        }
         let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| bytes[TICK + at]);
         // While the kernel still forwards the packets of a side, only the kernel knows what these acknowledge.
         let (any, both) = (bytes[FLAGS] | bytes[FLAGS + 1], bytes[FLAGS] & bytes[FLAGS + 1]);
         let has_unacknowledged = any & UNACKNOWLEDGED != 0 && both & FOLLOWED != 0;
-        Ok(TrackState {
+        TrackState {
             is_closed: bytes[PHASE] == CLOSED,
             has_unacknowledged,
             retransmissions: bytes[RETRANSMISSIONS],
             last_window: u16::from_ne_bytes([bytes[LAST_WINDOW], bytes[LAST_WINDOW + 1]]),
             tick: u32::from_ne_bytes([a, b, c, d]),
-        })
+        }
     }
 
     fn track(&self, index: usize) -> Track {
@@ -203,24 +212,47 @@ impl Tracks {
     }
 
     /// The track that a connection has, or else a free one, or a closed one, or that which was not used for the longest time.
-    fn place(&self, owner: Owner, now: u32) -> io::Result<Option<usize>> {
+    fn place(&self, owner: Owner, now: u32) -> Option<usize> {
         let known = |wanted: Owner| self.ways(owner).find(|at| self.owners[*at] == wanted);
         if let Some(index) = known(owner).or_else(|| known([0; MOST_KEY])) {
-            return Ok(Some(index));
+            return Some(index);
         }
         let (mut longest, mut best) = (u32::from(KEPT_TICKS), None);
         for index in self.ways(owner) {
-            let state = self.read(self.track(index))?;
+            let state = self.read(self.track(index));
             if state.is_closed {
-                return Ok(Some(index));
+                return Some(index);
             }
             let idle = now.wrapping_sub(state.tick);
             if idle > longest && idle < u32::MAX / 2 {
                 (longest, best) = (idle, Some(index));
             }
         }
-        Ok(best)
+        best
     }
+}
+
+/// Gives a track these bytes.
+fn change(words: &[AtomicU32], mut bytes: [u8; WORDS * 4]) {
+    // Who has the lock for so long may have died, or will change something when it goes on.
+    if !lock(&words[LOCK]) {
+        bytes[HAS_MISSED] = 1;
+    }
+    let (values, _) = bytes.as_chunks::<4>();
+    for (word, value) in words.iter().zip(values).skip(LOCK + 1) {
+        word.store(u32::from_ne_bytes(*value), Relaxed);
+    }
+    words[LOCK].store(0, Release);
+}
+
+/// Takes a lock; false if somebody else keeps it.
+fn lock(word: &AtomicU32) -> bool {
+    (0..LOCK_TURNS).any(|turn| {
+        if turn > 0 {
+            thread::yield_now();
+        }
+        word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
+    })
 }
 
 fn owner(original: &ConnectionKey) -> Owner {
@@ -235,6 +267,27 @@ fn bucket(hash: u64, buckets: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn words() -> Vec<AtomicU32> {
+        (0..WORDS).map(|_| AtomicU32::new(0)).collect()
+    }
+
+    #[test]
+    fn a_change_gives_a_track_its_bytes_and_the_lock_back() {
+        let words = words();
+        change(&words, std::array::from_fn(|at| at as u8));
+        assert_eq!(words[LOCK].load(Relaxed), 0);
+        assert_eq!(words[PHASE / 4].load(Relaxed).to_ne_bytes(), [60, 61, 62, 63]);
+    }
+
+    #[test]
+    fn a_track_whose_lock_nobody_gives_back_starts_over() {
+        let words = words();
+        words[LOCK].store(LOCKED, Relaxed);
+        change(&words, [0; WORDS * 4]);
+        assert_eq!(words[LOCK].load(Relaxed), 0);
+        assert_eq!(words[HAS_MISSED / 4].load(Relaxed).to_ne_bytes()[HAS_MISSED % 4], 1);
+    }
 
     #[test]
     fn a_hash_may_lead_to_each_bucket() {
