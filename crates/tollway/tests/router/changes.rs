@@ -180,7 +180,8 @@ pub fn queues() {
     let mut router = KernelRouter::start("ra rb");
     router.forwards(&net.a, "10.0.2.2");
     sh(&format!("ethtool -L rb rx {MOST}"));
-    until("all queues", || router.read("stderr").contains(&format!("had 1 queues and has {MOST}")));
+    // The log has the new number before the port has opened their sockets.
+    until("sockets of all queues", || sockets(&router, "rb") == MOST as usize);
     router.forwards(&net.a, "10.0.2.2");
     // The other port now needs its memory a second time.
     sh("ip link del ra");
@@ -190,6 +191,12 @@ pub fn queues() {
     router.sync();
     router.forwards(&net.a, "10.0.2.2");
     router.stop();
+}
+
+/// Returns the number of queues of a port that workers serve.
+fn sockets(router: &KernelRouter, port: &str) -> usize {
+    let answer = router.show(&ShowRequest::Workers);
+    answer["queues"].as_array().unwrap().iter().filter(|queue| queue["port"] == port).count()
 }
 
 /// Two devices exchange their names. Each port, and its XDP path, stays on its device.
