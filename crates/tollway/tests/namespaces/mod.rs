@@ -27,6 +27,8 @@ pub fn patience() -> Duration {
 const MACHINE: &str = "_in_a_virtual_machine";
 /// Number of tests that run side by side: they mostly wait.
 const SIDE_BY_SIDE: usize = 4;
+/// The output names tests that take longer.
+const LONG: Duration = Duration::from_secs(5);
 /// Time between two checks whether a test has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const UNSHARE: &str = "unshare (util-linux) is needed for this test";
@@ -114,8 +116,9 @@ fn run_all(
     let mut tally = Tally::default();
     run_side_by_side(beside, start, &mut tally);
     for name in names(tests.alone, "alone") {
-        let mut command = inside(unshared, name);
-        tally.count_status(name, command.status().expect(UNSHARE));
+        let start = Instant::now();
+        let status = inside(unshared, name).status().expect(UNSHARE);
+        tally.count_status(name, status, start);
     }
     machines.into_iter().for_each(|machine| tally.count(machine));
     tally.report()
@@ -151,13 +154,17 @@ struct Tally {
 impl Tally {
     /// Waits for a test, and prints its output and result.
     fn count(&mut self, test: Running) {
-        let name = test.name;
+        let (name, start) = (test.name, test.start);
         let status = test.wait();
-        self.count_status(name, status);
+        self.count_status(name, status, start);
     }
 
-    fn count_status(&mut self, name: &str, status: ExitStatus) {
+    fn count_status(&mut self, name: &str, status: ExitStatus, start: Instant) {
         let is_passed = status.success();
+        let took = start.elapsed();
+        if took > LONG {
+            println!("{name} took {} s", took.as_secs());
+        }
         println!("test {name} ... {}", if is_passed { "ok" } else { "FAILED" });
         self.passed += u32::from(is_passed);
         self.failed += u8::from(!is_passed);
@@ -186,17 +193,18 @@ pub fn inside(namespaces: &str, test: &str) -> Command {
 /// A test whose output is kept until it has ended.
 struct Running {
     name: &'static str,
+    start: Instant,
     process: Process,
     output: File,
 }
 
 impl Running {
     fn start(name: &'static str, namespaces: &str) -> Self {
-        let output = tempfile::tempfile().unwrap();
+        let (start, output) = (Instant::now(), tempfile::tempfile().unwrap());
         let [one, other] = [(); 2].map(|()| output.try_clone().unwrap());
         let mut command = inside(namespaces, name);
         let process = Process(command.stdout(one).stderr(other).spawn().expect(UNSHARE));
-        Self { name, process, output }
+        Self { name, start, process, output }
     }
 
     fn has_ended(&mut self) -> bool {
