@@ -1,5 +1,7 @@
 //! The answer to each request.
 
+mod connections;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,10 +14,9 @@ use tollway_dataplane::id::VrfId;
 use tollway_dataplane::links::LinkRecord;
 use tollway_dataplane::worker::Worker;
 
-use super::connections::{self, ConnectionFilter, KernelConnections, PagesError, StateSource};
 use super::message::{
-    All, ConnectionTotals, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup,
-    RoutesPage, ShowRequest, line, refusal,
+    All, Drops, Engines, Link, Links, Neighbours, Ports, Punts, RouteLookup, RoutesPage,
+    ShowRequest, line, refusal,
 };
 use super::offload::{self, Offload, PathCounts};
 use super::request::{HandedOver, NO_FILE, Reloaded};
@@ -30,7 +31,7 @@ use tollway_controller::offload::Live;
 use tollway_model::names::{NameTable, Names};
 use tollway_model::{self, LinkKind};
 use tollway_net::{Mac, VlanProtocol};
-use tollway_worker::connections::{KernelReason, LiveConnections};
+use tollway_worker::connections::LiveConnections;
 use tollway_worker::ports::Devices;
 use tollway_worker::{Activity, WorkerMailbox};
 
@@ -46,10 +47,6 @@ const CLOCK_TIME: Duration = Duration::from_millis(50);
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 /// The answer of a router that runs from a file, without a controller.
 const NO_CONTROLLER: &str = "this router has no controller: a file configures it, not the kernel";
-
-/// The answer about connections of a router that runs from a file.
-const NO_CONNECTIONS: &str =
-    "this router has no connections: a file configures it, whose rules test no connections";
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -203,45 +200,6 @@ impl RequestHandler {
         }
     }
 
-    /// Sends the kernel's connections page by page, or the states of the rules.
-    fn connections(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
-        if self.backends.controller.is_none() {
-            return self.states(filter, send);
-        }
-        let links = self.name_table.names().links.iter().map(|link| link.name.clone()).collect();
-        let general = self.current_offload().map(|offload| offload.general).unwrap_or_default();
-        let first = |reasons: Vec<offload::Why>| reasons.into_iter().next().map(|why| why.why);
-        let all_by_kernel = [first(general.ipv4), first(general.ipv6)];
-        let live = self.backends.connections.as_ref();
-        let mut source = KernelConnections::new(live, links, all_by_kernel);
-        match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
-            Ok(()) => Ok(()),
-            Err(PagesError::Client(error)) => Err(error),
-            Err(error @ PagesError::Kernel(_)) => send(&refusal(&error.to_string())),
-        }
-    }
-
-    /// Sends the connections that the router tracks, and the states that the rules keep. The worker only hands the rules over.
-    fn states(&self, filter: &ConnectionFilter, send: SendLine<'_>) -> io::Result<()> {
-        let active =
-            self.on_worker(|_, worker, _| (worker.state().filter.clone(), worker.now_ns()));
-        let (rules, now_ns) = match active {
-            Ok(active) => active,
-            Err(error) => return send(&refusal(&error.to_string())),
-        };
-        let Some(rules) = rules.as_deref().filter(|rules| connections::has_connections(rules))
-        else {
-            return send(&refusal(NO_CONNECTIONS));
-        };
-        let taken = Instant::now();
-        let now_ns = || now_ns + taken.elapsed().as_secs() * 1_000_000_000;
-        let mut source = StateSource::new(rules, &now_ns);
-        match connections::pages(filter, &mut source, &mut |page| send(&line(page))) {
-            Err(PagesError::Client(error) | PagesError::Kernel(error)) => Err(error),
-            Ok(()) => Ok(()),
-        }
-    }
-
     fn controller(&self) -> Result<String, AnswerError> {
         let controller = self.backends.controller.as_ref().ok_or(AnswerError::NoController)?;
         Ok(line(&controller.status()))
@@ -374,32 +332,6 @@ impl RequestHandler {
             workers: snapshot.workers(),
             tolls: snapshot.tolls(tsc_mhz),
         })
-    }
-
-    /// Connections; none if the kernel tracks none.
-    fn connection_totals(&self) -> Option<ConnectionTotals> {
-        let live = self.backends.connections.as_ref()?;
-        let tracked = connections::tracked_count()?;
-        let tally = live.tally();
-        let name = |why: u8| KernelReason::of(why).map_or("unknown", KernelReason::name);
-        let kernel = tally.kernel.iter().map(|(why, count)| (name(*why).to_owned(), *count));
-        Some(ConnectionTotals {
-            tracked,
-            tracked_most: connections::most_tracked(),
-            directions_forwarded: tally.forwarded,
-            directions_dropped: tally.dropped,
-            directions_unruled: tally.unruled,
-            directions_kernel: kernel.collect(),
-            directions_entered: live.entered(),
-            table_room: tally.slots,
-            answers: live.answers(),
-            answers_without_room: live.without_room(),
-            kernel_statistics: connections::statistics(),
-        })
-    }
-
-    fn totals(&self) -> Result<String, AnswerError> {
-        self.connection_totals().map(|totals| line(&totals)).ok_or(AnswerError::NoTracking)
     }
 
     /// The rate of the TSC, MHz. It becomes more exact the longer the router runs.
