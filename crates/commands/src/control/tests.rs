@@ -1,6 +1,7 @@
 //! Tests of the control socket and its messages, with a worker of their own.
 
 mod connections;
+mod handler;
 mod set;
 mod states;
 
@@ -21,7 +22,6 @@ use tollway_dataplane::id::{NextHopId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
 use tollway_dataplane::worker::Worker;
 
-use super::serve::RequestHandler;
 use super::server::{MOST_CLIENTS, REQUEST_LIMIT};
 use super::{
     Backends, Client, ClientError, ConnectionFilter, ConnectionOrder, IpVersion, NextHop, Ports,
@@ -433,20 +433,6 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_handed_over_to_a_client_that_has_gone() {
-    let handed = Arc::new(AtomicBool::new(false));
-    let hands = Arc::clone(&handed);
-    let hand_over = move || hands.store(true, Ordering::Relaxed);
-    let backends = Backends { hand_over: Some(Box::new(hand_over)), ..Backends::default() };
-    let handler = RequestHandler::new(mailbox().unwrap().0, NameTable::default(), backends);
-    let gone = std::io::ErrorKind::BrokenPipe;
-    assert_eq!(handler.hand_over(&mut |_| Err(gone.into())).unwrap_err().kind(), gone);
-    assert!(!handed.load(Ordering::Relaxed));
-    handler.hand_over(&mut |_| Ok(())).unwrap();
-    assert!(handed.load(Ordering::Relaxed));
-}
-
-#[test]
 fn a_router_from_a_file_refuses_requests_about_the_kernel() {
     use super::Command;
     use tollway_controller::handle::{Status, Synced};
@@ -460,59 +446,5 @@ fn a_router_from_a_file_refuses_requests_about_the_kernel() {
     for refused in [synced.err(), status.err(), offload.err(), connections.err()] {
         let Some(ClientError::Refused(sentence)) = refused else { panic!("{refused:?}") };
         assert!(sentence.contains("a file configures it"), "{sentence}");
-    }
-}
-
-#[test]
-fn the_last_offload_is_reported_with_counts() {
-    use tollway_controller::offload::{Live, Offload, PerFamily, Reason};
-    let testbed = Testbed::new();
-    let live = Live::default();
-    let backends = Backends { offload: Some(live.clone()), ..Backends::default() };
-    let handler = RequestHandler::new(testbed.mailbox.clone(), NameTable::default(), backends);
-    let show = || {
-        let mut answer = String::new();
-        let mut send = |line: &str| {
-            answer += line;
-            Ok(())
-        };
-        handler.answer(&ShowRequest::Offload, &mut send).unwrap();
-        serde_json::from_str::<super::Offload>(&answer).unwrap()
-    };
-    assert_eq!(show().routes.ipv4, 0);
-    live.set(Offload {
-        general: PerFamily { v4: vec![Reason::PathMtu], v6: vec![] },
-        routes: PerFamily { v4: 3, v6: 0 },
-        ..Offload::default()
-    });
-    let shown = show();
-    assert_eq!((shown.routes.ipv4, shown.general.ipv4[0].reason.as_str()), (3, "path_mtu"));
-    let counts = shown.counts.unwrap();
-    assert!(counts.ports.is_empty() && counts.punts.is_empty(), "{counts:?}");
-}
-
-#[test]
-fn a_worker_that_hangs_is_listed_beside_the_others() {
-    let testbed = Testbed::new();
-    let (silent, _receiver) = mailbox().unwrap();
-    let backends = Backends { others: vec![silent], ..Backends::default() };
-    let handler = RequestHandler::new(testbed.mailbox.clone(), NameTable::default(), backends);
-    let show = |request: ShowRequest| {
-        let mut answer = String::new();
-        let mut send = |line: &str| {
-            answer += line;
-            Ok(())
-        };
-        handler.answer(&request, &mut send).unwrap();
-        answer
-    };
-    let start = Instant::now();
-    let Workers { workers, .. } = serde_json::from_str(&show(ShowRequest::Workers)).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(3));
-    let answers: Vec<_> = workers.iter().map(|one| (one.worker, one.counts.is_some())).collect();
-    assert_eq!(answers, [(0, true), (1, false)]);
-    for request in [ShowRequest::Ports, ShowRequest::Filter, ShowRequest::All] {
-        let refused = show(request);
-        assert!(refused.contains("worker 1 did not answer within 1 s"), "{refused}");
     }
 }
