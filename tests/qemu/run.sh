@@ -7,7 +7,7 @@
 # The machine has VRF and VLAN devices, which not every kernel has. It needs no KVM, so it is slow. Its /tmp
 # and /run are empty. What it writes below $TOLLWAY_OUT (its /mnt) stays in target/qemu/out on this machine.
 #
-# TOLLWAY_QEMU_SECONDS: the time limit in seconds (default 900).
+# TOLLWAY_QEMU_SECONDS: the time limit in seconds (default 1800).
 # TOLLWAY_QEMU_SUITE:   the Debian suite of the kernel (default: the kernel in /boot).
 # TOLLWAY_QEMU_CARDS:   network cards by model (igb, virtio-net-pci, e1000e, vmxnet3), in pairs: each pair is
 #                       the two ends of a cable. The cards of cable N have the addresses 02:00:00:00:00:0A
@@ -144,7 +144,7 @@ shares=($(share root / ,readonly=on) -device virtio-9p-pci,fsdev=root,mount_tag=
 [ -z "$is_covered" ] ||
   shares+=($(share tree "$tree" ,readonly=on) -device virtio-9p-pci,fsdev=tree,mount_tag=tree)
 # On a busy host the kernel's timer is so late that the kernel would reject it: no_timer_check.
-"${between[@]}" timeout "${TOLLWAY_QEMU_SECONDS:-900}" "$qemu" "${firmware[@]}" \
+"${between[@]}" timeout "${TOLLWAY_QEMU_SECONDS:-1800}" "$qemu" "${firmware[@]}" \
   -machine q35,accel=tcg -cpu max -smp 1 -m 1536 -nodefaults -no-reboot -display none -serial stdio \
   -kernel "$ready/vmlinux" -initrd "$ready/initrd" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check" \
