@@ -26,6 +26,36 @@ pub fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
+/// What replaced bytes change a checksum by (RFC 1624, eqn. 3).
+///
+/// Bytes are replaced at even offsets from where the checksum begins to cover. A wrong checksum stays wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change(u32);
+
+impl Change {
+    /// Replaces bytes by as many others.
+    pub fn replace(&mut self, before: &[u8], after: &[u8]) {
+        self.add(&Self(u32::from(!sum(before)) + u32::from(sum(after))));
+    }
+
+    /// Adds what another change adds.
+    pub const fn add(&mut self, other: &Self) {
+        let sum = self.fold() as u32 + other.fold() as u32;
+        self.0 = sum;
+    }
+
+    /// The checksum after the change of what it covers.
+    #[must_use]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        !Self(self.fold() as u32 + !checksum as u32).fold()
+    }
+
+    const fn fold(self) -> u16 {
+        let once = (self.0 & 0xffff) + (self.0 >> 16);
+        ((once & 0xffff) + (once >> 16)) as u16
+    }
+}
+
 /// TTL, protocol and checksum as one little-endian word, with the TTL decremented by one
 /// (`ip_decrease_ttl`, `include/net/ip.h`).
 #[inline(always)]
@@ -73,6 +103,25 @@ mod tests {
             proptest::prop_assert_eq!(is_valid(&header), naive(&header) == 0xffff);
             sign(&mut header);
             proptest::prop_assert!(is_valid(&header));
+        }
+
+        #[test]
+        fn a_change_equals_the_sum_of_all(
+            before in proptest::collection::vec(0_u8.., 2..80),
+            replaced: Vec<(usize, [u8; 2])>,
+        ) {
+            let mut after = before.clone();
+            let mut change = Change::default();
+            for (at, bytes) in replaced {
+                let at = at % (after.len() / 2) * 2;
+                change.replace(&after[at..at + 2], &bytes);
+                after[at..at + 2].copy_from_slice(&bytes);
+            }
+            let is = change.apply(!sum(&before));
+            let zero = |sum: u16| if sum == 0xffff { 0 } else { sum };
+            proptest::prop_assert_eq!(zero(is), zero(!sum(&after)));
+            // Only of nothing but zeros the sum is 0.
+            proptest::prop_assert!(before.iter().all(|byte| *byte == 0) || is != 0xffff);
         }
 
         #[test]

@@ -37,3 +37,9 @@ pub const UDP_LITE: u8 = 136;
 pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE)
 }
+
+/// Says whether an IPv6 header chain continues after this header (`ipv6_ext_hdr`). "No next header" ends it.
+#[must_use]
+pub const fn is_extension(next: u8) -> bool {
+    matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | DEST_OPTIONS)
+}

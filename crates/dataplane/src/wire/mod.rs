@@ -10,6 +10,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod l4;
 pub mod tcp_flags;
+pub mod translate;
 pub mod vlan;
 
 /// Two bytes in network order.

@@ -8,6 +8,7 @@ use crate::burst::Burst;
 use crate::frame::Umem;
 use crate::id::LinkId;
 use crate::wire::l4;
+pub(super) use crate::wire::l4::is_extension;
 
 /// A parsed packet: where its headers are, and what each contains about the next.
 #[derive(Clone, Copy, Debug)]
@@ -282,12 +283,6 @@ impl<'a> Parsed<'a> {
             next = following;
         }
     }
-}
-
-/// Says whether the walk continues after this IPv6 extension header (`ipv6_ext_hdr`). "No next
-/// header" ends the walk.
-pub(super) const fn is_extension(next: u8) -> bool {
-    matches!(next, l4::HOP_BY_HOP | l4::ROUTING | l4::FRAGMENT | l4::AUTH | l4::DEST_OPTIONS)
 }
 
 /// `count` bytes at `at` as a number, if they exist.
