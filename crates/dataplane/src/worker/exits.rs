@@ -92,7 +92,7 @@ impl Worker {
                 None => {
                     self.counters.drop(DropReason::NeighFailed);
                     self.umem.free(self.burst.addr[lane]);
-                    rest.put(lane, false);
+                    rest = rest.without(Lanes(1 << lane));
                 }
             }
         }

@@ -76,7 +76,7 @@ fn track_all(
             Lookup::Full => {
                 state.count(Point::Prerouting, lane, tracker.full(), bytes);
                 burst.exit(lane, Verdict::Drop(DropReason::NetfilterDrop));
-                lanes.put(lane, false);
+                lanes = lanes.without(Lanes(1 << lane));
             }
         }
     }
