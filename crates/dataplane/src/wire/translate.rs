@@ -75,7 +75,7 @@ pub fn translate_quoted(packet: &mut [u8], new: &Translation) -> Result<(), Untr
         return Err(Untranslatable::NoError);
     }
     let quoted = packet.get_mut(at + ICMP_LEN..outer.end).ok_or(Untranslatable::Truncated)?;
-    let layout = Layout::quoted(quoted).ok_or(Untranslatable::Truncated)?;
+    let layout = Layout::quoted(quoted, outer.version).ok_or(Untranslatable::Truncated)?;
     let changed = quoted.len().min(layout.changed_len());
     let before = checksum::sum(&quoted[..changed]);
     apply(quoted, layout, new);

@@ -34,16 +34,17 @@ impl Layout {
     /// That of a packet; none if what would change is cut off.
     pub(super) fn whole(packet: &[u8]) -> Option<Self> {
         let end = end(packet)?;
-        Self::of(packet.get(..end)?, false)
+        Self::of(packet.get(..end)?, packet.first()? >> 4, false)
     }
 
-    /// That of a packet that an error quotes, which may end early.
-    pub(super) fn quoted(packet: &[u8]) -> Option<Self> {
-        Self::of(packet, true)
+    /// That of a packet that an error of this version of IP quotes, which may end early. As in the kernel, it does not matter
+    /// what version the packet itself says.
+    pub(super) fn quoted(packet: &[u8], version: u8) -> Option<Self> {
+        Self::of(packet, version, true)
     }
 
-    fn of(packet: &[u8], is_quoted: bool) -> Option<Self> {
-        let (version, found) = match packet.first()? >> 4 {
+    fn of(packet: &[u8], version: u8, is_quoted: bool) -> Option<Self> {
+        let (version, found) = match version {
             4 => (4, transport4(packet)?),
             6 => (6, transport6(packet)?),
             _ => return None,
@@ -94,7 +95,8 @@ impl Transport {
                 is_query: is_query(version, packet[at]),
                 has_pseudo_header: version == 6,
             },
-            _ => Self::Ports { at, sum_at: (len >= sum_at + 2).then_some(at + sum_at) },
+            // A checksum in a header that is cut off stays, as in the kernel.
+            _ => Self::Ports { at, sum_at: (len >= least).then_some(at + sum_at) },
         })
     }
 }
