@@ -39,6 +39,7 @@ fn links() -> Vec<Link> {
         vrf: "main".into(),
         on: name.split_once('.').map(|(below, _)| below.into()),
         vrf_device: None,
+        addresses: Vec::new(),
     };
     ["eth0", "eth1", "wan0", "eth0.7"].map(link).to_vec()
 }

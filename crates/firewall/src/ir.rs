@@ -8,8 +8,8 @@
 //! What exists in nft has nft's name and nft's meaning here. The front ends of the other languages translate
 //! to it:
 //!
-//! - **iptables**: the tables raw, mangle and filter are base chains of one hook with priorities -300, -150
-//!   and 0. User chains are chains. A rule's own counter is its first action after the matches.
+//! - **iptables**: the tables raw, mangle, nat and filter are base chains of one hook with priorities -300, -150,
+//!   -100 or 100, and 0. User chains are chains. A rule's own counter is its first action after the matches.
 //! - **ipfw**: the front end cuts the list into chains at each target of `skipto`. Each chain ends in
 //!   [`Verdict::Goto`] to the next. `skipto` is a goto, `call` a jump. `in` and `out` are two base chains
 //!   whose rules share counters. `not` over a field that a packet may lack, and or-blocks, are [`Step::Any`].
@@ -69,16 +69,16 @@ mod set;
 mod states;
 mod tracking;
 
-pub use act::{Action, Limit, LimitUnit, Log, Reject, Target, Verdict};
+pub use act::{Action, Limit, LimitUnit, Log, NatVerdict, Reject, Target, Verdict};
 pub use check::{IrError, MOST_JUMPS};
 pub use matches::{Key, LinkPattern, Match, Range, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
 pub use states::{CheckState, KeepState, StateRuleId};
 pub use tollway_dataplane::stages::filter::{
-    ConnectionField, Direction, Field, MarkOf, MarkUpdate, PayloadBase, StateLimit, StateName,
-    StateRule, TupleField,
+    ConnectionField, Direction, Field, MarkOf, MarkUpdate, NatRange, NatTarget, PayloadBase,
+    StateLimit, StateName, StateRule, TupleField,
 };
-pub use tracking::Tracking;
+pub use tracking::{Tracking, Translation};
 
 /// The priority of connection tracking at hook prerouting (`NF_IP_PRI_CONNTRACK`). Of chains of the same
 /// priority, it is not known which come later.
@@ -371,6 +371,12 @@ impl Base {
     #[must_use]
     pub const fn is_before_tracking(&self) -> bool {
         self.priority < TRACKING_PRIORITY
+    }
+
+    /// Says whether packets of hook prerouting meet it before their destination is translated, by its priority.
+    #[must_use]
+    pub const fn is_before_destination_nat(&self) -> bool {
+        self.priority < connections::TRANSLATES_DESTINATION
     }
 
     /// A base at a hook that does not belong to devices.

@@ -1,5 +1,7 @@
 //! The router's links, as rules identify them.
 
+use tollway_dataplane::stages::filter::LinkAddress;
+
 use crate::ir::LinkPattern;
 
 /// A link, with what rules need to identify it.
@@ -14,6 +16,8 @@ pub struct Link {
     /// The VRF device that it belongs to, if the VRF is a device as in the kernel. Its packets meet
     /// prerouting once more as if received by that device, and later hooks only so.
     pub vrf_device: Option<String>,
+    /// Its addresses with the lengths of their prefixes, to which rules may translate.
+    pub addresses: Vec<LinkAddress>,
 }
 
 impl Link {

@@ -36,13 +36,16 @@ use tollway_dataplane::stages::filter::{
     Count, Filter, FilterError, FlowFilter, Limit, LimitUnit, Point, Tracker,
 };
 
-use super::ir::{self, Ruleset, Tracking};
+use super::ir::{self, Ruleset, Tracking, Translation};
 use super::links::Link;
 use super::{log, undone};
 use levels::Level;
 use live::Live;
 pub use live::live_versions;
 use place::Layout;
+
+/// Says whether a program has a base chain.
+type IsPart = fn(&ir::Base) -> bool;
 
 /// Why a ruleset could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,9 +81,14 @@ pub fn compile(
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
     filter.set_state_rules(rules.state_rules.clone());
-    if let Some(Tracking { invalid, full }) = rules.tracking {
+    if let Some(Tracking { invalid, full, translation }) = rules.tracking {
         let is_by_op = [4, 6].map(|version| rules.has_early_chains(version));
-        filter.track(Tracker::new((invalid.0 as u32, full.0 as u32), is_by_op));
+        let mut tracker = Tracker::new((invalid.0 as u32, full.0 as u32), is_by_op);
+        if let Some(Translation { clash, versions }) = translation {
+            tracker = tracker.translating(versions, clash.0 as u32);
+            filter.set_addresses(links.iter().map(|link| link.addresses.clone()).collect());
+        }
+        filter.track(tracker);
     }
     fill(&mut filter, rules, links, epochs)?;
     let translates = |is_of: fn(ir::Family) -> bool| {
@@ -102,17 +110,18 @@ fn fill(
         filter.look_past_auth();
     }
     let live = Live::choose(rules, filter, epochs).map_err(ProgramError::Sets)?;
-    for (point, hooks) in
-        [Point::Ingress, Point::Prerouting, Point::Forward].into_iter().zip(undone::POINTS)
-    {
+    let translates = rules.tracking.is_some_and(|tracking| tracking.translation.is_some());
+    for (point, hooks, part) in parts_of(translates) {
         let levels = match point {
             Point::Ingress => Level::ingress(links),
-            Point::Prerouting => Level::prerouting(links),
-            Point::Forward => vec![Level::forward(links)],
+            Point::Prerouting | Point::DestinationNat | Point::BehindNat => {
+                Level::prerouting(links)
+            }
+            Point::Forward | Point::SourceNat => vec![Level::forward(links)],
         };
         let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
         for version in versions.iter().copied() {
-            let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks) else {
+            let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks, part) else {
                 continue;
             };
             let line = line.map_err(|_| ProgramError::TooMany(point))?;
@@ -122,6 +131,32 @@ fn fill(
         }
     }
     Ok(())
+}
+
+/// The programs of a filter: their points, hooks, and which base chains of these they have.
+fn parts_of(translates: bool) -> Vec<(Point, &'static [ir::Hook], IsPart)> {
+    let [ingress, prerouting, forward] = undone::POINTS;
+    if !translates {
+        return vec![
+            (Point::Ingress, ingress, |_| true),
+            (Point::Prerouting, prerouting, |_| true),
+            (Point::Forward, forward, |_| true),
+        ];
+    }
+    let is_nat: IsPart = |base| base.kind == ir::ChainKind::Nat;
+    let is_other: IsPart = |base| base.kind != ir::ChainKind::Nat;
+    vec![
+        (Point::Ingress, ingress, is_other),
+        (Point::Prerouting, prerouting, |base| {
+            base.kind != ir::ChainKind::Nat && base.is_before_destination_nat()
+        }),
+        (Point::DestinationNat, prerouting, is_nat),
+        (Point::BehindNat, prerouting, |base| {
+            base.kind != ir::ChainKind::Nat && !base.is_before_destination_nat()
+        }),
+        (Point::Forward, forward, is_other),
+        (Point::SourceNat, forward, is_nat),
+    ]
 }
 
 /// Compiles rules that may test connections, for flows only: see [`Ruleset::for_connections`]. Otherwise

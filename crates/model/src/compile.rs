@@ -225,6 +225,11 @@ pub fn rule_links(model: &Model) -> Vec<RuleLink> {
             LinkKind::Port(_) => None,
         },
         vrf_device: vrf_device(index),
+        // With a kernel that has the rules, it translates.
+        addresses: match model.kernel_rules {
+            Some(_) => Vec::new(),
+            None => link.addresses.iter().map(|own| (own.addr(), own.prefix_len())).collect(),
+        },
     };
     model.links.iter().enumerate().map(link).collect()
 }

@@ -87,6 +87,7 @@ fn worker(text: Option<&str>, counts: bool) -> Result<Worker, Box<dyn Error>> {
             vrf: "main".to_owned(),
             on: None,
             vrf_device: None,
+            addresses: Vec::new(),
         });
         let filter = program::compile(&rules, &links, &tables.epochs)?;
         tables.filter = Some(Arc::new(filter));

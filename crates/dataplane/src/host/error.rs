@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::build::{self, Header4, Header6, ICMP_LEN};
 use super::neigh::Waiting;
+use super::translated::{restored, translate_own};
 use super::{Context, Host};
 use crate::id::LinkId;
 use crate::ip::{self, extension};
@@ -124,6 +125,7 @@ impl Host {
         link: LinkId,
         packet: &[u8],
     ) {
+        let packet = &restored(context, packet)[..];
         self.report(context, Offender { link, packet, to_group: false }, Fault::NeighFailed);
     }
 
@@ -164,8 +166,9 @@ impl Host {
         let tos = packet[1] & 0x1e | 0xc0;
         let ident = self.next_ident();
         let header = Header4 { protocol: l4::ICMP, tos, ident, dont_fragment: false };
-        let error = build::ipv4(from, src, header, &message);
+        let mut error = build::ipv4(from, src, header, &message);
         self.counters.icmp4(kind);
+        translate_own(context, &mut error);
         self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 
@@ -200,8 +203,9 @@ impl Host {
         let quoted = packet.len().min(MOST6 - 40 - ICMP_LEN);
         let message = build::icmp6((from, src), (kind, code), rest, &packet[..quoted]);
         let header = Header6 { next_header: l4::ICMPV6, traffic_class: 0, hop_limit: build::TTL };
-        let error = build::ipv6(from, src, header, &message);
+        let mut error = build::ipv6(from, src, header, &message);
         self.counters.icmp6(kind);
+        translate_own(context, &mut error);
         self.send_packet(context, egress_link, &error, Waiting::Made);
     }
 

@@ -14,6 +14,7 @@ use super::build::{self, Header4, Header6, Reset};
 use super::error::{Fault, Offender};
 use super::nd;
 use super::neigh::Waiting;
+use super::translated::translate_own;
 use super::{Context, Host};
 use crate::ip;
 use crate::ip::extension::{self, ExtensionFault};
@@ -259,7 +260,7 @@ impl Host {
         header: Header4,
         payload: &[u8],
     ) {
-        let packet = match (from, received.src) {
+        let mut packet = match (from, received.src) {
             (IpAddr::V4(from), IpAddr::V4(to)) => build::ipv4(from, to, header, payload),
             (IpAddr::V6(from), IpAddr::V6(to)) => {
                 let header = Header6 {
@@ -272,7 +273,8 @@ impl Host {
             _ => return,
         };
         let link = received.offender.link;
-        if let Some(egress_link) = self.egress_link(context.tables, link, received.src, &packet) {
+        let to = translate_own(context, &mut packet).unwrap_or(received.src);
+        if let Some(egress_link) = self.egress_link(context.tables, link, to, &packet) {
             self.send_cut(context, egress_link, &packet, Waiting::Made);
         }
     }

@@ -38,6 +38,7 @@ mod send;
 mod succeed;
 #[cfg(test)]
 mod tests;
+mod translated;
 
 use std::net::IpAddr;
 

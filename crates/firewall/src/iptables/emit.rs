@@ -11,8 +11,8 @@ use super::header::has_extensions;
 use super::names::family_name;
 use super::target::{self, Effect};
 use crate::ir::{
-    Action, Base, Chain, ChainId, Counter, CounterId, Family, Field, LinkPattern, Match, Place,
-    Policy, Range, Rule, Ruleset, Step, Verdict,
+    Action, Base, Chain, ChainId, ChainKind, Counter, CounterId, Family, Field, LinkPattern, Match,
+    NatTarget, NatVerdict, Place, Policy, Range, Rule, Ruleset, Step, Verdict,
 };
 use crate::mistake::{Fault, Ledger, quoted};
 
@@ -64,7 +64,7 @@ struct CurrentChain<'t> {
     id: ChainId,
     reach: Reach,
     /// The policy of a built-in chain and its counter.
-    policy: Option<(Policy, Option<CounterId>)>,
+    policy: Option<(Policy, CounterId)>,
     /// Guards above that hold for everything after them.
     guards: Vec<(Vec<Step>, Step)>,
 }
@@ -111,19 +111,18 @@ impl Emitter<'_, '_> {
         let ids: Vec<_> = table.chains.iter().map(|chain| self.declare(table, chain)).collect();
         for ((chain, reach), id) in table.chains.iter().zip(reaches).zip(&ids) {
             let Some(id) = *id else { continue };
-            let counts = !table.is_nat();
             let policy = chain.base.map(|(_, _, policy)| {
                 let (packets, bytes) = chain.counts;
                 let name = Some(format!("{} policy", self.rules.chains[id.0].name));
                 let counter = Counter { name, packets, bytes };
-                (policy, counts.then(|| self.rules.add_counter(counter)))
+                (policy, self.rules.add_counter(counter))
             });
             let mut current =
                 CurrentChain { table, ids: &ids, id, reach: *reach, policy, guards: Vec::new() };
             for line in &chain.rules {
                 self.line(&mut current, line);
             }
-            if let Some((policy, Some(counter))) = policy {
+            if let Some((policy, counter)) = policy {
                 let text = format!(":{} {}", chain.name, policy_name(policy));
                 let place = Place::line(self.file, chain.line);
                 let steps = vec![Step::Do(Action::Count(counter)), decide(policy)];
@@ -139,7 +138,10 @@ impl Emitter<'_, '_> {
         }
         let name = format!("{} {} {}", family_name(self.family), table.kind.name, chain.name);
         let mut added = Chain::new(name, self.family);
-        added.base = chain.base.map(|(hook, priority, policy)| Base::new(hook, priority, policy));
+        added.base = chain.base.map(|(hook, priority, policy)| Base {
+            kind: if table.is_nat() { ChainKind::Nat } else { ChainKind::Filter },
+            ..Base::new(hook, priority, policy)
+        });
         Some(self.rules.add_chain(added))
     }
 
@@ -191,11 +193,9 @@ impl Emitter<'_, '_> {
         match (unsupported, effect) {
             (Some(why), _) | (None, Err(why)) => steps.push(Step::Unsupported(why)),
             (None, Ok(effect)) => {
-                if !current.table.is_nat() {
-                    let (packets, bytes) = line.counts;
-                    let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
-                    steps.push(Step::Do(Action::Count(counter)));
-                }
+                let (packets, bytes) = line.counts;
+                let counter = self.rules.add_counter(Counter { name: None, packets, bytes });
+                steps.push(Step::Do(Action::Count(counter)));
                 steps.extend(effect);
             }
         }
@@ -240,11 +240,16 @@ impl Emitter<'_, '_> {
             Effect::Nothing => Vec::new(),
             Effect::Verdict(Verdict::Return) => match current.policy {
                 Some((policy, counter)) => {
-                    let count = counter.map(|counter| Step::Do(Action::Count(counter)));
-                    count.into_iter().chain([decide(policy)]).collect()
+                    vec![Step::Do(Action::Count(counter)), decide(policy)]
                 }
                 None => vec![Step::Verdict(Verdict::Return)],
             },
+            Effect::Verdict(Verdict::Nat(verdict)) => {
+                if !nat {
+                    return Err("only the table nat translates addresses".to_owned());
+                }
+                vec![Step::Verdict(Verdict::Nat(at(*verdict, current.reach)?))]
+            }
             Effect::Verdict(verdict) if nat && *verdict != Verdict::Accept => {
                 return Err("the nat table does not filter".to_owned());
             }
@@ -301,13 +306,12 @@ impl Emitter<'_, '_> {
         current: &CurrentChain<'_>,
         line: &Line,
         chain: ChainId,
-        (policy, counter): (Policy, Option<CounterId>),
+        (policy, counter): (Policy, CounterId),
     ) -> ChainId {
         let name = format!("{} line {}", self.rules.chains[current.id.0].name, line.number);
         let added = self.rules.add_chain(Chain::new(name, self.family));
         self.push(added, line, vec![Step::Verdict(Verdict::Jump(chain))]);
-        let count = counter.map(|counter| Step::Do(Action::Count(counter)));
-        self.push(added, line, count.into_iter().chain([decide(policy)]).collect());
+        self.push(added, line, vec![Step::Do(Action::Count(counter)), decide(policy)]);
         added
     }
 
@@ -340,6 +344,22 @@ impl GuardAction {
             Self::Unsupported(why) => Step::Unsupported(why),
         }
     }
+}
+
+/// What `NETMAP` translates where packets come to a rule.
+fn at(mut verdict: NatVerdict, reach: Reach) -> Result<NatVerdict, String> {
+    if let NatTarget::DestinationNetwork(first, last) = verdict.range.target {
+        match reach {
+            Reach { before_route: true, after_route: true, .. } => {
+                return Err("NETMAP translates sources or destinations, and not both".to_owned());
+            }
+            Reach { after_route: true, .. } => {
+                verdict.range.target = NatTarget::SourceNetwork(first, last);
+            }
+            _ => {}
+        }
+    }
+    Ok(verdict)
 }
 
 /// All matches of at least one of these.

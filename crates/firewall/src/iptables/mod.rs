@@ -10,6 +10,7 @@
 //! - `-p` of ip6tables looks behind all extension headers, including an authentication header
 //!   ([`Ruleset::past_auth`]), and drops packets in which these are broken.
 //! - A rule with an unsupported match or target sends packets that meet the rest of it to the kernel path.
+//! - The table nat translates the packets that begin a connection, see [`Ruleset::with_tracking`].
 //! - The router tracks the connections that rules test, see [`Ruleset::with_tracking`].
 //! - `limit` adds credits once per jiffy; the bucket of the intermediate form fills continuously. Rate and
 //!   burst are the same.
@@ -28,6 +29,7 @@ mod graph;
 mod header;
 mod matches;
 mod names;
+mod nat;
 mod once;
 mod rule;
 mod target;

@@ -4,11 +4,11 @@ use super::Family;
 use super::check::Check;
 use super::connections::MarkTarget;
 use super::fields::dscp_class;
-use super::names;
 use super::once::{Options, Used};
 use super::value;
 use super::words::{Cursor, Word};
-use crate::ir::{Action, Field, Key, Log, Match, Range, Reject, Verdict};
+use super::{names, nat};
+use crate::ir::{Action, Field, Key, Log, Match, NatRange, NatVerdict, Range, Reject, Verdict};
 use crate::mistake::{Span, SpannedFault, quoted, wrong};
 
 /// The effect of a rule on packets that pass its checks.
@@ -60,9 +60,14 @@ impl TargetParser {
             "NFLOG" => Effect::Act(Action::Log(Log { group: Some(0), ..Log::default() })),
             "NOTRACK" => Effect::Act(Action::NoTrack),
             "MARK" | "CONNMARK" | "DSCP" | "TOS" | "CT" => Effect::Unsupported(unsupported(name)),
-            _ => Effect::Chain(name.to_owned()),
+            _ => match nat::range(name) {
+                Some(range) => Effect::Verdict(nat_verdict(range, family)),
+                None => Effect::Chain(name.to_owned()),
+            },
         };
-        let complete = !matches!(name, "MARK" | "CONNMARK" | "DSCP" | "TOS");
+        let needs_option =
+            matches!(name, "MARK" | "CONNMARK" | "DSCP" | "TOS") || nat::needs_option(name);
+        let complete = goto || !needs_option;
         Self {
             word: word.clone(),
             goto,
@@ -91,6 +96,11 @@ impl Options for TargetParser {
     ) -> Result<bool, SpannedFault> {
         if negate {
             return Ok(false);
+        }
+        if let Effect::Verdict(Verdict::Nat(verdict)) = &mut self.effect {
+            let takes = nat::option(&mut verdict.range, &self.word.text, option, words, family)?;
+            self.complete |= takes && option.text.starts_with("--to");
+            return Ok(takes);
         }
         let all = u64::from(u32::MAX);
         let mark = |keep: u64, flip: u64| {
@@ -227,10 +237,24 @@ impl TargetParser {
                     "write -p tcp before it",
                 );
             }
+            Effect::Verdict(Verdict::Nat(NatVerdict { range, .. }))
+                if range.ports.is_some() && protocol.is_none() =>
+            {
+                return wrong(
+                    &self.word.span,
+                    "the target has ports in a rule for protocols without any",
+                    "write -p tcp or -p udp before it",
+                );
+            }
             effect => effect,
         };
         Ok((effect, self.check))
     }
+}
+
+fn nat_verdict(range: NatRange, family: Family) -> Verdict {
+    let version = Some(if family == Family::Ip6 { 6 } else { 4 });
+    Verdict::Nat(NatVerdict { version, range })
 }
 
 /// Why a target that is not a chain is unsupported; `None` if the name is not a target's.

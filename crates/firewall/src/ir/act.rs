@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{ChainId, CounterId, MarkUpdate};
+use super::{ChainId, CounterId, MarkUpdate, NatRange};
 
 /// What a rule does without ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +82,20 @@ pub enum Verdict {
     Jump(ChainId),
     /// The packet goes through another chain and comes back to where the last jump was.
     Goto(ChainId),
+    /// The connection that the packet begins is translated, and the packet goes on behind all chains of type nat of the
+    /// hook.
+    Nat(NatVerdict),
     /// The kernel forwards the packet, since Tollway cannot do this exactly; and why.
     Unsupported(String),
+}
+
+/// How a rule translates a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NatVerdict {
+    /// The version of IP of its addresses; for other packets, the next rule follows. None for both.
+    pub version: Option<u8>,
+    /// Addresses and ports.
+    pub range: NatRange,
 }
 
 /// The error that the sender receives.

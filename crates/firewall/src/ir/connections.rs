@@ -5,8 +5,8 @@ use tollway_dataplane::stages::filter::TranslationOrder;
 use super::{Action, Chain, ChainKind, Field, Hook, Ruleset, Step, TRACKING_PRIORITY, Target};
 
 /// The priorities at which the kernel translates destinations and sources (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
-const TRANSLATES_DESTINATION: i32 = -100;
-const TRANSLATES_SOURCE: i32 = 100;
+pub(super) const TRANSLATES_DESTINATION: i32 = -100;
+pub(super) const TRANSLATES_SOURCE: i32 = 100;
 
 const TOO_EARLY: &str = "the packet comes here before connection tracking sees it";
 const NOT_TRACKED: &str = "notrack is connection tracking's";

@@ -26,13 +26,17 @@ struct Listed<'v> {
     refused: Option<String>,
 }
 
-/// Reads a listing.
-pub(super) fn read(value: &Value, file: &str) -> Result<(Ruleset, Vec<PacketEnd>), Vec<Fault>> {
+/// Reads a listing. `translates` says whether its rules may translate addresses.
+pub(super) fn read(
+    value: &Value,
+    file: &str,
+    translates: bool,
+) -> Result<(Ruleset, Vec<PacketEnd>), Vec<Fault>> {
     let Some(objects) = value.get("nftables").and_then(Value::as_array) else {
         let remedy = "give what `nft -j list ruleset` writes";
         return Err(vec![Fault::new("there is no list \"nftables\" in this JSON", remedy)]);
     };
-    let mut listing = Listing::default();
+    let mut listing = Listing { translates, ..Listing::default() };
     let chains = listing.collect(objects);
     let chains = in_order(chains);
     for (number, listed) in chains.iter().enumerate() {
@@ -160,7 +164,8 @@ impl<'v> Listing<'v> {
                 Ok(base) => listed.base = Some(base),
                 Err(fault) => self.faults.push(fault),
             }
-            listed.refused = listed.base.as_ref().and_then(|base| refused(chain, base));
+            let translates = self.translates;
+            listed.refused = listed.base.as_ref().and_then(|base| refused(chain, base, translates));
             if self.doubtful.contains(&listed.name.0) {
                 let why = "the listing does not say if the table is dormant";
                 listed.refused.get_or_insert_with(|| why.to_owned());
@@ -311,9 +316,9 @@ fn base(chain: &Value) -> Result<Base, Fault> {
 }
 
 /// Why a whole base chain is unsupported.
-fn refused(chain: &Value, base: &Base) -> Option<String> {
+fn refused(chain: &Value, base: &Base, translates: bool) -> Option<String> {
     let kind = text(chain, "type");
-    if kind != "filter" {
+    if kind != "filter" && !(translates && kind == "nat") {
         // Later packets of a flow are translated without meeting the chain's rules.
         return Some(format!("chains of type {kind} take the kernel path"));
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::forms::PacketEnd;
 use super::json::{only, text};
 use super::named_bits::Kind;
+use super::nat_map::NatMap;
 use super::refusal::refusal;
 use crate::ir::{ChainId, CounterId, Family, Field, Hook, LimitId, Ruleset, SetId, Verdict};
 use crate::mistake::{Fault, quoted};
@@ -17,6 +18,8 @@ pub(super) type Name = (String, String);
 /// A listing being read.
 #[derive(Default)]
 pub(super) struct Listing<'v> {
+    /// Whether rules may translate addresses: no kernel is behind them.
+    pub(super) translates: bool,
     pub(super) rules: Ruleset,
     pub(super) sets: HashMap<Name, &'v Value>,
     /// Sets that rules add to.
@@ -32,8 +35,16 @@ pub(super) struct Listing<'v> {
     pub(super) packet_ends: Vec<PacketEnd>,
 }
 
-/// The type of a map's data: verdicts, or numbers of a kind. `None` for a set.
-pub(super) type Data = Option<Option<Kind>>;
+/// The type of a map's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Data {
+    /// There are none: it is a set.
+    None,
+    Verdicts,
+    Numbers(Kind),
+    /// Addresses and ports that a statement translates to.
+    Nat(NatMap),
+}
 
 /// A named set, as keys of these kinds read it.
 pub(super) type Reading = (String, String, Vec<(Kind, u32, u32)>, Data);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::json::{inner, only, set_name, several, text};
+use super::listing::Data;
 use super::named_bits::Kind;
 use super::rule::Rule;
 use super::value;
@@ -45,7 +46,7 @@ impl Rule<'_, '_> {
             }
         };
         if let Some(map) = super::json::inner(value, "map") {
-            let lookup = self.lookup(map, Some(kind))?;
+            let lookup = self.lookup(map, Data::Numbers(kind))?;
             if let Some((keys, map)) = lookup {
                 self.steps.push(Step::Map { keys, map, target });
             }
@@ -92,12 +93,11 @@ impl Rule<'_, '_> {
         Ok(Bits { packet: 0, connection: None, flip })
     }
 
-    /// The keys for a lookup in a map; `None` if no packet has them. `data` is the type of the map's data;
-    /// without a kind they are verdicts.
+    /// The keys for a lookup in a map; `None` if no packet has them. `data` is the type of the map's data.
     pub(super) fn lookup(
         &mut self,
         map: &Value,
-        data: Option<Kind>,
+        data: Data,
     ) -> Result<Option<(Vec<Key>, SetId)>, String> {
         let none = Value::Null;
         let named = self.named(map.get("key").unwrap_or(&none))?;
@@ -106,7 +106,6 @@ impl Rule<'_, '_> {
             return Ok(None);
         }
         let right = map.get("data").unwrap_or(&none);
-        let data = Some(data);
         let set = match set_name(right) {
             Some(name) => self.listing.named_set(self.site, name, &named, data)?,
             None => {

@@ -6,7 +6,7 @@
 //! (`payload_gen_dependency` in its `src/payload.c`).
 //!
 //! A statement that cannot be executed exactly becomes [`super::ir::Step::Unsupported`] at its place in the
-//! rule. Such statements are NAT, sets that packets fill, and all that this module
+//! rule. Such statements are NAT of a kernel, sets that packets fill, and all that this module
 //! does not know. Only packets that reach that step take the kernel path. Limits:
 //!
 //! - Tables of family arp do not concern IP and are omitted; chains of dormant tables are attached nowhere.
@@ -27,6 +27,8 @@ mod mangle;
 mod module;
 mod named_bits;
 mod names;
+mod nat;
+mod nat_map;
 mod refusal;
 mod rule;
 mod sets;
@@ -84,7 +86,7 @@ pub fn read(text: &str, file: &str) -> Result<Ruleset, Vec<Mistake>> {
 /// # Errors
 /// As [`read`].
 pub fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
-    chains::read(value, file).map(|(rules, _)| rules.with_tracking())
+    chains::read(value, file, true).map(|(rules, _)| rules.with_tracking())
 }
 
 /// Reads the rules of a kernel that tracks connections itself, for packets and for flows of known connections.
@@ -92,7 +94,7 @@ pub fn read_value(value: &Value, file: &str) -> Result<Ruleset, Vec<Fault>> {
 /// # Errors
 /// As [`read`].
 pub fn read_forms(value: &Value, file: &str) -> Result<Forms, Vec<Fault>> {
-    chains::read(value, file).map(|(rules, ends)| Forms::of(rules, ends))
+    chains::read(value, file, false).map(|(rules, ends)| Forms::of(rules, ends))
 }
 
 /// A rule of the listing in nft's syntax, on one line.

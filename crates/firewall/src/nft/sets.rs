@@ -94,7 +94,7 @@ impl Listing<'_> {
         named: &[NamedBits],
         data: Data,
     ) -> Result<Elements, String> {
-        if let ([bits], None) = (named, data)
+        if let ([bits], Data::None) = (named, data)
             && bits.kind != Kind::Link
         {
             let ranges = elements.iter().map(|element| value::range(bits, bare(element)?));
@@ -104,8 +104,8 @@ impl Listing<'_> {
         let mut catch_all = None;
         for element in elements {
             let (key, datum) = match data {
-                None => (element, None),
-                Some(data) => {
+                Data::None => (element, None),
+                data => {
                     let (key, datum) =
                         pair(element).ok_or_else(|| format!("{element} is no map's element"))?;
                     (key, Some(self.datum(site, data, datum)?))
@@ -124,10 +124,11 @@ impl Listing<'_> {
         Ok(Elements::Tuples(tuples))
     }
 
-    fn datum(&self, site: &Site, data: Option<Kind>, datum: &Value) -> Result<Datum, String> {
+    fn datum(&self, site: &Site, data: Data, datum: &Value) -> Result<Datum, String> {
         Ok(match data {
-            Some(kind) => Datum::Number(value::number(kind, datum)?),
-            None => {
+            Data::Numbers(kind) => Datum::Number(value::number(kind, datum)?),
+            Data::Nat(map) => Datum::Verdict(map.verdict(datum)?),
+            Data::None | Data::Verdicts => {
                 let verdict = self.verdict(site, datum);
                 Datum::Verdict(verdict.unwrap_or_else(Verdict::Unsupported))
             }

@@ -6,7 +6,9 @@ use tollway_dataplane::wire::l4;
 
 use super::MEANING;
 use super::json::{inner, number, only, set_name, text};
+use super::listing::Data;
 use super::named_bits::{Kind, NamedBits};
+use super::nat::is_nat;
 use super::rule::Rule;
 use super::value;
 use crate::ir::{
@@ -27,7 +29,7 @@ impl Rule<'_, '_> {
             "xt" if inner.get(MEANING).is_some() => self.module(inner)?,
             "notrack" => self.steps.push(Step::Do(Action::NoTrack)),
             "vmap" => {
-                let lookup = self.lookup(inner, None)?;
+                let lookup = self.lookup(inner, Data::Verdicts)?;
                 if let Some((keys, map)) = lookup {
                     self.steps.push(Step::VerdictMap { keys, map });
                 }
@@ -37,6 +39,7 @@ impl Rule<'_, '_> {
                 self.steps.push(Step::Verdict(Verdict::Reject(reject)));
                 return Ok(false);
             }
+            name if self.listing.translates && is_nat(name) => return self.nat(name, inner),
             // The kernel continues with the next statement.
             "continue" => {}
             _ => {
@@ -96,14 +99,14 @@ impl Rule<'_, '_> {
         let test = |test| Match { keys: keys(), test, negate: false };
         let is_equality = matches!(operator, "==" | "!=" | "in");
         if let Some(name) = set_name(right).filter(|_| is_equality) {
-            let set = self.listing.named_set(self.site, name, named, None)?;
+            let set = self.listing.named_set(self.site, name, named, Data::None)?;
             return Ok(test(Test::Set(set)));
         }
         let elements = inner(right, "set").map(super::json::several);
         let [bits] = named else {
             let elements = elements.filter(|_| is_equality);
             let elements = elements.unwrap_or(std::slice::from_ref(right));
-            let set = self.listing.anonymous_set(self.site, elements, named, None)?;
+            let set = self.listing.anonymous_set(self.site, elements, named, Data::None)?;
             return Ok(test(Test::Set(set)));
         };
         if let Some(elements) = elements.filter(|_| is_equality) {

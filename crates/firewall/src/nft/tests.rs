@@ -2,4 +2,5 @@ mod broken;
 mod connections;
 mod listing;
 mod messages;
+mod nat;
 mod words;

@@ -9,7 +9,7 @@ use super::conditions::Resolver;
 use super::levels::Level;
 use super::live::Live;
 use crate::hops::Hop;
-use crate::ir::{self, CheckState, Ruleset, Verdict};
+use crate::ir::{self, CheckState, NatVerdict, Ruleset, Verdict};
 use crate::undone::At;
 
 /// There is no room for more rules.
@@ -82,6 +82,12 @@ impl<'a> ProgramContext<'a> {
             Verdict::Reject(reject) => Op::Reject(self.reject(*reject)),
             Verdict::Unsupported(_) => Op::Unsupported,
             Verdict::Continue => return None,
+            Verdict::Nat(NatVerdict { version, range }) => {
+                if version.is_some_and(|version| version != self.version) {
+                    return None;
+                }
+                Op::Nat(*range)
+            }
             Verdict::Return => Op::Return,
             Verdict::Jump(chain) => Op::Call(self.starts[within.level][chain.0].0),
             Verdict::Goto(chain) => Op::Skip(self.starts[within.level][chain.0].0),

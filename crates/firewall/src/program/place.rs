@@ -50,10 +50,15 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// Compiles the program for consecutive hooks; `None` if no chain sees these packets.
-    pub(super) fn line(mut self, hooks: &[Hook]) -> Option<Result<Rules, TooMany>> {
+    /// Compiles the program for these base chains of consecutive hooks; `None` if no chain sees these packets.
+    pub(super) fn line(
+        mut self,
+        hooks: &[Hook],
+        is_part: fn(&Base) -> bool,
+    ) -> Option<Result<Rules, TooMany>> {
         let rules = self.context.ruleset;
         let all = hooks.iter().flat_map(|hook| rules.base_chains(*hook));
+        let all = all.filter(|(_, base)| is_part(base));
         let bases: Vec<_> = all.filter(|(id, _)| self.sees(&rules.chains[id.0])).collect();
         if bases.is_empty() || self.context.levels.is_empty() {
             return None;

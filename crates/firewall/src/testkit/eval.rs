@@ -230,7 +230,7 @@ impl<'a> Run<'a, '_> {
 
     fn verdict(&mut self, verdict: &Verdict) -> Outcome {
         Outcome::Ends(match verdict {
-            Verdict::Accept => End::Verdict(RuleVerdict::Accept),
+            Verdict::Accept | Verdict::Nat(_) => End::Verdict(RuleVerdict::Accept),
             Verdict::Drop => End::Verdict(RuleVerdict::Drop),
             Verdict::Reject(reject) => End::Verdict(RuleVerdict::Reject(*reject)),
             Verdict::Unsupported(why) => End::Verdict(RuleVerdict::Unsupported(why.clone())),

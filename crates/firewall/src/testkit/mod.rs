@@ -8,5 +8,11 @@ use crate::links::Link;
 
 /// A link of the main VRF.
 pub fn link(name: &str) -> Link {
-    Link { name: name.into(), vrf: "main".into(), on: None, vrf_device: None }
+    Link {
+        name: name.into(),
+        vrf: "main".into(),
+        on: None,
+        vrf_device: None,
+        addresses: Vec::new(),
+    }
 }

@@ -120,7 +120,7 @@ impl Site<'_> {
                 Verdict::Jump(id) => verdict(-3, chain(id)),
                 Verdict::Goto(id) => verdict(-4, chain(id)),
                 Verdict::Return => verdict(-5, None),
-                Verdict::Reject(_) | Verdict::Unsupported(_) => ANY,
+                Verdict::Reject(_) | Verdict::Nat(_) | Verdict::Unsupported(_) => ANY,
             },
         }
     }

@@ -50,6 +50,8 @@ pub(super) enum Expression {
     NoTrack,
     /// A named object, by its kind (`NFT_OBJECT_*`).
     Object { kind: u32, name: String },
+    /// Translates the packet's connection.
+    Nat(Nat),
     /// Rejects the packet with an error to its sender.
     Reject { kind: u32, code: u8 },
     /// A match of iptables.
@@ -58,6 +60,37 @@ pub(super) enum Expression {
     Target { name: String, revision: u32, info: Vec<u8> },
     /// Any other expression, by its name.
     Other(String),
+}
+
+/// A translation of addresses: what it translates, and the registers with addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nat {
+    pub(super) kind: NatKind,
+    pub(super) addresses: Option<(Register, Register)>,
+    pub(super) ports: Option<(Register, Register)>,
+    /// `NF_NAT_RANGE_*`.
+    pub(super) flags: u32,
+}
+
+/// What is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NatKind {
+    /// Of this version of IP.
+    Source(u8),
+    Destination(u8),
+    Masquerade,
+    Redirect,
+}
+
+impl NatKind {
+    /// The expression's name.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Source(_) | Self::Destination(_) => "nat",
+            Self::Masquerade => "masq",
+            Self::Redirect => "redir",
+        }
+    }
 }
 
 /// A rate limit.
@@ -121,6 +154,16 @@ impl<'a> Attributes<'a> {
 
     fn register(&self, kind: u16) -> Option<Register> {
         self.word(kind).and_then(register)
+    }
+
+    /// Two registers, the second of which is the first if it is missing; none if both are.
+    fn registers(&self, kind: u16) -> Option<Option<(Register, Register)>> {
+        if self.bytes(kind).is_none() {
+            return Some(None);
+        }
+        let first = self.register(kind)?;
+        let last = if self.bytes(kind + 1).is_some() { self.register(kind + 1)? } else { first };
+        Some(Some((first, last)))
     }
 
     /// The value of nested `nft_data_attributes`.
@@ -199,6 +242,19 @@ fn known(kind: &str, of: &Attributes<'_>) -> Option<Expression> {
             Expression::Target { name: of.text(1)?, revision: of.flags(2)?, info }
         }
         "ct" => return connection(of),
+        "nat" => return nat(of),
+        "masq" => {
+            of.within(3)?;
+            let ports = of.registers(2)?;
+            let (kind, flags) = (NatKind::Masquerade, of.flags(1)?);
+            Expression::Nat(Nat { kind, addresses: None, ports, flags })
+        }
+        "redir" => {
+            of.within(3)?;
+            let ports = of.registers(1)?;
+            let (kind, flags) = (NatKind::Redirect, of.flags(3)?);
+            Expression::Nat(Nat { kind, addresses: None, ports, flags })
+        }
         _ => return None,
     })
 }
@@ -279,6 +335,22 @@ fn lookup(of: &Attributes<'_>) -> Option<Expression> {
     };
     let negate = flags == NOT;
     Some(Expression::Lookup { set: of.text(1)?, from: of.register(2)?, to, negate })
+}
+
+fn nat(of: &Attributes<'_>) -> Option<Expression> {
+    of.within(7)?;
+    let version = match of.word(2)? {
+        2 => 4,
+        10 => 6,
+        _ => return None,
+    };
+    let kind = match of.word(1)? {
+        0 => NatKind::Source(version),
+        1 => NatKind::Destination(version),
+        _ => return None,
+    };
+    let (addresses, ports) = (of.registers(3)?, of.registers(5)?);
+    Some(Expression::Nat(Nat { kind, addresses, ports, flags: of.flags(7)? }))
 }
 
 fn limit(of: &Attributes<'_>) -> Option<Expression> {

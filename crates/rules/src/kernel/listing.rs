@@ -220,6 +220,7 @@ fn tracking_expression(own: &[Expression]) -> Option<&'static (&'static str, &'s
         own.iter().any(|one| match one {
             Expression::Other(other) => other == name,
             Expression::Connection { .. } | Expression::ConnectionSet { .. } => name == "ct",
+            Expression::Nat(nat) => name == nat.kind.name(),
             _ => false,
         })
     };

@@ -4,13 +4,14 @@
 //! [`Act::Unknown`]; the rest of the rule is then unknown.
 
 mod bits;
+mod nat;
 mod writes;
 
 use super::condition::{IIFNAME, Load, Location, Lookup, MARK, OIFNAME, Test, all, meta};
 use super::elements::{KeyPart, SetItem, entries};
 use super::expression::{Destination, Expression, Rate, Register, WORDS};
 use super::{connection, conntrack, match_set, multiport};
-use tollway_firewall::ir::{MarkOf, MarkUpdate, Match, PayloadBase};
+use tollway_firewall::ir::{MarkOf, MarkUpdate, Match, NatVerdict, PayloadBase};
 
 /// Conditions, all of which have to hold, and the action that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,13 @@ pub(super) enum Act {
     },
     /// Executes a map's verdict.
     VerdictBy {
+        keys: Vec<Load>,
+        map: Lookup,
+    },
+    /// Translates the packet's connection.
+    Nat(NatVerdict),
+    /// Translates it by a map's datum.
+    NatBy {
         keys: Vec<Load>,
         map: Lookup,
     },
@@ -234,6 +242,10 @@ impl RuleReader<'_> {
                 self.connections()?;
                 self.act(Act::UpdateMark(conntrack::target(name, *revision, info)?));
             }
+            Expression::Nat(nat) => {
+                let act = self.nat(nat)?;
+                self.act(act);
+            }
             Expression::Other(_) => return None,
             // Continuing is the default.
             Expression::Verdict { code: -1, .. } => {}
@@ -372,6 +384,14 @@ impl RuleReader<'_> {
             (None, _) => self.tests.push(Test::Set { keys, set, negate }),
             (Some(_), _) if negate => return None,
             (Some(Destination::Verdict), _) => self.act(Act::VerdictBy { keys, map: set }),
+            (Some(Destination::Register(to)), Some(Expression::Nat(nat))) => {
+                self.connections()?;
+                if !nat.reads(to) {
+                    return None;
+                }
+                self.act(Act::NatBy { keys, map: set });
+                return Some(1);
+            }
             (Some(Destination::Register(to)), Some(behind)) => {
                 let target = self.mark_set(to, behind)?;
                 self.act(Act::MarkBy { keys, map: set, target });
@@ -466,6 +486,7 @@ impl Expression {
             Self::Meta { .. } | Self::MetaSet { .. } => "meta".to_owned(),
             Self::Extension { .. } => "exthdr".to_owned(),
             Self::Lookup { .. } => "lookup".to_owned(),
+            Self::Nat(nat) => nat.kind.name().to_owned(),
             _ => "an operation".to_owned(),
         }
     }

@@ -338,6 +338,10 @@ impl Verifier<'_> {
             (Act::Verdict { code, chain }, Step::Verdict(verdict)) => {
                 self.is_verdict(*code, chain.as_deref(), verdict)
             }
+            (Act::Nat(nat), Step::Verdict(Verdict::Nat(own))) => nat == own,
+            (Act::NatBy { keys, map }, Step::VerdictMap { keys: own, map: id }) => {
+                set(id).is_some_and(|set| site.is_set(set, map, own, keys))
+            }
             (Act::Reject { kind, code }, Step::Verdict(Verdict::Reject(reject))) => {
                 match (kind, reject) {
                     (0, Reject::Icmp(own)) => site.version == Some(4) && own == code,

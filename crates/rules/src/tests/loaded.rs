@@ -140,6 +140,52 @@ fn rules_about_connections_are_verified() {
     }
 }
 
+/// Like [`load`], in a chain of type nat at a hook.
+fn load_nat(hook: &str, rule: &str) -> Loaded {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.nft");
+    let text = format!(
+        "table inet t {{\n map m {{ type inet_service : ipv4_addr . inet_service\n elements = {{ 80 : 10.0.0.1 . 8080 }}\n }}\n\
+         chain c {{\n type nat hook {hook} priority 0;\n{rule}\n }}\n}}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    loaded(&file).unwrap_or_else(|mistakes| panic!("{rule}: {mistakes:?}"))
+}
+
+#[test]
+fn translations_are_verified() {
+    let (pre, post) = ("prerouting", "postrouting");
+    for (hook, rule, listed, otherwise) in [
+        (pre, "dnat ip to 10.0.0.1", "10.0.0.1", "10.0.0.2"),
+        (pre, "ip daddr 192.0.2.1 tcp dport 80 dnat ip to 10.0.0.1:8080", "8080", "8081"),
+        (pre, "tcp dport 80 dnat ip6 to [fd00::1]:8080", "fd00::1", "fd00::2"),
+        (pre, "meta l4proto udp dnat ip to 10.0.0.1-10.0.0.4:80-90 random,persistent", "90", "91"),
+        (pre, "tcp dport 81 redirect to :82", "82", "83"),
+        (pre, "iifname \"wan\" redirect", "\"redirect\":null", "\"redirect\":{\"port\":5}"),
+        (pre, "dnat ip to tcp dport map { 80 : 10.0.0.1, 443 : 10.0.0.2 }", "443", "444"),
+        (pre, "dnat ip to tcp dport map { 80 : 10.0.0.1 . 8080 }", "[[80", "[[81"),
+        (pre, "dnat ip to tcp dport map @m", "dport", "sport"),
+        (pre, "dnat ip prefix to ip daddr map { 192.0.2.0/24 : 10.0.0.0/24 }", "daddr", "saddr"),
+        (
+            post,
+            "oifname \"wan\" masquerade",
+            "\"masquerade\":null",
+            "\"masquerade\":{\"flags\":\"random\"}",
+        ),
+        (post, "meta l4proto tcp masquerade to :1024-2048 fully-random", "2048", "2049"),
+        (post, "ip saddr 10.0.0.0/8 snat ip to 192.0.2.1-192.0.2.9 persistent", "2.9", "2.8"),
+        (post, "snat ip6 to fd00::1", "fd00::1", "fd00::2"),
+    ] {
+        let own = load_nat(hook, rule);
+        let rules = own.rules("x").unwrap();
+        assert_eq!(unsupported(&rules), None, "{rule}: {rules:?}");
+        assert!(rules.tracking.unwrap().translation.is_some(), "{rule}");
+        let is_changed = changed(own, rule, listed, otherwise).rules("x").unwrap();
+        let why = "nft does not list it as the kernel has it";
+        assert_eq!(unsupported(&is_changed), Some(why), "{rule}");
+    }
+}
+
 #[test]
 fn a_rule_that_is_not_listed_is_there() {
     let gone = load("tcp dport 22 drop").with(|value| {

@@ -350,8 +350,13 @@ fn port_id(index: usize) -> PortId {
     PortId(u16::try_from(index).unwrap_or(u16::MAX))
 }
 
-/// The router's own addresses, and the broadcast addresses of its links.
+/// The router's own addresses, and the broadcast addresses of its links. None if the router itself translates addresses:
+/// then only connection tracking knows which packets to these are answers to others.
 fn locals(model: &Model) -> Vec<IpAddr> {
+    let tracking = model.filter.as_ref().and_then(|rules| rules.tracking);
+    if tracking.is_some_and(|tracking| tracking.translation.is_some()) {
+        return Vec::new();
+    }
     let addresses = model.links.iter().flat_map(|link| &link.addresses);
     let both = addresses.flat_map(|address| {
         let broadcast = match address {

@@ -94,7 +94,7 @@ fn of_report(report: &ConnectionReport) -> Tracked {
     let [query, answer] = report.icmp.map_or([None; 2], |both| both.map(Some));
     Tracked {
         original: tuple(source, destination, query),
-        reply: tuple(destination, source, answer),
+        reply: tuple(report.reply_source, report.reply_destination, answer),
         status: Status(report.status),
         tcp: report.tcp.map(|state| tcp_info(tcp_state(state))),
         timeout_s: u32::try_from(report.expires_in_ns / 1_000_000_000).ok(),

@@ -159,7 +159,9 @@ impl std::fmt::Debug for Classifier {
 impl<'a> Work<'a> {
     /// The parsed packet of a lane.
     pub(super) fn parsed(&self, classifier: &'a Classifier, lane: usize) -> Parsed<'a> {
-        let output = (classifier.point == Point::Forward)
+        let output = classifier
+            .point
+            .is_behind_route()
             .then(|| self.routes.next_hops.view().record(self.burst.next[lane]))
             .flatten()
             .map(|record| record.link().0);

@@ -40,27 +40,40 @@ pub(super) fn detour(
 ) {
     for (index, version) in [4, 6].into_iter().enumerate() {
         let Some(classifier) = filter.at(point, version) else { continue };
-        let mut lanes = state.detoured[index];
-        if point == Point::Forward && version == 4 {
-            // The kernel parses IPv4 options after hook prerouting (`ip_rcv_options` in
-            // `net/ipv4/ip_input.c`).
-            for lane in state.detoured[index] {
-                if !obeys_options(packet(burst, umem, lane)) {
-                    lanes = lanes.without(Lanes(1 << lane));
-                }
-            }
-        }
         if point == Point::Forward {
-            for lane in lanes {
-                let is_policy_routed = match state.policy_route_of(lane) {
-                    PolicyRoute::Next(_) => continue,
-                    PolicyRoute::Vrf(_) => true,
-                    PolicyRoute::Not => false,
-                };
-                route(burst, umem, routes, (state.mark[lane], is_policy_routed), version, lane);
+            find_routes(burst, umem, routes, state, version);
+        }
+        let lanes = state.detoured[index];
+        state.detoured[index] = evaluate(filter, classifier, burst, umem, routes, state, lanes);
+    }
+}
+
+/// Finds the next hops of packets of a version of IP, and leaves those out that the host will not forward.
+#[cold]
+pub(super) fn find_routes(
+    burst: &mut Burst,
+    umem: &Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    version: u8,
+) {
+    let detoured = &mut state.detoured[usize::from(version == 6)];
+    if version == 4 {
+        // The kernel parses IPv4 options after hook prerouting (`ip_rcv_options` in
+        // `net/ipv4/ip_input.c`).
+        for lane in *detoured {
+            if !obeys_options(packet(burst, umem, lane)) {
+                *detoured = detoured.without(Lanes(1 << lane));
             }
         }
-        state.detoured[index] = evaluate(filter, classifier, burst, umem, routes, state, lanes);
+    }
+    for lane in *detoured {
+        let is_policy_routed = match state.policy_route_of(lane) {
+            PolicyRoute::Next(_) => continue,
+            PolicyRoute::Vrf(_) => true,
+            PolicyRoute::Not => false,
+        };
+        route(burst, umem, routes, (state.mark[lane], is_policy_routed), version, lane);
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn evaluate(
     if rest.is_empty() {
         return lanes;
     }
-    if drop == rest && classifier.point != Point::Forward {
+    if drop == rest && !classifier.point.is_behind_route() {
         burst.exit_all(drop, Verdict::Drop(DropReason::NetfilterDrop));
         return lanes.without(drop);
     }
@@ -69,7 +69,7 @@ fn execute(
     state: &mut State,
     mut lanes: Lanes,
 ) -> Lanes {
-    if classifier.point == Point::Forward {
+    if classifier.point.is_behind_route() {
         let known = (&*state.scratch, state.kernel_has_rules);
         lanes = reaching_forward_hook(classifier, burst, umem, routes, known, lanes);
     }
@@ -124,7 +124,7 @@ fn walk_one(
         apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
     }
     let is_rejected = report.verdict == Some(Verdict::Punt(PuntReason::Reject));
-    if classifier.point == Point::Forward && is_rejected && !state.kernel_has_rules {
+    if classifier.point.is_behind_route() && is_rejected && !state.kernel_has_rules {
         decrement_ttl(classifier, burst, umem, lane);
     }
     report.verdict
@@ -156,11 +156,11 @@ fn apply_policy_route(
     lane: usize,
 ) {
     match (classifier.point, policy_route) {
-        (Point::Forward, PolicyRoute::Next(id)) => {
+        (Point::Forward | Point::SourceNat, PolicyRoute::Next(id)) => {
             burst.next[lane] = policy_route::record(burst, umem, routes, lane, id);
             state.policy_route(lane, policy_route);
         }
-        (Point::Forward, _) => {}
+        (Point::Forward | Point::SourceNat, _) => {}
         (_, PolicyRoute::Vrf(vrf)) => {
             policy_route::set_root(burst, routes, classifier.version, lane, vrf);
             state.policy_route(lane, policy_route);

@@ -188,7 +188,9 @@ impl Filter {
         let whole = FlowKey { source: leaves.source, ports, ..to };
         let order = self.translation_order;
         match point {
-            Point::Ingress => (*flow, None),
+            Point::Ingress | Point::DestinationNat | Point::BehindNat | Point::SourceNat => {
+                (*flow, None)
+            }
             Point::Prerouting if !order.some_behind_destination => (*flow, None),
             Point::Prerouting => (to, Some(*flow).filter(|_| order.some_before_destination)),
             Point::Forward => (to, Some(whole).filter(|_| order.some_behind_source)),
@@ -338,7 +340,7 @@ impl Walk<'_> {
             (Field::Fragment, _) => None,
             (Field::Input, _) => Some(flow.input.0.into()),
             (Field::Output, _) => {
-                let output = flow.output.filter(|_| self.classifier.point == Point::Forward);
+                let output = flow.output.filter(|_| self.classifier.point.is_behind_route());
                 output.map(|link| link.0.into())
             }
             (Field::Mark, _) => Some(self.mark.into()),

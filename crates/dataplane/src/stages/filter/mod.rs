@@ -27,6 +27,7 @@
 //! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
 //! such as those for the router's own addresses, never reach this stage.
 
+mod binding;
 mod bits;
 mod bucket;
 mod build;
@@ -46,6 +47,7 @@ mod head;
 mod ingress;
 mod live;
 mod log;
+mod nat;
 mod parsed;
 mod partition;
 mod policy_route;
@@ -63,6 +65,7 @@ mod varies;
 mod walk;
 mod wide;
 
+pub use binding::{LinkAddress, NatRange, NatTarget};
 pub use bits::MOST_RULES;
 use bucket::SharedLimit;
 pub use classifier::Classifier;
@@ -79,6 +82,7 @@ pub use ingress::ingress;
 pub(crate) use live::EngineSets;
 pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
+pub(crate) use nat::{restore, translate_own};
 pub use parsed::Parsed;
 pub use rules::{Condition, KeepState, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, prerouting};
@@ -93,7 +97,7 @@ use std::sync::Arc;
 use crate::cpu::Level;
 use crate::epoch::Epochs;
 use crate::fib::Fib;
-use crate::id::NextHopId;
+use crate::id::{LinkId, NextHopId};
 use crate::memory::Apart;
 
 /// A point of the path at which rules run.
@@ -105,10 +109,23 @@ pub enum Point {
     Prerouting,
     /// The next hop is known: hooks forward, postrouting and egress, one after the other.
     Forward,
+    /// The chains of type nat at hook prerouting, for packets that begin a connection.
+    DestinationNat,
+    /// Hook prerouting behind these, where packets have the translated destination.
+    BehindNat,
+    /// The chains of type nat at hook postrouting, for packets that begin a connection.
+    SourceNat,
+}
+
+impl Point {
+    /// Whether the next hop is known there, and the TTL decremented.
+    const fn is_behind_route(self) -> bool {
+        matches!(self, Self::Forward | Self::SourceNat)
+    }
 }
 
 /// The number of points.
-const POINTS: usize = 3;
+const POINTS: usize = 6;
 
 /// The number of versions: IPv4, IPv6 and ARP.
 const VERSIONS: usize = 3;
@@ -151,6 +168,8 @@ pub struct Filter {
     states: Option<Box<States>>,
     /// The connections that rules test, if some do.
     tracker: Option<Box<Tracker>>,
+    /// The addresses of each link, from which rules of nat choose.
+    addresses: Vec<Vec<LinkAddress>>,
     /// Whether rules look past an authentication header.
     past_auth: bool,
     subject: Subject,
@@ -205,6 +224,16 @@ impl Filter {
     /// Tracks connections, for rules that are set later and test these.
     pub fn track(&mut self, tracker: Tracker) {
         self.tracker = Some(Box::new(tracker));
+    }
+
+    /// Sets the addresses of each link, for rules that translate to them.
+    pub fn set_addresses(&mut self, addresses: Vec<Vec<LinkAddress>>) {
+        self.addresses = addresses;
+    }
+
+    /// The addresses of a link.
+    fn addresses_of(&self, link: LinkId) -> &[LinkAddress] {
+        self.addresses.get(usize::from(link.0)).map_or(&[], Vec::as_slice)
     }
 
     /// The connections that rules test, if some do.

@@ -46,7 +46,7 @@ impl<'a> Parsed<'a> {
     ) -> Self {
         let frame = umem.frame(burst.addr[lane], usize::from(burst.len[lane]));
         let l3 = usize::from(burst.l3[lane]);
-        let hops = u8::from(point == Point::Forward);
+        let hops = u8::from(point.is_behind_route());
         let input = burst.link[lane].0;
         let mut parsed = Self {
             frame,

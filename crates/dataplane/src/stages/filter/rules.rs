@@ -1,6 +1,6 @@
 //! The input of the classifier: one list of rules, chain after chain.
 
-use super::{Field, MarkUpdate, StateName};
+use super::{Field, MarkUpdate, NatRange, StateName};
 use crate::id::VrfId;
 
 /// A list of rules; packets begin at the first.
@@ -22,7 +22,7 @@ impl Rules {
             rule.conditions.iter().any(is_one)
                 || rule.ops.iter().any(|op| match op {
                     Op::Check(condition) => is_one(condition),
-                    Op::UpdateMark(_) | Op::Track | Op::NoTrack => true,
+                    Op::UpdateMark(_) | Op::Track | Op::NoTrack | Op::Nat(_) => true,
                     _ => false,
                 })
         })
@@ -164,6 +164,8 @@ pub enum Op {
     Call(u32),
     /// Returns to the op after the call.
     Return,
+    /// Translates the connection that the packet begins, and ends the list.
+    Nat(NatRange),
     /// Lets the packet continue on the path.
     Accept,
     /// Drops the packet.

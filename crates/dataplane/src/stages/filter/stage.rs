@@ -1,8 +1,8 @@
-use super::detour;
 use super::evaluate::{evaluate, reaches_forward_hook};
 use super::state::Detoured;
 use super::tracking::{self, Lookup};
 use super::{Filter, Point, State, Tracker, policy_route};
+use super::{detour, nat};
 use crate::burst::{Burst, Lanes};
 use crate::frame::Umem;
 use crate::stages::rule::RouteTables;
@@ -31,7 +31,12 @@ pub fn prerouting(
     let by_stage = [4, 6].map(|version| !tracker.is_by_op(version));
     lanes = track(tracker, by_stage, burst, umem, state, lanes);
     lanes = both(point, burst, umem, routes, state, lanes);
-    track(tracker, [true; 2], burst, umem, state, lanes)
+    lanes = track(tracker, [true; 2], burst, umem, state, lanes);
+    if !tracker.translates_some() {
+        return lanes;
+    }
+    lanes = nat::destination((filter, tracker), burst, umem, routes, state, lanes);
+    both((filter, Point::BehindNat), burst, umem, routes, state, lanes)
 }
 
 /// Looks up the connections of packets of these versions of IP, if they are not known yet; returns the packets that
@@ -134,7 +139,10 @@ pub fn forward(
     if !state.policy_routed.is_empty() {
         policy_route::take_place(burst, umem, routes, state);
     }
-    let lanes = both((filter, Point::Forward), burst, umem, routes, state, lanes);
+    let mut lanes = both((filter, Point::Forward), burst, umem, routes, state, lanes);
+    if let Some(tracker) = filter.tracker().filter(|tracker| tracker.translates_some()) {
+        lanes = nat::source((filter, tracker), burst, umem, routes, state, lanes);
+    }
     match filter.tracker() {
         Some(tracker) if state.connections.has_new() => {
             confirm((filter, tracker), burst, umem, routes, state, lanes)

@@ -254,6 +254,10 @@ impl Walk<'_> {
                     head.set_dscp(*dscp);
                 }
             }
+            Op::Nat(range) => {
+                self.state.connections.order(self.lane, *range);
+                return Jump::End(None);
+            }
             Op::Skip(at) => return Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;

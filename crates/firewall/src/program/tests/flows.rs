@@ -246,5 +246,6 @@ fn check_before_route(filter: &Filter, flow: &FlowKey, report: FlowReport) {
             assert_eq!(before.dropped_at, None);
             assert!(report.touched.counters().starts_with(before.touched.counters()));
         }
+        Some(point) => panic!("only a router that tracks has rules of {point:?}"),
     }
 }

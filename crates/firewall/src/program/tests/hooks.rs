@@ -225,6 +225,7 @@ fn behind_two_tags_the_device_below_sees_one() {
         vrf: String::new(),
         on: on.map(str::to_owned),
         vrf_device: None,
+        addresses: Vec::new(),
     };
     let links = [link("a.1.2", Some("a.1")), link("a", None), link("a.1", Some("a"))];
     let levels = Level::ingress(&links);

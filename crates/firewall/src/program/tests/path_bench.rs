@@ -43,6 +43,7 @@ pub(super) fn links() -> Vec<Link> {
         vrf: vrf.into(),
         on: name.split_once('.').map(|(below, _)| below.into()),
         vrf_device: None,
+        addresses: Vec::new(),
     };
     LINKS.into_iter().map(link).collect()
 }

@@ -44,6 +44,7 @@ pub(super) fn given(line: &str) -> Given {
         vrf: String::new(),
         on: None,
         vrf_device: None,
+        addresses: Vec::new(),
     };
     let src: IpAddr = words.get("src").unwrap_or("192.0.2.99").parse().unwrap();
     let dst: IpAddr = words.get("dst").unwrap_or("198.51.100.7").parse().unwrap();

@@ -19,7 +19,7 @@ pub(super) struct Window {
 }
 
 pub(super) const fn window(field: Field, version: u8, point: Point) -> Option<Window> {
-    let minus_hop = if matches!(point, Point::Forward) { u32::MAX } else { 0 };
+    let minus_hop = if point.is_behind_route() { u32::MAX } else { 0 };
     let (at, shift, mask, plus) = match (field, version) {
         (Field::TrafficClass, 4) => (0, 16, 0xff, 0),
         (Field::Length, 4) => (0, 0, 0xffff, 0),

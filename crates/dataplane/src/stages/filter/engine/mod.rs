@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::dim::Dim;
-use super::{EngineSets, Field, Filter, POINTS, Rules, VERSIONS};
+use super::{EngineSets, Field, Filter, Point, Rules, VERSIONS};
 use crate::fib::Root;
 
 /// The maximum number of rules: a bit of a word for each of 64 words.
@@ -137,7 +137,8 @@ impl EngineImage {
         let roots: Vec<_> = filter.live.iter().map(|set| set.root_in(sets)).collect();
         let mut words = Words::default();
         words.add(&[0; LINE]);
-        for point in 0..POINTS {
+        for point in [Point::Ingress, Point::Prerouting, Point::Forward] {
+            let point = point as usize;
             // ARP is the kernel's.
             for version in 0..VERSIONS - 1 {
                 if filter.points[point][version].is_none() {

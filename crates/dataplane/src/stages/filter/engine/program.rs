@@ -156,6 +156,7 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         | Op::UpdateMark(_)
         | Op::Track
         | Op::NoTrack
+        | Op::Nat(_)
         | Op::Limit { .. }
         | Op::CheckState { .. }
         | Op::KeepState(_)

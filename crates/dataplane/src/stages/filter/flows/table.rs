@@ -25,6 +25,12 @@ pub(in super::super) trait Entry: Clone {
     /// The flow.
     fn flow(&self) -> &FlowId;
 
+    /// The direction of a packet of this flow, if it belongs here.
+    #[inline]
+    fn side_of(&self, flow: &FlowId) -> Option<Side> {
+        self.flow().side_of(flow)
+    }
+
     /// Says whether it is what a packet looks for, whose flow it is.
     fn is(&self, wanted: Self::Wanted) -> bool;
 }
@@ -243,7 +249,7 @@ impl<E: Entry> Part<E> {
         while let Some(entry) = self.entries.get(at) {
             if self.expires_ns[at] > now_ns
                 && entry.is(wanted)
-                && let Some(side) = entry.flow().side_of(flow)
+                && let Some(side) = entry.side_of(flow)
             {
                 return Some((at, side));
             }

@@ -1,10 +1,14 @@
 //! A connection, and what its packets change (`nf_conntrack_handle_packet`).
 
+use super::super::binding::Manip;
 use super::super::connection::{Connection, ConnectionState, Direction, Tuple};
 use super::super::flows::{Entry, FlowId, Side};
 use super::packet::{Packet, Transport};
 use super::tcp::{Outcome, Tcp, TcpConnectionState};
-use super::{ASSURED, CONFIRMED, Count, DYING, S, SEEN_REPLY, Verdict};
+use super::{
+    ASSURED, CONFIRMED, Count, DST_NAT, DST_NAT_DONE, DYING, S, SEEN_REPLY, SRC_NAT, SRC_NAT_DONE,
+    Verdict,
+};
 
 /// A connection is no stream of UDP for so long.
 const UDP_STREAM: u64 = 2 * S;
@@ -20,6 +24,8 @@ const OTHER: u64 = 600 * S;
 pub(super) struct TrackedConnection {
     /// The flow of its first packet.
     flow: FlowId,
+    /// The flow with which that packet leaves, if it is another one.
+    leaves: Option<Box<FlowId>>,
     /// Bits of `enum ip_conntrack_status`.
     status: u32,
     pub(super) mark: u32,
@@ -46,6 +52,15 @@ impl Entry for TrackedConnection {
     }
 
     #[inline]
+    fn side_of(&self, flow: &FlowId) -> Option<Side> {
+        // Answers to translated packets are found by `translated.rs`.
+        match self.leaves {
+            None => self.flow.side_of(flow),
+            Some(_) => (self.flow == *flow).then_some(Side::Forward),
+        }
+    }
+
+    #[inline]
     fn is(&self, (): ()) -> bool {
         true
     }
@@ -60,8 +75,14 @@ impl TrackedConnection {
             Transport::Query if !is_request(&packet.flow) => return None,
             _ => State::None,
         };
-        let mut connection =
-            Self { flow: packet.flow, status: 0, mark: 0, state, counts: Default::default() };
+        let mut connection = Self {
+            flow: packet.flow,
+            leaves: None,
+            status: 0,
+            mark: 0,
+            state,
+            counts: Default::default(),
+        };
         let mut expires_ns = now_ns;
         match connection.follow(packet, Side::Forward, now_ns, &mut expires_ns) {
             Verdict::Valid => Some((connection, expires_ns)),
@@ -137,13 +158,37 @@ impl TrackedConnection {
     /// The connection as rules see it.
     #[inline]
     pub(super) fn seen(&self, state: ConnectionState, side: Side) -> Connection {
-        let (original, reply) = (tuple(&self.flow), tuple(&self.flow.reversed()));
+        let (original, reply) = (tuple(&self.flow), tuple(&self.leaves().reversed()));
         let direction = match side {
             Side::Forward => Direction::Original,
             Side::Reverse => Direction::Reply,
         };
         let (status, mark) = (self.status, self.mark);
         Connection { state, direction, status, mark, zone: 0, original, reply }
+    }
+
+    /// The flow with which its first packet leaves.
+    #[inline]
+    pub(super) fn leaves(&self) -> &FlowId {
+        self.leaves.as_deref().unwrap_or(&self.flow)
+    }
+
+    /// The flow of answers, if its packets are translated.
+    pub(super) fn translated_reply(&self) -> Option<FlowId> {
+        self.leaves.as_ref().map(|leaves| leaves.reversed())
+    }
+
+    /// Makes its first packet leave so, after a choice for one end (`nf_nat_setup_info`).
+    pub(super) fn bind(&mut self, leaves: FlowId, manip: Manip) {
+        let (changed, done) = match manip {
+            Manip::Source => (SRC_NAT, SRC_NAT_DONE),
+            Manip::Destination => (DST_NAT, DST_NAT_DONE),
+        };
+        self.status |= done;
+        if leaves != *self.leaves() {
+            self.status |= changed;
+            self.leaves = (leaves != self.flow).then(|| Box::new(leaves));
+        }
     }
 
     /// Notes that it is in the table.

@@ -17,6 +17,7 @@
 //! invalid. No helpers, no expected connections, zones or labels. SCTP has no states. Packets of one burst
 //! see the table as it was before the burst, as packets on several processors do in the kernel. What rules of
 //! hook egress drop leaves no entry, since all rules behind the route lookup are one list.
+//! Connections for the router itself do not enter the table, unless their destination is translated (`nat/`).
 
 mod connection;
 mod packet;
@@ -25,8 +26,9 @@ mod table;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod translated;
 
-pub(super) use stage::{Connections, Lookup, packet};
+pub(super) use stage::{Connections, Lookup, NatEnd, ends_of_answer, ends_of_own, packet};
 pub use table::{ConnectionReport, Tracker};
 pub use tcp::TcpConnectionState;
 
@@ -41,6 +43,10 @@ const S: u64 = 1_000_000_000;
 const SEEN_REPLY: u32 = 1 << 1;
 const ASSURED: u32 = 1 << 2;
 const CONFIRMED: u32 = 1 << 3;
+const SRC_NAT: u32 = 1 << 4;
+const DST_NAT: u32 = 1 << 5;
+const SRC_NAT_DONE: u32 = 1 << 7;
+const DST_NAT_DONE: u32 = 1 << 8;
 const DYING: u32 = 1 << 9;
 
 /// What a packet is to its connection.

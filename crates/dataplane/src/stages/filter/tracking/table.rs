@@ -8,10 +8,13 @@ use super::super::flows::{Entry as _, FlowId, Part, Side, Size, Table, address};
 use super::connection::TrackedConnection;
 use super::packet::{Kind, Packet};
 use super::tcp::TcpConnectionState;
+use super::translated::Translated;
 use super::{Count, MOST_CONNECTIONS, S, Verdict};
+use crate::sync::MutexGuard;
 
 /// How large the table is.
-const SIZE: Size = Size { most: MOST_CONNECTIONS, parts: 64, lists: 4096, sweep_ns: S / 64 };
+pub(super) const SIZE: Size =
+    Size { most: MOST_CONNECTIONS, parts: 64, lists: 4096, sweep_ns: S / 64 };
 
 /// How many lists a new connection looks through for one to replace (`NF_CT_EVICTION_RANGE`).
 const REPLACED_WITHIN: usize = 8;
@@ -28,6 +31,12 @@ pub struct Tracker {
     /// Whether an op says when packets are looked up, and not the stage.
     /// Of IPv4 and IPv6.
     is_by_op: [bool; 2],
+    /// Whether connections are translated, of IPv4 and IPv6.
+    translates: [bool; 2],
+    /// Counts packets that are dropped, since no port is free for the translation of their connection.
+    clash: u32,
+    /// What is known of translated connections, from the first one on.
+    pub(super) translated: OnceLock<Arc<Translated>>,
 }
 
 /// A connection, for lists.
@@ -39,6 +48,10 @@ pub struct ConnectionReport {
     pub source: (IpAddr, u16),
     /// Destination address and port of its first packet.
     pub destination: (IpAddr, u16),
+    /// Source address and port of answers as they arrive.
+    pub reply_source: (IpAddr, u16),
+    /// Destination address and port of answers as they arrive.
+    pub reply_destination: (IpAddr, u16),
     /// Type and code of ICMP of the first packet, and of its answer.
     pub icmp: Option<[(u8, u8); 2]>,
     /// The state of TCP.
@@ -66,6 +79,19 @@ pub(super) enum Found {
     Full,
 }
 
+/// What became of a connection whose first packet has passed all rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Confirmed {
+    /// It is in the table, as rules see it.
+    Added(FlowConnection),
+    /// It was there already.
+    Known(FlowConnection),
+    /// There is no room for it.
+    Full,
+    /// Its answers would be taken for those of another one.
+    Clash,
+}
+
 /// A connection that is not in the table yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NewConnection {
@@ -78,7 +104,22 @@ impl Tracker {
     /// IPv4 and IPv6 whether an op looks packets up.
     #[must_use]
     pub const fn new((invalid, full): (u32, u32), is_by_op: [bool; 2]) -> Self {
-        Self { table: OnceLock::new(), invalid, full, is_by_op }
+        Self {
+            table: OnceLock::new(),
+            invalid,
+            full,
+            is_by_op,
+            translates: [false; 2],
+            clash: 0,
+            translated: OnceLock::new(),
+        }
+    }
+
+    /// Lets it translate connections of IPv4 and IPv6. The counter counts packets for whose connection no port is free.
+    #[must_use]
+    pub const fn translating(mut self, versions: [bool; 2], clash: u32) -> Self {
+        (self.translates, self.clash) = (versions, clash);
+        self
     }
 
     #[cfg(test)]
@@ -93,10 +134,17 @@ impl Tracker {
         let shared = before.and_then(|before| before.table.get());
         let table = shared.map_or_else(|| Arc::new(Table::new(SIZE, 0)), Arc::clone);
         _ = self.table.set(table);
+        let shared = before.and_then(|before| before.translated.get());
+        let translated = match (shared, self.translates) {
+            (Some(shared), _) => Arc::clone(shared),
+            (None, [false, false]) => return,
+            (None, _) => Arc::new(Translated::new(0)),
+        };
+        _ = self.translated.set(translated);
     }
 
     #[inline]
-    fn table(&self, now_ns: u64) -> &Table<TrackedConnection> {
+    pub(super) fn table(&self, now_ns: u64) -> &Table<TrackedConnection> {
         self.table.get_or_init(|| Arc::new(Table::new(SIZE, now_ns)))
     }
 
@@ -110,6 +158,23 @@ impl Tracker {
         self.full
     }
 
+    /// What counts packets for whose connection no port is free.
+    pub(in super::super) const fn clash(&self) -> u32 {
+        self.clash
+    }
+
+    /// Whether it translates connections of a version of IP.
+    #[inline]
+    pub(in super::super) const fn translates(&self, version: u8) -> bool {
+        self.translates[(version == 6) as usize]
+    }
+
+    /// Whether it translates any connections.
+    #[inline]
+    pub(in super::super) const fn translates_some(&self) -> bool {
+        self.translates[0] || self.translates[1]
+    }
+
     /// Whether an op says when packets of a version of IP are looked up, and not the stage.
     pub(in super::super) const fn is_by_op(&self, version: u8) -> bool {
         self.is_by_op[(version == 6) as usize]
@@ -119,7 +184,9 @@ impl Tracker {
     #[inline]
     pub(in super::super) fn sweep(&self, now_ns: u64) {
         if let Some(table) = self.table.get() {
-            table.sweep(now_ns);
+            for swept in table.sweep(now_ns) {
+                self.forget(&swept);
+            }
         }
     }
 
@@ -134,13 +201,40 @@ impl Tracker {
         }
     }
 
+    /// The connection of a packet as it has left.
+    pub(super) fn find_left(&self, version: u8, packet: &[u8], now_ns: u64) -> Found {
+        match Kind::of(version, packet) {
+            Kind::Packet(packet) => self.error(&packet.flow.reversed(), packet.flow.source, now_ns),
+            _ => Found::Invalid,
+        }
+    }
+
     #[inline]
     fn packet(&self, packet: &Packet<'_>, now_ns: u64) -> Found {
         let table = self.table(now_ns);
         let (mut part, list) = table.place(&packet.flow);
-        let Some((at, side)) = part.find(list, &packet.flow, (), now_ns) else {
-            return begin(table, &mut part, list, packet, now_ns);
-        };
+        if let Some((at, side)) = part.find(list, &packet.flow, (), now_ns) {
+            return self.follow(part, (at, side), packet, now_ns);
+        }
+        if self.translated.get().is_some() {
+            drop(part);
+            if let Some((part, at)) = self.find_answered(table, &packet.flow, now_ns) {
+                return self.follow(part, (at, Side::Reverse), packet, now_ns);
+            }
+            (part, _) = table.place(&packet.flow);
+        }
+        self.begin(&mut part, list, packet, now_ns)
+    }
+
+    /// Follows a packet of a known connection.
+    #[inline]
+    fn follow(
+        &self,
+        mut part: MutexGuard<'_, Part<TrackedConnection>>,
+        (at, side): (usize, Side),
+        packet: &Packet<'_>,
+        now_ns: u64,
+    ) -> Found {
         let Some((connection, expires_ns)) = part.get_mut(at) else { return Found::Invalid };
         let state = connection.state(side);
         let verdict = connection.follow(packet, side, now_ns, expires_ns);
@@ -150,20 +244,30 @@ impl Tracker {
             Verdict::Valid => Found::Known(seen, flow),
             Verdict::Invalid => Found::Invalid,
             Verdict::Ends => {
-                table.remove(&mut part, at);
+                self.forget(&self.table(now_ns).remove(&mut part, at));
                 Found::Known(seen, flow)
             }
             Verdict::Reopens => {
-                table.remove(&mut part, at);
-                begin(table, &mut part, list, packet, now_ns)
+                self.forget(&self.table(now_ns).remove(&mut part, at));
+                drop(part);
+                let (mut part, list) = self.table(now_ns).place(&packet.flow);
+                self.begin(&mut part, list, packet, now_ns)
             }
         }
     }
 
     /// The connection that an error is about (`nf_conntrack_inet_error`).
     fn error(&self, flow: &FlowId, destination: u128, now_ns: u64) -> Found {
-        let (mut part, list) = self.table(now_ns).place(flow);
-        let found = part.find(list, flow, (), now_ns);
+        let table = self.table(now_ns);
+        let (mut part, list) = table.place(flow);
+        let mut found = part.find(list, flow, (), now_ns);
+        if found.is_none() && self.translated.get().is_some() {
+            drop(part);
+            let Some((answered, at)) = self.find_answered(table, flow, now_ns) else {
+                return Found::Invalid;
+            };
+            (part, found) = (answered, Some((at, Side::Reverse)));
+        }
         let Some((at, side)) = found.filter(|_| flow.destination == destination) else {
             return Found::Invalid;
         };
@@ -172,14 +276,13 @@ impl Tracker {
         Found::Known(seen, *connection.flow())
     }
 
-    /// Puts a connection into the table, whose first packet has passed all rules (`__nf_conntrack_confirm`). Says
-    /// whether there was room.
+    /// Puts a connection into the table, whose first packet has passed all rules (`__nf_conntrack_confirm`).
     pub(super) fn confirm(
         &self,
         new: NewConnection,
         (version, packet): (u8, &[u8]),
         now_ns: u64,
-    ) -> bool {
+    ) -> Confirmed {
         let table = self.table(now_ns);
         let NewConnection { mut connection, expires_ns } = new;
         let flow = *connection.flow();
@@ -191,20 +294,59 @@ impl Tracker {
             if let Kind::Packet(packet) = Kind::of(version, packet) {
                 known.follow(&packet, side, now_ns, expires_ns);
             }
-            return true;
+            return Confirmed::Known(FlowConnection::Tracked(
+                known.seen(ConnectionState::New, side),
+            ));
         }
         // The room that was found when the packet was looked up may be taken.
         let has_room =
-            table.take_room() || make_room(table, &mut part, list, now_ns) && table.take_room();
+            table.take_room() || self.make_room(&mut part, list, now_ns) && table.take_room();
         if !has_room {
-            return false;
+            return Confirmed::Full;
+        }
+        if !self.note_answers(&connection, now_ns) {
+            table.give_room();
+            return Confirmed::Clash;
         }
         connection.confirm();
-        let is_added = part.add(list, connection, expires_ns).is_some();
-        if !is_added {
-            table.give_room();
+        let seen = FlowConnection::Tracked(connection.seen(ConnectionState::New, Side::Forward));
+        match part.add(list, connection.clone(), expires_ns) {
+            Some(_) => Confirmed::Added(seen),
+            None => {
+                table.give_room();
+                self.forget(&connection);
+                Confirmed::Full
+            }
         }
-        is_added
+    }
+
+    /// The connection that a packet begins, if there may be one more.
+    fn begin(
+        &self,
+        part: &mut Part<TrackedConnection>,
+        list: usize,
+        packet: &Packet<'_>,
+        now_ns: u64,
+    ) -> Found {
+        if self.table(now_ns).is_full() && !self.make_room(part, list, now_ns) {
+            return Found::Full;
+        }
+        match TrackedConnection::begin(packet, now_ns) {
+            Some((connection, expires_ns)) => {
+                Found::New(Box::new(NewConnection { connection, expires_ns }))
+            }
+            None => Found::Invalid,
+        }
+    }
+
+    /// Removes a connection near a list that is over or not assured (`early_drop`).
+    #[cold]
+    fn make_room(&self, part: &mut Part<TrackedConnection>, list: usize, now_ns: u64) -> bool {
+        let lists = list..list + REPLACED_WITHIN;
+        let found = lists.flat_map(|list| part.listed(list)).find(|at| part.may_go(*at, now_ns));
+        let Some(at) = found else { return false };
+        self.forget(&self.table(now_ns).remove(part, at));
+        true
     }
 
     /// Sets a connection's mark.
@@ -232,40 +374,6 @@ impl Tracker {
     }
 }
 
-/// The connection that a packet begins, if there may be one more.
-fn begin(
-    table: &Table<TrackedConnection>,
-    part: &mut Part<TrackedConnection>,
-    list: usize,
-    packet: &Packet<'_>,
-    now_ns: u64,
-) -> Found {
-    if table.is_full() && !make_room(table, part, list, now_ns) {
-        return Found::Full;
-    }
-    match TrackedConnection::begin(packet, now_ns) {
-        Some((connection, expires_ns)) => {
-            Found::New(Box::new(NewConnection { connection, expires_ns }))
-        }
-        None => Found::Invalid,
-    }
-}
-
-/// Removes a connection near a list that is over or not assured (`early_drop`).
-#[cold]
-fn make_room(
-    table: &Table<TrackedConnection>,
-    part: &mut Part<TrackedConnection>,
-    list: usize,
-    now_ns: u64,
-) -> bool {
-    let lists = list..list + REPLACED_WITHIN;
-    let found = lists.flat_map(|list| part.listed(list)).find(|at| part.may_go(*at, now_ns));
-    let Some(at) = found else { return false };
-    table.remove(part, at);
-    true
-}
-
 impl Part<TrackedConnection> {
     fn may_go(&self, at: usize, now_ns: u64) -> bool {
         self.expires_ns(at) <= now_ns || self.get(at).is_some_and(|one| !one.is_assured())
@@ -273,13 +381,15 @@ impl Part<TrackedConnection> {
 }
 
 fn report(connection: &TrackedConnection, expires_in_ns: u64) -> ConnectionReport {
-    let flow = connection.flow();
+    let (flow, leaves) = (connection.flow(), connection.leaves());
     let seen = connection.seen(ConnectionState::New, Side::Forward);
     let icmp = |port: u16| ((port >> 8) as u8, port as u8);
     ConnectionReport {
         protocol: flow.protocol,
         source: (address(flow.version, flow.source), flow.source_port),
         destination: (address(flow.version, flow.destination), flow.destination_port),
+        reply_source: (address(flow.version, leaves.destination), leaves.destination_port),
+        reply_destination: (address(flow.version, leaves.source), leaves.source_port),
         icmp: flow
             .query
             .map(|_| [icmp(seen.original.destination_port), icmp(seen.reply.destination_port)]),

@@ -3,7 +3,7 @@
 
 use super::super::connection::{ConnectionState, FlowConnection};
 use super::super::flows::Size;
-use super::table::{Found, Tracker};
+use super::table::{Confirmed, Found, Tracker};
 use super::*;
 use crate::testkit::dice::Dice;
 use crate::wire::{checksum, l4};
@@ -40,7 +40,8 @@ fn see(tracker: &Tracker, packet: &[u8], passes: bool, now_ns: u64) -> Option<Co
     match tracker.find(4, packet, now_ns) {
         Found::Known(FlowConnection::Tracked(connection), _) => Some(connection.state),
         Found::New(new) => {
-            assert!(!passes || tracker.confirm(*new, (4, packet), now_ns));
+            let confirmed = passes.then(|| tracker.confirm(*new, (4, packet), now_ns));
+            assert!(!matches!(confirmed, Some(Confirmed::Full | Confirmed::Clash)));
             Some(ConnectionState::New)
         }
         _ => None,
@@ -213,7 +214,7 @@ fn a_new_connection_replaces_one_that_is_not_assured() {
     let together = [65, 66].map(|number| (port(number), tracker.find(4, &port(number), START)));
     for (packet, found) in together {
         let Found::New(new) = found else { panic!("{found:?} is no new connection") };
-        assert!(tracker.confirm(*new, (4, &packet), START));
+        assert!(matches!(tracker.confirm(*new, (4, &packet), START), Confirmed::Added(_)));
     }
     assert_eq!(tracker.count(), 64, "two have gone");
     // Answered, and again after more than two seconds, they are assured.
