@@ -71,10 +71,11 @@ use engines::Engines;
 use kernel::Kernel;
 use rules::{Language, Rules};
 
-const TESTS: [namespaces::Test; 5] = [
+const TESTS: [namespaces::Test; 6] = [
     ("vlans_and_vrfs_are_compared_in_a_virtual_machine", machine::like_the_kernel),
     ("the_filter_decides_like_the_kernel", like_the_kernel),
     ("connections_are_tracked_like_the_kernel_does", tracked::like_the_kernel),
+    ("connections_are_translated_like_the_kernel_does", tracked::translated_like_the_kernel),
     ("the_oracle_finds_where_two_kernels_differ", router::proven),
     ("the_router_forwards_like_the_kernel", router::like_the_kernel),
 ];

@@ -5,6 +5,7 @@
 //! one packet that comes out shows what tracking has made of it, and of all packets before it.
 
 mod build;
+mod nat;
 mod rules;
 mod talk;
 
@@ -26,6 +27,15 @@ const CASES: u64 = 60;
 const PACKETS: usize = 160;
 
 pub fn like_the_kernel() {
+    compare(false);
+}
+
+/// The same, with rules that translate addresses.
+pub fn translated_like_the_kernel() {
+    compare(true);
+}
+
+fn compare(translates: bool) {
     let mut kernel = Kernel::new();
     let seed = setting("TOLLWAY_ORACLE_SEED").unwrap_or(1);
     let cases = setting("TOLLWAY_ORACLE_CASES").unwrap_or(CASES);
@@ -35,7 +45,7 @@ pub fn like_the_kernel() {
     let mut differences = Vec::new();
     for number in 0..cases {
         let mut dice = Dice(seed.wrapping_mul(1 << 20).wrapping_add(number));
-        let case = Case::draw(&mut dice, number);
+        let case = Case::draw(&mut dice, number, translates);
         let (theirs, found) = case.run(&mut kernel);
         sent += case.packets.len();
         came += theirs.len();
@@ -70,8 +80,9 @@ struct Case {
 }
 
 impl Case {
-    fn draw(dice: &mut Dice, number: u64) -> Self {
-        Self { rules: rules::draw(dice), packets: talk::draw(dice, number, PACKETS) }
+    fn draw(dice: &mut Dice, number: u64, translates: bool) -> Self {
+        let (packets, nat) = talk::draw(dice, number, PACKETS, translates);
+        Self { rules: rules::draw(dice, &nat), packets }
     }
 
     /// What the kernel sends, and where Tollway differs.

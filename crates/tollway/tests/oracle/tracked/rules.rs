@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 
+use super::nat::NatRules;
 use super::talk::SERVERS;
 use crate::case::LISTING;
 use crate::dice::Dice;
@@ -32,8 +33,8 @@ pub fn class_of(frame: &[u8]) -> u32 {
     }
 }
 
-pub fn draw(dice: &mut Dice) -> Rules {
-    if dice.one_in(3) { Rules::Iptables(iptables(dice)) } else { Rules::Nft(nft(dice)) }
+pub fn draw(dice: &mut Dice, nat: &NatRules) -> Rules {
+    if dice.one_in(3) { Rules::Iptables(iptables(dice, nat)) } else { Rules::Nft(nft(dice, nat)) }
 }
 
 impl Rules {
@@ -42,7 +43,7 @@ impl Rules {
         match self {
             Self::Nft(_) => ("nft -f -".into(), LISTING.into(), "nft flush ruleset".into()),
             Self::Iptables(_) => {
-                let empty: String = ["raw", "mangle", "filter"]
+                let empty: String = ["raw", "mangle", "nat", "filter"]
                     .map(|table| format!("*{table}\\nCOMMIT\\n"))
                     .concat();
                 (
@@ -74,7 +75,7 @@ fn some(dice: &mut Dice, times: usize, from: &[String]) -> Vec<String> {
     from.iter().filter(|_| dice.one_in(times)).cloned().collect()
 }
 
-fn nft(dice: &mut Dice) -> String {
+fn nft(dice: &mut Dice, nat: &NatRules) -> String {
     let port = dice.pick(&SERVERS);
     let raw = some(
         dice,
@@ -118,8 +119,30 @@ fn nft(dice: &mut Dice) -> String {
             "meta mark 0x5 ct state established drop".to_owned(),
             "ct zone 0 ct state new meta length < 29 drop".to_owned(),
             "meta l4proto udp ct reply proto-src 53 ct state established drop".to_owned(),
+            "ct status dnat meta length > 100 drop".to_owned(),
+            "ct status snat ct direction reply meta length > 90 drop".to_owned(),
+            "ct original ip daddr 172.16.0.0/12 ct reply ip daddr 172.17.0.0/16 tcp flags fin drop"
+                .to_owned(),
         ],
     );
+    let behind = some(
+        dice,
+        4,
+        &[
+            "ct state new ip daddr 10.103.0.0/16 ct mark set 0x5".to_owned(),
+            "ip daddr 172.16.0.0/12 meta length > 150 drop".to_owned(),
+            "ct status snat tcp flags fin drop".to_owned(),
+        ],
+    );
+    let translating = |name: &str, hook: &str, priority: i32, rules: &[String]| {
+        let chain = match rules {
+            [] => return String::new(),
+            rules => rules.join("\n"),
+        };
+        format!(
+            "chain {name} {{ type nat hook {hook} priority {priority}; policy accept;\n{chain}\n}}\n"
+        )
+    };
     let written: Vec<String> = ["ip", "ip6"].iter().flat_map(|family| written(family)).collect();
     let chain = |name: &str, hook: &str, priority: i32, rules: &[String]| match rules {
         [] => String::new(),
@@ -128,12 +151,25 @@ fn nft(dice: &mut Dice) -> String {
             rules.join("\n")
         ),
     };
+    // Answers that nobody waits for begin no connections: these would take ports, in whose place each router chooses
+    // others at random.
+    let family = |is_six: bool| if is_six { "ip6" } else { "ip" };
+    let servers = nat.servers.iter();
+    let first: Vec<_> = servers
+        .map(|(is_six, server)| format!("ct state new {} saddr {server} drop", family(*is_six)))
+        .collect();
+    let forward = [first.clone(), forward].concat();
+    let input: Vec<_> = first.iter().map(|_| "ct state new drop".to_owned()).take(1).collect();
     format!(
-        "table inet t {{\n{}{}{}{}}}\n",
+        "table inet t {{\n{}{}{}{}{}{}{}{}}}\n",
         chain("raw", "prerouting", -300, &raw),
         chain("early", "prerouting", -150, &early),
         chain("forward", "forward", 0, &forward),
+        chain("input", "input", 0, &input),
         chain("last", "postrouting", 0, &written),
+        translating("before_route", "prerouting", -100, &nat.nft[0]),
+        chain("behind", "prerouting", -50, &behind),
+        translating("at_last", "postrouting", 100, &nat.nft[1]),
     )
 }
 
@@ -152,7 +188,7 @@ fn written(family: &str) -> Vec<String> {
     rules
 }
 
-fn iptables(dice: &mut Dice) -> String {
+fn iptables(dice: &mut Dice, nat: &NatRules) -> String {
     let port = dice.pick(&SERVERS);
     let raw = some(
         dice,
@@ -201,5 +237,15 @@ fn iptables(dice: &mut Dice) -> String {
     ];
     let mangle: Vec<_> = mangle.into_iter().chain(written).chain(others).collect();
     let table = |name: &str, rules: &[String]| format!("*{name}\n{}\nCOMMIT\n", rules.join("\n"));
-    table("raw", &raw) + &table("mangle", &mangle) + &table("filter", &filter)
+    let servers = nat.servers.iter().filter(|(is_six, _)| !is_six);
+    let first = servers.flat_map(|(_, server)| {
+        ["INPUT", "FORWARD"]
+            .map(|chain| format!("-A {chain} -s {server} -m conntrack --ctstate NEW -j DROP"))
+    });
+    let filter = [first.collect(), filter].concat();
+    let nat = match &nat.iptables {
+        [pre, post] if pre.is_empty() && post.is_empty() => String::new(),
+        both => table("nat", &both.concat()),
+    };
+    table("raw", &raw) + &table("mangle", &mangle) + &nat + &table("filter", &filter)
 }

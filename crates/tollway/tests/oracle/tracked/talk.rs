@@ -1,6 +1,7 @@
 //! Conversations: mostly right packets of both sides, some that are not, and errors about them.
 
 use super::build::{self, Ends};
+use super::nat::NatRules;
 use crate::dice::Dice;
 use crate::net;
 use crate::packets::Input;
@@ -14,6 +15,8 @@ struct End {
     device: usize,
     address: u128,
     port: u16,
+    /// Address and port that the other side knows it by.
+    seen: (u128, u16),
     /// TCP: the next number to send, and the next one expected.
     next: u32,
     expected: u32,
@@ -38,11 +41,17 @@ struct Draw<'a> {
     sent: Vec<(usize, usize, Vec<u8>)>,
 }
 
-/// Draws packets of a case, numbered from 1. Each case has other addresses: the kernel remembers connections.
-pub fn draw(dice: &mut Dice, case: u64, count: usize) -> Vec<Input> {
-    let talks = (0..2 + dice.below(3)).map(|number| Talk::draw(dice, case, number)).collect();
+/// Draws packets of a case, numbered from 1, and if `translates`, rules that translate some of the conversations. Each case
+/// has other addresses: the kernel remembers connections.
+pub fn draw(dice: &mut Dice, case: u64, count: usize, translates: bool) -> (Vec<Input>, NatRules) {
+    let mut talks: Vec<_> =
+        (0..2 + dice.below(3)).map(|number| Talk::draw(dice, case, number)).collect();
+    let mut rules = NatRules::default();
+    if translates {
+        talks.iter_mut().for_each(|talk| talk.translate(dice, &mut rules));
+    }
     let mut draw = Draw { dice, talks, sent: Vec::new() };
-    (1..=count as u32).map(|tag| draw.packet(tag)).collect()
+    ((1..=count as u32).map(|tag| draw.packet(tag)).collect(), rules)
 }
 
 impl Talk {
@@ -59,10 +68,12 @@ impl Talk {
                 true => u128::from(net::behind6(devices[side])),
                 false => u32::from(net::behind4(devices[side])).into(),
             };
+            let address = base + u128::from(host);
             End {
                 device: devices[side],
-                address: base + u128::from(host),
+                address,
                 port: ports[side],
+                seen: (address, ports[side]),
                 next: isns[side],
                 expected: 0,
                 scale: None,
@@ -79,9 +90,27 @@ impl Talk {
         Self { is_six, ends: [end(0), end(1)], protocol, phase: 0, has_sack: dice.one_in(2) }
     }
 
+    /// The addresses of a packet as it is sent.
     fn between(&self, side: usize) -> Ends {
-        let [source, destination] = [self.ends[side].address, self.ends[side ^ 1].address];
+        let [source, destination] = [self.ends[side].address, self.ends[side ^ 1].seen.0];
         Ends { is_six: self.is_six, source, destination }
+    }
+
+    /// An error that the other side sends about a packet: who it is from and to, and the beginning of that packet as it
+    /// has arrived there.
+    fn quoted(&self, side: usize, packet: &[u8]) -> (Ends, Vec<u8>) {
+        let (own, other) = (&self.ends[side], &self.ends[side ^ 1]);
+        let arrived = Ends { is_six: self.is_six, source: own.seen.0, destination: other.address };
+        let mut payload = packet[if self.is_six { 40 } else { 20 }..].to_vec();
+        if matches!(self.protocol, 6 | 17)
+            && let Some(ports) = payload.first_chunk_mut::<4>()
+        {
+            ports[..2].copy_from_slice(&own.seen.1.to_be_bytes());
+            ports[2..].copy_from_slice(&other.port.to_be_bytes());
+        }
+        let back =
+            Ends { is_six: self.is_six, source: arrived.destination, destination: arrived.source };
+        (back, build::packet(arrived, self.protocol, 0, &payload))
     }
 }
 
@@ -123,16 +152,19 @@ impl Draw<'_> {
     fn error(&mut self, tag: u32) -> Input {
         let (at, side, quoted) = self.dice.pick(&self.sent);
         let talk = &self.talks[at];
-        let mut ends = talk.between(side ^ 1);
+        let (mut ends, quoted) = talk.quoted(side, &quoted);
         if self.dice.one_in(3) {
             ends.source ^= 0x40;
         }
         if self.dice.one_in(6) {
-            ends.destination ^= 0x80;
+            // Not one of the router's neighbours, of which nobody would answer.
+            ends.destination ^= if talk.is_six { 0x10 << 64 } else { 0x1000 };
         }
         let header = if talk.is_six { 40 } else { 20 };
-        let mut quoted =
-            quoted[..quoted.len().min(header + self.dice.pick(&[4, 8, 20, 60]))].to_vec();
+        let mut quoted = quoted[..quoted
+            .len()
+            .min(header + self.dice.pick(&[if talk.protocol == 47 { 8 } else { 4 }, 8, 20, 60]))]
+            .to_vec();
         if self.dice.one_in(8) {
             let at = self.dice.below(quoted.len());
             quoted[at] ^= 1 << self.dice.below(8);
@@ -263,6 +295,15 @@ impl Draw<'_> {
 }
 
 impl Talk {
+    /// Lets rules translate its source, its destination, or both.
+    fn translate(&mut self, dice: &mut Dice, rules: &mut NatRules) {
+        let [client, server] = self.ends.map(|end| (end.device, end.address, end.port));
+        let drawn = super::nat::draw(dice, (self.is_six, self.protocol), [client, server], rules);
+        for (end, seen) in self.ends.iter_mut().zip(drawn) {
+            end.seen = seen;
+        }
+    }
+
     fn advance(&mut self, side: usize, flags: u8, length: u32, dice: &mut Dice) {
         let next = &mut self.ends[side].next;
         if flags & 0x02 != 0 && side == 0 && self.phase > 2 {
@@ -285,7 +326,7 @@ impl Talk {
 }
 
 fn ports(talk: &Talk, side: usize) -> Vec<u8> {
-    let [source, destination] = [talk.ends[side].port, talk.ends[side ^ 1].port];
+    let [source, destination] = [talk.ends[side].port, talk.ends[side ^ 1].seen.1];
     [source.to_be_bytes(), destination.to_be_bytes()].concat()
 }
 
