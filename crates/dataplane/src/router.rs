@@ -310,13 +310,16 @@ impl Locked<'_> {
     }
 }
 
-/// Lets rules take over the states of the active ones, or makes room for states: no packet should have to.
+/// Lets rules take over what the active ones remember, or makes room for it: no packet should have to.
 fn prepare_states(before: Option<&Filter>, filter: Option<&Filter>) {
     if let Some(tracker) = filter.and_then(Filter::tracker) {
         tracker.prepare(before.and_then(Filter::tracker));
     }
     if let Some(states) = filter.and_then(Filter::states) {
         states.prepare(before.and_then(Filter::states));
+    }
+    if let Some(aliases) = filter.and_then(Filter::aliases) {
+        aliases.prepare(before.and_then(Filter::aliases));
     }
 }
 

@@ -10,6 +10,7 @@ use tollway_dataplane::id::{LinkId, NextHopId, VrfId};
 use tollway_dataplane::next_hops::Action as NextAction;
 use tollway_dataplane::tables::Tables;
 
+use super::aliases;
 use super::ir::{Action, Place, Ruleset, Step};
 use super::links::Link;
 
@@ -52,7 +53,8 @@ fn actions(rules: &Ruleset) -> impl Iterator<Item = (&Place, &Action)> {
     })
 }
 
-/// Resolves the next hops that a ruleset names, for [`Filter::with_hops`]. `tables` are those that the rules
+/// Resolves the next hops that a ruleset names, for [`Filter::with_hops`], and looks for the addresses of links that it
+/// translates to. `tables` are those that the rules
 /// become active with; `links` are their links.
 ///
 /// [`Filter::with_hops`]: tollway_dataplane::stages::filter::Filter::with_hops
@@ -80,6 +82,15 @@ pub fn resolve(
             _ => continue,
         };
         return Err(error);
+    }
+    for instance in &rules.aliases {
+        if let (Some(name), None) = (&instance.link, aliases::resolved(instance, links)) {
+            return Err(HopError {
+                place: instance.place.clone(),
+                what: format!("no link {name} has an IPv4 address to translate to"),
+                remedy: "name a link of the router that has one, or write ip and the address",
+            });
+        }
     }
     Ok(hops(rules).into_iter().filter_map(|hop| find(hop, tables, links).ok()).collect())
 }

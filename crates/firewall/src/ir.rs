@@ -62,6 +62,7 @@
 //! ```
 
 mod act;
+mod aliases;
 mod check;
 mod connections;
 mod matches;
@@ -70,13 +71,15 @@ mod states;
 mod tracking;
 
 pub use act::{Action, Limit, LimitUnit, Log, NatVerdict, Reject, Target, Verdict};
+pub use aliases::{Alias, AliasId, AliasInstance};
 pub use check::{IrError, MOST_JUMPS};
 pub use matches::{Key, LinkPattern, Match, Range, Test};
 pub use set::{Datum, Element, Elements, Item, Set};
 pub use states::{CheckState, KeepState, StateRuleId};
 pub use tollway_dataplane::stages::filter::{
-    ConnectionField, Direction, Field, MarkOf, MarkUpdate, NatRange, NatTarget, PayloadBase,
-    StateLimit, StateName, StateRule, TupleField,
+    AliasConfig, AliasEnd, AliasPass, ConnectionField, Direction, Field, MarkOf, MarkUpdate,
+    NatRange, NatTarget, PayloadBase, Redirect, StateLimit, StateName, StateRule, TupleField,
+    Unregistered,
 };
 pub use tracking::{Tracking, Translation};
 
@@ -113,6 +116,8 @@ pub struct Ruleset {
     pub limits: Vec<Limit>,
     /// The rules that keep states.
     pub state_rules: Vec<StateRule>,
+    /// The instances that translate addresses, in the order of the file.
+    pub aliases: Vec<AliasInstance>,
     /// Whether the router tracks connections for these rules.
     pub tracking: Option<Tracking>,
     /// Whether [`Field::Protocol`] and the transport header are those behind an IPv6 authentication header
@@ -259,6 +264,8 @@ pub enum Step {
     CheckState(CheckState),
     /// Keeps a state of the packet and continues; drops the packet if it gets none.
     KeepState(KeepState),
+    /// Translates the packet and continues; drops the packet if it gets no mapping.
+    Alias(Alias),
     /// Does this and continues.
     Do(Action),
     /// Looks up a map. If an element has the packet's keys, stores its datum and continues.

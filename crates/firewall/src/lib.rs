@@ -8,6 +8,7 @@
 //! through the rules one by one, plainly and slowly. Tests compare everything else with it, and only tests
 //! compile it.
 
+pub mod aliases;
 pub mod carry;
 pub mod conntrack;
 pub mod element;

@@ -1,5 +1,7 @@
 //! The router's links, as rules identify them.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use tollway_dataplane::stages::filter::LinkAddress;
 
 use crate::ir::LinkPattern;
@@ -21,6 +23,15 @@ pub struct Link {
 }
 
 impl Link {
+    /// Its first address of IPv4.
+    #[must_use]
+    pub fn first_ip4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().find_map(|(address, _)| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        })
+    }
+
     /// Says whether a pattern matches the link.
     #[must_use]
     pub fn is(&self, pattern: &LinkPattern) -> bool {

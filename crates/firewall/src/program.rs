@@ -38,7 +38,7 @@ use tollway_dataplane::stages::filter::{
 
 use super::ir::{self, Ruleset, Tracking, Translation};
 use super::links::Link;
-use super::{log, undone};
+use super::{aliases, log, undone};
 use levels::Level;
 use live::Live;
 pub use live::live_versions;
@@ -81,6 +81,7 @@ pub fn compile(
     rules.check()?;
     let mut filter = Filter::new(rules.counters.len(), limits(rules));
     filter.set_state_rules(rules.state_rules.clone());
+    filter.set_aliases(aliases::configs(rules, links));
     if let Some(Tracking { invalid, full, translation }) = rules.tracking {
         let is_by_op = [4, 6].map(|version| rules.has_early_chains(version));
         let mut tracker = Tracker::new((invalid.0 as u32, full.0 as u32), is_by_op);

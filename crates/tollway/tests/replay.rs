@@ -18,6 +18,8 @@ use pcap_file::{DataLink, TsResolution};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "replay/aliases.rs"]
+mod aliases;
 #[path = "replay/states.rs"]
 mod states;
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::names;
+use super::nat;
 use super::rule::{Action, RejectKind};
 use super::states;
 use super::words::{Word, Words, number};
@@ -19,9 +20,9 @@ const UNSUPPORTED: &[(&[&str], &str, &str)] = &[
         "leave the rule out",
     ),
     (
-        &["nat", "nptv6", "nat64lsn", "nat64stl", "nat64clat"],
-        "translates addresses, which Tollway does not support",
-        "translate in the kernel's nat tables, or elsewhere",
+        &["nptv6", "nat64lsn", "nat64stl", "nat64clat"],
+        "translates IPv6, which Tollway does not support",
+        "leave the rule out, or translate elsewhere",
     ),
     (
         &["abort", "abort6"],
@@ -55,6 +56,7 @@ pub(super) fn action(words: &mut Words<'_>) -> Result<(Action, String), SpannedF
         "fwd" | "forward" => forward(words)?,
         "setfib" => Action::Fib(plain(words, "a table", "setfib", 32_767)?),
         "setdscp" => dscp(words)?,
+        "nat" => nat(words)?,
         "pipe" | "queue" => {
             plain(words, "the pipe's number", &word.text, 65_535)?;
             Action::Pipe
@@ -95,6 +97,7 @@ fn log_name(action: &Action) -> String {
         Action::Forward(via) => format!("Forward to {via}"),
         Action::Fib(fib) => format!("SetFib {fib}"),
         Action::Dscp(dscp) => format!("SetDscp {dscp}"),
+        Action::Nat(_) => "Nat".to_owned(),
         Action::Pipe => "Pipe".to_owned(),
     }
 }
@@ -159,6 +162,17 @@ fn forward(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
             format!("{} is no address", quoted(text)),
             "write the address of a neighbour",
         ),
+    }
+}
+
+fn nat(words: &mut Words<'_>) -> Result<Action, SpannedFault> {
+    match words.peek() {
+        Some("global") => {
+            words.next();
+            Ok(Action::Nat(None))
+        }
+        Some("tablearg") => tablearg(words.need("the instance")?, "nat"),
+        _ => Ok(Action::Nat(Some(nat::instance(words)?))),
     }
 }
 

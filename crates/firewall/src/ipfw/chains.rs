@@ -11,6 +11,7 @@ use super::action::LAST;
 use super::conditions::{Conditions, Pass, Sets};
 use super::guard;
 use super::list::List;
+use super::nats::Nats;
 use super::rule::{Action, RejectKind, Rule, Term, Test};
 use super::state_rules::{Looked, StateRules};
 use crate::ir::{
@@ -30,6 +31,7 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
     });
     let counters: Vec<_> = counters.collect();
     let guards = guard::Counters::new(&mut ruleset);
+    let nats = Nats::new(list, &rules, file, &mut ruleset);
     let state_rules = StateRules::new(&rules, &counters, &mut ruleset);
     let mut sets = Sets::new(&list.tables);
     for pass in passes(&rules) {
@@ -40,6 +42,7 @@ pub(super) fn chains(list: &List, file: &str) -> Ruleset {
             rules: &rules,
             counters: &counters,
             state_rules: &state_rules,
+            nats: &nats,
             file,
             pass,
             matches,
@@ -110,6 +113,7 @@ struct Cut<'a> {
     rules: &'a [Rule],
     counters: &'a [CounterId],
     state_rules: &'a StateRules,
+    nats: &'a Nats,
     file: &'a str,
     pass: Pass,
     /// The conditions of each rule; `None` for one that never matches in this pass.
@@ -285,6 +289,11 @@ impl Cut<'_> {
                 Verdict::Continue
             }
             Action::Forward(via) => Verdict::Goto(self.forward(index, via)),
+            // As with `net.inet.ip.fw.one_pass`.
+            Action::Nat(number) => {
+                steps.extend(self.nats.step(number, self.pass));
+                Verdict::Accept
+            }
             Action::Skipto(_) => Verdict::Goto(self.target(index, way)),
             Action::Call(_) => self.call(index, way),
             Action::Return => Verdict::Return,

@@ -2,6 +2,7 @@
 
 use super::action::{self, LAST};
 use super::body;
+use super::nat::{self, Nat};
 use super::rule::{Action, Rule};
 use super::table::{self, Tables};
 use super::words::{self, Word, Words, number};
@@ -64,6 +65,8 @@ pub(super) struct List {
     /// Rules in the order in which packets meet them, without the last.
     pub(super) rules: Vec<Rule>,
     pub(super) tables: Tables,
+    /// Instances that translate addresses.
+    pub(super) nats: Vec<Nat>,
     /// A bit for each set that is disabled.
     pub(super) disabled: u32,
     /// Whether the last rule accepts.
@@ -114,6 +117,7 @@ impl List {
             "delete" => self.delete(&mut words),
             "set" => self.set(&mut words),
             "pipe" | "queue" | "sched" => pipe(&mut words),
+            "nat" => nat::command(&mut self.nats, &mut words, number),
             "zero" | "resetlog" | "list" | "show" | "print" => Ok(()),
             text => wrong(
                 &word.span,

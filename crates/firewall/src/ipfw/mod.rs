@@ -19,7 +19,10 @@
 //!   up once in each pass for each name, at the first rule that asks for it; all passes share the states. A packet
 //!   that gets no state is denied.
 //!
-//! Limits: no translation, no pipes, no `me`, no `call` beside states: each is a mistake, and its message says what to write
+//! - Translation: `nat N` and `nat global`, of IPv4. As with `net.inet.ip.fw.one_pass=1`, FreeBSD's default, the rule accepts the
+//!   packet, so no rule behind it in the same pass sees it; the pass `out` sees what the pass `in` has translated.
+//!
+//! Limits: no pipes, no `me`, no `call` beside states, no `nat` beside rules about layer 2: each is a mistake, and its message says what to write
 //! instead. The reader reports all mistakes of a file. IPv6 packets with an authentication header are denied,
 //! since the reader does not look behind it. So are later fragments whose first header is another extension
 //! header. Unknown types of routing headers are not denied. `logamount` is accepted but does not stop the
@@ -34,7 +37,10 @@ mod conditions;
 mod guard;
 mod list;
 mod names;
+mod nat;
+mod nats;
 mod options;
+mod redirects;
 mod rule;
 mod state_rules;
 mod states;
@@ -96,6 +102,9 @@ fn check_relations(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
             "write allow instead, or disable the rule's set",
         );
     }
+    if let Action::Nat(nat) = rule.action {
+        check_nat(list, rule, nat, ledger);
+    }
     if rule.action == Action::Return && rule.keep.is_some() {
         ledger.relation(
             rule.span.clone(),
@@ -111,6 +120,35 @@ fn check_relations(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
             "write skipto instead, and a skipto back",
         );
     }
+    check_tables(list, rule, ledger);
+}
+
+/// Reports a rule that translates by an instance that is not there, or beside rules about layer 2.
+fn check_nat(list: &List, rule: &Rule, nat: Option<u16>, ledger: &mut Ledger<'_>) {
+    let span = || rule.span.clone();
+    let mut instances = list.nats.iter().map(|nat| nat.config.number);
+    match nat {
+        Some(number) if !instances.any(|one| one == number) => {
+            let what = format!("there is no nat instance {number}");
+            ledger.relation(span(), what, format!("add the line: nat {number} config if LINK"));
+        }
+        None if list.nats.is_empty() => {
+            ledger.relation(span(), "there is no nat instance", "add a line: nat 1 config if LINK");
+        }
+        _ => {}
+    }
+    let is_active = |rule: &&Rule| list.disabled >> rule.set & 1 == 0;
+    let active: Vec<Rule> = list.rules.iter().filter(is_active).cloned().collect();
+    if chains::passes(&active).iter().any(|pass| pass.is_ether()) {
+        ledger.relation(
+            span(),
+            "Tollway does not support nat in a file with rules about layer 2 yet",
+            "take out layer2, mac and mac-type, or filter by addresses instead",
+        );
+    }
+}
+
+fn check_tables(list: &List, rule: &Rule, ledger: &mut Ledger<'_>) {
     for term in rule.blocks.iter().flatten() {
         let (name, kind, what) = match &term.test {
             Test::Table(_, name, _) | Test::Lookup(Lookup::Address(_), name) => {

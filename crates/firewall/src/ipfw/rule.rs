@@ -40,6 +40,8 @@ pub(super) enum Action {
     Forward(IpAddr),
     Fib(u32),
     Dscp(u8),
+    /// By an instance; by the first that knows the packet without a number.
+    Nat(Option<u16>),
     /// To a pipe or queue of dummynet, which Tollway does not support yet.
     Pipe,
 }

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod naive;
+mod nat;
 pub(crate) mod random;
 
 use super::read;
@@ -349,7 +350,16 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("add return ip from any to any keep-state", 1, "returns"),
     ("add check-state\nadd 900 call 1000 ip from any to any", 1, "call"),
     ("add divert natd ip from any to any via wan0", 5, "passes packets to programs"),
-    ("add nat 1 ip from any to any", 5, "translates"),
+    ("add nat 1 ip from any to any", 1, "no nat instance 1"),
+    ("add nat global ip from any to any", 1, "no nat instance"),
+    ("add nat tablearg ip from any to any", 9, "out of a table"),
+    ("add nat 0 ip from any to any", 9, "no number of a nat instance"),
+    ("add nptv6 x ip from any to any", 5, "translates IPv6"),
+    (
+        "nat 1 config ip 192.0.2.1\nadd 5 count ip from any to any layer2\nadd nat 1 ip from any to any",
+        1,
+        "layer 2",
+    ),
     ("add prob 0.5 deny ip from any to any", 5, "at random"),
     ("add skipto tablearg ip from any to any", 12, "out of a table"),
     ("add fwd 127.0.0.1 tcp from any to any 80", 9, "proxy"),
@@ -383,7 +393,24 @@ const MISTAKES: &[(&str, usize, &str)] = &[
     ("add 10 call 10 ip from any to any", 1, "loop"),
     ("table x create type iface\nadd allow ip from table(x) to any", 1, "not of the type"),
     ("set swap 3 4", 5, "no command for sets"),
-    ("nat 1 config if wan0", 1, "no line"),
+    ("nat 1 config", 5, "no address"),
+    ("nat 0 config if wan0", 5, "no number of a nat instance"),
+    ("nat 1 config ip fd00::1", 17, "no address of IPv4"),
+    ("nat 1 config ip 0.0.0.0", 17, "no address to translate to"),
+    ("nat 1 config if wan0 punch_fw 1:2", 22, "no option"),
+    ("nat 1 config if wan0 proxy_only", 22, "proxies"),
+    ("nat 1 config if wan0 port_range 9-5", 33, "no range"),
+    ("nat 1 config if wan0 redirect_addr 10.0.0.1", 36, "missing"),
+    ("nat 1 config if wan0 redirect_addr 10.0.0.1 lan", 45, "no address"),
+    ("nat 1 config if wan0 redirect_port sctp 10.0.0.1 5", 36, "SCTP"),
+    ("nat 1 config if wan0 redirect_port gre 10.0.0.1:5 5", 36, "no protocol with ports"),
+    ("nat 1 config if wan0 redirect_port tcp 10.0.0.1 5", 40, "no port"),
+    ("nat 1 config if wan0 redirect_port tcp 10.0.0.1:5-7 5", 53, "1 public ports"),
+    ("nat 1 config if wan0 redirect_port tcp 10.0.0.1:5,10.0.0.2:5-6 5-6", 40, "single port"),
+    ("nat 1 config if wan0 redirect_port tcp 10.0.0.1:5-7 5-7 192.0.2.9:1-2", 57, "remote ports"),
+    ("nat 1 config if wan0 redirect_port tcp 10.0.0.1:70000 5", 40, "no port"),
+    ("nat 1 config if wan0 redirect_proto tcp 10.0.0.1", 37, "has ports"),
+    ("nat 1 confg if wan0", 7, "no command for nat"),
 ];
 
 #[test]

@@ -158,6 +158,7 @@ impl Ruleset {
             Step::Verdict(verdict) => self.check_verdict(verdict),
             Step::CheckState(check) => self.check_state(check),
             Step::KeepState(keep) => self.keep_state(keep),
+            Step::Alias(alias) => self.check_alias(alias),
             Step::Do(_) | Step::Unsupported(_) => Ok(()),
         }
     }

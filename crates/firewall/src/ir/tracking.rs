@@ -131,8 +131,8 @@ impl Ruleset {
         let other = self.reached_from(|chain| is_on_path(chain) && !chain.is_nat());
         for number in 0..self.chains.len() {
             let goes = |NatVerdict { range, .. }: &NatVerdict| {
-                let is_source = range.target.is_source();
-                !other[number] && !(is_source && pre[number]) && !(!is_source && post[number])
+                let wrong = if range.target.is_source() { &pre } else { &post };
+                !other[number] && !wrong[number]
             };
             let refused: Vec<_> = self.chains[number]
                 .rules

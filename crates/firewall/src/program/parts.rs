@@ -1,7 +1,7 @@
 //! Cuts a rule into parts: each has conditions, followed by actions.
 
 use tollway_dataplane::id::VrfId;
-use tollway_dataplane::stages::filter::{Condition, KeepState, Op};
+use tollway_dataplane::stages::filter::{Alias, Condition, KeepState, Op};
 
 use super::conditions::{Holds, Resolver};
 use super::context::{EnclosingChain, ProgramContext, TooMany};
@@ -112,6 +112,15 @@ impl<'a> Cut<'_, 'a> {
                     counter: keep.counter.0 as u32,
                     over_limit: keep.over_limit.0 as u32,
                     full: keep.full.0 as u32,
+                }));
+                Then::More
+            }
+            Step::Alias(alias) => {
+                self.act(&Op::Alias(Alias {
+                    instance: alias.instance.map(|id| id.0 as u32),
+                    pass: alias.pass,
+                    denied: alias.denied.0 as u32,
+                    full: alias.full.0 as u32,
                 }));
                 Then::More
             }

@@ -198,6 +198,8 @@ impl<'a> Run<'a, '_> {
                     }
                     true
                 }
+                // It translates nothing.
+                Step::Alias(_) => true,
                 Step::Do(Action::UpdateMark(update)) => self.update_mark(update),
                 Step::Do(action) => {
                     self.act(action);

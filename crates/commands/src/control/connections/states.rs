@@ -1,16 +1,17 @@
 //! The connections of a router that runs from a file: those that it tracks, and the states that rules keep.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tollway_conntrack::{
     Connection as Tracked, Counter, Counters, Family, Labels, Status, TcpInfo, TcpState, Tuple,
     TupleL4,
 };
 use tollway_dataplane::stages::filter::{
-    ConnectionReport, Count, Filter, StateReport, StateRule, TcpConnectionState,
+    AliasConfig, ConnectionReport, Count, Filter, MappingReport, StateReport, StateRule,
+    TcpConnectionState,
 };
-use tollway_dataplane::wire::l4::{SCTP, TCP, UDP, UDP_LITE};
+use tollway_dataplane::wire::l4::{ICMP, SCTP, TCP, UDP, UDP_LITE};
 use tollway_dataplane::wire::tcp_flags::{FIN, RST, SYN};
 
 use super::describe::{Programs, Sum, describe};
@@ -19,24 +20,27 @@ use super::source::{Source, Take};
 
 /// The kernel's bits of [`Status`].
 const SEEN_REPLY: u32 = 1 << 1;
+const SRC_NAT: u32 = 1 << 4;
+const DST_NAT: u32 = 1 << 5;
 
-/// Says whether rules track connections, or keep states.
+/// Says whether rules track connections, keep states, or translate addresses.
 pub fn has_connections(rules: &Filter) -> bool {
-    rules.states().is_some() || rules.tracker().is_some()
+    rules.states().is_some() || rules.tracker().is_some() || rules.aliases().is_some()
 }
 
-/// The connections of a router's rules, and the states that they keep.
+/// The connections of a router's rules, the states that they keep, and the mappings by which they translate.
 pub struct StateSource<'a> {
     rules: &'a Filter,
     now_ns: &'a dyn Fn() -> u64,
     listed: Vec<(&'a StateRule, StateReport)>,
+    mapped: Vec<(&'a AliasConfig, MappingReport)>,
     followed: Vec<ConnectionReport>,
 }
 
 impl<'a> StateSource<'a> {
     /// Those of rules; `now_ns` tells the router's time.
     pub fn new(rules: &'a Filter, now_ns: &'a dyn Fn() -> u64) -> Self {
-        Self { rules, now_ns, listed: Vec::new(), followed: Vec::new() }
+        Self { rules, now_ns, listed: Vec::new(), mapped: Vec::new(), followed: Vec::new() }
     }
 }
 
@@ -45,6 +49,8 @@ impl Source for StateSource<'_> {
         let now_ns = (self.now_ns)();
         let (states, tracker) = (self.rules.states(), self.rules.tracker());
         self.listed = states.map(|states| states.list(now_ns)).unwrap_or_default();
+        let aliases = self.rules.aliases();
+        self.mapped = aliases.map(|aliases| aliases.list(now_ns)).unwrap_or_default();
         self.followed = tracker.map(|tracker| tracker.list(now_ns)).unwrap_or_default();
     }
 
@@ -52,7 +58,9 @@ impl Source for StateSource<'_> {
         // The number finds the rule again.
         let states = self.listed.iter().enumerate();
         let states = states.map(|(number, (_, report))| tracked(number as u32, report));
-        for tracked in states.chain(self.followed.iter().map(of_report)) {
+        let mapped = self.mapped.iter().zip(self.listed.len()..);
+        let mapped = mapped.map(|((_, report), number)| of_mapping(number as u32, report));
+        for tracked in states.chain(mapped).chain(self.followed.iter().map(of_report)) {
             if take(tracked).is_break() {
                 break;
             }
@@ -65,7 +73,12 @@ impl Source for StateSource<'_> {
     }
 
     fn describe(&self, tracked: Tracked) -> Connection {
-        let rule = self.listed.get(tracked.id as usize).map(|(rule, _)| rule.rule.clone());
+        let number = tracked.id as usize;
+        let rule = self.listed.get(number).map(|(rule, _)| rule.rule.clone());
+        let rule = rule.or_else(|| {
+            let (config, _) = self.mapped.get(number.checked_sub(self.listed.len())?)?;
+            Some(format!("nat {}", config.number))
+        });
         Connection {
             id: 0,
             path: "user".to_owned(),
@@ -133,6 +146,47 @@ const fn tcp_state(state: TcpConnectionState) -> TcpState {
         TcpConnectionState::TimeWait => TcpState::TimeWait,
         TcpConnectionState::Close => TcpState::Close,
         TcpConnectionState::SynSent2 => TcpState::SynSent2,
+    }
+}
+
+/// A mapping as connection tracking would have it.
+fn of_mapping(id: u32, report: &MappingReport) -> Tracked {
+    let MappingReport { protocol, inside, remote, alias, .. } = *report;
+    let end = |(address, port): (Ipv4Addr, u16)| (IpAddr::V4(address), port);
+    // What a packet from one end to another is, if it is a query of ICMP.
+    let tuple = |source: (Ipv4Addr, u16), destination: (Ipv4Addr, u16), kind: u8| {
+        let (source, destination) = (end(source), end(destination));
+        let l4 = match protocol {
+            TCP | UDP => TupleL4::Ports { source: source.1, destination: destination.1 },
+            ICMP => TupleL4::Icmp { id: source.1.max(destination.1), kind, code: 0 },
+            _ => TupleL4::None,
+        };
+        Tuple { source: source.0, destination: destination.0, protocol, l4 }
+    };
+    let (original, reply, translates) = match report.is_outgoing {
+        true => (tuple(inside, remote, 8), tuple(remote, alias, 0), SRC_NAT),
+        false => (tuple(remote, alias, 8), tuple(inside, remote, 0), DST_NAT),
+    };
+    let counter = |count: Count| Counter { packets: count.packets, bytes: count.bytes };
+    let counters = report.counts.map(counter);
+    let is_answered = counters[1].packets > 0;
+    let is_translated = inside != alias;
+    let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
+    Tracked {
+        original,
+        reply,
+        status: Status(bit(is_answered, SEEN_REPLY) | bit(is_translated, translates)),
+        tcp: report.tcp.map(|state| tcp_info(tcp_state(state))),
+        timeout_s: u32::try_from(report.expires_in_ns / 1_000_000_000).ok(),
+        mark: 0,
+        zone: 0,
+        reply_zone: 0,
+        id,
+        helper: None,
+        labels: Labels(0),
+        counters: Some(Counters { original: counters[0], reply: counters[1] }),
+        has_seq_adjust: false,
+        has_synproxy: false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Evaluates the rules of one point and version for a burst.
 
+use super::aliases::Translations;
 use super::classifier::{Classifier, Work};
 use super::scratch::Scratch;
 use super::summary::RuleSummary;
@@ -11,7 +12,7 @@ use crate::frame::Umem;
 use crate::next_hops::{Action, NextHopsView, Record};
 use crate::stages::rule::RouteTables;
 use crate::verdict::{DropReason, PuntReason, Verdict};
-use crate::wire::{be16, ipv6};
+use crate::wire::{be16, ipv6, translate};
 
 /// Evaluates the rules of one point and version; returns the packets that continue.
 #[inline(always)]
@@ -112,13 +113,19 @@ fn walk_one(
     // The walk has the connections, which it may change.
     let connections = Connections::default();
     let work = Work { burst, umem, routes, mark: &mark, connections: &connections, lanes };
-    let report = walk(classifier, filter, &work, state, lane);
+    let mut report = walk(classifier, filter, &work, state, lane);
     if let Some(head) = report.head {
         let bytes = umem.bytes_mut(burst.addr[lane], usize::from(burst.l3[lane]));
         if state.kernel_has_rules {
             state.written.push((lane, *bytes));
         }
         *bytes = head.bytes;
+    }
+    if let Some(translations) = state.translations.take()
+        && report.verdict.is_none()
+        && !translate(&translations, burst, umem, lane)
+    {
+        report.verdict = Some(Verdict::Drop(DropReason::NetfilterDrop));
     }
     if let Some(policy_route) = report.policy_route {
         apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
@@ -128,6 +135,16 @@ fn walk_one(
         decrement_ttl(classifier, burst, umem, lane);
     }
     report.verdict
+}
+
+/// Translates a packet; says whether its headers are whole.
+#[inline(never)]
+fn translate(translations: &Translations, burst: &Burst, umem: &mut Umem, lane: usize) -> bool {
+    let frame = umem.frame_mut(burst.addr[lane], usize::from(burst.len[lane]));
+    let Some(packet) = frame.get_mut(usize::from(burst.l3[lane])..) else { return false };
+    let Translations { packet: new, quoted } = translations;
+    let quoted = quoted.map_or(Ok(()), |quoted| translate::translate_quoted(packet, &quoted));
+    quoted.and_then(|()| translate::translate(packet, new)).is_ok()
 }
 
 /// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have

@@ -27,6 +27,7 @@
 //! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
 //! such as those for the router's own addresses, never reach this stage.
 
+mod aliases;
 mod binding;
 mod bits;
 mod bucket;
@@ -65,6 +66,9 @@ mod varies;
 mod walk;
 mod wide;
 
+pub use aliases::{
+    AliasConfig, AliasEnd, AliasPass, Aliases, MOST_MAPPINGS, MappingReport, Redirect, Unregistered,
+};
 pub use binding::{LinkAddress, NatRange, NatTarget};
 pub use bits::MOST_RULES;
 use bucket::SharedLimit;
@@ -84,7 +88,7 @@ pub use live::{Element, LiveSet, LiveSetError};
 pub use log::{LOG_BYTES, LogQueue, Logged, MOST_LOGGED};
 pub(crate) use nat::{restore, translate_own};
 pub use parsed::Parsed;
-pub use rules::{Condition, KeepState, Limit, LimitUnit, Op, Reject, Rule, Rules};
+pub use rules::{Alias, Condition, KeepState, Limit, LimitUnit, Op, Reject, Rule, Rules};
 pub use stage::{forward, prerouting};
 pub use state::{PolicyRoute, State};
 pub use states::{
@@ -166,6 +170,8 @@ pub struct Filter {
     live: Vec<Arc<LiveSet>>,
     /// The states that rules keep, if some do.
     states: Option<Box<States>>,
+    /// The aliases that rules give to packets, if some do.
+    aliases: Option<Box<Aliases>>,
     /// The connections that rules test, if some do.
     tracker: Option<Box<Tracker>>,
     /// The addresses of each link, from which rules of nat choose.
@@ -219,6 +225,17 @@ impl Filter {
     #[must_use]
     pub fn states(&self) -> Option<&States> {
         self.states.as_deref()
+    }
+
+    /// Sets the instances of [`Alias::instance`], in that order.
+    pub fn set_aliases(&mut self, instances: Vec<AliasConfig>) {
+        self.aliases = (!instances.is_empty()).then(|| Box::new(Aliases::new(instances)));
+    }
+
+    /// The aliases that rules give to packets, if some do.
+    #[must_use]
+    pub fn aliases(&self) -> Option<&Aliases> {
+        self.aliases.as_deref()
     }
 
     /// Tracks connections, for rules that are set later and test these.

@@ -1,6 +1,6 @@
 //! The input of the classifier: one list of rules, chain after chain.
 
-use super::{Field, MarkUpdate, NatRange, StateName};
+use super::{AliasPass, Field, MarkUpdate, NatRange, StateName};
 use crate::id::VrfId;
 
 /// A list of rules; packets begin at the first.
@@ -143,6 +143,8 @@ pub enum Op {
     },
     /// Keeps a state of the packet; drops the packet if it gets none.
     KeepState(KeepState),
+    /// Translates addresses; drops the packet if it gets no mapping. What rules see stays as it is, so a verdict follows.
+    Alias(Alias),
     /// Writes the DSCP, 6 bits.
     Dscp(u8),
     /// Sends the packet to a next hop, by its number in the filter.
@@ -186,6 +188,19 @@ pub struct KeepState {
     /// Counts packets of connections beyond the limit.
     pub over_limit: u32,
     /// Counts packets for whose state there is no room.
+    pub full: u32,
+}
+
+/// Which instance translates a packet, and what counts packets that it drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The number of the instance; none for all of them (`nat global`).
+    pub instance: Option<u32>,
+    /// The pass.
+    pub pass: AliasPass,
+    /// Counts packets that come without a mapping.
+    pub denied: u32,
+    /// Counts packets for whose mapping there is no room.
     pub full: u32,
 }
 

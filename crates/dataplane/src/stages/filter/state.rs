@@ -1,5 +1,6 @@
 //! A worker's state beside the rules: counters, marks, and scratch memory for its lookups.
 
+use super::aliases::Translations;
 use super::classifier::ByRule;
 use super::head::HEAD;
 use super::scratch::{Flows, Scratch, new_cache};
@@ -44,6 +45,8 @@ pub struct State {
     pub(super) detoured: Detoured,
     /// The connections of the burst's packets.
     pub(super) connections: Connections,
+    /// What a rule changes in the packet that is walked through the rules.
+    pub(super) translations: Option<Translations>,
     /// Whether the kernel has the same rules and evaluates them for packets that exit the path. If
     /// so, this filter does nothing for them.
     pub(crate) kernel_has_rules: bool,
@@ -70,6 +73,7 @@ impl State {
             log: LogQueue::default(),
             detoured: [Lanes::NONE; 2],
             connections: Connections::default(),
+            translations: None,
             kernel_has_rules: false,
             written: Vec::new(),
             counted: Vec::new(),
@@ -124,6 +128,9 @@ impl State {
     pub(super) fn begin(&mut self, filter: &Filter) {
         if let Some(states) = filter.states() {
             states.sweep(self.now_ns);
+        }
+        if let Some(aliases) = filter.aliases() {
+            aliases.sweep(self.now_ns);
         }
         if let Some(tracker) = filter.tracker() {
             tracker.sweep(self.now_ns);

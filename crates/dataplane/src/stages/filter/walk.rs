@@ -1,12 +1,13 @@
 //! Walks from rule to rule if the first that matches is not final.
 
+use super::aliases::Aliased;
 use super::classifier::{Classifier, Work};
 use super::dim::MOST_DIMS;
 use super::head::Head;
 use super::states::{StatePacket, StateRefusal};
 use super::tracking::Lookup;
 use super::{
-    Field, Filter, KeepState, LimitUnit, Logged, MarkOf, MarkUpdate, Op, Parsed, Point,
+    Alias, Field, Filter, KeepState, LimitUnit, Logged, MarkOf, MarkUpdate, Op, Parsed, Point,
     PolicyRoute, State, StateName,
 };
 use crate::verdict::{DropReason, PuntReason, Verdict};
@@ -152,6 +153,27 @@ impl Walk<'_> {
         false
     }
 
+    /// Finds what an instance changes in the packet; says whether the packet goes on.
+    fn alias(&mut self, alias: &Alias) -> bool {
+        let Some(aliases) = self.filter.aliases() else { return true };
+        let (packet, now_ns) = (self.parsed.packet(), self.state.now_ns);
+        let aliased = match alias.instance {
+            Some(number) => aliases.translate(number, alias.pass, packet, now_ns),
+            None => aliases.translate_global(alias.pass, packet, now_ns),
+        };
+        let counter = match aliased {
+            Aliased::Ignored => return true,
+            Aliased::Translated(translations) => {
+                self.state.translations = Some(translations);
+                return true;
+            }
+            Aliased::Denied => alias.denied,
+            Aliased::Full => alias.full,
+        };
+        self.count(counter);
+        false
+    }
+
     /// Looks the packet's connection up; says whether there is room for it.
     fn track(&mut self) -> bool {
         let Some(tracker) = self.filter.tracker() else { return true };
@@ -245,6 +267,11 @@ impl Walk<'_> {
             }
             Op::KeepState(keep) => {
                 if !self.keep_state(keep) {
+                    return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop)));
+                }
+            }
+            Op::Alias(alias) => {
+                if !self.alias(alias) {
                     return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop)));
                 }
             }

@@ -160,6 +160,7 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         | Op::Limit { .. }
         | Op::CheckState { .. }
         | Op::KeepState(_)
+        | Op::Alias(_)
         | Op::Log { .. }
         | Op::Dscp(_)
         | Op::Forward(_)

@@ -86,7 +86,7 @@ pub(in super::super) fn address(version: u8, number: u128) -> IpAddr {
 
 /// Both halves of a product, as in wyhash.
 #[inline]
-fn mix(left: u64, right: u64) -> u64 {
+pub(in super::super) fn mix(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     product as u64 ^ (product >> 64) as u64
 }

@@ -9,5 +9,5 @@
 mod id;
 mod table;
 
-pub(super) use id::{FlowId, Query, Side, address};
+pub(super) use id::{FlowId, Query, Side, address, mix};
 pub(super) use table::{Entry, NONE, Part, Size, Table, lock};
