@@ -8,7 +8,7 @@
 //! through the rules one by one, plainly and slowly. Tests compare everything else with it, and only tests
 //! compile it.
 
-pub mod aliases;
+mod aliases;
 pub mod carry;
 pub mod conntrack;
 pub mod element;

@@ -248,13 +248,9 @@ static __always_inline int ruled4(struct packet *packet, const struct passage *p
 {
 	struct rules_walk *walk = walk_of_processor();
 
-	/* What is for the host does not come to rules that the kernel does not know, unless they translate its address. */
-	if (packet->state->ruled) {
-		__u32 *own = bpf_map_lookup_elem(&locals4, &ip->daddr);
-
-		if (own && *own != LOCAL_ALIASED)
-			return pass(packet, PASS_LOCAL);
-	}
+	/* What is for the host does not come to rules that the kernel does not know. */
+	if (packet->state->ruled && bpf_map_lookup_elem(&locals4, &ip->daddr))
+		return pass(packet, PASS_LOCAL);
 	if (!walk || ip->ttl <= 1)
 		return walk ? pass(packet, PASS_TTL) : NOT_TAKEN;
 	return before_route(packet, passage, read_fields4(walk, packet, ip, end), walk, 1);

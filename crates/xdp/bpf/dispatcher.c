@@ -58,7 +58,7 @@ static __always_inline int pass_options(struct packet *packet, int served)
 static __always_inline int dispatch4(struct packet *packet, void *data, void *end, __u32 l3, int served)
 {
 	struct iphdr *ip = data + l3;
-	__u32 l3_len, len, header_len, *own;
+	__u32 l3_len, len, header_len;
 
 	if ((void *)(ip + 1) > end)
 		return pass(packet, PASS_MALFORMED);
@@ -86,9 +86,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_SPECIAL);
 	if (is_link_local4(ip->daddr))
 		return pass(packet, PASS_LINK_LOCAL);
-	own = bpf_map_lookup_elem(&locals4, &ip->daddr);
-	/* While nobody evaluates rules, an aliased address is the host's alone. */
-	if (own && !(served && *own == LOCAL_ALIASED))
+	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
 		return pass(packet, PASS_LOCAL);
 	if (packet->kernel_path & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
 		return pass(packet, PASS_OFFLOAD);

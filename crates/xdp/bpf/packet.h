@@ -35,9 +35,6 @@ struct {
 	__type(value, __u32);
 } inner_links SEC(".maps");
 
-/* The value of an own address to which packets for others come too: rules translate them. */
-#define LOCAL_ALIASED 2
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

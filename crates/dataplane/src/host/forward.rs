@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::error::{Fault, Offender};
 use super::neigh::Waiting;
 use super::send::{Destination, EgressLink, age, onward};
+use super::translated::restored;
 use super::{Context, Host, Packet, build, fragment};
 use crate::frame::Descriptor;
 use crate::id::LinkId;
@@ -37,6 +38,7 @@ impl Host {
             return;
         }
         context.umem.free(packet.addr);
+        let bytes = restored(context, &bytes);
         match destination {
             Destination::EgressLink(egress_link) => {
                 context.counters.punt(PuntReason::MtuExceeded);

@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod aliases;
 mod cards;
 mod changes;
 mod datagrams;
@@ -27,12 +26,11 @@ mod variants;
 
 use std::process::{Command, ExitCode};
 
-const BESIDE: [namespaces::Test; 7] = [
+const BESIDE: [namespaces::Test; 6] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
-    ("rules_of_ipfw_translate_addresses", aliases::translated),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::in_machine),
 ];

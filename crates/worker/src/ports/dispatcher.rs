@@ -1,7 +1,7 @@
 //! The dispatcher: keeps the XDP programs of a model's ports up to date.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
@@ -16,9 +16,8 @@ use super::Devices;
 use super::af_xdp::{LoadedPort, OwnedProgram, Plan, Refusal, XdpPathOfPort};
 use super::redirect::Watch;
 use super::table_memory::TableMemory;
-use tollway_firewall::aliases::public_addresses;
 use tollway_linux::sync::lock;
-use tollway_model::compile::{CompileError, rule_links};
+use tollway_model::compile::CompileError;
 use tollway_model::{
     Engine, FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode,
 };
@@ -70,7 +69,7 @@ impl Dispatcher {
                 // This comes before any program is attached: the first packet may arrive before the
                 // first turn.
                 programs.state().set_ruled(ruled(model));
-                programs.set_locals_with(&locals(model), &aliased(model)).map(|()| programs)
+                programs.set_locals(&locals(model)).map(|()| programs)
             });
             made.map(|programs| Arc::new(Mutex::new(programs)))
                 .map_err(|error: XdpError| Refusal::from(&error))
@@ -222,7 +221,7 @@ impl Dispatcher {
                 attached?;
             }
         }
-        lock(shared_programs).set_locals_with(&locals(model), &aliased(model))
+        lock(shared_programs).set_locals(&locals(model))
     }
 
     /// The XDP programs, if there are any.
@@ -351,19 +350,8 @@ fn port_id(index: usize) -> PortId {
     PortId(u16::try_from(index).unwrap_or(u16::MAX))
 }
 
-/// The addresses for which rules that the kernel does not know translate what comes.
-fn aliased(model: &Model) -> Vec<Ipv4Addr> {
-    let rules = model.filter.as_deref().filter(|_| ruled(model) != Ruled::Not);
-    rules.map(|rules| public_addresses(rules, &rule_links(model))).unwrap_or_default()
-}
-
-/// The router's own addresses, and the broadcast addresses of its links. None if the router itself translates addresses:
-/// then only connection tracking knows which packets to these are answers to others.
+/// The router's own addresses, and the broadcast addresses of its links.
 fn locals(model: &Model) -> Vec<IpAddr> {
-    let tracking = model.filter.as_ref().and_then(|rules| rules.tracking);
-    if tracking.is_some_and(|tracking| tracking.translation.is_some()) {
-        return Vec::new();
-    }
     let addresses = model.links.iter().flat_map(|link| &link.addresses);
     let both = addresses.flat_map(|address| {
         let broadcast = match address {

@@ -139,12 +139,17 @@ fn walk_one(
 
 /// Translates a packet; says whether its headers are whole.
 #[inline(never)]
-fn translate(translations: &Translations, burst: &Burst, umem: &mut Umem, lane: usize) -> bool {
+fn translate(translations: &Translations, burst: &mut Burst, umem: &mut Umem, lane: usize) -> bool {
     let frame = umem.frame_mut(burst.addr[lane], usize::from(burst.len[lane]));
     let Some(packet) = frame.get_mut(usize::from(burst.l3[lane])..) else { return false };
     let Translations { packet: new, quoted } = translations;
     let quoted = quoted.map_or(Ok(()), |quoted| translate::translate_quoted(packet, &quoted));
-    quoted.and_then(|()| translate::translate(packet, new)).is_ok()
+    let is_whole = quoted.and_then(|()| translate::translate(packet, new)).is_ok();
+    // Instances translate IPv4 only; the route lookup comes later.
+    if is_whole && let Some(destination) = new.destination {
+        burst.key[lane] = (destination as u64) << 32;
+    }
+    is_whole
 }
 
 /// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have

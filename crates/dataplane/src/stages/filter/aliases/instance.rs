@@ -125,7 +125,13 @@ impl Instance {
                 let Some(inside) = redirected.or_else(|| self.inside_of(flow.destination)) else {
                     return Aliased::Ignored;
                 };
-                locked.add(self.mapping(flow, Way::Comes, inside, flow.destination))
+                let is_own = inside == flow.destination;
+                let added = locked.add(self.mapping(flow, Way::Comes, inside, flow.destination));
+                // What changes nothing needs no room: outsiders could fill it, and lock the router up.
+                if added.is_none() && is_own {
+                    return Aliased::Ignored;
+                }
+                added
             }
         };
         let Some(at) = at else { return Aliased::Full };

@@ -148,7 +148,7 @@ impl Aliases {
                     false => instance.comes(self.table(now_ns), &packet, now_ns),
                 },
             );
-        all.find(|aliased| *aliased != Aliased::Ignored).unwrap_or(Aliased::Ignored)
+        all.find(|aliased| matches!(aliased, Aliased::Translated(_))).unwrap_or(Aliased::Ignored)
     }
 
     /// All mappings whose time is not over, and their instances.

@@ -225,7 +225,9 @@ fn rewrite(
 /// Writes one end into a packet, and into the packet of the other direction that an error quotes; says whether that is
 /// possible.
 pub(super) fn write(packet: &mut [u8], end: NatEnd, manip: Manip) -> bool {
-    let (address, port) = (Some(end.address), Some(end.port).filter(|_| !end.is_error));
+    // A connection that is known by its addresses alone has port 0, and what its packets have there stays.
+    let has_port = end.port != 0 && !end.is_error;
+    let (address, port) = (Some(end.address), has_port.then_some(end.port));
     let source = Translation { source: address, source_port: port, ..Translation::default() };
     let destination =
         Translation { destination: address, destination_port: port, ..Translation::default() };

@@ -26,6 +26,8 @@ pub(super) struct TrackedConnection {
     flow: FlowId,
     /// The flow with which that packet leaves, if it is another one.
     leaves: Option<Box<FlowId>>,
+    /// The number of its entry among answers, if it is translated.
+    answers: u64,
     /// Bits of `enum ip_conntrack_status`.
     status: u32,
     pub(super) mark: u32,
@@ -78,6 +80,7 @@ impl TrackedConnection {
         let mut connection = Self {
             flow: packet.flow,
             leaves: None,
+            answers: 0,
             status: 0,
             mark: 0,
             state,
@@ -176,6 +179,21 @@ impl TrackedConnection {
     /// The flow of answers, if its packets are translated.
     pub(super) fn translated_reply(&self) -> Option<FlowId> {
         self.leaves.as_ref().map(|leaves| leaves.reversed())
+    }
+
+    /// The number of its entry among answers.
+    pub(super) const fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Notes the number of its entry among answers.
+    pub(super) const fn set_answers(&mut self, number: u64) {
+        self.answers = number;
+    }
+
+    /// Says whether its destination has been chosen.
+    pub(super) const fn has_destination(&self) -> bool {
+        self.status & DST_NAT_DONE != 0
     }
 
     /// Makes its first packet leave so, after a choice for one end (`nf_nat_setup_info`).

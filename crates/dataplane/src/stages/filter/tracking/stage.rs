@@ -224,8 +224,10 @@ impl Connections {
     ) {
         let Some(at) = self.new.iter().position(|(new, _)| *new == lane) else { return };
         let flow = *self.new[at].1.connection.flow();
-        let before = self.new[..at].iter().find(|(_, new)| *new.connection.flow() == flow);
-        // Packets of one burst that begin the same connection go to the same place.
+        // Packets of one burst that begin the same connection go to the same place, unless rules dropped the first one.
+        let before = self.new[..at]
+            .iter()
+            .find(|(_, new)| *new.connection.flow() == flow && new.connection.has_destination());
         let leaves = before.map(|(_, new)| *new.connection.leaves());
         let (_, new) = &mut self.new[at];
         match leaves {

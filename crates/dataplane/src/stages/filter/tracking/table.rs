@@ -304,7 +304,7 @@ impl Tracker {
         if !has_room {
             return Confirmed::Full;
         }
-        if !self.note_answers(&connection, now_ns) {
+        if !self.note_answers(&mut connection, now_ns) {
             table.give_room();
             return Confirmed::Clash;
         }

@@ -22,13 +22,17 @@ pub(super) struct Translated {
     answers: Table<Answers>,
     random: RandomState,
     drawn: AtomicU64,
+    /// How many entries there have been.
+    numbers: AtomicU64,
 }
 
 /// The flow of answers to a connection, and the flow of its first packet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Answers {
     reply: FlowId,
     original: FlowId,
+    /// Which connection it is of: a later one may have the same flows, before this one is removed.
+    number: u64,
 }
 
 impl Entry for Answers {
@@ -50,32 +54,32 @@ impl Entry for Answers {
 impl Translated {
     pub(super) fn new(now_ns: u64) -> Self {
         let (answers, random) = (Table::new(SIZE, now_ns), RandomState::new());
-        Self { answers, random, drawn: AtomicU64::new(0) }
+        Self { answers, random, drawn: AtomicU64::new(0), numbers: AtomicU64::new(0) }
     }
 
-    fn original_of(&self, reply: &FlowId) -> Option<FlowId> {
+    fn known(&self, reply: &FlowId) -> Option<Answers> {
         let (part, list) = self.answers.place(reply);
         let (at, _) = part.find(list, reply, (), 0)?;
-        part.get(at).map(|answers| answers.original)
+        part.get(at).copied()
     }
 
     /// Says whether nobody has the flow of answers already.
-    fn add(&self, reply: FlowId, original: FlowId) -> bool {
-        let (mut part, list) = self.answers.place(&reply);
-        if part.find(list, &reply, (), 0).is_some() || !self.answers.take_room() {
+    fn add(&self, answers: Answers) -> bool {
+        let (mut part, list) = self.answers.place(&answers.reply);
+        if part.find(list, &answers.reply, (), 0).is_some() || !self.answers.take_room() {
             return false;
         }
-        let is_added = part.add(list, Answers { reply, original }, u64::MAX).is_some();
+        let is_added = part.add(list, answers, u64::MAX).is_some();
         if !is_added {
             self.answers.give_room();
         }
         is_added
     }
 
-    fn remove(&self, reply: &FlowId, original: &FlowId) {
+    fn remove(&self, reply: &FlowId, number: u64) {
         let (mut part, list) = self.answers.place(reply);
         let found = part.find(list, reply, (), 0).map(|(at, _)| at);
-        let is_one = |at: &usize| part.get(*at).is_some_and(|one| one.original == *original);
+        let is_one = |at: &usize| part.get(*at).is_some_and(|one| one.number == number);
         if let Some(at) = found.filter(is_one) {
             self.answers.remove(&mut part, at);
         }
@@ -91,14 +95,17 @@ impl Tracker {
     pub(super) fn forget(&self, removed: &TrackedConnection) {
         if let (Some(translated), Some(reply)) = (self.translated.get(), removed.translated_reply())
         {
-            translated.remove(&reply, removed.flow());
+            translated.remove(&reply, removed.answers());
         }
     }
 
     /// Notes where answers to a connection belong; says whether they are answers to it alone.
-    pub(super) fn note_answers(&self, connection: &TrackedConnection, now_ns: u64) -> bool {
-        let reply = connection.translated_reply();
-        reply.is_none_or(|reply| self.translated(now_ns).add(reply, *connection.flow()))
+    pub(super) fn note_answers(&self, connection: &mut TrackedConnection, now_ns: u64) -> bool {
+        let Some(reply) = connection.translated_reply() else { return true };
+        let translated = self.translated(now_ns);
+        let number = translated.numbers.fetch_add(1, Relaxed);
+        connection.set_answers(number);
+        translated.add(Answers { reply, original: *connection.flow(), number })
     }
 
     /// Where the translated connection is that a packet of this flow answers.
@@ -108,7 +115,7 @@ impl Tracker {
         flow: &FlowId,
         now_ns: u64,
     ) -> Option<(MutexGuard<'a, Part<TrackedConnection>>, usize)> {
-        let original = self.translated.get()?.original_of(flow)?;
+        let Answers { original, .. } = self.translated.get()?.known(flow)?;
         let (part, list) = table.place(&original);
         let (at, _) = part.find(list, &original, (), now_ns)?;
         let is_one = part.get(at).and_then(TrackedConnection::translated_reply) == Some(*flow);
@@ -157,17 +164,16 @@ impl Tuples for Known<'_> {
     fn is_taken(&self, leaves: &FlowId) -> bool {
         let Self { tracker, now_ns } = *self;
         let (reply, table) = (leaves.reversed(), tracker.table(now_ns));
+        let noted = tracker.translated.get().and_then(|translated| translated.known(&reply));
         let (part, list) = table.place(&reply);
         let is_known = part.find(list, &reply, (), now_ns).is_some();
         drop(part);
         if is_known || tracker.find_answered(table, &reply, now_ns).is_some() {
             return true;
         }
-        if let Some(translated) = tracker.translated.get()
-            && let Some(original) = translated.original_of(&reply)
-        {
+        if let (Some(translated), Some(noted)) = (tracker.translated.get(), noted) {
             // Of a connection that is gone.
-            translated.remove(&reply, &original);
+            translated.remove(&reply, noted.number);
         }
         false
     }
