@@ -35,7 +35,8 @@ static __always_inline int to_whom(struct packet *packet, int served, int v4)
 
 	if (!served)
 		return drop_closed(packet);
-	if (crowded >> PORT & 1)
+	/* Rules that the kernel does not know hold for what it has to carry as well. */
+	if (!packet->state->ruled && crowded >> PORT & 1)
 		return pass(packet, PASS_CROWDED);
 	return to_user(packet);
 }

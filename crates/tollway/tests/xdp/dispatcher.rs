@@ -254,7 +254,7 @@ pub fn closed() {
     assert_eq!(bench.passes(&Packet::v4().frame()), USER);
 }
 
-/// At a crowded port, packets without a flow take the kernel path.
+/// At a crowded port, packets without a flow take the kernel path, unless only user space knows the rules.
 pub fn crowded() {
     let mut bench = Bench::new(Mode::Native, true);
     let state = bench.programs.state();
@@ -268,6 +268,11 @@ pub fn crowded() {
         assert_eq!(bench.passes(&Packet::v4().frame()), v4);
         assert_eq!(bench.passes(&Packet::v6().frame()), v6);
     }
+    // The kernel would forward them without the rules that only user space knows.
+    state.set_crowded(PortId(0), (true, true));
+    state.set_ruled(Ruled::FailOpen);
+    assert_eq!(bench.passes(&Packet::v4().frame()), USER);
+    assert_eq!(bench.passes(&Packet::v6().frame()), USER);
 }
 
 pub fn no_heartbeat() {

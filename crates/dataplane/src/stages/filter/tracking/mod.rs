@@ -19,6 +19,7 @@
 //! hook egress drop leaves no entry, since all rules behind the route lookup are one list.
 //! Connections for the router itself do not enter the table, unless their destination is translated (`nat/`).
 
+mod answers;
 mod connection;
 mod packet;
 mod stage;

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use super::super::connection::{ConnectionState, FlowConnection};
 use super::super::flows::{Entry as _, FlowId, Part, Side, Size, Table, address};
+use super::answers::Translated;
 use super::connection::TrackedConnection;
 use super::packet::{Kind, Packet};
 use super::tcp::TcpConnectionState;
-use super::translated::Translated;
 use super::{Count, MOST_CONNECTIONS, S, Verdict};
 use crate::sync::MutexGuard;
 
@@ -138,7 +138,7 @@ impl Tracker {
         let translated = match (shared, self.translates) {
             (Some(shared), _) => Arc::clone(shared),
             (None, [false, false]) => return,
-            (None, _) => Arc::new(Translated::new(0)),
+            (None, _) => Arc::new(Translated::new(SIZE, 0)),
         };
         _ = self.translated.set(translated);
     }

@@ -1,94 +1,20 @@
 //! Translated connections: which one an answer belongs to, and with which flow a new one leaves.
-//!
-//! The table of connections has each by the flow of its first packet. Answers to translated packets have another flow, for
-//! which a second table says that of the first packet. It is a hint: what it says of connections that are gone does not count.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::binding::{BindingRange, Manip, Tuples, choose};
-use super::super::flows::{Entry, FlowId, Part, Side, Table};
+use super::super::flows::{Entry as _, FlowId, Part, Table};
+use super::answers::{Answers, Translated};
 use super::connection::TrackedConnection;
 use super::table::{Confirmed, NewConnection, SIZE, Tracker};
-use crate::sync::{AtomicU64, MutexGuard};
+use crate::sync::MutexGuard;
 
 /// How often another worker may take the chosen flow before the packet is lost.
 const MOST_CHOICES: usize = 4;
 
-/// The answers to translated connections, and what random ports come from.
-#[derive(Debug)]
-pub(super) struct Translated {
-    answers: Table<Answers>,
-    random: RandomState,
-    drawn: AtomicU64,
-    /// How many entries there have been.
-    numbers: AtomicU64,
-}
-
-/// The flow of answers to a connection, and the flow of its first packet.
-#[derive(Clone, Copy, Debug)]
-struct Answers {
-    reply: FlowId,
-    original: FlowId,
-    /// Which connection it is of: a later one may have the same flows, before this one is removed.
-    number: u64,
-}
-
-impl Entry for Answers {
-    type Wanted = ();
-
-    fn flow(&self) -> &FlowId {
-        &self.reply
-    }
-
-    fn side_of(&self, flow: &FlowId) -> Option<Side> {
-        (self.reply == *flow).then_some(Side::Reverse)
-    }
-
-    fn is(&self, (): ()) -> bool {
-        true
-    }
-}
-
-impl Translated {
-    pub(super) fn new(now_ns: u64) -> Self {
-        let (answers, random) = (Table::new(SIZE, now_ns), RandomState::new());
-        Self { answers, random, drawn: AtomicU64::new(0), numbers: AtomicU64::new(0) }
-    }
-
-    fn known(&self, reply: &FlowId) -> Option<Answers> {
-        let (part, list) = self.answers.place(reply);
-        let (at, _) = part.find(list, reply, (), 0)?;
-        part.get(at).copied()
-    }
-
-    /// Says whether nobody has the flow of answers already.
-    fn add(&self, answers: Answers) -> bool {
-        let (mut part, list) = self.answers.place(&answers.reply);
-        if part.find(list, &answers.reply, (), 0).is_some() || !self.answers.take_room() {
-            return false;
-        }
-        let is_added = part.add(list, answers, u64::MAX).is_some();
-        if !is_added {
-            self.answers.give_room();
-        }
-        is_added
-    }
-
-    fn remove(&self, reply: &FlowId, number: u64) {
-        let (mut part, list) = self.answers.place(reply);
-        let found = part.find(list, reply, (), 0).map(|(at, _)| at);
-        let is_one = |at: &usize| part.get(*at).is_some_and(|one| one.number == number);
-        if let Some(at) = found.filter(is_one) {
-            self.answers.remove(&mut part, at);
-        }
-    }
-}
-
 impl Tracker {
     fn translated(&self, now_ns: u64) -> &Translated {
-        self.translated.get_or_init(|| Arc::new(Translated::new(now_ns)))
+        self.translated.get_or_init(|| Arc::new(Translated::new(SIZE, now_ns)))
     }
 
     /// Forgets the answers to a connection that is no longer in the table.
@@ -102,10 +28,9 @@ impl Tracker {
     /// Notes where answers to a connection belong; says whether they are answers to it alone.
     pub(super) fn note_answers(&self, connection: &mut TrackedConnection, now_ns: u64) -> bool {
         let Some(reply) = connection.translated_reply() else { return true };
-        let translated = self.translated(now_ns);
-        let number = translated.numbers.fetch_add(1, Relaxed);
-        connection.set_answers(number);
-        translated.add(Answers { reply, original: *connection.flow(), number })
+        let number = self.translated(now_ns).note(reply, *connection.flow());
+        connection.set_answers(number.unwrap_or_default());
+        number.is_some()
     }
 
     /// Where the translated connection is that a packet of this flow answers.
@@ -179,7 +104,6 @@ impl Tuples for Known<'_> {
     }
 
     fn random(&self) -> u16 {
-        let translated = self.tracker.translated(self.now_ns);
-        translated.random.hash_one(translated.drawn.fetch_add(1, Relaxed)) as u16
+        self.tracker.translated(self.now_ns).random()
     }
 }
