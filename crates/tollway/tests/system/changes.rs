@@ -16,11 +16,13 @@ const TARGETS: [&str; 2] = ["10.9.0.1", "fd09::1"];
 const LENGTHS: [u8; 2] = [32, 128];
 /// Duration of the traffic. Meanwhile the route changes `CHANGES` times at `INTERVAL`. It ends
 /// where it began, and so early that the last measurement sees traffic on a busy machine too.
-const SECONDS: u64 = 3;
+const SECONDS: u64 = 8;
 const CHANGES: u8 = 4;
 const INTERVAL: Duration = Duration::from_millis(350);
 /// Number of pings of each kind. They take as long as the other traffic.
-const PINGS: usize = 300;
+const PINGS: usize = 800;
+/// Datagrams that a client sends in a second.
+const DATAGRAMS_PER_SECOND: u64 = 500;
 /// Number of tries of each variant.
 const TRIES: usize = 3;
 
@@ -157,9 +159,13 @@ pub fn routes() {
         }
     }
     let by_kernel = see(&net, None, None);
-    let lost_nothing =
-        ["0 of 300 pings were lost", "1500 of 1500 came back, 0 twice", "0 segments sent again"];
-    let is_whole = |line: &String| lost_nothing.contains(&line.as_str());
+    let datagrams = DATAGRAMS_PER_SECOND * SECONDS;
+    let lost_nothing = [
+        format!("0 of {PINGS} pings were lost"),
+        format!("{datagrams} of {datagrams} came back, 0 twice"),
+        "0 segments sent again".to_owned(),
+    ];
+    let is_whole = |line: &String| lost_nothing.contains(line);
     assert!(by_kernel.iter().all(is_whole), "by the kernel alone: {by_kernel:#?}");
     for variant in TOLLWAY {
         let mut tried = Vec::new();
