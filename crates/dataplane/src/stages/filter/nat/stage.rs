@@ -28,21 +28,9 @@ pub(in super::super) fn destination(
     umem: &mut Umem,
     routes: &RouteTables,
     state: &mut State,
-    (mut ip4, mut ip6): (Lanes, Valid6),
+    lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
-    let [four, six] = state.detoured;
-    if tracker.translates(4) {
-        let nat = Nat { filter, tracker, routes, version: 4 };
-        ip4 = nat.destinations(burst, umem, state, ip4);
-        state.detoured[0] = nat.destinations(burst, umem, state, four);
-    }
-    if tracker.translates(6) {
-        let nat = Nat { filter, tracker, routes, version: 6 };
-        ip6.lanes = nat.destinations(burst, umem, state, ip6.lanes);
-        ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
-        state.detoured[1] = nat.destinations(burst, umem, state, six);
-    }
-    (ip4, ip6)
+    both(Manip::Destination, (filter, tracker), burst, umem, routes, state, lanes)
 }
 
 /// Translates sources, at the end of hook postrouting, and puts new connections into the table; returns the packets that
@@ -54,7 +42,7 @@ pub(in super::super) fn source(
     umem: &mut Umem,
     routes: &RouteTables,
     state: &mut State,
-    (mut ip4, mut ip6): (Lanes, Valid6),
+    lanes: (Lanes, Valid6),
 ) -> (Lanes, Valid6) {
     for version in [4, 6].into_iter().filter(|version| tracker.translates(*version)) {
         if filter.at(Point::Forward, version).is_none() {
@@ -62,22 +50,49 @@ pub(in super::super) fn source(
             detour::find_routes(burst, umem, routes, state, version);
         }
     }
+    both(Manip::Source, (filter, tracker), burst, umem, routes, state, lanes)
+}
+
+/// Translates one end of packets of both versions of IP, on the path and off it; returns those on it that continue.
+fn both(
+    manip: Manip,
+    (filter, tracker): (&Filter, &Tracker),
+    burst: &mut Burst,
+    umem: &mut Umem,
+    routes: &RouteTables,
+    state: &mut State,
+    (mut ip4, mut ip6): (Lanes, Valid6),
+) -> (Lanes, Valid6) {
     let [four, six] = state.detoured;
     if tracker.translates(4) {
         let nat = Nat { filter, tracker, routes, version: 4 };
-        ip4 = nat.sources(burst, umem, state, ip4);
-        state.detoured[0] = nat.sources(burst, umem, state, four);
+        ip4 = nat.ends(manip, burst, umem, state, ip4);
+        state.detoured[0] = nat.ends(manip, burst, umem, state, four);
     }
     if tracker.translates(6) {
         let nat = Nat { filter, tracker, routes, version: 6 };
-        ip6.lanes = nat.sources(burst, umem, state, ip6.lanes);
+        ip6.lanes = nat.ends(manip, burst, umem, state, ip6.lanes);
         ip6.scoped = Lanes(ip6.scoped.0 & ip6.lanes.0);
-        state.detoured[1] = nat.sources(burst, umem, state, six);
+        state.detoured[1] = nat.ends(manip, burst, umem, state, six);
     }
     (ip4, ip6)
 }
 
 impl Nat<'_> {
+    fn ends(
+        &self,
+        manip: Manip,
+        burst: &mut Burst,
+        umem: &mut Umem,
+        state: &mut State,
+        lanes: Lanes,
+    ) -> Lanes {
+        match manip {
+            Manip::Destination => self.destinations(burst, umem, state, lanes),
+            Manip::Source => self.sources(burst, umem, state, lanes),
+        }
+    }
+
     fn destinations(
         &self,
         burst: &mut Burst,
@@ -192,10 +207,9 @@ impl Nat<'_> {
 }
 
 /// Drops a packet; returns the other ones.
-fn exit(burst: &mut Burst, mut lanes: Lanes, lane: usize) -> Lanes {
+fn exit(burst: &mut Burst, lanes: Lanes, lane: usize) -> Lanes {
     burst.exit(lane, Verdict::Drop(DropReason::NetfilterDrop));
-    lanes = lanes.without(Lanes(1 << lane));
-    lanes
+    lanes.without(Lanes(1 << lane))
 }
 
 /// Writes what these packets become; returns those of all that continue.
