@@ -85,9 +85,11 @@ machines() {
   while program=$(next_machine) && [ -n "$program" ]; do run "$program" "$MACHINE"; done
 }
 
-# Runs a function beside the following ones.
+# Runs a function beside the following ones, at a niceness. A kernel that groups processes by
+# session (sched(7), "autogroup") has a niceness for the session, and heeds that of a process within it only.
 beside() {
-  setsid nice -n 10 bash -c "set -uo pipefail; $(declare -f run next_machine "$1"); $1" &
+  setsid nice -n "$2" bash -c "set -uo pipefail; $(declare -f run next_machine "$1")
+    echo $2 2>/dev/null >/proc/self/autogroup; $1" &
   background=$!
 }
 
@@ -137,12 +139,13 @@ touch "$work/"{namespaces,computing,ended,left-out,failed}
 [ "$(lines two-workers)" = 2 ] || die "the programs to run with two workers are not af_xdp and router"
 export work MACHINE
 
-beside computing
+beside computing 15
 grep -v ^oracle "$work/namespaces" | foreground beside
 wait_beside
 grep ^oracle "$work/namespaces" | foreground beside
 with_two_workers
-beside machines
+# The machines measure times, too.
+beside machines 0
 foreground alone <"$work/namespaces"
 # The processor is free for the rest of them.
 machines
