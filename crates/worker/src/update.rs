@@ -114,6 +114,9 @@ impl Updater {
     /// Makes a change; returns the bypass that began meanwhile, if any.
     fn make<T>(&self, job: impl FnOnce(&mut Locked<'_>) -> T) -> (T, Option<Overdue>) {
         let (mut locked, bypass) = self.lock();
+        // The job may use numbers of next hops again that are free since the change before: the programs note numbers
+        // in entries of connections, which end here if the thread that made that change has not come to it yet.
+        self.void(&locked.tables.epochs);
         let done = job(&mut locked);
         let epochs = Arc::clone(&locked.tables.epochs);
         drop(locked);

@@ -14,6 +14,7 @@
 #include <linux/ip.h>
 #include <linux/udp.h>
 
+#include "checksum.h"
 #include "conntrack.h"
 #include "flows.h"
 #include "header.h"
@@ -41,28 +42,58 @@ union connection_head {
 	};
 };
 
-/* What is the same in both families, between the key and the translation. It is read as in a flow's slot. */
+/*
+ * The next hop of a connection's packets, which the program that found it in the tables has noted, or else the
+ * connection's mark. A connection has either: those with a mark are few, and looked up for each packet. It is read and
+ * written at once.
+ */
+union connection_route {
+	__u64 word;
+	struct {
+		/* An entry of the FIB. ENTRY_NODE: none is noted, and the bits below differ from each change of the slot to the next. */
+		__u32 entry;
+		__u32 generation; /* the entry counts while this equals `route_generation`; where none is noted, the mark */
+	};
+};
+
+/* What is the same in both families, between the key and what differs. It is read as in a flow's slot. */
 struct connection {
 	union connection_head head;
-	__u32 mark; /* of the connection */
-	__u32 retry; /* the time by `retry_clock` before which nobody asks again; of TCP that is not the kernel's, its track */
+	union connection_route route;
 	__u64 used; /* as in a flow's slot */
 	__u64 bytes; /* and above these the tick in which the kernel was asked last, as in `used` */
+};
+
+/*
+ * The addresses and ports that packets leave with. `retry` is the time by `retry_clock` before which nobody asks again; of
+ * TCP that is not the kernel's, its track.
+ */
+struct leaves4 {
+	__be32 src;
+	__be32 dst;
+	__be32 ports;
+	__u32 retry;
+};
+
+/* The same of IPv6, where there is room for the sums. */
+struct leaves6 {
+	struct translation6 translation;
+	__u32 retry;
 };
 
 /* A cache line. */
 struct connection4 {
 	struct flow4_key key;
 	struct connection connection;
-	struct translation4 translation;
+	struct leaves4 leaves;
 };
 
 /* Two of them. */
 struct connection6 {
 	struct flow6_key key;
 	struct connection connection;
-	struct translation6 translation;
-	__u64 pad[2];
+	struct leaves6 leaves;
+	__u64 pad;
 };
 
 _Static_assert(sizeof(struct connection4) == 64, "as in src/connections/key.rs");
@@ -244,20 +275,30 @@ __attribute__((noinline)) int is_due_newcomer(__u64 hash, __u32 begins)
 	return 0;
 }
 
-/* Says whether to ask about a connection whose entry does not answer: if nobody has just done so. */
-static __always_inline int is_due(struct connection *connection)
+/* When to ask again about a connection, or its track. */
+static __always_inline volatile __u32 *retry_of(struct connection *connection, int v4)
 {
+	void *leaves = connection + 1;
+
+	return v4 ? &((struct leaves4 *)leaves)->retry : &((struct leaves6 *)leaves)->retry;
+}
+
+/* Says whether to ask about a connection whose entry does not answer: if nobody has just done so. */
+static __always_inline int is_due(struct connection *connection, int v4)
+{
+	volatile __u32 *retry = retry_of(connection, v4);
 	__u32 now = retry_clock();
 
-	if ((__s32)(now - *(volatile __u32 *)&connection->retry) < 0)
+	if ((__s32)(now - *retry) < 0)
 		return 0;
-	*(volatile __u32 *)&connection->retry = now + RETRY_SOON;
+	*retry = now + RETRY_SOON;
 	return 1;
 }
 
 struct found_connection {
 	struct connection *connection;
 	union connection_head head;
+	union connection_route route; /* read with the translation */
 	__u64 hash;
 };
 
@@ -281,6 +322,15 @@ static __always_inline __u64 word_of(__u32 first, __u32 second)
 	return (__u64)first << 32 | second;
 #endif
 	return (__u64)second << 32 | first;
+}
+
+/* The first of them. */
+static __always_inline __u32 first_of(__u64 word)
+{
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+	return word >> 32;
+#endif
+	return word;
 }
 
 /* The last word of a key. */
@@ -324,16 +374,40 @@ static __always_inline struct found_connection find_connection(const __u64 *word
 	return found;
 }
 
-/* Copies how an entry that was found changes packets. Returns 0 if it has changed since. */
-static __always_inline int copy_translation(const struct found_connection *found, union translation *copy, int v4)
+/*
+ * Says how packets with a key leave, by words as in `struct leaves4`. User space has added up the sums of IPv6
+ * (src/connections/translation.rs); here is no room for them.
+ */
+static __always_inline void translate_key4(const __u64 *key, __u64 addresses, __be32 ports, struct translation4 *copy)
 {
-	/* It lies behind what is the same in both families. */
+	__be32 old_ports = first_of(key[1]);
+	__u64 old = ~key[0], sum;
+
+	*(__u64 *)copy = addresses;
+	copy->ports = ports;
+	copy->address_sum = copy->l4_sum = 0;
+	if (key[0] == addresses && old_ports == ports)
+		return;
+	/* The other form of 0 is a part of it, so that it says that something changes. */
+	sum = (__u32)old + (old >> 32) + (__u32)addresses + (addresses >> 32) + 0xffff;
+	copy->address_sum = fold(sum);
+	copy->l4_sum = fold(sum + (__u32)~old_ports + ports);
+}
+
+/* Copies how an entry that was found changes packets with this key. Returns 0 if it has changed since. */
+static __always_inline int copy_translation(struct found_connection *found, const __u64 *key, union translation *copy,
+					    int v4)
+{
+	/* They lie behind what is the same in both families. */
 	const volatile __u64 *from = (const volatile __u64 *)(found->connection + 1);
-	const int words = (v4 ? sizeof(copy->v4) : sizeof(copy->v6)) / 8;
 	__u64 *to = (__u64 *)copy;
 
-	for (int i = 0; i < words; i++)
-		to[i] = from[i];
+	found->route.word = *(const volatile __u64 *)&found->connection->route.word;
+	if (v4)
+		translate_key4(key, from[0], *(const volatile __u32 *)&from[1], &copy->v4);
+	else
+		for (__u32 i = 0; i < sizeof(copy->v6) / 8; i++)
+			to[i] = from[i];
 	read_fence();
 	return read_connection_head(found->connection) == found->head.word;
 }

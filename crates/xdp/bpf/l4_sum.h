@@ -126,19 +126,4 @@ static __always_inline enum sum sum_of(const struct packet *packet, const void *
 	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_in_frame(packet->ctx, at, len, pseudo);
 }
 
-/* The same of UDP, which may have none over IPv4. */
-static __always_inline int udp_sum_is_right(const struct packet *packet, const void *ip, const void *end, __u32 at,
-					    int v4)
-{
-	const struct udphdr *udp = ip + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	struct l4 l4 = { .protocol = IPPROTO_UDP, .at = at };
-
-	if ((const void *)(udp + 1) > end)
-		return 0;
-	if (!udp->check)
-		return v4;
-	l4.len = bpf_ntohs(udp->len);
-	return sum_of(packet, ip, l4, udp->check, v4) == SUM_RIGHT;
-}
-
 #endif

@@ -61,6 +61,20 @@ static __always_inline int is_without_sum(const struct packet *packet, const voi
 	return v4 ? lacks_sum(packet, ip, end) : lacks_sum6(packet, ip, end);
 }
 
+/*
+ * What is known of a packet's checksum. One that is right is finished: whether it may be left to a card is looked at
+ * only if it is not right, or nobody wants to know.
+ */
+static __always_inline enum sum known_sum(const struct packet *packet, const void *ip, const void *end, struct l4 l4,
+					  __u16 check, int v4)
+{
+	enum sum sum = sum_of(packet, ip, l4, check, v4);
+
+	if (sum == SUM_RIGHT && packet->state->verifies_sums)
+		return sum;
+	return is_without_sum(packet, ip, end, v4) ? SUM_UNKNOWN : sum;
+}
+
 /* What becomes of a packet of TCP that is out of window. The kernel translates it neither, nor does it know that. */
 static __always_inline int take_invalid(struct packet *packet, struct tracked *tracked, void *ip, const void *end,
 					__u32 at, int v4)
@@ -104,12 +118,12 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
 	if (!read_segment(packet->ctx, l4.at, l4.len, segment))
 		return pass_connection(packet);
-	sum = is_without_sum(packet, ip, end, v4) ? SUM_UNKNOWN : sum_of(packet, ip, l4, segment->check, v4);
+	sum = known_sum(packet, ip, end, l4, segment->check, v4);
 	if (sum == SUM_WRONG)
 		return pass_connection(packet);
 	if (is_active)
 		currency = is_current(packet, tracked, v4);
-	segment->track = *(volatile __u32 *)&tracked->found.connection->retry;
+	segment->track = *retry_of(tracked->found.connection, v4);
 	segment->way = segment->track >> 31;
 	segment->tick = tick_of(packet);
 	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
@@ -146,9 +160,21 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 static __always_inline int follow_udp(struct packet *packet, struct tracked *tracked, const void *ip, const void *end,
 				      int v4)
 {
-	__u32 at = l3_in_frame(packet, tracked->passage.l3) + header_len_of(v4);
+	const struct udphdr *udp = ip + header_len_of(v4);
+	struct l4 l4 = { .protocol = IPPROTO_UDP, .at = l3_in_frame(packet, tracked->passage.l3) + header_len_of(v4) };
+	enum sum sum = SUM_RIGHT;
 
-	if (!udp_sum_is_right(packet, ip, end, at, v4) || is_current(packet, tracked, v4) == NOT_CURRENT)
+	if ((const void *)(udp + 1) > end || (!udp->check && !v4))
+		return pass_connection(packet);
+	l4.len = bpf_ntohs(udp->len);
+	/* Over IPv4, 0 means that there is none. Two numbers that add up to 0 do so as well. */
+	if (udp->check)
+		sum = known_sum(packet, ip, end, l4, udp->check, v4);
+	else if (is_without_sum(packet, ip, end, v4))
+		sum = SUM_UNKNOWN;
+	if (sum == SUM_UNKNOWN)
+		return pass(packet, PASS_CHECKSUM);
+	if (sum == SUM_WRONG || is_current(packet, tracked, v4) == NOT_CURRENT)
 		return pass_connection(packet);
 	return GOES_ON;
 }
@@ -227,10 +253,10 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 		return pass_connection(packet);
 	}
 	if (is_followed)
-		fetch_track(*(volatile __u32 *)&tracked->found.connection->retry);
-	if (!copy_translation(&tracked->found, &tracked->tracking->translation, v4))
+		fetch_track(*retry_of(tracked->found.connection, v4));
+	if (!copy_translation(&tracked->found, key->words, &tracked->tracking->translation, v4))
 		return pass_connection(packet);
-	hop = next_hop_of_tracked(link, tracked, ip, end, v4);
+	hop = next_hop_of_tracked(packet, link, tracked, ip, end, v4);
 	if (is_followed && !(hop && is_for_tc(packet, hop))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active, v4);
 		if (action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
@@ -277,6 +303,14 @@ static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32
 	return pass_connection(packet);
 }
 
+/* Says whether a packet of UDP has another one in it, whose checksum may be unfinished. */
+static __always_inline int carries_tunnel(__u8 protocol, const void *l4, const void *end)
+{
+	const struct udphdr *udp = l4;
+
+	return UNFINISHED && protocol == IPPROTO_UDP && ((const void *)(udp + 1) > end || is_tunnel_port(udp->dest));
+}
+
 /* Decides about an IPv4 packet behind its link. */
 static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
 				 const void *end, struct tracked *tracked)
@@ -285,7 +319,7 @@ static __always_inline int take4(struct packet *packet, const struct engine_link
 
 	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
-	if (ip->protocol != IPPROTO_TCP && lacks_sum(packet, ip, end))
+	if (carries_tunnel(ip->protocol, ip + 1, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
 		return pass(packet, PASS_SPECIAL);
@@ -301,7 +335,7 @@ static __always_inline int take6(struct packet *packet, const struct engine_link
 
 	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
-	if (ip->nexthdr != IPPROTO_TCP && lacks_sum6(packet, ip, end))
+	if (carries_tunnel(ip->nexthdr, ip + 1, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
 		return pass(packet, PASS_SPECIAL);

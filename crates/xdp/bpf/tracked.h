@@ -99,6 +99,14 @@ static __always_inline int read_key6(const struct packet *packet, const struct i
 	return 1;
 }
 
+/* The connection's mark. What has a next hop has none. */
+static __always_inline __u32 mark_of_connection(const struct tracked *tracked)
+{
+	union connection_route route = tracked->found.route;
+
+	return route.entry & ENTRY_NODE ? route.generation : 0;
+}
+
 /* Whether the kernel still has the connection (conntrack.h); it has so long to live then. */
 static __always_inline int is_alive(struct packet *packet, struct tracked *tracked, __u32 timeout_ms, int v4)
 {
@@ -108,7 +116,7 @@ static __always_inline int is_alive(struct packet *packet, struct tracked *track
 	const struct flow4_key *key = &tracking->query4.key;
 
 	/* Each where it belongs: the stack has no room for a copy of them all. */
-	terms->mark = tracked->found.connection->mark;
+	terms->mark = mark_of_connection(tracked);
 	terms->timeout_ms = timeout_ms;
 	terms->protocol = protocol_of(tracked, v4);
 	if (!v4)
@@ -183,21 +191,52 @@ static __always_inline void count_connection(const struct packet *packet, struct
 	*(volatile __u64 *)&connection->bytes += l3_len;
 }
 
-/* The next hop of a connection's packet, by its source as it arrives and its destination as it leaves. */
-static __always_inline const struct next_hop *next_hop_of_tracked(const struct engine_link *link,
+/* The sum of generations that grows with every change of what a packet to this address leaves by, as of a flow. */
+static __always_inline __u32 route_generation(const struct packet *packet, const union translation *translation, int v4)
+{
+	__u32 generation = *(volatile __u32 *)&packet->state->generation;
+
+	return generation + (v4 ? generation4(translation->v4.dst) : generation6(translation->v6.dst));
+}
+
+/* Notes the next hop of a connection, unless somebody has changed the slot or noted one, or the connection has a mark. */
+static __always_inline void note_route(const struct tracked *tracked, __u32 entry, __u32 generation)
+{
+	union connection_route before = tracked->found.route, now = { .entry = entry, .generation = generation };
+
+	if (!mark_of_connection(tracked))
+		__sync_val_compare_and_swap(&tracked->found.connection->route.word, before.word, now.word);
+}
+
+/*
+ * The next hop of a connection's packet, by its source as it arrives and its destination as it leaves: that of the packet
+ * before it, if nothing has changed since. The generation is read first, so a next hop of tables from before a change
+ * never counts behind it.
+ */
+static __always_inline const struct next_hop *next_hop_of_tracked(const struct packet *packet,
+								  const struct engine_link *link,
 								  const struct tracked *tracked,
 								  const void *ip, const void *end,
 								  int v4)
 {
 	const struct tracking *tracking = tracked->tracking;
 	const union translation *translation = &tracking->translation;
-	__u32 entry = v4 ? route4(link->root4, tracking->query4.key.src, translation->v4.dst, 0) :
-			   route6(link->root6, tracking->query6.key.src, translation->v6.dst, 0);
+	union connection_route route = tracked->found.route;
+	__u32 entry, generation = route_generation(packet, translation, v4);
 
-	/* Which member of a group it is depends on more than these addresses. */
-	if (is_translated(translation, v4) && !(entry & ENTRY_NODE) && entry & NEXT_HOP_GROUP)
+	if (!(route.entry & ENTRY_NODE) && route.generation == generation)
+		return next_hop_of(route.entry);
+	read_fence();
+	entry = v4 ? route4(link->root4, tracking->query4.key.src, translation->v4.dst, 0) :
+		     route6(link->root6, tracking->query6.key.src, translation->v6.dst, 0);
+	if (entry & ENTRY_NODE)
 		return 0;
-	return next_hop_of(member_of(entry, ip, end, v4));
+	if (!(entry & NEXT_HOP_GROUP)) {
+		note_route(tracked, entry, generation);
+		return next_hop_of(entry);
+	}
+	/* Which member of a group it is depends on more than these addresses. */
+	return is_translated(translation, v4) ? 0 : next_hop_of(member_of(entry, ip, end, v4));
 }
 
 /* Says whether an entry has a track in the place of the time when to ask again. */
@@ -211,7 +250,7 @@ static __always_inline int is_due_now(const struct tracked *tracked, const void 
 {
 	if (!tracked->found.connection || has_track(tracked, v4))
 		return is_due_newcomer(tracked->found.hash, is_first(tracked, ip, end, v4));
-	return is_due(tracked->found.connection);
+	return is_due(tracked->found.connection, v4);
 }
 
 #endif

@@ -2,11 +2,13 @@
 //! connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header, UdpHeader};
 use tollway_conntrack::{Conntrack, Tuple, get};
 use tollway_dataplane::id::LinkId;
+use tollway_dataplane::prefix::RoutePrefix;
 use tollway_linux::netlink::{QuerySocket, push};
 use tollway_net::KernelPath;
 use tollway_xdp::Action;
@@ -14,6 +16,7 @@ use tollway_xdp::connections::{
     Connection, ConnectionKey, ConnectionTable, Connections, Queries, Query, Translation, Treatment,
 };
 use tollway_xdp::counts::PassReason;
+use tollway_xdp::xdp_path::Outdated;
 
 use crate::compared::{Compared, Run};
 use crate::namespaces::{sh, until};
@@ -56,6 +59,14 @@ impl Version {
 
     fn destination(self) -> (IpAddr, u16) {
         (self.host(OUT, 1), PORTS.1)
+    }
+
+    /// The router that the destination lies behind.
+    fn gateway(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::new(10, 255, 1, OUT as u8 + 1).into(),
+            Self::V6 => Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into(),
+        }
     }
 
     /// What a source becomes.
@@ -289,6 +300,55 @@ fn summed(tracked: &Tracked, version: Version) {
     state.set_verifies_sums(false);
 }
 
+/// The program notes the next hop of a connection until a route to its destination changes, or a next hop does.
+fn routed(tracked: &mut Tracked, version: Version) {
+    let vrf = LinkVariant::Plain.vrf();
+    let destination = RoutePrefix::host(version.destination().0);
+    let frame = version.frame(&version.packet());
+    let forwarded = OUT.forwarded(1, &frame);
+    let leaves = |tracked: &Tracked| {
+        let run = tracked.compared.run(0, &frame);
+        (run.action == Action::Redirect).then_some(run.output)
+    };
+    let mut outdated = Outdated::new(Arc::default());
+    let mut void = |tracked: &Tracked| {
+        outdated.void(&tracked.compared.tables.epochs.changes, &tracked.compared.programs.state());
+    };
+    // The first time, all entries are void.
+    void(tracked);
+    tracked.insert(version, Treatment::Forwarded(OUT.link(1)), version.source());
+    assert_eq!(leaves(tracked), Some(forwarded.clone()));
+    // The rules have not been evaluated for the other link.
+    let next = tracked.compared.tables.lookup(vrf, version.host(LinkVariant::Plain, 2));
+    tracked.compared.tables.insert(vrf, destination, next).unwrap();
+    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: noted");
+    void(tracked);
+    assert_eq!(leaves(tracked), None, "{version:?}: the other route");
+    let output = LinkVariant::Plain.link(2);
+    tracked.insert(version, Treatment::Forwarded(output), version.source());
+    assert_eq!(leaves(tracked), Some(LinkVariant::Plain.forwarded(2, &frame)));
+    // What is noted for one entry is not for the next one in its place.
+    assert!(tracked.compared.tables.remove(vrf, destination).unwrap());
+    tracked.insert(version, Treatment::Forwarded(OUT.link(1)), version.source());
+    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: the next entry");
+    void(tracked);
+    // A route that does not cover it, and a neighbour that moves.
+    let other = RoutePrefix::host(version.host(LinkVariant::Plain, 1));
+    tracked.compared.tables.insert(vrf, other, next).unwrap();
+    void(tracked);
+    assert_eq!(leaves(tracked), Some(forwarded.clone()));
+    assert!(tracked.compared.tables.remove(vrf, other).unwrap());
+    let mac = [4, 0, 0, 0, 0, 1];
+    let (link, neighbour) = (OUT.link(1), version.gateway());
+    tracked.compared.tables.set_neigh(link, neighbour, Some(mac)).unwrap();
+    void(tracked);
+    assert_eq!(leaves(tracked).unwrap()[..6], mac, "{version:?}: the neighbour has moved");
+    let before: [u8; 6] = forwarded[..6].try_into().unwrap();
+    tracked.compared.tables.set_neigh(link, neighbour, Some(before)).unwrap();
+    void(tracked);
+    assert_eq!(leaves(tracked), Some(forwarded), "{version:?}");
+}
+
 /// Only established connections of UDP are forwarded, of which packets are whole and plain.
 fn others(tracked: &Tracked, version: Version) {
     let packet = || version.packet();
@@ -355,6 +415,7 @@ fn entered(tracked: &mut Tracked, version: Version) {
     assert!(version.timeout().is_some_and(|timeout| timeout > 60), "{:?}", version.timeout());
     let (_, used) = tracked.connections.get(&version.key()).unwrap();
     assert_eq!(used, [1, (frame.len() - 14) as u64]);
+    routed(tracked, version);
     summed(tracked, version);
     others(tracked, version);
     tracked.insert(version, Treatment::Dropped(output), plain);

@@ -12,12 +12,16 @@ use super::translation::{MOST_TRANSLATION, Translation};
 use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
 use crate::shared::Shared;
 
-/// The place of each word behind the key: head, mark and when to ask again, use, bytes, translation.
+/// The place of each word behind the key: head, next hop or mark, use, bytes, and how packets leave.
 const HEAD: usize = 0;
-const MARK_RETRY: usize = 1;
+const ROUTE: usize = 1;
 const USED: usize = 2;
 const BYTES: usize = 3;
-const TRANSLATION: usize = 4;
+const LEAVES: usize = 4;
+/// Words of `struct leaves6`, the longer one.
+const MOST_LEAVES: usize = MOST_TRANSLATION + 1;
+/// In the lower half of the word at [`ROUTE`]: the program has noted no next hop, and the upper half is the mark.
+const NO_ROUTE: u32 = 1 << 31;
 /// So many ticks ago, nobody has asked the kernel.
 const UNASKED: u16 = 1 << 10;
 /// Nanoseconds of the unit of `retry`, as a power of two.
@@ -132,19 +136,19 @@ impl Slot<'_> {
             words.get(at).map_or(0, |word: &AtomicU64| word.load(Relaxed))
         };
         let key: [u64; MOST_KEY] = std::array::from_fn(|at| copy(self.key, at));
-        let translation: [u64; MOST_TRANSLATION] =
-            std::array::from_fn(|at| copy(self.rest, TRANSLATION + at));
-        let [mark_retry, used, bytes] = [MARK_RETRY, USED, BYTES].map(|at| copy(self.rest, at));
+        let leaves: [u64; MOST_LEAVES] = std::array::from_fn(|at| copy(self.rest, LEAVES + at));
+        let [route, used, bytes] = [ROUTE, USED, BYTES].map(|at| copy(self.rest, at));
         fence(Acquire);
         let is_same = self.rest[HEAD].load(Relaxed) == head.word();
         let treatment = Treatment::of(head).filter(|_| is_same && head.generation != 0)?;
         let key = self.family.key(key);
-        let [mark, track] = unpack(mark_retry);
+        let [entry, mark] = unpack(route);
+        let (translation, track) = split_leaves(self.family, leaves);
         let connection = Connection {
             generation: head.generation,
             treatment,
             translation: Translation::of(self.family, translation),
-            mark,
+            mark: if entry & NO_ROUTE != 0 { mark } else { 0 },
             track: has_track(&key, treatment).then(|| Track::of_word(track)),
         };
         Some((key, connection, [used & PACKETS, bytes & PACKETS]))
@@ -165,8 +169,11 @@ impl Slot<'_> {
         rest[HEAD].store(closed.word(), Relaxed);
         fence(Release);
         store(self.key, key);
-        store(&rest[TRANSLATION..], &translation);
-        rest[MARK_RETRY].store(pack(connection.mark, last_word(connection, now_ns)), Relaxed);
+        let leaves = join_leaves(self.family, translation, last_word(connection, now_ns));
+        store(&rest[LEAVES..], &leaves);
+        // A program that has read the slot before notes no next hop in what takes it now: the number is another one.
+        let number = u32::from(closed.version) << 23 | (now_ns >> RETRY_SHIFT) as u32 & 0x7f_ffff;
+        rest[ROUTE].store(pack(NO_ROUTE | number, connection.mark), Relaxed);
         if !is_known {
             rest[BYTES].store(0, Relaxed);
             rest[USED].store(0, Relaxed);
@@ -215,9 +222,30 @@ fn last_word(connection: &Connection, now_ns: u64) -> u32 {
     ((now_ns >> RETRY_SHIFT) as u32).wrapping_add(retry)
 }
 
-/// The mark and the time, in the order of `struct connection`.
-fn pack(mark: u32, retry_at: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (mark.to_ne_bytes(), retry_at.to_ne_bytes());
+/// The translation and the last word in the places of `struct leaves4` and `struct leaves6`.
+fn join_leaves(
+    family: Family,
+    translation: [u64; MOST_TRANSLATION],
+    last: u32,
+) -> [u64; MOST_LEAVES] {
+    let [a, b, c, d, e] = translation;
+    match family {
+        Family::V4 => [a, pack(unpack(b)[0], last), 0, 0, 0, 0],
+        Family::V6 => [a, b, c, d, e, pack(last, 0)],
+    }
+}
+
+fn split_leaves(family: Family, leaves: [u64; MOST_LEAVES]) -> ([u64; MOST_TRANSLATION], u32) {
+    let [a, b, c, d, e, f] = leaves;
+    match family {
+        Family::V4 => ([a, b, 0, 0, 0], unpack(b)[1]),
+        Family::V6 => ([a, b, c, d, e], unpack(f)[0]),
+    }
+}
+
+/// Two numbers as they lie one behind the other.
+fn pack(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
@@ -302,6 +330,18 @@ mod tests {
             }
             let all: Vec<_> = slots.iter().filter_map(|slot| slot.read()).collect();
             assert_eq!(all.len(), entered.len());
+            // The program notes a next hop in an entry without a mark, and in no other.
+            let mut noted = entered[1];
+            noted.1.mark = 0;
+            assert!(enter(&slots, &noted));
+            let slot = slots.find(&noted.0.words()).unwrap();
+            let before = slot.rest[ROUTE].load(Relaxed);
+            assert_ne!(unpack(before)[0] & NO_ROUTE, 0);
+            slot.rest[ROUTE].store(pack(77, 1234), Relaxed);
+            assert_eq!(slot.read(), Some(noted));
+            assert!(enter(&slots, &noted));
+            let after = slot.rest[ROUTE].load(Relaxed);
+            assert!(unpack(after)[0] & NO_ROUTE != 0 && after != before, "another change");
             // One that ends makes room for another one with the same key, and counts no more.
             let mut taken = entered[0];
             slots.find(&taken.0.words()).unwrap().end();

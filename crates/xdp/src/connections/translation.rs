@@ -25,8 +25,9 @@ impl Translation {
         Self { source: key.source(), destination: key.destination() }
     }
 
-    /// Words of the structure for the key's family: both addresses, the ports, and what the change adds to the sums, for
-    /// packets with this key. None if the addresses are of another family than the key's.
+    /// Words of the structure for the key's family: both addresses, the ports, and of IPv6 what the change adds to the
+    /// sums, for packets with this key. The programs add it up for IPv4. None if the addresses are of another family than
+    /// the key's.
     pub(super) fn words(&self, key: &ConnectionKey) -> Option<[u64; MOST_TRANSLATION]> {
         let before = Self::none(key);
         let new = [self.source.0, self.destination.0];
@@ -45,8 +46,8 @@ impl Translation {
             .zip(ports[1])
             .fold(address_sum, |sum, (old, new)| add(add(sum, !old), new));
         // The sum is over words as they are in memory.
-        let changes = *self != before;
-        let sums = [address_sum, l4_sum].map(|sum| if changes { nonzero(sum) } else { 0 });
+        let has_sums = key.family() == Family::V6 && *self != before;
+        let sums = [address_sum, l4_sum].map(|sum| if has_sums { nonzero(sum) } else { 0 });
         let mut bytes = [0; MOST_TRANSLATION * 8];
         let values = new.into_iter().flat_map(octets);
         let values = values.chain(ports[1].into_iter().chain(sums).flat_map(u16::to_be_bytes));
@@ -159,6 +160,10 @@ mod tests {
             let at = if family == Family::V4 { 1 } else { 4 };
             assert!(written[at + 1..].iter().all(|word| *word == 0), "{family:?} has no more");
             let [.., a, b, c, d] = written[at].to_ne_bytes();
+            if family == Family::V4 {
+                assert_eq!([a, b, c, d], [0; 4], "the programs add up");
+                continue;
+            }
             let [of_addresses, of_l4] = [[a, b], [c, d]].map(u16::from_be_bytes);
             assert!(of_addresses != 0 && of_l4 != 0, "they say that something changes");
             // A checksum is the complement of a sum, which grows by what is added to its words.
