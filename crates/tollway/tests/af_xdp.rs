@@ -78,14 +78,15 @@ fn traffic() {
     for (host, target) in
         [(&net.a, "10.0.2.2"), (&net.a, "fd00:2::2"), (&net.b, "10.0.1.2"), (&net.b, "fd00:1::2")]
     {
-        assert_pings(host, 10, target);
+        assert_pings(host, 20, target);
     }
     net.talk(["10.0.2.2:7000", "[fd00:2::2]:7000"]);
     // The kernel is the host: it resolves the neighbours and answers pings.
     assert!(net.a.sh("ping -n -c 2 -i 0.05 -W 5 10.0.1.1").contains("ttl=64"));
     sleeps(&router);
     let counts = Counts::of(&router.stop());
-    // 40 requests, 40 answers, and the conversations.
+    // Half of 80 requests and 80 answers, and the conversations: the kernel forwards while nobody keeps the tables,
+    // as on a machine that is busy for 80 ms.
     assert!(counts.received >= 80 && counts.sent == counts.received, "{counts:?}");
 }
 

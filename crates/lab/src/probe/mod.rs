@@ -72,6 +72,9 @@ fn passes(line: &str) -> Result<usize, String> {
 mod tests {
     use super::*;
 
+    /// Tries, of which one has to succeed: the machine may be busy.
+    const TRIES: usize = 10;
+
     fn slices(input: &str, inject_ns: f64) -> Vec<Slice> {
         let mut output = Vec::new();
         run("ip4-one-flow", inject_ns, input.as_bytes(), &mut output).unwrap();
@@ -81,10 +84,14 @@ mod tests {
 
     #[test]
     fn every_line_is_answered_by_a_slice() {
-        let slices = slices("\n8\n 4 \n", 0.0);
-        let packets: Vec<_> = slices.iter().map(|slice| slice.packets).collect();
-        assert_eq!(packets, [PASSES as u64 * 1024, 8 * 1024, 4 * 1024]);
-        assert!(slices.iter().all(|slice| slice.ns_per_packet > 0.0));
+        // Another process may run in the part that is subtracted.
+        let is_positive = (0..TRIES).any(|_| {
+            let slices = slices("\n8\n 4 \n", 0.0);
+            let packets: Vec<_> = slices.iter().map(|slice| slice.packets).collect();
+            assert_eq!(packets, [PASSES as u64 * 1024, 8 * 1024, 4 * 1024]);
+            slices.iter().all(|slice| slice.ns_per_packet > 0.0)
+        });
+        assert!(is_positive);
     }
 
     #[test]

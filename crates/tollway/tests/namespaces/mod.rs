@@ -181,11 +181,18 @@ impl Tally {
     }
 }
 
+/// Runs a command without the BPF file system of the machine, which has the names of routers that run there.
+const WITHOUT_BPFFS: &str = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
+
 /// Returns the command that runs a test of this program in namespaces, which are options of
 /// `unshare`.
 pub fn inside(namespaces: &str, test: &str) -> Command {
     let mut command = Command::new("unshare");
-    command.args([namespaces, "--"]).arg(std::env::current_exe().unwrap());
+    command.args([namespaces, "--"]);
+    if namespaces.contains('m') {
+        command.args(["sh", "-c", WITHOUT_BPFFS, "sh"]);
+    }
+    command.arg(std::env::current_exe().unwrap());
     command.args(["--inside", test]);
     command
 }

@@ -7,7 +7,7 @@ use super::namespaces::sh;
 use super::rules::Consumer;
 
 /// How long a change may take on a busy machine. The leak tests measure it.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(15);
 
 /// Waits until the active elements are those of the kernel.
 fn wait_until_equal(consumer: &mut Consumer, change: &str) {

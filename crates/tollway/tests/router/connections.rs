@@ -85,6 +85,10 @@ fn agree(router: &KernelRouter) -> usize {
 /// Has the kernel track what it forwards, count it, translate IPv4, and mark some.
 fn rules() {
     sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
+    // None may end before it was compared: on a slow machine, making them takes half a minute.
+    for timeout in ["udp_timeout", "icmp_timeout", "icmpv6_timeout"] {
+        sh(&format!("sysctl -qw net.netfilter.nf_conntrack_{timeout}=300"));
+    }
     for line in [
         "table ip nat",
         "chain ip nat post { type nat hook postrouting priority 100 ; }",
