@@ -9,6 +9,8 @@
 //! [`Epochs`]: crate::epoch::Epochs
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -36,6 +38,14 @@ pub struct Router {
     engines: Mutex<Vec<Arc<Engines>>>,
     /// Limits on the packets that the kernel has to answer.
     pub limits: Limits,
+    /// Who has the kernel resolve neighbours.
+    resolver: Mutex<Option<Box<dyn Resolver>>>,
+}
+
+/// Has the kernel behind ports resolve neighbours. What it finds enters the tables.
+pub trait Resolver: Debug + Send {
+    /// Requests the neighbours; never waits.
+    fn resolve(&self, neighs: &[(LinkId, IpAddr)]);
 }
 
 /// What changes a router: the tables and the router as a host.
@@ -95,7 +105,21 @@ impl Router {
             rule_counts: Mutex::new(rule_counts),
             engines,
             limits: Limits::default(),
+            resolver: Mutex::default(),
         })
+    }
+
+    /// Sets who has the kernel resolve neighbours of the links whose host wants that
+    /// ([`Host::have_kernel_resolve`]).
+    pub fn set_resolver(&self, resolver: Box<dyn Resolver>) {
+        *lock(&self.resolver) = Some(resolver);
+    }
+
+    /// Has the kernel resolve neighbours.
+    pub(crate) fn ask_for(&self, neighs: &[(LinkId, IpAddr)]) {
+        if let Some(resolver) = &*lock(&self.resolver) {
+            resolver.resolve(neighs);
+        }
     }
 
     /// Locks the router for a change or a look. The lock must not be taken twice by one thread.

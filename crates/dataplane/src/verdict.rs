@@ -73,6 +73,9 @@ reasons! {
         /// The rules of a configuration could not be evaluated: no evaluator was available, or the
         /// configuration changed.
         FailClosed = "fail_closed",
+        /// A rule translates it to an address of the router, whose kernel does not know the rule: it could not translate
+        /// the answers.
+        NoSocket = "no_socket",
     }
 }
 

@@ -155,7 +155,8 @@ impl Worker {
         );
         let exited = self.burst.exited;
         if let Some(xdp_path) = &mut self.xdp_path {
-            let lanes = self.burst.lanes().without(exited);
+            // Translated packets no longer have the key of their flow.
+            let lanes = self.burst.lanes().without(exited).without(self.filter.aliased());
             xdp_path.forwarded(&self.burst, &self.umem, &self.view.state, lanes);
             if !exited.is_empty() {
                 xdp_path.dropped(&self.burst, &self.umem, &self.view.state, exited);
@@ -169,9 +170,12 @@ impl Worker {
             let ours = match kernel {
                 Some(port) => {
                     self.report_punted(exited);
-                    // Packets with verdicts from rules that the kernel does not know.
-                    let ruled =
-                        if self.kernel_has_rules { Lanes::NONE } else { self.ruled(exited) };
+                    // Packets with verdicts from rules that the kernel does not know, or translated by these.
+                    let ruled = if self.kernel_has_rules {
+                        Lanes::NONE
+                    } else {
+                        self.ruled(exited).or(self.translated(exited))
+                    };
                     self.punt_to_kernel(port, exited.without(ruled), now_ns);
                     ruled
                 }
@@ -321,6 +325,20 @@ impl Worker {
         let Control { tables, host, .. } = &mut *locked;
         let (mut context, _) = self.slow_path(tables, now_ns);
         host.tick(&mut context);
+        let wanted = host.take_wanted();
+        drop(locked);
+        self.ask_for(&wanted);
+        self.send_outbox(ports);
+    }
+
+    /// Sends the packets that wait for neighbours which others have put into the tables since: the kernel has resolved
+    /// them.
+    pub fn release_waiting<P: Port>(&mut self, ports: &mut [P]) {
+        let router = Arc::clone(&self.router);
+        let mut locked = router.lock();
+        let Control { tables, host, .. } = &mut *locked;
+        let (mut context, _) = self.slow_path(tables, self.filter.now_ns);
+        host.release_resolved(&mut context);
         drop(locked);
         self.send_outbox(ports);
     }
@@ -385,6 +403,7 @@ impl Worker {
             umem: &mut self.umem,
             counters: &mut self.counters,
             outbox: &mut self.outbox,
+            came: None,
             now_ns,
         };
         (context, &self.burst)

@@ -138,7 +138,7 @@ struct state {
 #define FAIL_CLOSED 2
 
 /* As DropReason in the crate tollway-dataplane. */
-#define DROP_REASONS 22
+#define DROP_REASONS 23
 
 /* Of these, those for which programs drop packets themselves. */
 enum drop_reason {

@@ -40,6 +40,7 @@ mod succeed;
 mod tests;
 mod translated;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 pub use counters::HostCounters;
@@ -94,6 +95,9 @@ pub struct Context<'a> {
     pub counters: &'a mut Counters,
     /// Frames to send after the call.
     pub outbox: &'a mut Vec<Outgoing>,
+    /// The destination with which the packet has come, and the port if it has one, if rules have given it another one.
+    /// The connection may not be in their table yet.
+    pub came: Option<(u128, Option<u16>)>,
     /// Monotonic time since any fixed moment, in ns.
     pub now_ns: u64,
 }
@@ -107,6 +111,10 @@ pub struct Host {
     /// The last IP identification that was assigned.
     ident: u16,
     counters: HostCounters,
+    /// Links whose neighbours the kernel resolves.
+    kernel_links: BTreeSet<LinkId>,
+    /// Neighbours that it has to resolve.
+    wanted: Vec<(LinkId, IpAddr)>,
 }
 
 impl Host {
@@ -123,6 +131,24 @@ impl Host {
     /// without a link-local IPv6 address uses the one derived from its MAC address.
     pub fn add_address(&mut self, link: LinkId, address: IpAddr, prefix_len: u8) {
         self.addresses.add(link, address, prefix_len);
+    }
+
+    /// Has the kernel behind a link resolve its neighbours, since the answers come to the kernel. Somebody takes the
+    /// requests ([`Host::take_wanted`]), and puts the neighbours into the tables.
+    pub fn have_kernel_resolve(&mut self, link: LinkId) {
+        self.kernel_links.insert(link);
+    }
+
+    /// Takes the neighbours that the kernel has to resolve.
+    pub(crate) fn take_wanted(&mut self) -> Vec<(LinkId, IpAddr)> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Whether packets wait for a neighbour.
+    #[must_use]
+    pub fn waits_for(&self, link: LinkId, address: IpAddr) -> bool {
+        let entry = self.neighs.get((link, address));
+        entry.is_some_and(|entry| entry.state == neigh::State::Incomplete)
     }
 
     /// Declares a neighbour static: the caller sets its address with [`Tables::set_neigh`], and the
@@ -241,6 +267,7 @@ impl Host {
 
     /// Runs the timers (probes, timeouts); to be called about ten times a second.
     pub fn tick(&mut self, context: &mut Context<'_>) {
+        self.release_resolved(context);
         for key in self.neighs.due(context.now_ns) {
             self.step(context, key);
         }

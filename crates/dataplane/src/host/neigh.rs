@@ -270,6 +270,12 @@ impl Neighs {
         queue
     }
 
+    /// The neighbours without an address.
+    pub(super) fn incomplete(&self) -> Vec<Key> {
+        let all = self.entries.iter();
+        all.filter(|(_, entry)| entry.state == State::Incomplete).map(|(key, _)| *key).collect()
+    }
+
     /// The neighbours whose timers expired.
     pub(super) fn due(&self, now: u64) -> Vec<Key> {
         let due = self.entries.iter().filter(|(_, entry)| entry.due <= now);

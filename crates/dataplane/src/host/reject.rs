@@ -7,8 +7,6 @@
 //! not limited, and comes from the packet's destination address.
 //!
 //! On a port with a kernel behind it, the host answers too, because the kernel does not know the rule.
-//! If the host has to solicit the neighbour there, the kernel receives the reply, and the answer is
-//! lost.
 
 use std::net::IpAddr;
 

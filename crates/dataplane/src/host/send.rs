@@ -229,9 +229,29 @@ impl Host {
         address: IpAddr,
         mac: Option<[u8; 6]>,
     ) {
+        if self.kernel_links.contains(&link) {
+            self.wanted.push((link, address));
+            return;
+        }
         match address {
             IpAddr::V4(v4) => self.solicit_arp(context, link, v4, mac),
             IpAddr::V6(v6) => self.solicit_nd(context, link, v6, mac),
+        }
+    }
+
+    /// Sends the packets that wait for neighbours of the kernel's which are in the tables now. The kernel keeps these
+    /// neighbours.
+    pub(crate) fn release_resolved(&mut self, context: &mut Context<'_>) {
+        if self.kernel_links.is_empty() {
+            return;
+        }
+        for key in self.neighs.incomplete() {
+            let egress_link = EgressLink { link: key.0, neigh: key.1 };
+            if self.kernel_links.contains(&key.0) && header(context.tables, egress_link).is_some() {
+                let queue = self.neighs.take_queue(key);
+                self.neighs.remove(key);
+                release_all(context, key, queue);
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! What becomes of packets that exit the path: counted, given to the host, or to the kernel behind their port.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Worker;
 use crate::burst::{BURST, Lanes};
 use crate::frame::Descriptor;
 use crate::host::Packet;
+use crate::id::LinkId;
 use crate::port::Port;
 use crate::router::{Control, Generations};
 use crate::stages::filter::PolicyRoute;
@@ -37,13 +39,41 @@ impl Worker {
         ruled
     }
 
+    /// The packets among `lanes` that rules translate, or would if they could be sent: the kernel does not know their
+    /// connections. It would not know those of answers of its own sockets either, so packets for these are dropped.
+    pub(super) fn translated(&mut self, lanes: Lanes) -> Lanes {
+        let Some(filter) = &self.view.state.filter else { return Lanes::NONE };
+        if !filter.is_translator(4) && !filter.is_translator(6) {
+            return Lanes::NONE;
+        }
+        let mut translated = self.filter.translated(filter, lanes);
+        for lane in lanes {
+            match self.burst.verdict[lane] {
+                Verdict::Local if translated.has(lane) => {
+                    self.burst.exit(lane, Verdict::Drop(DropReason::NoSocket));
+                }
+                // The kernel may know a larger MTU, and would forward the packet as it is.
+                Verdict::Punt(PuntReason::MtuExceeded) => {
+                    let l3 = usize::from(self.burst.l3[lane]);
+                    let version = self.umem.bytes::<1>(self.burst.addr[lane], l3)[0] >> 4;
+                    translated.put(lane, translated.has(lane) || filter.is_translator(version));
+                }
+                _ => {}
+            }
+        }
+        translated
+    }
+
     /// Handles packets that exited the path.
     #[cold]
     pub(super) fn handle_exits(&mut self, lanes: Lanes, now_ns: u64) {
         let reject = self.filter.reject;
         let mut policy_route = [PolicyRoute::Not; BURST];
+        let mut came = [None; BURST];
         for lane in lanes {
             policy_route[lane] = self.filter.policy_route_of(lane);
+            let filter = self.view.state.filter.as_ref();
+            came[lane] = filter.and_then(|filter| self.filter.destination_before(filter, lane));
         }
         let (router, generations) = (Arc::clone(&self.router), self.view.generations);
         let mut locked = router.lock();
@@ -51,6 +81,7 @@ impl Worker {
         let Control { tables, host, .. } = &mut *locked;
         let (mut context, burst) = self.slow_path(tables, now_ns);
         for lane in lanes {
+            context.came = came[lane];
             let packet = Packet {
                 addr: burst.addr[lane],
                 len: burst.len[lane],
@@ -69,6 +100,16 @@ impl Worker {
                 Verdict::Punt(reason) => host.punt(&mut context, packet, reason),
                 Verdict::Local => host.deliver(&mut context, packet),
             }
+        }
+        let wanted = host.take_wanted();
+        drop(locked);
+        self.ask_for(&wanted);
+    }
+
+    /// Asks the kernel for neighbours that the host has it resolve.
+    pub(super) fn ask_for(&self, wanted: &[(LinkId, IpAddr)]) {
+        if !wanted.is_empty() {
+            self.router.ask_for(wanted);
         }
     }
 

@@ -17,9 +17,15 @@ use crate::testkit::packet::Packet;
 use crate::testkit::wires::{LinkVariant, PORTS, Special};
 
 /// A port with a kernel behind it, and the frames handed to that kernel.
-struct Kernel {
-    port: MemoryPort,
-    punted: Vec<Vec<u8>>,
+pub(super) struct Kernel {
+    pub(super) port: MemoryPort,
+    pub(super) punted: Vec<Vec<u8>>,
+}
+
+impl Kernel {
+    pub(super) fn new() -> Self {
+        Self { port: MemoryPort::new(64), punted: Vec::new() }
+    }
 }
 
 impl Port for Kernel {
@@ -53,8 +59,7 @@ fn run(filter: Filter, packets: &[Packet]) -> RunResult {
     let mut net = Net::new(128);
     net.worker.set_filter(Some(Arc::new(filter)), &[]);
     net.worker.kernel_has_rules = true;
-    let kernel = || Kernel { port: MemoryPort::new(64), punted: Vec::new() };
-    let mut ports: Vec<_> = (0..PORTS).map(|_| kernel()).collect();
+    let mut ports: Vec<_> = (0..PORTS).map(|_| Kernel::new()).collect();
     for packet in packets {
         let stored = net.worker.umem.store(&packet.build()).expect("memory");
         ports[0].port.inject(stored);

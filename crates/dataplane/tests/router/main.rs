@@ -5,6 +5,7 @@ mod kernel;
 mod reasons;
 #[path = "../../src/testkit/mod.rs"]
 mod testkit;
+mod translated;
 mod whole;
 mod workers;
 mod xdp_path;

@@ -157,7 +157,7 @@ fn usable(state: u16, mac: [u8; 6]) -> Option<NeighEntry> {
     (USABLE.contains(&state) && one_station).then_some(NeighEntry { mac, stale: state == STALE })
 }
 
-/// The body of an `RTM_NEWNEIGH` that makes the kernel confirm a neighbour (`NTF_USE`).
+/// The body of an `RTM_NEWNEIGH` that makes the kernel confirm or resolve a neighbour (`NTF_USE`).
 pub(super) fn use_neigh((ifindex, address): Key) -> Vec<u8> {
     /// `NTF_USE`.
     const USE: u8 = 1;

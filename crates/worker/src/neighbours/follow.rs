@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,6 +15,7 @@ use super::sweep::Sweep;
 use super::{Counts, OnDevice, Request, Settings, Waiter};
 use crate::update::soon;
 use crate::{Overdue, Updater};
+use tollway_dataplane::id::LinkId;
 use tollway_linux::mailbox::MailboxReceiver;
 use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
@@ -135,7 +137,7 @@ impl FollowerThread {
         let timeout = until.min(BEAT).as_micros().div_ceil(1000);
         sys::wait(&mut fds, timeout as i32)?;
         self.counts.beat.beat();
-        if fds[0].revents != 0 && !self.receive_requests() {
+        if fds[0].revents != 0 && !self.receive_requests()? {
             return Ok(false);
         }
         let more = self.read()?;
@@ -156,14 +158,22 @@ impl FollowerThread {
     }
 
     /// Receives requests; false if the thread has to end.
-    fn receive_requests(&mut self) -> bool {
-        for request in self.requests.drain().messages {
+    fn receive_requests(&mut self) -> io::Result<bool> {
+        let requests: Vec<_> = self.requests.drain().messages.collect();
+        for request in requests {
             match request {
                 Request::CatchUp(waiter) => self.waiting.push(waiter),
-                Request::Stop => return false,
+                Request::Resolve(neighs) => self.resolve(&neighs)?,
+                Request::Stop => return Ok(false),
             }
         }
-        true
+        Ok(true)
+    }
+
+    /// Has the kernel resolve neighbours, as if it had a packet for them.
+    fn resolve(&mut self, neighs: &[(LinkId, IpAddr)]) -> io::Result<()> {
+        let keys = lock(&self.state).keys(neighs);
+        keys.into_iter().try_for_each(|key| self.netlink.resolve_neigh(key))
     }
 
     /// Records that the tables have all notifications of the kernel.
@@ -209,8 +219,16 @@ impl FollowerThread {
         self.counts.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
         let changes = state::latest(changes);
         let mut failed = Failed::default();
+        let mut are_awaited = false;
         for changes in changes.chunks(CHANGES_PER_LOCK) {
-            self.updater.change_one(|locked| state::apply(locked, changes, &mut failed));
+            are_awaited |= self.updater.change_one(|locked| {
+                state::apply(locked, changes, &mut failed);
+                changes.iter().any(|one| locked.host.waits_for(one.link, one.address))
+            });
+        }
+        if are_awaited {
+            // A worker that has ended sends nothing more.
+            let _ = self.updater.mailbox().post(|worker, devices| worker.release_waiting(devices));
         }
         self.retry(&mut state, failed);
         let moved = std::mem::take(&mut state.moved);

@@ -3,7 +3,8 @@
 //! There the kernel speaks ARP and ND. Tollway follows the results by rtnetlink (rtnetlink(7),
 //! `RTM_NEWNEIGH`, `net/core/neighbour.c`). A neighbour is in the tables while it is in a state in which the
 //! kernel would send to it. Tollway punts a packet for a missing neighbour; the kernel resolves the neighbour, and
-//! its notification adds it here. So the kernel decides, and Tollway itself resolves nothing.
+//! its notification adds it here. So the kernel decides, and Tollway itself resolves nothing. A packet that rules of a
+//! file have translated cannot be punted: it waits in the router, which has the kernel resolve the neighbour.
 //!
 //! At the start, and after a loss of messages, Tollway lists everything, and removes neighbours that are not in
 //! the list while packets flow. The kernel sees no packets of the fast path. So Tollway makes it confirm
@@ -27,7 +28,9 @@ mod state;
 mod sweep;
 mod watch;
 
+use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -37,6 +40,8 @@ use std::time::Duration;
 use crate::Updater;
 use crate::ports::Facts;
 use crate::service::Beat;
+use tollway_dataplane::id::LinkId;
+use tollway_dataplane::router::Resolver;
 use tollway_linux::mailbox::Mailbox;
 use tollway_linux::sync::lock;
 use tollway_model::PortIndex;
@@ -102,8 +107,26 @@ type Waiter = Box<dyn FnOnce() + Send>;
 enum Request {
     /// Call the waiter when the tables have all notifications of the kernel so far.
     CatchUp(Waiter),
+    /// Have the kernel resolve neighbours.
+    Resolve(Vec<(LinkId, IpAddr)>),
     /// End the thread.
     Stop,
+}
+
+/// Has the kernel resolve neighbours for which packets wait in the router itself.
+struct KernelResolver(Mailbox<Request>);
+
+impl fmt::Debug for KernelResolver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("KernelResolver")
+    }
+}
+
+impl Resolver for KernelResolver {
+    fn resolve(&self, neighs: &[(LinkId, IpAddr)]) {
+        // Without the thread, the packets wait in vain, as without an answer.
+        let _ = self.0.post(Request::Resolve(neighs.to_vec()));
+    }
 }
 
 /// Reports that the router was paused; cheap to clone.
@@ -153,6 +176,7 @@ impl Follower {
         let state = Arc::new(Mutex::new(State::new(watch)));
         let counts = Arc::new(Counts::default());
         let (requests, received) = Mailbox::pair()?;
+        updater.router().set_resolver(Box::new(KernelResolver(requests.clone())));
         let follow = FollowerThread::new(
             Arc::clone(&state),
             (updater, on_device),

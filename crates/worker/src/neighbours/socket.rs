@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN,
+    NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR,
+    NLMSG_OVERRUN,
 };
 
 use super::event::{self, Event, Key};
@@ -64,6 +65,11 @@ impl Netlink {
     /// Makes the kernel confirm a neighbour, as if it had just sent it a packet.
     pub(super) fn use_neigh(&mut self, key: Key) -> io::Result<()> {
         self.send(event::is::NEW_NEIGH, 0, &event::use_neigh(key)).map(drop)
+    }
+
+    /// Makes the kernel resolve a neighbour that it may not know yet, as if it had a packet for it.
+    pub(super) fn resolve_neigh(&mut self, key: Key) -> io::Result<()> {
+        self.send(event::is::NEW_NEIGH, NLM_F_CREATE, &event::use_neigh(key)).map(drop)
     }
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<u32> {

@@ -165,6 +165,13 @@ impl State {
         ours.filter(|(_, known)| known.stale).map(|(key, _)| *key).collect()
     }
 
+    /// The kernel's keys of neighbours of the router's links.
+    pub(super) fn keys(&self, neighs: &[(LinkId, IpAddr)]) -> Vec<Key> {
+        let device = |link| self.bound.links.iter().find(|(_, bound)| **bound == link);
+        let key = |(link, address): &_| device(*link).map(|(index, _)| (*index, *address));
+        neighs.iter().filter_map(key).collect()
+    }
+
     pub(super) fn netdevs(&self) -> impl Iterator<Item = Ifindex> {
         self.netdevs.keys().copied()
     }

@@ -145,7 +145,7 @@ proptest! {
         let Control { tables, host, .. } = &mut *locked;
         let Worker { umem, counters, .. } = worker;
         let mut context =
-            Context { tables, umem, counters, outbox: &mut outbox, now_ns: *now };
+            Context { tables, umem, counters, outbox: &mut outbox, came: None, now_ns: *now };
         match PuntReason::ALL.get(reason) {
             Some(reason) => host.punt(&mut context, packet, *reason),
             None => host.deliver(&mut context, packet),

@@ -123,9 +123,11 @@ fn walk_one(
     }
     if let Some(translations) = state.translations.take()
         && report.verdict.is_none()
-        && !translate(&translations, burst, umem, lane)
     {
-        report.verdict = Some(Verdict::Drop(DropReason::NetfilterDrop));
+        match translate(&translations, burst, umem, lane) {
+            Some(is_changed) => state.aliased.put(lane, is_changed || state.aliased.has(lane)),
+            None => report.verdict = Some(Verdict::Drop(DropReason::NetfilterDrop)),
+        }
     }
     if let Some(policy_route) = report.policy_route {
         apply_policy_route(policy_route, classifier, burst, umem, routes, state, lane);
@@ -137,11 +139,22 @@ fn walk_one(
     report.verdict
 }
 
-/// Translates a packet; says whether its headers are whole.
+/// Bytes from layer 3 on, in one of which each change shows: the addresses, ports and checksums of all packets without
+/// options.
+const CHANGED: usize = 64;
+
+/// Translates a packet; says whether that changes it, if its headers are whole.
 #[inline(never)]
-fn translate(translations: &Translations, burst: &mut Burst, umem: &mut Umem, lane: usize) -> bool {
-    let frame = umem.frame_mut(burst.addr[lane], usize::from(burst.len[lane]));
-    let Some(packet) = frame.get_mut(usize::from(burst.l3[lane])..) else { return false };
+fn translate(
+    translations: &Translations,
+    burst: &mut Burst,
+    umem: &mut Umem,
+    lane: usize,
+) -> Option<bool> {
+    let (addr, l3) = (burst.addr[lane], usize::from(burst.l3[lane]));
+    let before: [u8; CHANGED] = *umem.bytes(addr, l3);
+    let frame = umem.frame_mut(addr, usize::from(burst.len[lane]));
+    let packet = frame.get_mut(l3..)?;
     let Translations { packet: new, quoted } = translations;
     let quoted = quoted.map_or(Ok(()), |quoted| translate::translate_quoted(packet, &quoted));
     let is_whole = quoted.and_then(|()| translate::translate(packet, new)).is_ok();
@@ -149,7 +162,7 @@ fn translate(translations: &Translations, burst: &mut Burst, umem: &mut Umem, la
     if is_whole && let Some(destination) = new.destination {
         burst.key[lane] = (destination as u64) << 32;
     }
-    is_whole
+    is_whole.then(|| before != *umem.bytes::<CHANGED>(addr, l3))
 }
 
 /// Decrements the TTL before the packet is quoted to its sender, as `ip_forward` and `ip6_forward` have

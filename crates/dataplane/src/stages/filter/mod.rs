@@ -243,6 +243,12 @@ impl Filter {
         self.tracker = Some(Box::new(tracker));
     }
 
+    /// Whether the router translates addresses of packets of this version of IP by these rules.
+    pub(crate) fn is_translator(&self, version: u8) -> bool {
+        let is_alias = self.aliases.is_some() && version == 4;
+        is_alias || self.tracker.as_ref().is_some_and(|tracker| tracker.translates(version))
+    }
+
     /// Sets the addresses of each link, for rules that translate to them.
     pub fn set_addresses(&mut self, addresses: Vec<Vec<LinkAddress>>) {
         self.addresses = addresses;

@@ -47,6 +47,8 @@ pub struct State {
     pub(super) connections: Connections,
     /// What a rule changes in the packet that is walked through the rules.
     pub(super) translations: Option<Translations>,
+    /// Packets of the burst that instances of aliases have changed.
+    pub(super) aliased: Lanes,
     /// Whether the kernel has the same rules and evaluates them for packets that exit the path. If
     /// so, this filter does nothing for them.
     pub(crate) kernel_has_rules: bool,
@@ -74,6 +76,7 @@ impl State {
             detoured: [Lanes::NONE; 2],
             connections: Connections::default(),
             translations: None,
+            aliased: Lanes::NONE,
             kernel_has_rules: false,
             written: Vec::new(),
             counted: Vec::new(),
@@ -88,6 +91,8 @@ impl State {
         let none = Filter::default();
         let filter = filter.unwrap_or(&none);
         self.log.renew(filter.logs(), rules);
+        // Without rules, no burst starts over.
+        (self.aliased, self.policy_routed) = (Lanes::NONE, Lanes::NONE);
         self.counts = vec![Count::default(); filter.counters.len()];
         for (index, flows) in self.scratch.flows.iter_mut().enumerate() {
             *flows = if filter.decides_by_flow(index) { Flows::new() } else { Flows::default() };
@@ -101,6 +106,33 @@ impl State {
     #[must_use]
     pub fn policy_route_of(&self, lane: usize) -> PolicyRoute {
         if self.policy_routed.has(lane) { self.policy_route[lane] } else { PolicyRoute::Not }
+    }
+
+    /// The destination with which a packet of the burst has come, if its connection gives it another one; the port, if it
+    /// has one.
+    pub(crate) fn destination_before(
+        &self,
+        filter: &Filter,
+        lane: usize,
+    ) -> Option<(u128, Option<u16>)> {
+        filter.tracker().and_then(|_| self.connections.destination_before(lane))
+    }
+
+    /// The packets of the burst that instances of aliases have changed.
+    #[inline]
+    pub(crate) const fn aliased(&self) -> Lanes {
+        self.aliased
+    }
+
+    /// The packets among `lanes` that these rules translate, by themselves or in answers to others.
+    pub(crate) fn translated(&self, filter: &Filter, lanes: Lanes) -> Lanes {
+        let mut translated = Lanes(self.aliased.0 & lanes.0);
+        if filter.tracker().is_some() {
+            for lane in lanes {
+                translated.put(lane, translated.has(lane) || self.connections.is_translated(lane));
+            }
+        }
+        translated
     }
 
     /// The packets of the burst whose VRF rules have selected.
@@ -137,6 +169,7 @@ impl State {
             self.connections.begin();
         }
         self.mark = [0; BURST];
+        self.aliased = Lanes::NONE;
         self.policy_routed = Lanes::NONE;
         self.written.clear();
         self.counted.clear();

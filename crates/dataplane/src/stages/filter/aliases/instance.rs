@@ -140,7 +140,7 @@ impl Instance {
     }
 
     /// An error about a packet that has left.
-    fn error_comes(&self, table: &Table, quoted: Quoted, now_ns: u64) -> Aliased {
+    pub(super) fn error_comes(&self, table: &Table, quoted: Quoted, now_ns: u64) -> Aliased {
         let (kind, alias, remote) = quoted_flow(&quoted, quoted.source, quoted.destination);
         let key = Key { instance: self.identity, kind, near: alias, remote };
         let mut locked = table.lock(remote, now_ns);
@@ -163,7 +163,7 @@ impl Instance {
     }
 
     /// An error about a packet that has come.
-    fn error_leaves(
+    pub(super) fn error_leaves(
         &self,
         table: &Table,
         packet: &AliasPacket,

@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use config::{AliasConfig, AliasEnd, AliasPass, Redirect, Unregistered};
 use instance::Instance;
-use packet::AliasPacket;
+use packet::{AliasPacket, Payload, Quoted};
 pub use table::MappingReport;
 use table::Table;
 
@@ -149,6 +149,32 @@ impl Aliases {
                 },
             );
         all.find(|aliased| matches!(aliased, Aliased::Translated(_))).unwrap_or(Aliased::Ignored)
+    }
+
+    /// What changes in an error of the router itself about a packet that has come: the sender knows the alias.
+    pub(super) fn translate_own_error(&self, packet: &[u8], now_ns: u64) -> Option<Translations> {
+        let packet = AliasPacket::of(packet)?;
+        let Payload::Error(Some(quoted)) = packet.payload else { return None };
+        self.first(|instance, table| instance.error_leaves(table, &packet, quoted, now_ns), now_ns)
+    }
+
+    /// What gives a packet that nobody could receive the source with which it has come.
+    pub(super) fn restore(&self, packet: &[u8], now_ns: u64) -> Option<Translation> {
+        let left = Quoted::of(packet)?;
+        self.first(|instance, table| instance.error_comes(table, left, now_ns), now_ns)?.quoted
+    }
+
+    /// What the first instance changes that changes something.
+    fn first(
+        &self,
+        change: impl Fn(&Instance, &Table) -> Aliased,
+        now_ns: u64,
+    ) -> Option<Translations> {
+        let table = self.table(now_ns);
+        self.instances.iter().find_map(|instance| match change(instance, table) {
+            Aliased::Translated(translations) => Some(translations),
+            Aliased::Ignored | Aliased::Denied | Aliased::Full => None,
+        })
     }
 
     /// All mappings whose time is not over, and their instances.

@@ -97,7 +97,7 @@ impl Payload {
 }
 
 impl Quoted {
-    fn of(packet: &[u8]) -> Option<Self> {
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
         let header = Ipv4View(packet.first_chunk()?);
         let transport = packet.get(header.header_len()..)?.first_chunk::<8>()?;
         if header.version_ihl() >> 4 != 4 || header.header_len() < 20 || header.is_later_fragment()

@@ -3,11 +3,18 @@
 use super::super::binding::Manip;
 use super::super::{Filter, Tracker, tracking};
 use super::stage::write;
-use crate::wire::translate::{Translation, translate};
+use crate::wire::translate::{Translation, translate, translate_quoted};
 
 /// Translates a packet that the router has made, if it belongs to a translated connection (`nf_nat_ipv4_local_fn`, and
 /// hook postrouting behind it).
 pub(crate) fn translate_own(filter: &Filter, packet: &mut [u8], now_ns: u64) {
+    if let Some(aliases) = filter.aliases()
+        && let Some(new) = aliases.translate_own_error(packet, now_ns)
+    {
+        let quoted = new.quoted.map_or(Ok(()), |quoted| translate_quoted(packet, &quoted));
+        // What is truncated stays.
+        let _ = quoted.and_then(|()| translate(packet, &new.packet));
+    }
     let Some((tracker, version)) = translating(filter, packet) else { return };
     for (manip, end) in [Manip::Destination, Manip::Source].into_iter().zip(tracking::ends_of_own(
         tracker,
@@ -22,6 +29,11 @@ pub(crate) fn translate_own(filter: &Filter, packet: &mut [u8], now_ns: u64) {
 
 /// Gives a packet that nobody could receive the addresses with which it has come, for the error to its sender.
 pub(crate) fn restore(filter: &Filter, packet: &mut [u8], now_ns: u64) {
+    if let Some(aliases) = filter.aliases()
+        && let Some(came) = aliases.restore(packet, now_ns)
+    {
+        let _ = translate(packet, &came);
+    }
     let Some((tracker, version)) = translating(filter, packet) else { return };
     let [source, destination] = tracking::ends_of_answer(tracker, (version, packet), now_ns);
     let new = Translation {

@@ -271,6 +271,21 @@ impl Connections {
         Ok(())
     }
 
+    /// Says whether a packet's connection is translated.
+    pub(in super::super) fn is_translated(&self, lane: usize) -> bool {
+        let connection = self.of(lane);
+        connection.tracked().is_some_and(|one| one.status & (SRC_NAT | DST_NAT) != 0)
+    }
+
+    /// The destination with which a packet has come that its connection gives another one.
+    pub(in super::super) fn destination_before(&self, lane: usize) -> Option<(u128, Option<u16>)> {
+        let Tracked { connection, flow } = self.known(lane)?;
+        let Connection { status, direction, original, .. } = *connection.tracked()?;
+        let is_changed = status & DST_NAT != 0 && direction == Direction::Original;
+        let port = flow.query.is_none().then_some(original.destination_port);
+        is_changed.then_some((original.destination, port))
+    }
+
     /// What a packet's source or destination becomes, if its connection is translated so.
     #[inline]
     pub(in super::super) fn nat_end(&self, lane: usize, manip: Manip) -> Option<NatEnd> {
