@@ -242,15 +242,24 @@ static __always_inline __u32 mark_at_route(const struct packet *packet, const st
 	return walk ? walk->mark : mark_of(packet->ctx);
 }
 
+/* What is for the host does not come to rules that the kernel does not know, unless they may translate it. */
+static __always_inline int decide_own(struct packet *packet, __u32 own)
+{
+	return own == LOCAL_TRANSLATED ? NOT_TAKEN : pass(packet, PASS_LOCAL);
+}
+
 /* Evaluates the rules for an IPv4 packet before the route lookup. */
 static __always_inline int ruled4(struct packet *packet, const struct passage *passage,
 				  const struct iphdr *ip, const void *end)
 {
 	struct rules_walk *walk = walk_of_processor();
 
-	/* What is for the host does not come to rules that the kernel does not know. */
-	if (packet->state->ruled && bpf_map_lookup_elem(&locals4, &ip->daddr))
-		return pass(packet, PASS_LOCAL);
+	if (packet->state->ruled) {
+		__u32 *own = bpf_map_lookup_elem(&locals4, &ip->daddr);
+
+		if (own)
+			return decide_own(packet, *own);
+	}
 	if (!walk || ip->ttl <= 1)
 		return walk ? pass(packet, PASS_TTL) : NOT_TAKEN;
 	return before_route(packet, passage, read_fields4(walk, packet, ip, end), walk, 1);
@@ -262,8 +271,12 @@ static __always_inline int ruled6(struct packet *packet, const struct passage *p
 {
 	struct rules_walk *walk = walk_of_processor();
 
-	if (packet->state->ruled && bpf_map_lookup_elem(&locals6, &ip->daddr))
-		return pass(packet, PASS_LOCAL);
+	if (packet->state->ruled) {
+		__u32 *own = bpf_map_lookup_elem(&locals6, &ip->daddr);
+
+		if (own)
+			return decide_own(packet, *own);
+	}
 	if (!walk || ip->hop_limit <= 1)
 		return walk ? pass(packet, PASS_TTL) : NOT_TAKEN;
 	return before_route(packet, passage, read_fields6(walk, packet, ip, end), walk, 0);

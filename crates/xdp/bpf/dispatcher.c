@@ -49,6 +49,18 @@ static __always_inline int pass_options(struct packet *packet, int served)
 	return packet->state->ruled ? to_user(packet) : pass(packet, PASS_OPTIONS);
 }
 
+/*
+ * Says whether a packet for an own address, which has this value, is the host's. If it may be for others, a worker says
+ * so, also about its TTL.
+ */
+static __always_inline int is_local(struct packet *packet, __u32 own, int served)
+{
+	if (!served || own != LOCAL_TRANSLATED)
+		return 1;
+	packet->is_own = 1;
+	return 0;
+}
+
 /* Bytes before layer 3 under two tags. No flow is of such frames (src/xdp_path/entry.rs). */
 #define TWICE_TAGGED (ETH_HLEN + 2 * sizeof(struct vlan))
 
@@ -59,7 +71,7 @@ static __always_inline int pass_options(struct packet *packet, int served)
 static __always_inline int dispatch4(struct packet *packet, void *data, void *end, __u32 l3, int served)
 {
 	struct iphdr *ip = data + l3;
-	__u32 l3_len, len, header_len;
+	__u32 l3_len, len, header_len, *own;
 
 	if ((void *)(ip + 1) > end)
 		return pass(packet, PASS_MALFORMED);
@@ -87,13 +99,14 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_SPECIAL);
 	if (is_link_local4(ip->daddr))
 		return pass(packet, PASS_LINK_LOCAL);
-	if (bpf_map_lookup_elem(&locals4, &ip->daddr))
+	own = bpf_map_lookup_elem(&locals4, &ip->daddr);
+	if (own && is_local(packet, *own, served))
 		return pass(packet, PASS_LOCAL);
 	if (packet->kernel_path & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
 		return pass(packet, PASS_OFFLOAD);
 	if (header_len != sizeof(*ip))
 		return pass_options(packet, served);
-	if (ip->ttl <= 1)
+	if (ip->ttl <= 1 && !own)
 		return pass(packet, PASS_TTL);
 	return to_whom(packet, served, 1);
 }
@@ -101,7 +114,7 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 static __always_inline int dispatch6(struct packet *packet, void *data, void *end, __u32 l3, int served)
 {
 	struct ipv6hdr *ip = data + l3;
-	__u32 l3_len, len;
+	__u32 l3_len, len, *own;
 
 	if ((void *)(ip + 1) > end)
 		return pass(packet, PASS_MALFORMED);
@@ -125,13 +138,14 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 		return pass(packet, PASS_SPECIAL);
 	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
 		return pass(packet, PASS_LINK_LOCAL);
-	if (bpf_map_lookup_elem(&locals6, &ip->daddr))
+	own = bpf_map_lookup_elem(&locals6, &ip->daddr);
+	if (own && is_local(packet, *own, served))
 		return pass(packet, PASS_LOCAL);
 	if (packet->kernel_path & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
 		return pass(packet, PASS_OFFLOAD);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)
 		return pass_options(packet, served);
-	if (ip->hop_limit <= 1)
+	if (ip->hop_limit <= 1 && !own)
 		return pass(packet, PASS_TTL);
 	return to_whom(packet, served, 0);
 }

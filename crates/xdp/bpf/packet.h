@@ -35,6 +35,9 @@ struct {
 	__type(value, __u32);
 } inner_links SEC(".maps");
 
+/* The value of an own address whose packets may be for others: user space translates them. */
+#define LOCAL_TRANSLATED 2
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -68,6 +71,7 @@ struct packet {
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */
 	__u32 inner_len; /* tc: bytes of the tag that lies in the frame */
+	__u32 is_own; /* for an own address: without a worker, the kernel gets it */
 };
 
 /* Passes a packet to the kernel, and counts the reason. */

@@ -46,7 +46,7 @@ static __always_inline int has_worker(struct packet *packet, __u32 queue)
 /* What user space does not take, the kernel gets, or it fails closed. */
 static __always_inline int without_user(struct packet *packet, enum pass_reason reason)
 {
-	return fails_closed(packet) ? drop_closed(packet) : pass(packet, reason);
+	return fails_closed(packet) && !packet->is_own ? drop_closed(packet) : pass(packet, reason);
 }
 
 /* Sends a packet to the socket of its queue, if there are a worker and a socket. */

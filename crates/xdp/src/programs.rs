@@ -27,6 +27,10 @@ use crate::{Mode, Options, Refusals, pin, sys};
 pub use preparation::Preparation;
 pub use renewal::Renewal;
 
+/// The values of own addresses in the maps; `LOCAL_TRANSLATED` is in `bpf/packet.h`.
+const LOCAL: u32 = 1;
+const LOCAL_TRANSLATED: u32 = 2;
+
 /// The XDP programs of all ports, and the maps that they share.
 ///
 /// When dropped, it makes the kernel forward: it sets the bypass first, and then detaches the
@@ -38,7 +42,7 @@ pub struct XdpPrograms {
     counts: CountMap,
     options: Options,
     ports: BTreeMap<PortId, LoadedPort>,
-    locals: BTreeSet<IpAddr>,
+    locals: BTreeMap<IpAddr, u32>,
     locals4_bits: LocalBits,
     /// The tables that programs with the XDP path decide by.
     tables: Option<SharedTables>,
@@ -91,7 +95,7 @@ impl XdpPrograms {
             counts: counts.map_err(XdpError::system("counts", "counting processors"))?,
             options: *options,
             ports: BTreeMap::new(),
-            locals: BTreeSet::new(),
+            locals: BTreeMap::new(),
             locals4_bits: LocalBits::map(&maps.locals4_bits)
                 .map_err(XdpError::system("locals4_bits", "mapping"))?,
             tables: None,
@@ -236,23 +240,39 @@ impl XdpPrograms {
     /// # Errors
     /// The system refused; what was entered by then stays.
     pub fn set_locals(&mut self, addresses: &[IpAddr]) -> Result<(), XdpError> {
-        let wanted: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+        self.set_locals_with(addresses, &[])
+    }
+
+    /// Does the same, where rules that the kernel does not know translate what comes for some of the addresses: as long as
+    /// somebody evaluates the rules, such packets are the workers'.
+    ///
+    /// # Errors
+    /// See [`XdpPrograms::set_locals`].
+    pub fn set_locals_with(
+        &mut self,
+        addresses: &[IpAddr],
+        translated: &[IpAddr],
+    ) -> Result<(), XdpError> {
+        let value = |address| if translated.contains(address) { LOCAL_TRANSLATED } else { LOCAL };
+        let wanted: BTreeMap<IpAddr, u32> =
+            addresses.iter().map(|address| (*address, value(address))).collect();
         if wanted == self.locals {
             return Ok(());
         }
         let failed = || XdpError::system("the router", "adding its addresses");
-        let v4 = |addresses: &BTreeSet<IpAddr>| -> Vec<_> {
-            addresses.iter().filter_map(|address| only_v4(*address)).collect()
+        let v4 = |addresses: &BTreeMap<IpAddr, u32>| -> Vec<_> {
+            addresses.keys().filter_map(|address| only_v4(*address)).collect()
         };
         self.locals4_bits.add(v4(&wanted));
-        for address in wanted.difference(&self.locals) {
+        let is_new = |(address, value): &(&IpAddr, &u32)| self.locals.get(*address) != Some(*value);
+        for (address, value) in wanted.iter().filter(is_new) {
             match address {
-                IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), &1_u32),
-                IpAddr::V6(v6) => sys::update(self.maps.locals6.as_fd(), &v6.octets(), &1_u32),
+                IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), value),
+                IpAddr::V6(v6) => sys::update(self.maps.locals6.as_fd(), &v6.octets(), value),
             }
             .map_err(failed())?;
         }
-        for address in self.locals.difference(&wanted) {
+        for address in self.locals.keys().filter(|address| !wanted.contains_key(*address)) {
             match address {
                 IpAddr::V4(v4) => sys::delete(self.maps.locals4.as_fd(), &v4.octets()),
                 IpAddr::V6(v6) => sys::delete(self.maps.locals6.as_fd(), &v6.octets()),

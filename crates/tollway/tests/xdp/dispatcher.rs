@@ -254,6 +254,35 @@ pub fn closed() {
     assert_eq!(bench.passes(&Packet::v4().frame()), USER);
 }
 
+/// Workers get what comes for own addresses that their rules translate, whatever its TTL. Without a worker, it is the
+/// host's.
+pub fn translated() {
+    let mut bench = Bench::new(Mode::Native, true);
+    let state = bench.programs.state();
+    let own = ["10.0.1.1", "fd00:1::1"].map(|address| address.parse().unwrap());
+    let to_own = [Packet::new("10.0.1.2", "10.0.1.1"), Packet::new("fd00:1::2", "fd00:1::1")];
+    state.set_ruled(Ruled::FailClosed);
+    for translated in [&own[..0], &own[..1], &own[..]] {
+        bench.programs.set_locals_with(&own, translated).unwrap();
+        for (number, packet) in to_own.iter().enumerate() {
+            let reason = if number < translated.len() { USER } else { PassReason::Local };
+            assert_eq!(bench.passes(&packet.frame()), reason);
+            assert_eq!(bench.passes(&with(packet.clone(), |packet| packet.ttl = 1)), reason);
+        }
+        // A worker would get it, but there is no socket.
+        assert_eq!(bench.run(&Packet::v4().frame()).0, Action::Drop);
+    }
+    state.set_bypass(true);
+    for packet in &to_own {
+        assert_eq!(bench.passes(&packet.frame()), PassReason::Local);
+    }
+    state.set_bypass(false);
+    std::thread::sleep(Duration::from_millis(120));
+    for packet in &to_own {
+        assert_eq!(bench.run_as_it_is(&packet.frame()).0, Action::Pass);
+    }
+}
+
 /// At a crowded port, packets without a flow take the kernel path, unless only user space knows the rules.
 pub fn crowded() {
     let mut bench = Bench::new(Mode::Native, true);

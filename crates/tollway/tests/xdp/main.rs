@@ -26,12 +26,13 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 44] = [
+const TESTS: [Test; 45] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
     ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),
     ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),
+    ("workers_get_what_their_rules_translate", dispatcher::translated),
     ("packets_without_a_flow_pass_at_a_crowded_port", dispatcher::crowded),
     ("a_worker_that_hangs_loses_its_queues_only", workers::queues),
     ("one_worker_serves_all_queues", workers::one),
