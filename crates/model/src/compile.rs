@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::fib::FibError;
 use tollway_dataplane::host::Host;
-use tollway_dataplane::id::{LinkId, NextHopId, Vid, VrfId};
+use tollway_dataplane::id::{LinkId, NextHopId, PortId, Vid, VrfId};
 use tollway_dataplane::memory::Memory;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::{Tables, TablesError};
@@ -27,7 +27,6 @@ use crate::{Link, LinkIndex, LinkKind, Model, PortKind, VrfIndex};
 use routes::Compiler;
 pub use routes::is_never_forwarded;
 use tollway_firewall::hops::{self, HopError};
-use tollway_firewall::ir::Ruleset;
 use tollway_firewall::links::Link as RuleLink;
 use tollway_firewall::program::{self, ProgramError};
 
@@ -52,18 +51,13 @@ pub enum Problem {
     Hop(HopError),
     /// The rules leave packets to a kernel that has the same rules, but no such kernel exists.
     Tagged,
-    /// The rules translate addresses, and a port has a kernel behind it.
-    Translated,
 }
 
 impl CompileError {
     /// Whether the firewall's rules are the problem.
     #[must_use]
     pub const fn is_of_rules(&self) -> bool {
-        matches!(
-            self.error,
-            Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged | Problem::Translated
-        )
+        matches!(self.error, Problem::Filter(_) | Problem::Hop(_) | Problem::Tagged)
     }
 
     /// Whether the tables have no room for it: with more memory, it may compile.
@@ -81,10 +75,6 @@ impl CompileError {
             Problem::Hop(error) => return error.remedy,
             Problem::Tagged => {
                 return "Attach chains at hooks ingress and egress to the innermost VLAN links only";
-            }
-            Problem::Translated => {
-                return "Load these rules into the kernel and start `tollway run` with the devices, or use ports \
-                        of another kind";
             }
         };
         match error {
@@ -105,11 +95,6 @@ fn problem(error: &Problem) -> String {
         Problem::Tagged => {
             return "would see packets of VLAN links above theirs at hook ingress or egress, which can \
                     not be done exactly"
-                .to_owned();
-        }
-        Problem::Translated => {
-            return "translate addresses, which cannot be done on af_xdp ports: the kernel behind them gets \
-                    packets too, and does not know the connections"
                 .to_owned();
         }
     };
@@ -165,6 +150,9 @@ pub fn compile_in(memory: &Memory, model: &Model) -> Result<Compiled, CompileErr
         for address in &link.addresses {
             host.add_address(id, address.addr(), address.prefix_len());
         }
+        if has_kernel(model, tables.link(id).port) {
+            host.have_kernel_resolve(id);
+        }
     }
     for neigh in &model.neighs {
         let link =
@@ -210,10 +198,6 @@ pub fn rules(
         object: "the rules of the firewall".to_owned(),
         error: Problem::Filter(error),
     };
-    if model.kernel_rules.is_none() && translates(rules) && has_kernel(model) {
-        let object = "the rules of the firewall".to_owned();
-        return Err(CompileError { object, error: Problem::Translated });
-    }
     let links = rule_links(model);
     let mut compiled = program::compile(rules, &links, epochs).map_err(refused)?;
     if let Some(connections) = &model.connections {
@@ -229,15 +213,10 @@ pub fn rules(
     Ok(Some(Arc::new(compiled.with_hops(hops))))
 }
 
-/// Whether rules translate addresses themselves.
-fn translates(rules: &Ruleset) -> bool {
-    let is_tracked = rules.tracking.is_some_and(|tracking| tracking.translation.is_some());
-    is_tracked || !rules.aliases.is_empty()
-}
-
 /// Whether a port has a kernel behind it.
-fn has_kernel(model: &Model) -> bool {
-    model.ports.iter().any(|port| matches!(port.kind, PortKind::AfXdp { .. }))
+fn has_kernel(model: &Model, port: PortId) -> bool {
+    let port = model.ports.get(usize::from(port.0));
+    port.is_some_and(|port| matches!(port.kind, PortKind::AfXdp { .. }))
 }
 
 /// The links of a model in the form that rules need, by number.

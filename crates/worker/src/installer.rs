@@ -205,7 +205,7 @@ impl Installer {
         let done = if self.is_bypassed || !self.only_rules_differ(&mut model) {
             self.dispatch_and_swap(&model, next)
         } else {
-            self.swap(&model, next).ok_or(InstallError::Gone)
+            self.swap_rules(&model, next)
         };
         self.parts.dispatcher.set_ruled(if done.is_ok() { ruled(&model) } else { before });
         if done.is_ok() {
@@ -217,8 +217,22 @@ impl Installer {
         done
     }
 
-    /// Whether a model differs from the active one by the firewall's rules at most. The dispatcher
-    /// does not depend on rules. So no bypass is needed, in which the kernel would forward packets
+    /// Swaps tables that differ in the firewall's rules. Workers get what comes for own addresses while old or new rules
+    /// translate it: they give the kernel what is its own.
+    fn swap_rules(&self, model: &Model, next: Next) -> Result<Duration, InstallError> {
+        let Parts { dispatcher, model: before, .. } = &self.parts;
+        let followed = dispatcher.follow_rules([before, model]);
+        followed.map_err(|error| InstallError::XdpPrograms(Arc::new(error)))?;
+        let done = self.swap(model, next).ok_or(InstallError::Gone);
+        let active = if done.is_ok() { model } else { before };
+        if let Err(error) = dispatcher.follow_rules([active; 2]) {
+            tracing::warn!("what comes for own addresses still takes the user path: {error}");
+        }
+        done
+    }
+
+    /// Whether a model differs from the active one by the firewall's rules at most. Of these, the dispatcher
+    /// only depends on which addresses they translate. So no bypass is needed, in which the kernel would forward packets
     /// that the rules drop.
     fn only_rules_differ(&mut self, model: &mut Model) -> bool {
         let installed = &mut self.parts.model;

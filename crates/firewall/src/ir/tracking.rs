@@ -83,6 +83,14 @@ impl Ruleset {
         self
     }
 
+    /// Whether the router itself translates addresses of IPv4, and of IPv6.
+    #[must_use]
+    pub fn translates(&self) -> [bool; 2] {
+        let translation = self.tracking.and_then(|tracking| tracking.translation);
+        let [v4, v6] = translation.map_or([false; 2], |translation| translation.versions);
+        [v4 || !self.aliases.is_empty(), v6]
+    }
+
     /// Of which versions of IP chains of type nat translate forwarded packets.
     fn translated_versions(&self) -> [bool; 2] {
         let sees = |is_of: fn(Family) -> bool| {

@@ -9,10 +9,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::*;
 use crate::*;
-use tollway_firewall::ir::{
-    Base, Chain, Counter, CounterId, Family, Hook, LinkPattern, Policy, Ruleset, Tracking,
-    Translation,
-};
+use tollway_firewall::ir::{Base, Chain, Family, Hook, LinkPattern, Policy, Ruleset};
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 
 /// What happens to a packet, in the model's terms.
@@ -286,28 +283,6 @@ fn rules_on_the_kernel_path_need_a_kernel_that_has_them() {
     model.kernel_rules = Some(KernelRules::default());
     let filter = compile(&model).unwrap().tables.filter.clone().unwrap();
     assert!(filter.leaves_to_kernel());
-}
-
-#[test]
-fn rules_that_translate_need_ports_without_a_kernel() {
-    let counter = CounterId(0);
-    let translation = Some(Translation { clash: counter, versions: [true; 2] });
-    let tracking = Some(Tracking { invalid: counter, full: counter, translation });
-    let mut rules = Ruleset { tracking, ..Ruleset::default() };
-    for _ in 0..3 {
-        rules.add_counter(Counter::default());
-    }
-    let mut model = Model { filter: Some(Arc::new(rules)), ..small_model() };
-    assert!(compile(&model).is_ok());
-    model.ports[0].kind = PortKind::AfXdp {
-        device: "a".to_owned(),
-        mode: AfXdpMode::Auto,
-        engine: Engine::Xdp,
-        because: String::new(),
-    };
-    let error = compile(&model).err().unwrap();
-    assert_eq!(error.error, Problem::Translated);
-    assert!(error.is_of_rules());
 }
 
 #[test]

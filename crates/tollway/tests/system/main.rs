@@ -22,15 +22,18 @@ mod router;
 mod running;
 mod trace;
 mod transfer;
+mod translated;
 mod variants;
 
 use std::process::{Command, ExitCode};
 
-const BESIDE: [namespaces::Test; 6] = [
+const BESIDE: [namespaces::Test; 8] = [
     ("traceroute_finds_the_same_hops", trace::hops),
     ("traceroute_is_refused_alike", trace::refusals),
     ("the_same_path_mtu_is_found_by_ipv4", pmtu::ipv4),
     ("the_same_path_mtu_is_found_by_ipv6", pmtu::ipv6),
+    ("rules_of_nft_translate_in_front_of_a_kernel", translated::by_nft),
+    ("rules_of_ipfw_translate_in_front_of_a_kernel", translated::by_ipfw),
     ("pings_of_all_kinds_are_answered_alike", kinds::pings),
     ("cards_without_copies_forward_whole_in_a_virtual_machine", cards::in_machine),
 ];

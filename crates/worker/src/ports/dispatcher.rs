@@ -69,7 +69,7 @@ impl Dispatcher {
                 // This comes before any program is attached: the first packet may arrive before the
                 // first turn.
                 programs.state().set_ruled(ruled(model));
-                programs.set_locals(&locals(model)).map(|()| programs)
+                programs.set_locals_with(&locals(model), &translated(model)).map(|()| programs)
             });
             made.map(|programs| Arc::new(Mutex::new(programs)))
                 .map_err(|error: XdpError| Refusal::from(&error))
@@ -221,7 +221,18 @@ impl Dispatcher {
                 attached?;
             }
         }
-        lock(shared_programs).set_locals(&locals(model))
+        lock(shared_programs).set_locals_with(&locals(model), &translated(model))
+    }
+
+    /// Gives the workers what comes for the own addresses that the rules of some of these models translate. The models
+    /// differ in nothing else that the programs know.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn follow_rules(&self, models: [&Model; 2]) -> Result<(), XdpError> {
+        let Some(programs) = self.programs() else { return Ok(()) };
+        let translated: Vec<_> = models.into_iter().flat_map(translated).collect();
+        lock(programs).set_locals_with(&locals(models[0]), &translated)
     }
 
     /// The XDP programs, if there are any.
@@ -361,6 +372,14 @@ fn locals(model: &Model) -> Vec<IpAddr> {
         std::iter::once(address.addr()).chain(broadcast)
     });
     both.chain(model.own.iter().copied()).collect()
+}
+
+/// The router's own addresses for which rules that the kernel does not know translate what comes.
+fn translated(model: &Model) -> Vec<IpAddr> {
+    let rules = model.filter.as_ref().filter(|_| ruled(model) != Ruled::Not);
+    let [v4, v6] = rules.map_or([false; 2], |rules| rules.translates());
+    let addresses = model.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    addresses.filter(|address| if address.is_ipv4() { v4 } else { v6 }).collect()
 }
 
 /// A port's links: its own, the VLAN links on it, and those on top of them.
