@@ -348,6 +348,15 @@ static __always_inline int lacks_sum6(const struct packet *packet, const struct 
 	return 0;
 }
 
+static __always_inline int lacks_inner_sum(const struct packet *packet, __u8 protocol, const void *l4, const void *end)
+{
+	(void)packet;
+	(void)protocol;
+	(void)l4;
+	(void)end;
+	return 0;
+}
+
 static __always_inline int leave_to_kernel(struct packet *packet)
 {
 	return pass(packet, PASS_KERNEL_EXIT);

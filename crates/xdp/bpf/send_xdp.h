@@ -85,6 +85,15 @@ static __always_inline int lacks_sum6(const struct packet *packet, const struct 
 	return UNFINISHED && !packet->state->ruled && is_unfinished6(ip, end);
 }
 
+/* Says the same of what a packet of UDP may have in it. */
+static __always_inline int lacks_inner_sum(const struct packet *packet, __u8 protocol, const void *l4, const void *end)
+{
+	const struct udphdr *udp = l4;
+
+	return UNFINISHED && !packet->state->ruled && protocol == IPPROTO_UDP &&
+	       ((const void *)(udp + 1) > end || is_tunnel_port(udp->dest));
+}
+
 /*
  * Gives a packet of TCP flags that make it invalid for connection tracking, whatever its windows are, and hands it to the
  * kernel. It is for the host itself, whose sockets answer it as they would without these flags. The kernel finishes its

@@ -256,7 +256,7 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 		fetch_track(*retry_of(tracked->found.connection, v4));
 	if (!copy_translation(&tracked->found, key->words, &tracked->tracking->translation, v4))
 		return pass_connection(packet);
-	hop = next_hop_of_tracked(packet, link, tracked, ip, end, v4);
+	hop = next_hop_of_tracked(link, tracked, ip, end, v4);
 	if (is_followed && !(hop && is_for_tc(packet, hop))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active, v4);
 		if (action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
@@ -303,14 +303,6 @@ static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32
 	return pass_connection(packet);
 }
 
-/* Says whether a packet of UDP has another one in it, whose checksum may be unfinished. */
-static __always_inline int carries_tunnel(__u8 protocol, const void *l4, const void *end)
-{
-	const struct udphdr *udp = l4;
-
-	return UNFINISHED && protocol == IPPROTO_UDP && ((const void *)(udp + 1) > end || is_tunnel_port(udp->dest));
-}
-
 /* Decides about an IPv4 packet behind its link. */
 static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
 				 const void *end, struct tracked *tracked)
@@ -319,7 +311,7 @@ static __always_inline int take4(struct packet *packet, const struct engine_link
 
 	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
-	if (carries_tunnel(ip->protocol, ip + 1, end))
+	if (lacks_inner_sum(packet, ip->protocol, ip + 1, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
 		return pass(packet, PASS_SPECIAL);
@@ -335,7 +327,7 @@ static __always_inline int take6(struct packet *packet, const struct engine_link
 
 	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
-	if (carries_tunnel(ip->nexthdr, ip + 1, end))
+	if (lacks_inner_sum(packet, ip->nexthdr, ip + 1, end))
 		return pass(packet, PASS_CHECKSUM);
 	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
 		return pass(packet, PASS_SPECIAL);
@@ -374,6 +366,8 @@ static __always_inline int take_tracked(context *ctx, int v4)
 	if ((void *)ip4 + header_len_of(v4) > end)
 		return pass(&packet, PASS_MALFORMED);
 	tracked.passage.l3_len = v4 ? bpf_ntohs(ip4->tot_len) : sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+	tracked.generation = *(const volatile __u32 *)&packet.state->generation;
+	read_fence();
 	link = ELEMENT(engine_links, packet.link);
 	/* User space has evaluated the rules for packets without a mark. */
 	if (!link || !timeout_of(&packet, v4 ? ip4->protocol : ip6->nexthdr) || mark_of(ctx))

@@ -17,6 +17,7 @@ struct tracked {
 	struct passage passage;
 	struct found_connection found;
 	struct tracking *tracking; /* has the key, in `query4` or `query6` */
+	__u32 generation; /* of the XDP path, read before all that it stands for */
 };
 
 static __always_inline __u8 protocol_of(const struct tracked *tracked, int v4)
@@ -192,11 +193,11 @@ static __always_inline void count_connection(const struct packet *packet, struct
 }
 
 /* The sum of generations that grows with every change of what a packet to this address leaves by, as of a flow. */
-static __always_inline __u32 route_generation(const struct packet *packet, const union translation *translation, int v4)
+static __always_inline __u32 route_generation(const struct tracked *tracked, int v4)
 {
-	__u32 generation = *(volatile __u32 *)&packet->state->generation;
+	const union translation *translation = &tracked->tracking->translation;
 
-	return generation + (v4 ? generation4(translation->v4.dst) : generation6(translation->v6.dst));
+	return tracked->generation + (v4 ? generation4(translation->v4.dst) : generation6(translation->v6.dst));
 }
 
 /* Notes the next hop of a connection, unless somebody has changed the slot or noted one, or the connection has a mark. */
@@ -213,8 +214,7 @@ static __always_inline void note_route(const struct tracked *tracked, __u32 entr
  * before it, if nothing has changed since. The generation is read first, so a next hop of tables from before a change
  * never counts behind it.
  */
-static __always_inline const struct next_hop *next_hop_of_tracked(const struct packet *packet,
-								  const struct engine_link *link,
+static __always_inline const struct next_hop *next_hop_of_tracked(const struct engine_link *link,
 								  const struct tracked *tracked,
 								  const void *ip, const void *end,
 								  int v4)
@@ -222,7 +222,7 @@ static __always_inline const struct next_hop *next_hop_of_tracked(const struct p
 	const struct tracking *tracking = tracked->tracking;
 	const union translation *translation = &tracking->translation;
 	union connection_route route = tracked->found.route;
-	__u32 entry, generation = route_generation(packet, translation, v4);
+	__u32 entry, generation = route_generation(tracked, v4);
 
 	if (!(route.entry & ENTRY_NODE) && route.generation == generation)
 		return next_hop_of(route.entry);

@@ -240,8 +240,8 @@ impl State {
         self.0.bump_generation()
     }
 
-    /// Voids all flows of the XDP path, but no connection: a change concerns only the ways that packets take, and programs
-    /// look up a connection's for each packet.
+    /// Voids all flows of the XDP path, and the next hops that entries of connections note, but no connection: a change
+    /// concerns only the ways that packets take.
     pub fn bump_flows(&self) {
         self.0.bump_generation();
     }
