@@ -14,6 +14,11 @@ use crate::ip::{self, extension, options};
 use crate::stages::filter::PolicyRoute;
 use crate::verdict::{DropReason, PuntReason};
 
+/// Whether a packet exceeds an MTU, and nobody may fragment it.
+fn must_not_be_cut(packet: &[u8], mtu: u16) -> bool {
+    packet.len() > usize::from(mtu) && (packet[0] >> 4 == 6 || fragment::is_forbidden(packet))
+}
+
 impl Host {
     /// Handles a packet whose neighbour is unknown; counts it by its outcome.
     pub(super) fn hold(&mut self, context: &mut Context<'_>, mut packet: Packet) {
@@ -38,20 +43,23 @@ impl Host {
             return;
         }
         context.umem.free(packet.addr);
-        let bytes = restored(context, &bytes);
+        let came = restored(context, &bytes);
         match destination {
             Destination::EgressLink(egress_link) => {
                 context.counters.punt(PuntReason::MtuExceeded);
-                self.too_big(context, link, bytes, egress_link);
+                let mtu = context.tables.link(egress_link.link).mtu;
+                // Fragments leave as the packet, and its sender knows it as it came.
+                let packet = if must_not_be_cut(&bytes, mtu) { came } else { bytes };
+                self.too_big(context, link, packet, egress_link);
             }
             Destination::Local => {
                 context.counters.delivered += 1;
-                self.receive(context, Offender { link, packet: &bytes, to_group: false });
+                self.receive(context, Offender { link, packet: &came, to_group: false });
             }
             Destination::Drop(reason) => context.counters.drop(reason),
             Destination::Punt(reason) => {
                 context.counters.punt(reason);
-                self.answer(context, link, &bytes, reason);
+                self.answer(context, link, &came, reason);
             }
         }
     }
@@ -115,9 +123,7 @@ impl Host {
         egress_link: EgressLink,
     ) {
         let mtu = context.tables.link(egress_link.link).mtu;
-        if packet.len() > usize::from(mtu)
-            && (packet[0] >> 4 == 6 || fragment::is_forbidden(&packet))
-        {
+        if must_not_be_cut(&packet, mtu) {
             let offender = Offender { link, packet: &packet, to_group: false };
             self.report(context, offender, Fault::TooBig(mtu));
             return;

@@ -19,6 +19,9 @@ pub const PEER_BURST: u64 = 6;
 pub const MESSAGES_PER_SECOND: u64 = 1000;
 /// `icmp_msgs_burst`.
 pub const MESSAGES_BURST: u64 = 50;
+/// Neighbours that the kernel is asked for in a second, and at once: its table has 1,024 (`gc_thresh3` of arp(7)).
+const QUESTIONS_PER_SECOND: u64 = 1000;
+const QUESTIONS_BURST: u64 = 64;
 /// `icmp_ratemask`: destination unreachable, source quench, time exceeded, parameter problem.
 pub const RATE_MASK4: u32 = 0x1818;
 
@@ -46,6 +49,7 @@ impl Bucket {
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
     global: Option<Bucket>,
+    questions: Option<Bucket>,
     peers: HashMap<IpAddr, Bucket>,
 }
 
@@ -61,6 +65,17 @@ impl Limiter {
     pub(super) fn allow6(&mut self, now: u64, peer: IpAddr, kind: u8) -> bool {
         // `icmp.ratemask` is 0-1,3-127: every error except "packet too big".
         kind == 2 || kind > 127 || self.take(now, peer)
+    }
+
+    /// Whether the kernel may be asked for a neighbour.
+    pub(super) fn allow_question(&mut self, now: u64) -> bool {
+        const TOKEN: u64 = 1000 * MS / QUESTIONS_PER_SECOND;
+        const FULL: u64 = TOKEN * QUESTIONS_BURST;
+        let bucket = self.questions.get_or_insert(Bucket { saved: FULL, at: now });
+        bucket.fill(now, FULL);
+        let is_allowed = bucket.saved >= TOKEN;
+        bucket.saved -= if is_allowed { TOKEN } else { 0 };
+        is_allowed
     }
 
     /// Takes one token from the peer's bucket and one from the global bucket, or none at all.

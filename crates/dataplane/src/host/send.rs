@@ -230,7 +230,10 @@ impl Host {
         mac: Option<[u8; 6]>,
     ) {
         if self.kernel_links.contains(&link) {
-            self.wanted.push((link, address));
+            // What is not asked now waits for the next try.
+            if self.limiter.allow_question(context.now_ns) {
+                self.wanted.push((link, address));
+            }
             return;
         }
         match address {

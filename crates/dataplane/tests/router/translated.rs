@@ -150,6 +150,10 @@ fn packets_wait_for_a_neighbour_that_the_kernel_resolves() {
         bench.send(&to(Special::Glean.host4()));
         assert_eq!(bench.net.counters().held, held);
     }
+    // Of a packet that is too long, fragments wait.
+    let long = to(Special::Glean.host4()).size(1600).v4(|header| header.dont_fragment = false);
+    bench.send(&long);
+    assert_eq!(bench.net.counters().punts[PuntReason::MtuExceeded as usize], 1);
     let asked = bench.asked.0.lock().expect("no panic").clone();
     let [(link, address)] = asked[..] else { panic!("{asked:?}") };
     assert_eq!(address, Special::Glean.host4());
@@ -161,7 +165,7 @@ fn packets_wait_for_a_neighbour_that_the_kernel_resolves() {
     bench.net.worker.lock().tables.publish_neigh(link, address, mac).expect("room");
     bench.net.worker.release_waiting(&mut bench.ports);
     let sent = bench.sent(port);
-    assert_eq!(sent.len(), 2);
+    assert_eq!(sent.len(), 4);
     for frame in sent {
         assert_eq!(frame[..6], mac);
         assert_eq!(layer3(&frame).1[12..16], [198, 51, 100, 7], "the new source");
@@ -171,4 +175,16 @@ fn packets_wait_for_a_neighbour_that_the_kernel_resolves() {
     assert!(bench.ports.iter().all(|port| port.punted.is_empty()));
     // The kernel keeps the neighbour, and no longer has to resolve it.
     assert!(!bench.net.worker.lock().host.waits_for(link, address));
+}
+
+#[test]
+fn the_kernel_is_not_asked_for_more_neighbours_than_it_can_keep() {
+    let mut bench = Bench::new(to_source());
+    (0..100).map(LinkId).for_each(|link| bench.net.worker.lock().host.have_kernel_resolve(link));
+    let IpAddr::V4(first) = Special::Glean.host4() else { panic!("of IPv4") };
+    for number in 0..200 {
+        bench.send(&to(IpAddr::V4((first.to_bits() + number).into())));
+    }
+    let asked = bench.asked.0.lock().expect("no panic").len();
+    assert_eq!(asked, 64, "at once");
 }

@@ -172,7 +172,8 @@ impl FollowerThread {
 
     /// Has the kernel resolve neighbours, as if it had a packet for them.
     fn resolve(&mut self, neighs: &[(LinkId, IpAddr)]) -> io::Result<()> {
-        let keys = lock(&self.state).keys(neighs);
+        let state = Arc::clone(&self.state);
+        let keys = self.lock(&state).keys(neighs);
         keys.into_iter().try_for_each(|key| self.netlink.resolve_neigh(key))
     }
 

@@ -25,7 +25,8 @@
 //! Limits: [`MOST_RULES`] rules per point and family, after sets of several keys are expanded. Rules of
 //! hook ingress do not count frames that are dropped before it (for other stations, of other protocols
 //! than IPv4, IPv6 and ARP, with unknown tags). Packets that the kernel behind a port receives itself,
-//! such as those for the router's own addresses, never reach this stage.
+//! such as those for the router's own addresses, never reach this stage, unless rules of a file translate
+//! addresses.
 
 mod aliases;
 mod binding;
