@@ -17,7 +17,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # Only `foreground` selects tests by kind: with the caller's own selection, the other runs would leave tests out.
 unset TOLLWAY_TESTS TOLLWAY_WORKERS
-MOST=3
+MOST=5
 # The end of the names of tests in virtual machines.
 MACHINE=_in_a_virtual_machine
 work=$(mktemp -d) || exit 1
@@ -139,7 +139,7 @@ touch "$work/"{namespaces,computing,ended,left-out,failed}
 [ "$(lines two-workers)" = 2 ] || die "the programs to run with two workers are not af_xdp and router"
 export work MACHINE
 
-beside computing 15
+beside computing 5
 grep -v ^oracle "$work/namespaces" | foreground beside
 wait_beside
 grep ^oracle "$work/namespaces" | foreground beside

@@ -336,11 +336,15 @@ mod tests {
         let task = Task { pps: Some(50_000.0), time, ..task() };
         let mut send =
             || send(&mut Memory::new(None), &mut umem, &mut writer(&spec()), task, &stop);
-        let sent = send().unwrap();
         // A machine that withdraws the processor for long reduces the number, and never increases
         // it.
-        assert!((1000..=15_001).contains(&sent.frames), "{}", sent.frames);
-        assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
+        let is_sent = (0..10).any(|_| {
+            let sent = send().unwrap();
+            assert!(sent.frames <= 15_001, "{}", sent.frames);
+            assert!(sent.offered_pps() < 55_000.0, "{sent:?}");
+            sent.frames >= 1000
+        });
+        assert!(is_sent);
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let sent = send().unwrap();
         assert_eq!(sent.frames, 0);
