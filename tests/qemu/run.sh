@@ -5,7 +5,8 @@
 #
 # Prints the command's output and exits with its status, or with 125 if the machine could not run it.
 # The machine has VRF and VLAN devices, which not every kernel has. It needs no KVM, so it is slow. Its /tmp
-# and /run are empty. What it writes below $TOLLWAY_OUT (its /mnt) stays in target/qemu/out on this machine.
+# and /run are empty. What it writes below $TOLLWAY_OUT (its /mnt) stays in target/qemu/out1 on this machine, or in
+# out2 if another one runs beside it, and so on.
 #
 # TOLLWAY_QEMU_SECONDS: the time limit in seconds (default 1800).
 # TOLLWAY_QEMU_SUITE:   the Debian suite of the kernel (default: the kernel in /boot).
@@ -74,16 +75,29 @@ prepare() {
   (cd "$work/files" && find . | cpio -o -H newc --quiet) > "$work/initrd"
   rm -rf "$ready" && mv "$work" "$ready"
 }
-# Only one machine is prepared or runs at a time.
-exec 9> "$target/qemu/lock"
-flock 9
+# One script at a time prepares a machine.
+exec 8> "$target/qemu/lock"
+flock 8
 [ "$ready/initrd" -nt "$here/init.c" ] && [ "$ready/initrd" -nt "$here/run.sh" ] || prepare
+exec 8>&-
+# As many machines run as there are processors. The lock of a place ends with this script.
+place=
+until [ -n "$place" ]; do
+  for number in $(seq "$(nproc)"); do
+    exec 9> "$target/qemu/lock$number"
+    if flock -n 9; then
+      place=$number
+      break
+    fi
+  done
+  [ -n "$place" ] || sleep 1
+done
 
 # /tmp and /run are empty in the machine. If this tree is in one of them, the machine mounts it there again.
 tree=$(cd "$here/../.." && pwd)
 case $tree/ in /tmp/* | /run/*) is_covered=1 ;; *) is_covered= ;; esac
 
-out=$target/qemu/out
+out=$target/qemu/out$place
 mkdir -p "$out"
 rm -f "$out/status"
 {

@@ -205,9 +205,19 @@ impl Tracked {
     }
 
     fn insert(&mut self, version: Version, treatment: Treatment, source: (IpAddr, u16)) {
+        self.insert_marked(version, treatment, source, 0);
+    }
+
+    fn insert_marked(
+        &mut self,
+        version: Version,
+        treatment: Treatment,
+        source: (IpAddr, u16),
+        mark: u32,
+    ) {
         let generation = self.compared.programs.state().connections_generation();
         let translation = Translation { source, destination: version.destination() };
-        let connection = Connection { generation, treatment, translation, mark: 0, track: None };
+        let connection = Connection { generation, treatment, translation, mark, track: None };
         assert!(self.table.insert(&version.key(), &connection, generation));
     }
 
@@ -346,7 +356,18 @@ fn routed(tracked: &mut Tracked, version: Version) {
     let before: [u8; 6] = forwarded[..6].try_into().unwrap();
     tracked.compared.tables.set_neigh(link, neighbour, Some(before)).unwrap();
     void(tracked);
-    assert_eq!(leaves(tracked), Some(forwarded), "{version:?}");
+    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}");
+    // A connection with a mark is looked up for each packet.
+    version.set_mark(7);
+    tracked.insert_marked(version, Treatment::Forwarded(link), version.source(), 7);
+    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: marked");
+    tracked.compared.tables.insert(vrf, destination, next).unwrap();
+    assert_eq!(leaves(tracked), None, "{version:?}: marked, the other route");
+    assert!(tracked.compared.tables.remove(vrf, destination).unwrap());
+    assert_eq!(leaves(tracked), Some(forwarded), "{version:?}: marked, as before");
+    version.set_mark(0);
+    tracked.insert(version, Treatment::Forwarded(link), version.source());
+    void(tracked);
 }
 
 /// Only established connections of UDP are forwarded, of which packets are whole and plain.
