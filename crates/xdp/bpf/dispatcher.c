@@ -49,18 +49,6 @@ static __always_inline int pass_options(struct packet *packet, int served)
 	return packet->state->ruled ? to_user(packet) : pass(packet, PASS_OPTIONS);
 }
 
-/*
- * Says whether a packet for an own address, which has this value, is the host's. If it may be for others, a worker says
- * so, also about its TTL.
- */
-static __always_inline int is_local(struct packet *packet, __u32 own, int served)
-{
-	if (!served || own != LOCAL_TRANSLATED)
-		return 1;
-	packet->is_own = 1;
-	return 0;
-}
-
 /* Bytes before layer 3 under two tags. No flow is of such frames (src/xdp_path/entry.rs). */
 #define TWICE_TAGGED (ETH_HLEN + 2 * sizeof(struct vlan))
 
@@ -100,8 +88,12 @@ static __always_inline int dispatch4(struct packet *packet, void *data, void *en
 	if (is_link_local4(ip->daddr))
 		return pass(packet, PASS_LINK_LOCAL);
 	own = bpf_map_lookup_elem(&locals4, &ip->daddr);
-	if (own && is_local(packet, *own, served))
+	if (own && *own != LOCAL_TRANSLATED)
 		return pass(packet, PASS_LOCAL);
+	if (own && !served)
+		return leave_own(packet, l3, PASS_LOCAL, 1);
+	/* A worker says whether it is for others, also about its TTL. */
+	packet->own4 = own ? l3 : 0;
 	if (packet->kernel_path & LINK_FRAGMENTS4 && ip->frag_off & bpf_htons(0x3fff))
 		return pass(packet, PASS_OFFLOAD);
 	if (header_len != sizeof(*ip))
@@ -139,8 +131,11 @@ static __always_inline int dispatch6(struct packet *packet, void *data, void *en
 	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
 		return pass(packet, PASS_LINK_LOCAL);
 	own = bpf_map_lookup_elem(&locals6, &ip->daddr);
-	if (own && is_local(packet, *own, served))
+	if (own && *own != LOCAL_TRANSLATED)
 		return pass(packet, PASS_LOCAL);
+	if (own && !served)
+		return leave_own(packet, l3, PASS_LOCAL, 0);
+	packet->own6 = own ? l3 : 0;
 	if (packet->kernel_path & LINK_FRAGMENTS6 && is_extension(ip->nexthdr))
 		return pass(packet, PASS_OFFLOAD);
 	if (ip->nexthdr == IPPROTO_HOPOPTS)

@@ -71,7 +71,9 @@ struct packet {
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */
 	__u32 inner_len; /* tc: bytes of the tag that lies in the frame */
-	__u32 is_own; /* for an own address: without a worker, the kernel gets it */
+	/* Of one for an own address that may be for others (own.h): the bytes before layer 3, by family; 0 for all others. */
+	__u32 own4;
+	__u32 own6;
 };
 
 /* Passes a packet to the kernel, and counts the reason. */

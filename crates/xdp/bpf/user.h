@@ -4,6 +4,7 @@
 #define TOLLWAY_USER_H
 
 #include "engine_xdp.h"
+#include "own.h"
 #include "packet.h"
 
 struct {
@@ -46,7 +47,11 @@ static __always_inline int has_worker(struct packet *packet, __u32 queue)
 /* What user space does not take, the kernel gets, or it fails closed. */
 static __always_inline int without_user(struct packet *packet, enum pass_reason reason)
 {
-	return fails_closed(packet) && !packet->is_own ? drop_closed(packet) : pass(packet, reason);
+	if (packet->own4)
+		return leave_own(packet, packet->own4, reason, 1);
+	if (packet->own6)
+		return leave_own(packet, packet->own6, reason, 0);
+	return fails_closed(packet) ? drop_closed(packet) : pass(packet, reason);
 }
 
 /* Sends a packet to the socket of its queue, if there are a worker and a socket. */

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use tollway_net::Mac;
 use tollway_xdp::counts::PassReason;
 use tollway_xdp::{Action, Mode, Ruled, XdpError};
 
-use super::frames::{Bench, ICMP, OURS, Packet, THEIRS, header, port, sign};
+use super::frames::{Bench, ICMP, OURS, Packet, TCP, THEIRS, header, port, sign};
 
 /// The reason for packets of the user path: no socket is here, so they pass to the kernel.
 const USER: PassReason = PassReason::NoSocket;
@@ -254,9 +255,10 @@ pub fn closed() {
     assert_eq!(bench.passes(&Packet::v4().frame()), USER);
 }
 
-/// Workers get what comes for own addresses that their rules translate, whatever its TTL. Without a worker, it is the
-/// host's.
+/// Workers get what comes for own addresses that their rules translate, whatever its TTL. Without a worker, the host gets
+/// what it has a socket for; it would reset the other connections.
 pub fn translated() {
+    let sockets = (UdpSocket::bind("[::]:2000").unwrap(), TcpListener::bind("[::]:2000").unwrap());
     let mut bench = Bench::new(Mode::Native, true);
     let state = bench.programs.state();
     let own = ["10.0.1.1", "fd00:1::1"].map(|address| address.parse().unwrap());
@@ -272,14 +274,28 @@ pub fn translated() {
         // A worker would get it, but there is no socket.
         assert_eq!(bench.run(&Packet::v4().frame()).0, Action::Drop);
     }
-    state.set_bypass(true);
-    for packet in &to_own {
-        assert_eq!(bench.passes(&packet.frame()), PassReason::Local);
+    let mut sockets = Some(sockets);
+    let kinds = to_own.iter().flat_map(|packet| {
+        [TCP, packet.protocol, ICMP].map(|protocol| Packet { protocol, ..packet.clone() })
+    });
+    let kinds: Vec<Packet> = kinds.collect();
+    for has_sockets in [true, false] {
+        for packet in &kinds {
+            let is_hosts = has_sockets || packet.protocol == ICMP;
+            let action = if is_hosts { Action::Pass } else { Action::Drop };
+            let frame = packet.frame();
+            assert_eq!(bench.run(&frame).0, action, "{packet:?}: no socket of a worker");
+            state.set_bypass(true);
+            assert_eq!(bench.run(&frame).0, action, "{packet:?}: the bypass");
+            state.set_bypass(false);
+            assert_eq!(bench.run(&Packet::v4().frame()).0, Action::Drop, "what is for others");
+        }
+        drop(sockets.take());
     }
-    state.set_bypass(false);
     std::thread::sleep(Duration::from_millis(120));
-    for packet in &to_own {
-        assert_eq!(bench.run_as_it_is(&packet.frame()).0, Action::Pass);
+    for packet in &kinds {
+        let action = if packet.protocol == ICMP { Action::Pass } else { Action::Drop };
+        assert_eq!(bench.run_as_it_is(&packet.frame()).0, action, "{packet:?}: nobody");
     }
 }
 
