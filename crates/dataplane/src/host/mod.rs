@@ -134,7 +134,7 @@ impl Host {
     }
 
     /// Has the kernel behind a link resolve its neighbours, since the answers come to the kernel. Somebody takes the
-    /// requests ([`Host::take_wanted`]), and puts the neighbours into the tables.
+    /// requests (`take_wanted`), and puts the neighbours into the tables.
     pub fn have_kernel_resolve(&mut self, link: LinkId) {
         self.kernel_links.insert(link);
     }
