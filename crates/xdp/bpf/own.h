@@ -10,10 +10,8 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
-#include "packet.h"
-
-/* Bytes before layer 3, at most. */
-#define MOST_BEFORE_OWN 64
+#include "ecmp.h"
+#include "tcp.h"
 
 /* Says whether the host has a socket of TCP or UDP for a tuple. */
 static __always_inline int finds_socket(context *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u8 protocol)
@@ -29,48 +27,51 @@ static __always_inline int finds_socket(context *ctx, struct bpf_sock_tuple *tup
 }
 
 /*
- * Says whether an IPv4 packet is the host's: it has a socket for it, or the packet is neither TCP nor UDP, or not whole.
- * Global, so that the verifier looks at it once.
+ * Says whether a packet is the host's: it has a socket for it, or the packet is neither TCP nor UDP, or not whole. IPv4
+ * with options and fragments are the host's, too.
  */
-__attribute__((noinline)) int is_hosts4(context *ctx, __u32 l3)
+static __always_inline int is_hosts(context *ctx, __u32 l3, int v4)
 {
+	const __u32 header_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct bpf_sock_tuple tuple = {};
-	const struct iphdr *ip;
+	const struct iphdr *ip4;
+	const struct ipv6hdr *ip6;
 	const __be16 *ports;
+	__u8 protocol;
 
-	if (l3 > MOST_BEFORE_OWN)
+	if (l3 > MOST_BEFORE)
 		return 1;
-	ip = data_of(ctx) + l3;
-	ports = (const void *)(ip + 1);
-	if ((const void *)(ports + 2) > end_of(ctx) || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff) ||
-	    (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP))
+	ip4 = data_of(ctx) + l3;
+	ip6 = (const void *)ip4;
+	ports = (const void *)ip4 + header_len;
+	if ((const void *)(ports + 2) > end_of(ctx))
 		return 1;
-	tuple.ipv4.saddr = ip->saddr;
-	tuple.ipv4.daddr = ip->daddr;
-	tuple.ipv4.sport = ports[0];
-	tuple.ipv4.dport = ports[1];
-	return finds_socket(ctx, &tuple, sizeof(tuple.ipv4), ip->protocol);
-}
-
-/* The same of an IPv6 packet. */
-__attribute__((noinline)) int is_hosts6(context *ctx, __u32 l3)
-{
-	struct bpf_sock_tuple tuple = {};
-	const struct ipv6hdr *ip;
-	const __be16 *ports;
-
-	if (l3 > MOST_BEFORE_OWN)
+	protocol = v4 ? ip4->protocol : ip6->nexthdr;
+	if (!is_tcp_or_udp(protocol) || (v4 && (ip4->ihl != 5 || ip4->frag_off & bpf_htons(0x3fff))))
 		return 1;
-	ip = data_of(ctx) + l3;
-	ports = (const void *)(ip + 1);
-	if ((const void *)(ports + 2) > end_of(ctx) ||
-	    (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP))
-		return 1;
-	__builtin_memcpy(tuple.ipv6.saddr, &ip->saddr, sizeof(tuple.ipv6.saddr));
-	__builtin_memcpy(tuple.ipv6.daddr, &ip->daddr, sizeof(tuple.ipv6.daddr));
+	if (v4) {
+		tuple.ipv4.saddr = ip4->saddr;
+		tuple.ipv4.daddr = ip4->daddr;
+		tuple.ipv4.sport = ports[0];
+		tuple.ipv4.dport = ports[1];
+		return finds_socket(ctx, &tuple, sizeof(tuple.ipv4), protocol);
+	}
+	__builtin_memcpy(tuple.ipv6.saddr, &ip6->saddr, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, &ip6->daddr, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = ports[0];
 	tuple.ipv6.dport = ports[1];
-	return finds_socket(ctx, &tuple, sizeof(tuple.ipv6), ip->nexthdr);
+	return finds_socket(ctx, &tuple, sizeof(tuple.ipv6), protocol);
+}
+
+/* Global, so that the verifier looks at each once. */
+__attribute__((noinline)) int is_hosts4(context *ctx, __u32 l3)
+{
+	return is_hosts(ctx, l3, 1);
+}
+
+__attribute__((noinline)) int is_hosts6(context *ctx, __u32 l3)
+{
+	return is_hosts(ctx, l3, 0);
 }
 
 /* Leaves such a packet to the host, or drops it: its sender tries again. */
