@@ -45,7 +45,8 @@ pub trait XdpPath: Send {
     }
 
     /// Receives the packets of a burst that exited the path, each with its [`Burst::verdict`], as they
-    /// were received or as rules have translated them. The XDP path may drop later packets of the flows of those that are dropped.
+    /// were received or as rules have translated them. The XDP path may drop later packets of the flows of those
+    /// that are dropped.
     ///
     /// [`Burst::routed`] says which of them the rules dropped after the route lookup: those at hook
     /// forward.

@@ -1,6 +1,6 @@
 //! Provokes every reason for which a packet exits the path, one by one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use etherparse::IpNumber;
@@ -10,9 +10,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::port::Port;
 use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::stages::filter::{
-    Filter, NatRange, NatTarget, Op, Point, Reject, Rule, Rules, Tracker,
-};
+use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_dataplane::verdict::{DropReason, PuntReason};
@@ -20,6 +18,7 @@ use tollway_dataplane::verdict::{DropReason, PuntReason};
 use crate::testkit::net::Net;
 use crate::testkit::packet::{DOT1Q, Packet, link_header};
 use crate::testkit::wires::{LinkVariant, Special};
+use crate::translated::to_destination;
 
 /// A function that provokes a reason once.
 type Case = fn(&mut Net);
@@ -112,19 +111,6 @@ fn under_rule(net: &mut Net, op: Op) {
     net.send(0, &good().build());
 }
 
-/// Rules that translate the destination of all packets of IPv4 to an address of the router.
-fn to_router() -> Filter {
-    let IpAddr::V4(own) = Special::Local.host4() else { panic!("it is IPv4") };
-    let own = u128::from(own.to_bits());
-    let op = Op::Nat(NatRange::new(NatTarget::Destination(Some((own, own)))));
-    let ops = vec![op, Op::Accept];
-    let rules = Rules { rules: vec![Rule { ops, next: 1, ..Rule::default() }], end: 0 };
-    let mut filter = Filter::new(3, Vec::new());
-    filter.track(Tracker::new((0, 1), [false; 2]).translating([true, false], 2));
-    filter.set(Point::DestinationNat, 4, &rules).expect("it compiles");
-    filter
-}
-
 fn drop_case(reason: DropReason) -> Case {
     match reason {
         DropReason::PktTooSmall => |net| {
@@ -215,7 +201,7 @@ fn drop_case(reason: DropReason) -> Case {
             net.worker.counters.drop(DropReason::FailClosed);
         },
         DropReason::NoSocket => |net| {
-            net.worker.set_filter(Some(Arc::new(to_router())), &[]);
+            net.worker.set_filter(Some(Arc::new(to_destination(Special::Local.host4()))), &[]);
             from_kernel(net, Kernel { waiting: 1, takes: true });
         },
     }

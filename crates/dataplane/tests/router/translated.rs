@@ -49,7 +49,7 @@ fn to_source() -> Filter {
 }
 
 /// Rules that give all connections this destination.
-fn to_destination(address: IpAddr) -> Filter {
+pub(super) fn to_destination(address: IpAddr) -> Filter {
     let only = Some((number(address), number(address)));
     translating(Point::DestinationNat, NatTarget::Destination(only))
 }

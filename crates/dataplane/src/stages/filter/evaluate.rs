@@ -12,7 +12,7 @@ use crate::frame::Umem;
 use crate::next_hops::{Action, NextHopsView, Record};
 use crate::stages::rule::RouteTables;
 use crate::verdict::{DropReason, PuntReason, Verdict};
-use crate::wire::{be16, ipv6, translate};
+use crate::wire::{be16, ipv6};
 
 /// Evaluates the rules of one point and version; returns the packets that continue.
 #[inline(always)]
@@ -155,11 +155,9 @@ fn translate(
     let before: [u8; CHANGED] = *umem.bytes(addr, l3);
     let frame = umem.frame_mut(addr, usize::from(burst.len[lane]));
     let packet = frame.get_mut(l3..)?;
-    let Translations { packet: new, quoted } = translations;
-    let quoted = quoted.map_or(Ok(()), |quoted| translate::translate_quoted(packet, &quoted));
-    let is_whole = quoted.and_then(|()| translate::translate(packet, new)).is_ok();
+    let is_whole = translations.apply(packet).is_ok();
     // Instances translate IPv4 only; the route lookup comes later.
-    if is_whole && let Some(destination) = new.destination {
+    if is_whole && let Some(destination) = translations.packet.destination {
         burst.key[lane] = (destination as u64) << 32;
     }
     is_whole.then(|| before != *umem.bytes::<CHANGED>(addr, l3))

@@ -42,7 +42,7 @@ use packet::{AliasPacket, Payload, Quoted};
 pub use table::MappingReport;
 use table::Table;
 
-use crate::wire::translate::Translation;
+use crate::wire::translate::{Translation, Untranslatable, translate, translate_quoted};
 
 /// The most mappings at a time.
 pub const MOST_MAPPINGS: usize = 65_536;
@@ -62,6 +62,16 @@ pub struct Aliases {
 pub(super) struct Translations {
     pub(super) packet: Translation,
     pub(super) quoted: Option<Translation>,
+}
+
+impl Translations {
+    /// Translates a packet, and first what it quotes.
+    pub(super) fn apply(&self, packet: &mut [u8]) -> Result<(), Untranslatable> {
+        if let Some(quoted) = &self.quoted {
+            translate_quoted(packet, quoted)?;
+        }
+        translate(packet, &self.packet)
+    }
 }
 
 /// What an instance does with a packet.

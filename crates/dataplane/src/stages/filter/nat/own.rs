@@ -3,7 +3,7 @@
 use super::super::binding::Manip;
 use super::super::{Filter, Tracker, tracking};
 use super::stage::write;
-use crate::wire::translate::{Translation, translate, translate_quoted};
+use crate::wire::translate::{Translation, translate};
 
 /// Translates a packet that the router has made, if it belongs to a translated connection (`nf_nat_ipv4_local_fn`, and
 /// hook postrouting behind it).
@@ -11,9 +11,8 @@ pub(crate) fn translate_own(filter: &Filter, packet: &mut [u8], now_ns: u64) {
     if let Some(aliases) = filter.aliases()
         && let Some(new) = aliases.translate_own_error(packet, now_ns)
     {
-        let quoted = new.quoted.map_or(Ok(()), |quoted| translate_quoted(packet, &quoted));
         // What is truncated stays.
-        let _ = quoted.and_then(|()| translate(packet, &new.packet));
+        let _ = new.apply(packet);
     }
     let Some((tracker, version)) = translating(filter, packet) else { return };
     for (manip, end) in [Manip::Destination, Manip::Source].into_iter().zip(tracking::ends_of_own(

@@ -10,7 +10,7 @@ use etherparse::PacketBuilder;
 
 use super::super::TcpConnectionState;
 use super::*;
-use crate::wire::{l4, translate};
+use crate::wire::l4;
 
 const START: u64 = 1000 * S;
 
@@ -126,10 +126,7 @@ fn pass(aliases: &Aliases, pass: AliasPass, packet: &[u8], now_ns: u64) -> Optio
     match aliases.translate(0, pass, &packet, now_ns) {
         Aliased::Ignored => Some(packet),
         Aliased::Translated(translations) => {
-            if let Some(quoted) = translations.quoted {
-                translate::translate_quoted(&mut packet, &quoted).unwrap();
-            }
-            translate::translate(&mut packet, &translations.packet).unwrap();
+            translations.apply(&mut packet).unwrap();
             Some(packet)
         }
         Aliased::Denied | Aliased::Full => None,
