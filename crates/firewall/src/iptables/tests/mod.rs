@@ -2,6 +2,7 @@
 
 mod hostile;
 mod kernel;
+mod nat;
 pub(crate) mod random;
 mod restore;
 mod saves;
