@@ -36,7 +36,8 @@ fn bpf(name: &str) -> Result<(), String> {
     let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.o"));
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let mut command = Command::new(&clang);
-    command.args(["-O2", "-g", "-Wall", "-Werror", "-target", target(), "-mcpu=v3"]);
+    command.args(["-O2", "-g", "-Wall", "-Werror", "-fno-strict-aliasing"]);
+    command.args(["-target", target(), "-mcpu=v3"]);
     // Debian keeps the kernel's asm/ headers per machine; the BPF target names no machine.
     command.args(machines().map(|machine| format!("-I/usr/include/{machine}-linux-gnu")));
     command.arg("-c").arg(format!("bpf/{name}.c")).arg("-o").arg(object);

@@ -64,13 +64,13 @@ static __always_inline __u16 fold(__u32 sum)
 /* The sum that the checksum of TCP makes 0xffff, in network byte order: a pseudo header, and the segment. */
 static __always_inline __u16 sum_tcp(const struct packet_tcp *packet)
 {
-	const __u16 *addresses = (const void *)&packet->ip.saddr, *words = (const void *)&packet->tcp;
-	__u32 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(TCP_LENGTH);
+	const __u32 *addresses = (const void *)&packet->ip.saddr, *words = (const void *)&packet->tcp;
+	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(TCP_LENGTH);
 	int i;
 
-	for (i = 0; i < 4; i++)
+	for (i = 0; i < 2; i++)
 		sum += addresses[i];
-	for (i = 0; i < TCP_LENGTH / 2; i++)
+	for (i = 0; i < TCP_LENGTH / 4; i++)
 		sum += words[i];
-	return fold(sum);
+	return fold((__u32)(sum & 0xffff) + (__u32)(sum >> 16 & 0xffff) + (__u32)(sum >> 32));
 }

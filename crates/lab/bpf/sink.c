@@ -101,7 +101,7 @@ struct frame {
 static __always_inline void count(const struct frame *frame, const struct payload *payload, __u8 ttl,
 				  const struct iphdr *ip, const struct packet_tcp *tcp)
 {
-	struct ethhdr *eth = frame->data;
+	const __u16 *mac = frame->data;
 	struct counts *count;
 	__u32 zero = 0;
 	int i, wrong_mac = 0;
@@ -114,7 +114,7 @@ static __always_inline void count(const struct frame *frame, const struct payloa
 	if (payload->stream)
 		count->second++;
 	for (i = 0; i < 3; i++)
-		wrong_mac |= ((__u16 *)eth->h_dest)[i] ^ DESTINATION[i];
+		wrong_mac |= mac[i] ^ DESTINATION[i];
 	if (wrong_mac)
 		count->wrong_mac++;
 	if (frame->vid != VID)
@@ -172,7 +172,8 @@ static __always_inline int is_ours(void *data, void *end)
 
 	if ((void *)(tag + 1) > end)
 		return 0;
-	protocol = eth->h_proto;
+	/* The compiler would read a field of the header, which is packed, byte by byte. */
+	protocol = *(const __be16 *)(data + 2 * ETH_ALEN);
 	if (protocol == bpf_htons(ETH_P_8021Q)) {
 		frame.vid = bpf_ntohs(tag->tci) & 0xfff;
 		frame.ip = tag + 1;

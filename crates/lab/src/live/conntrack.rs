@@ -2,8 +2,9 @@
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
-use tollway_conntrack::{Tuple, push_tuple};
+use tollway_conntrack::{Conntrack, Family, Tuple, push_tuple};
 use tollway_linux::netlink::{QuerySocket, push};
 
 use super::generator::{Flows, PORT};
@@ -98,6 +99,19 @@ impl Connections {
 pub(super) fn disconnect(host: &Host) -> Result<(), String> {
     let forget = || QuerySocket::open(NETLINK_NETFILTER)?.change(DELETE, 0, &HEADER);
     host.run(forget)?.map_err(|error| format!("the kernel keeps its connections: {error}"))
+}
+
+/// The connections that a host's kernel forwards by a flowtable.
+pub(super) fn by_flowtable(host: &Host) -> Result<usize, String> {
+    let count = || -> std::io::Result<usize> {
+        let mut count = 0;
+        Conntrack::open()?.each(Some(Family::Ip), |connection| {
+            count += usize::from(connection.status.is_offloaded());
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    };
+    host.run(count)?.map_err(|error| format!("cannot read the kernel's connections: {error}"))
 }
 
 /// The kernel's limit of connections, and the size of its hash table, of all network namespaces.

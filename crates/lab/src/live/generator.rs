@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{Array, DevMap, Map, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 
@@ -18,8 +18,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ge
 
 /// The destination port of flows that are used in turn, `PORT` of `bpf/frame.h`.
 pub(super) const PORT: u16 = 9;
-/// Frames that the kernel sends before it yields the processor.
-const BATCH: u32 = 64;
+/// Frames that the kernel sends before it yields the processor: half of what a veth has room for, or, where they have
+/// times to keep, as many as a device's driver takes in a row.
+const BATCH: u32 = 128;
+const BATCH_PACED: u32 = 64;
 /// Bytes of a frame, without tag and FCS.
 pub(super) const FRAME_BYTES: usize = 60;
 /// The same of TCP: headers of 54 bytes, and what the sink recognizes.
@@ -144,9 +146,10 @@ impl Generator {
     /// Starts sending from the host's a0, at a place.
     pub(super) fn start_at(host: &Host, stream: Stream, place: Place) -> Result<Self, String> {
         let frame = vec![0; stream.flows.frame_bytes() + if stream.vid.is_some() { 4 } else { 0 }];
+        let batch = if stream.rate.is_some() { BATCH_PACED } else { BATCH };
         let (ebpf, progress) = host.run(move || load(&stream, place))??;
         // The host starts the thread, so that it is in the host's namespaces.
-        let start = move || Runner::start(ebpf, "generator", frame, BATCH, move || place.take());
+        let start = move || Runner::start(ebpf, "generator", frame, batch, move || place.take());
         Ok(Self { progress, runner: host.run(start)?? })
     }
 
@@ -169,6 +172,9 @@ impl Generator {
 fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>), String> {
     let ifindex = sys::ifindex("a0")?;
     let ns_per_1024 = stream.rate.map_or(0, |rate| 1_024_000_000_000 / u64::from(rate.max(1)));
+    let mut ethernet = [0; 12];
+    ethernet[..6].copy_from_slice(&R0);
+    ethernet[6..].copy_from_slice(&A0);
     let (kind, count, vid) = (stream.flows.kind(), stream.flows.count(), stream.vid.unwrap_or(0));
     let (number, now) = (place.stream(), sys::monotonic_ns());
     // A flow sends less than a byte each microsecond, so a stream begins after what the one before has sent.
@@ -177,7 +183,6 @@ fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>
     let failed = |error: &dyn std::error::Error| bpf::refused("generator", error);
     let mut loader = EbpfLoader::new();
     loader
-        .override_global("OUT_IFINDEX", &ifindex, true)
         .override_global("NS_PER_1024", &ns_per_1024, true)
         .override_global("ADDRESSES", &kind, true)
         .override_global("FLOW_MASK", &mask, true)
@@ -186,8 +191,7 @@ fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>
         .override_global("FIRST_SEQ", &first_seq, true)
         .override_global("VID", &vid, true)
         .override_global("STREAM", &number, true)
-        .override_global("SOURCE", &A0, true)
-        .override_global("DESTINATION", &R0, true);
+        .override_global("ETHERNET", &ethernet, true);
     if matches!(stream.flows, Flows::To(_)) {
         loader.map_max_entries("destinations", count);
     }
@@ -195,6 +199,9 @@ fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>
     if let Flows::To(destinations) = &stream.flows {
         fill(&ebpf, &destinations.addresses)?;
     }
+    let out = ebpf.map_mut("out").ok_or("the generator has no map `out`")?;
+    let mut out = DevMap::try_from(out).map_err(|error| format!("the generator's map: {error}"))?;
+    out.set(0, ifindex, None, 0).map_err(|error| failed(&error))?;
     let program: &mut Xdp = bpf::program_of(&mut ebpf, "generator")?;
     program.load().map_err(|error| failed(&error))?;
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;

@@ -39,6 +39,20 @@ pub(super) const ESTABLISHED: &str = "table ip stateful {
 }
 ";
 
+/// The same firewall, with a flowtable for what it accepts.
+pub(super) const FLOWTABLE: &str = "table ip stateful {
+    flowtable fast {
+        hook ingress priority 0;
+        devices = { r0, r1 };
+    }
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ip protocol { tcp, udp } ct state established flow add @fast
+        ct state established,related accept
+    }
+}
+";
+
 /// The same firewall, which also lets connections begin that come by r0.
 pub(super) const OUTBOUND: &str = "table ip stateful {
     chain forward {

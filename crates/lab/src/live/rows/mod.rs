@@ -124,6 +124,7 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
         Kind::FullTable { v6, flows } => full_table::measure(bench, v6, flows),
         Kind::Flood { rules } => flood::measure(bench, rules),
         Kind::Connections(connections) => connections::measure(bench, connections),
+        Kind::BesideFlowtable(connections) => connections::beside_flowtable(bench, connections),
         Kind::Drops { flood } => drops::measure(bench, flood),
         Kind::Features => features::measure(bench),
         Kind::KernelRule => kernel_rule::measure(bench),

@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Flood { rules: usize },
     /// Frames of established connections that the kernel tracks.
     Connections(Connections),
+    /// The same, where the kernel alone has a flowtable for them.
+    BesideFlowtable(Connections),
     /// Frames that one rule drops; of 256 flows, or each of a new one.
     Drops { flood: bool },
     /// Frames of 65,536 flows through VLANs and a VRF under 100 rules.
@@ -106,7 +108,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 37] = [
+pub(super) const CASES: [Case; 38] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -151,6 +153,7 @@ pub(super) const CASES: [Case; 37] = [
     Case { stem: "nat-tcp-256", ..tracked_tcp("nat-tcp", "masqueraded TCP", 256) },
     tracked_tcp("nat-tcp-64k", "65,536 connections", 1 << 16),
     tracked_tcp("nat-tcp-1m", "1,048,576 connections", 1 << 20),
+    case("nat-flowtable", "UDP; kernel by flowtable", Kind::BesideFlowtable(MASQUERADED)),
     case("drop", "a rule drops all", Kind::Drops { flood: false }),
     case("drop-flood", "all of new flows", Kind::Drops { flood: true }),
     case("features", "VLAN, VRF, 100 rules", Kind::Features),
@@ -165,6 +168,10 @@ pub(super) const CASES: [Case; 37] = [
     streams("nothing-offloaded-tcp", "masquerade, TCP", 1, SocketRules::Masquerade),
     sockets("nothing-offloaded-socket", "masquerade, 64-byte", SocketRules::Masquerade),
 ];
+
+/// As in row `nat`.
+const MASQUERADED: Connections =
+    Connections { protocol: Protocol::Udp, tracking: Tracking::Translated, count: 256 };
 
 const fn tracked(name: &'static str, title: &'static str, tracking: Tracking, count: u32) -> Case {
     case(name, title, Kind::Connections(Connections { protocol: Protocol::Udp, tracking, count }))

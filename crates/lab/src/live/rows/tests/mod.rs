@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 37] = [
+const FIGURES: [&str; 38] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -31,6 +31,7 @@ const FIGURES: [&str; 37] = [
     "nat_tcp_256_ratio",
     "nat_tcp_64k_ratio",
     "nat_tcp_1m_ratio",
+    "nat_flowtable_ratio",
     "drop_ratio",
     "drop_flood_ratio",
     "features_ratio",
