@@ -165,6 +165,15 @@ fn action(action: u8, reason: u8) -> Action {
     }
 }
 
+/// Whether a cache may keep what a next hop has decided, and `next` decides otherwise: it forwarded, dropped, or was the
+/// route back to a valid source by its link. So new neighbours do not void existing flows.
+fn has_decided(before: &Record, next: &NextHop) -> bool {
+    let is_unicast = |action| code(action).0 <= LAST_UNICAST;
+    let action = before.action();
+    matches!(action, Action::Forward | Action::Drop(_))
+        || is_unicast(action) && (before.link() != next.link || !is_unicast(next.action))
+}
+
 /// The writers' state, behind one lock.
 #[derive(Debug)]
 struct Writer {
@@ -254,10 +263,7 @@ impl NextHops {
             writer.retired.push(old);
             writer.retired.mark();
         }
-        // A next hop that neither forwarded nor dropped has decided nothing that a cache could keep. So
-        // new neighbours do not void existing flows.
-        let before = self.records.get()[old as usize].action();
-        if matches!(before, Action::Forward | Action::Drop(_)) {
+        if has_decided(&self.records.get()[old as usize], next) {
             self.epochs.changes.note_next_hop();
         }
         true
@@ -412,6 +418,29 @@ mod tests {
         assert!(next_hops.view().is_identity());
         assert_eq!(next_hops.view().installed(id), RecordId(id.0));
         assert_eq!(next_hops.get(id), leading_to(199));
+    }
+
+    #[test]
+    fn what_a_cache_may_keep_is_a_change() {
+        let epochs = Epochs::new();
+        let next_hops = NextHops::new(Arc::clone(&epochs));
+        let by = |action, link| NextHop { action, link: LinkId(link), ..leading_to(1) };
+        let none = Action::Punt(PuntReason::NoRoute);
+        for (before, after, is_change) in [
+            (by(Action::Forward, 1), by(Action::Resolve, 1), true),
+            (by(Action::Drop(DropReason::Blackhole), 1), by(Action::Forward, 1), true),
+            // A neighbour gets known.
+            (by(Action::Resolve, 1), by(Action::Forward, 1), false),
+            // The route back to a source.
+            (by(Action::Resolve, 1), by(Action::Resolve, 2), true),
+            (by(Action::Glean, 1), by(none, 1), true),
+            (by(none, 1), by(Action::Forward, 2), false),
+        ] {
+            let id = next_hops.push(&before).unwrap();
+            let version = epochs.changes.version();
+            assert!(next_hops.set(id, &after));
+            assert_eq!(epochs.changes.version() != version, is_change, "{before:?}, {after:?}");
+        }
     }
 
     #[test]
