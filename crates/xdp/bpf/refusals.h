@@ -13,7 +13,10 @@ struct refusals {
 	__u64 cause; /* 0: accepts frames; 1: accepts none, no error; UNPROBED; else error plus 1 */
 };
 
-/* One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0. */
+/*
+ * One entry per port. In the entry after those, `packets` says whether any `since_ns` is not 0, and `since_ns` is the ifindex
+ * of a device that accepts frames, or 0.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -44,12 +44,12 @@ int refused(__u64 *args)
 	const struct net_device *from = (void *)args[0], *to = (void *)args[1];
 	__u32 sent = args[2], drops = args[3], *port;
 
-	if (!matters(drops))
+	if (!matters(drops, to->ifindex))
 		return 0;
 	/* The router's program redirects only frames that arrive on the router's devices. */
 	port = port_of_device(to);
 	if (port && port_of_device(from))
-		evaluate(port, from == to, sent, drops, (int)args[4]);
+		evaluate(port, to->ifindex, from == to, sent, drops, (int)args[4]);
 	return 0;
 }
 

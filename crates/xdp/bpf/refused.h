@@ -43,20 +43,34 @@ static __always_inline void leave(struct refusals *port, __u64 cause)
 		__sync_fetch_and_add(&all->generation, 1);
 }
 
-/* Says whether to look at a bulk: some of it was refused, or a device has yet to accept frames. */
-static __always_inline int matters(__u32 drops)
+/*
+ * Says whether to look at a bulk that went to a device of this ifindex: some of it was refused, or some device has yet to
+ * accept frames, and this one is not that which has just done so.
+ */
+static __always_inline int matters(__u32 drops, __u32 ifindex)
 {
 	__u32 last = MOST_PORTS;
 	struct refusals *any = bpf_map_lookup_elem(&refusals, &last);
 
-	return any && (drops || any->packets);
+	return any && (drops || (any->packets && any->since_ns != ifindex));
 }
 
 /*
- * Evaluates a bulk that a port's device accepted in part or not at all; `is_own` says whether the
- * frames came in by the same port.
+ * Notes the ifindex of a port's device that has accepted a whole bulk: while other devices have yet to do so, its next
+ * bulks need no look. User space takes the note away behind `since_ns`, so that is looked at once more.
  */
-static __always_inline void evaluate(const __u32 *port, int is_own, __u32 sent, __u32 drops, int error)
+static __always_inline void note_accepting(struct refusals *any, const struct refusals *here, __u32 ifindex)
+{
+	__sync_lock_test_and_set(&any->since_ns, ifindex);
+	if (*(const volatile __u64 *)&here->since_ns)
+		any->since_ns = 0;
+}
+
+/*
+ * Evaluates a bulk that a port's device, which has this ifindex, accepted or not; `is_own` says whether the frames came in
+ * by the same port.
+ */
+static __always_inline void evaluate(const __u32 *port, __u32 ifindex, int is_own, __u32 sent, __u32 drops, int error)
 {
 	struct refusals *here = bpf_map_lookup_elem(&refusals, port), *any;
 	__u32 last = MOST_PORTS;
@@ -67,8 +81,10 @@ static __always_inline void evaluate(const __u32 *port, int is_own, __u32 sent, 
 		return;
 	if (sent) {
 		here->since_ns = 0;
-		if (!drops)
+		if (!drops) {
+			note_accepting(any, here, ifindex);
 			return;
+		}
 	}
 	/* The router's own probe is not a user's packet. */
 	if (here->cause == UNPROBED && is_own) {
@@ -88,6 +104,7 @@ static __always_inline void evaluate(const __u32 *port, int is_own, __u32 sent, 
 	if (!here->since_ns) {
 		here->since_ns = now;
 		here->bulks = 0;
+		__sync_lock_test_and_set(&any->since_ns, 0);
 	}
 	here->bulks++;
 	any->packets = 1;

@@ -27,11 +27,11 @@ int refused(const struct xdp_devmap_xmit *bulk)
 {
 	__u32 from = bulk->from_ifindex, to = bulk->to_ifindex, *port;
 
-	if (!matters(bulk->drops))
+	if (!matters(bulk->drops, to))
 		return 0;
 	port = port_of_number(to);
 	if (port && port_of_number(from))
-		evaluate(port, from == to, bulk->sent, bulk->drops, bulk->err);
+		evaluate(port, to, from == to, bulk->sent, bulk->drops, bulk->err);
 	return 0;
 }
 

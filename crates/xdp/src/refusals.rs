@@ -167,10 +167,15 @@ impl Refusals {
     /// bulk decides.
     fn begin(&self, port: PortId, cause: u64) {
         let own = usize::from(port.0);
-        let words =
-            [(own, SINCE_NS, UNPROVEN), (own, CAUSE, cause), (MOST_PORTS, PACKETS, 1)].into_iter();
+        let words = [
+            (own, SINCE_NS, UNPROVEN),
+            (own, CAUSE, cause),
+            (MOST_PORTS, PACKETS, 1),
+            // The program has noted a device that accepts frames, maybe this one.
+            (MOST_PORTS, SINCE_NS, 0),
+        ];
         for (word, value) in
-            words.filter_map(|(at, word, value)| Some((self.word(at, word)?, value)))
+            words.into_iter().filter_map(|(at, word, value)| Some((self.word(at, word)?, value)))
         {
             word.store(value, SeqCst);
         }
