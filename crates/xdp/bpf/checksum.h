@@ -16,15 +16,8 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
+#include "fold.h"
 #include "packet.h"
-
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
 
 /* A packet inside of these may have its checksum left to a card, whatever the outer header says. */
 static __always_inline int is_tunnel(__u8 protocol)

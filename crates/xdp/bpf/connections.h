@@ -192,6 +192,7 @@ struct tracking {
 	__u32 asking_ns;
 	struct arrival arrival;
 	union translation translation;
+	union connection_route to_note; /* of the packet's way; ENTRY_NODE if there is nothing to note */
 	struct ct_expected4 expected4;
 	struct ct_terms terms6;
 	struct connection4_query query4; /* with the key of the packet, if that is of IPv4 */
@@ -340,6 +341,20 @@ static __always_inline __u64 last_word_of(__be32 ports, __u8 protocol, __u16 lin
 	return word_of(ports, (__u32)protocol << 24 | link);
 #endif
 	return word_of(ports, (__u32)link << 16 | protocol);
+}
+
+/*
+ * Begins to fetch the track that a packet of TCP has if it is of the connection's original direction: it takes as long as
+ * the entry, in which alone is which track it is.
+ */
+static __always_inline void fetch_home(const __u64 *words, int v4)
+{
+	const int last = (v4 ? KEY4_WORDS : KEY6_WORDS) - 1;
+	__u64 hash = pair(last_word_of(first_of(words[last]), IPPROTO_TCP, 0), last);
+
+	for (int i = 0; i < last; i++)
+		hash += pair(words[i], i);
+	fetch_track(home_of(hash));
 }
 
 /* Looks up a connection by the words of its key; `connection` is NULL if there is none. As find4 and find6. */

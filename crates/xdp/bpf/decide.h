@@ -25,6 +25,9 @@ static __always_inline int is_left_to_kernel(const struct packet *packet, const 
 /* Passes such a packet to the kernel. This is the engine's part. */
 static __always_inline int leave_to_kernel(struct packet *packet);
 
+/* Says whether a port's device takes a packet by this next hop. This is the engine's part. */
+static __always_inline int takes(const struct packet *packet, const struct next_hop *hop);
+
 /*
  * Forwards a packet by a next hop, which has a header for it, with the addresses of a translation if there is one.
  * This is the engine's part (send_xdp.h, send_tc.h).
@@ -131,6 +134,8 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 		if (action != GOES_ON)
 			return action;
 	}
+	if (!takes(packet, hop))
+		return NOT_TAKEN;
 	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, 0, v4);
 	if (passage->rules && action == SENT)
 		leave_rules(packet, passage);

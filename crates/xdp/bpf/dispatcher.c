@@ -215,13 +215,13 @@ static __always_inline int dispatch_frame(struct packet *packet, int served)
 
 	if ((void *)(eth + 1) > end)
 		return pass(packet, PASS_MALFORMED);
-	if (*(__u32 *)eth->h_dest != MAC_FIRST || *(__u16 *)(eth->h_dest + 4) != MAC_LAST)
+	if (!is_for(eth, MAC_FIRST, MAC_LAST))
 		return pass(packet, eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
-	if (is_tag(eth->h_proto))
-		return dispatch_tagged(packet, data, end, eth->h_proto, served);
+	if (is_tag(ethertype_of(eth)))
+		return dispatch_tagged(packet, data, end, ethertype_of(eth), served);
 	if (!find_link(packet, 0, 0))
 		return pass(packet, PASS_VLAN_UNKNOWN);
-	return dispatch_l3(packet, data, end, eth->h_proto, ETH_HLEN, served);
+	return dispatch_l3(packet, data, end, ethertype_of(eth), ETH_HLEN, served);
 }
 
 /* Take over from `dispatch` what decide_tracked() leaves to them. */

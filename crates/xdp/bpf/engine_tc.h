@@ -15,6 +15,11 @@ typedef struct __sk_buff context;
 #define DROPPED TC_ACT_SHOT
 #define SENT TC_ACT_REDIRECT
 
+/* A packet of tc has more to gain from a short program (take_tracked.h). */
+#define DECIDES_AT_ONCE 0
+/* Added to the generation of what an engine's programs note (tracked.h). */
+#define NOTES_OF_ENGINE (1U << 31)
+
 /* Bytes of the tag that lies beside the frame: the kernel has taken the outer one out of each frame. */
 static __always_inline __u32 tag_len(context *ctx)
 {

@@ -11,6 +11,11 @@ typedef struct xdp_md context;
 #define DROPPED XDP_DROP
 #define SENT XDP_REDIRECT
 
+/* A port's program decides about packets of connections as far as it can (take_tracked.h). */
+#define DECIDES_AT_ONCE 1
+/* Added to the generation of what an engine's programs note (tracked.h). */
+#define NOTES_OF_ENGINE 0
+
 /* Where the accessible bytes of a frame begin and end. */
 static __always_inline void *data_of(const context *ctx)
 {

@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 
+#include "fold.h"
 #include "packet.h"
 
 /*
@@ -27,13 +28,8 @@ static __always_inline int has_ports(__u8 protocol)
 static __always_inline int checksum_is_right(const struct iphdr *ip)
 {
 	const __u32 *word = (const __u32 *)ip;
-	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
 
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
+	return is_all_ones((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
 }
 
 /* As ip_decrease_ttl() in include/net/ip.h. */

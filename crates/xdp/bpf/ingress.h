@@ -51,6 +51,20 @@ static __always_inline int is_served(struct packet *packet)
 	return 1;
 }
 
+/*
+ * Reads of an Ethernet header, which is at least there. Of `struct ethhdr`, which is packed, the compiler would read byte
+ * by byte.
+ */
+static __always_inline int is_for(const void *eth, __u32 mac_first, __u32 mac_last)
+{
+	return *(const __u32 *)eth == mac_first && *(const __u16 *)(eth + 4) == mac_last;
+}
+
+static __always_inline __be16 ethertype_of(const void *eth)
+{
+	return *(const __be16 *)(eth + 2 * ETH_ALEN);
+}
+
 static __always_inline int is_tag(__be16 protocol)
 {
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);

@@ -15,7 +15,8 @@
 /* Longer packets are the kernel's: eight pieces of as many bytes as the helper takes, and some more. */
 #define SUM_PIECE 512
 #define SUM_PIECES 8
-#define SUM_WORDS (SUM_PIECE / 8)
+/* What is left of a piece is summed by so many bytes, and then by words. */
+#define SUM_BLOCK 32
 /* All bits of their lengths. */
 #define SUM_MOST (2 * SUM_PIECES * SUM_PIECE - 1)
 
@@ -75,25 +76,30 @@ __attribute__((noinline)) int sum_in_frame(context *ctx, __u32 at, __u32 len, __
 	sum += (__u32)pieces;
 	next += len / SUM_PIECE * SUM_PIECE;
 	len %= SUM_PIECE;
-	for (__u32 i = 0; has_turn(i, SUM_WORDS, len / 8); i++) {
-		const __u8 *at_word = next + 8 * i;
-		__u64 word;
+	for (__u32 i = 0; has_turn(i, SUM_PIECE / SUM_BLOCK, len / SUM_BLOCK); i++) {
+		const __u8 *block = next + SUM_BLOCK * i;
 
-		if (ends_before(at_word, 8, end))
+		if (ends_before(block, SUM_BLOCK, end))
 			return SUM_UNKNOWN;
-		word = *(const __u64 *)at_word;
-		sum += (__u32)word;
-		sum += word >> 32;
+		for (int word = 0; word < SUM_BLOCK / 4; word++)
+			sum += ((const __u32 *)block)[word];
 	}
-	next += len / 8 * 8;
-	for (__u32 i = 0; has_turn(i, 3, len % 8 / 2); i++) {
-		const __u8 *half = next + 2 * i;
+	next += len / SUM_BLOCK * SUM_BLOCK;
+	len %= SUM_BLOCK;
+	for (__u32 i = 0; has_turn(i, SUM_BLOCK / 4, len / 4); i++) {
+		const __u8 *word = next + 4 * i;
 
-		if (ends_before(half, 2, end))
+		if (ends_before(word, 4, end))
 			return SUM_UNKNOWN;
-		sum += *(const __u16 *)half;
+		sum += *(const __u32 *)word;
 	}
-	next += len % 8 / 2 * 2;
+	next += len / 4 * 4;
+	if (len % 4 / 2) {
+		if (ends_before(next, 2, end))
+			return SUM_UNKNOWN;
+		sum += *(const __u16 *)next;
+		next += 2;
+	}
 	if (len % 2) {
 		if (ends_before(next, 1, end))
 			return SUM_UNKNOWN;
@@ -114,16 +120,22 @@ struct l4 {
 	__u32 at, len;
 };
 
+/* The sum of the words of a packet's pseudo-header. */
+static __always_inline __u64 sum_of_pseudo(const void *ip, struct l4 l4, int v4)
+{
+	return sum_of_addresses(ip, v4) + bpf_htons(l4.protocol) + bpf_htons(l4.len);
+}
+
 /* The checksum of a packet; right if nobody wants to know. */
 static __always_inline enum sum sum_of(const struct packet *packet, const void *ip, struct l4 l4, __u16 check, int v4)
 {
 	__u64 pseudo;
-	__u32 at = l4.at, len = l4.len;
 
 	if (!packet->state->verifies_sums)
 		return SUM_RIGHT;
-	pseudo = sum_of_addresses(ip, v4) + bpf_htons(l4.protocol) + bpf_htons(len);
-	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT : sum_in_frame(packet->ctx, at, len, pseudo);
+	pseudo = sum_of_pseudo(ip, l4, v4);
+	return is_verified(packet, check, fold(pseudo)) ? SUM_RIGHT :
+							  sum_in_frame(packet->ctx, l4.at, l4.len, pseudo);
 }
 
 #endif

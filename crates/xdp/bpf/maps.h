@@ -209,6 +209,7 @@ const volatile __u32 FLOWS6_MASK = 0;
 const volatile __u32 CONNECTIONS4_MASK = 0;
 const volatile __u32 CONNECTIONS6_MASK = 0;
 const volatile __u32 NEWCOMERS_MASK = 0;
+const volatile __u32 TRACKS = 0; /* the number of tracks */
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 

@@ -324,6 +324,14 @@ static __always_inline int is_left_to_kernel(const struct packet *packet, const 
 	return 0;
 }
 
+/* What a device does not take, the kernel drops, as it would without this program. */
+static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
+{
+	(void)packet;
+	(void)hop;
+	return 1;
+}
+
 static __always_inline int is_for_tc(const struct packet *packet, const struct next_hop *hop)
 {
 	(void)packet;
@@ -332,6 +340,12 @@ static __always_inline int is_for_tc(const struct packet *packet, const struct n
 }
 
 /* Unfinished checksums stay so, or the kernel finishes them. */
+static __always_inline int may_lack_sum(const struct packet *packet)
+{
+	(void)packet;
+	return 0;
+}
+
 static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end)
 {
 	(void)packet;

@@ -71,18 +71,24 @@ static __always_inline int is_for_tc(const struct packet *packet, const struct n
 }
 
 /*
- * Says whether a packet takes the kernel path because its checksum may be unfinished. The kernel does not know the rules
- * of a firewall in user space, so under such a firewall these packets are dispatched like all others.
+ * Says whether packets take the kernel path if their checksum looks unfinished. The kernel does not know the rules of a
+ * firewall in user space, so under such a firewall these packets are dispatched like all others.
  */
+static __always_inline int may_lack_sum(const struct packet *packet)
+{
+	return UNFINISHED && !packet->state->ruled;
+}
+
+/* Says whether a packet is one of these. */
 static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end)
 {
-	return UNFINISHED && !packet->state->ruled && is_unfinished4(ip, end);
+	return may_lack_sum(packet) && is_unfinished4(ip, end);
 }
 
 /* The same of an IPv6 packet. */
 static __always_inline int lacks_sum6(const struct packet *packet, const struct ipv6hdr *ip, const void *end)
 {
-	return UNFINISHED && !packet->state->ruled && is_unfinished6(ip, end);
+	return may_lack_sum(packet) && is_unfinished6(ip, end);
 }
 
 /* Says the same of what a packet of UDP may have in it. */
@@ -90,7 +96,7 @@ static __always_inline int lacks_inner_sum(const struct packet *packet, __u8 pro
 {
 	const struct udphdr *udp = l4;
 
-	return UNFINISHED && !packet->state->ruled && protocol == IPPROTO_UDP &&
+	return may_lack_sum(packet) && protocol == IPPROTO_UDP &&
 	       ((const void *)(udp + 1) > end || is_tunnel_port(udp->dest));
 }
 
@@ -132,7 +138,7 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 	return XDP_PASS;
 }
 
-/* Forwards a packet by a next hop, which has a header for it. */
+/* Forwards a packet by a next hop that its port's device takes packets by. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4)
@@ -143,7 +149,7 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	const void *end_of_header = hop->header + HEADER_ROOM / 8;
 	int action;
 
-	if (!takes(packet, hop) || !can_send(&way))
+	if (!can_send(&way))
 		return NOT_TAKEN;
 	if (!has_room(packet, &way))
 		return translation ? NOT_TAKEN : to_user(packet);

@@ -4,6 +4,8 @@
  * dropped; all else is the kernel's, which makes, changes and ends connections.
  *
  * A program of its own does that for each family (`tracked4`, `tracked6`), to which a port's program leaves such packets.
+ * Only these programs ask the kernel, look a next hop up, and ask user space (`asks`). Most packets need nothing of that:
+ * the XDP program of a port decides about those without a tag itself, by the same functions.
  */
 #ifndef TOLLWAY_TAKE_TRACKED_H
 #define TOLLWAY_TAKE_TRACKED_H
@@ -11,6 +13,9 @@
 #include "l4_sum.h"
 #include "tcp.h"
 #include "tracked.h"
+
+/* A program that asks decides; nothing has changed so far. No verdict of any engine has this value. */
+#define TO_WHO_ASKS (-4)
 
 /* Forwards a packet by its connection's entry, or drops it. */
 static __always_inline int follow_connection(struct packet *packet, struct tracked *tracked,
@@ -101,7 +106,7 @@ static __always_inline int take_invalid(struct packet *packet, struct tracked *t
  * (`is_active`) judges nothing.
  */
 static __always_inline int follow_tcp(struct packet *packet, struct tracked *tracked, void *ip, const void *end,
-				      int is_active, int v4)
+				      int is_active, int asks, int v4)
 {
 	const struct passage *passage = &tracked->passage;
 	struct l4 l4 = {
@@ -118,11 +123,15 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	/* What the kernel finds malformed, or with a wrong checksum, is invalid, and changes no number. */
 	if (!read_segment(packet->ctx, l4.at, l4.len, segment))
 		return pass_connection(packet);
+	if (!asks && segment->bits & (TCP_SYN | TCP_FIN | TCP_RST))
+		return TO_WHO_ASKS;
 	sum = known_sum(packet, ip, end, l4, segment->check, v4);
 	if (sum == SUM_WRONG)
 		return pass_connection(packet);
 	if (is_active)
-		currency = is_current(packet, tracked, v4);
+		currency = is_current(packet, tracked, asks, v4);
+	if (currency == TO_BE_ASKED)
+		return TO_WHO_ASKS;
 	segment->track = *retry_of(tracked->found.connection, v4);
 	segment->way = segment->track >> 31;
 	segment->tick = tick_of(packet);
@@ -144,22 +153,23 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	 * A packet that was in the kernel has made it sure of what an RST must have. An entry without rules has no link
 	 * yet to ask about.
 	 */
-	if (currency == ASKED_NOW && !is_handed_over(windows) && tracked->found.head.kind != CONNECTION_UNRULED)
+	if (asks && currency == ASKED_NOW && !is_handed_over(windows) && tracked->found.head.kind != CONNECTION_UNRULED)
 		ask_user(tracked->tracking, tracked->found.head.output, v4);
 	if (verdict == TCP_INVALID) {
 		action = take_invalid(packet, tracked, ip, end, l4.at, v4);
 		if (action != GOES_ON)
 			return action;
 	}
-	if (verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms, v4))
+	if (asks && verdict == TCP_NEAR_RESET && !ask(packet, tracked, packet->state->tcp_close_timeout_ms, v4))
 		return pass_connection(packet);
 	return sum == SUM_UNKNOWN ? pass(packet, PASS_CHECKSUM) : GOES_ON;
 }
 
 /* The same for one of UDP, behind all other checks. */
 static __always_inline int follow_udp(struct packet *packet, struct tracked *tracked, const void *ip, const void *end,
-				      int v4)
+				      int asks, int v4)
 {
+	enum currency currency;
 	const struct udphdr *udp = ip + header_len_of(v4);
 	struct l4 l4 = { .protocol = IPPROTO_UDP, .at = l3_in_frame(packet, tracked->passage.l3) + header_len_of(v4) };
 	enum sum sum = SUM_RIGHT;
@@ -170,13 +180,16 @@ static __always_inline int follow_udp(struct packet *packet, struct tracked *tra
 	/* Over IPv4, 0 means that there is none. Two numbers that add up to 0 do so as well. */
 	if (udp->check)
 		sum = known_sum(packet, ip, end, l4, udp->check, v4);
-	else if (is_without_sum(packet, ip, end, v4))
+	else if (may_lack_sum(packet) && is_all_ones(sum_of_pseudo(ip, l4, v4)))
 		sum = SUM_UNKNOWN;
 	if (sum == SUM_UNKNOWN)
 		return pass(packet, PASS_CHECKSUM);
-	if (sum == SUM_WRONG || is_current(packet, tracked, v4) == NOT_CURRENT)
+	if (sum == SUM_WRONG)
 		return pass_connection(packet);
-	return GOES_ON;
+	currency = is_current(packet, tracked, asks, v4);
+	if (currency == TO_BE_ASKED)
+		return TO_WHO_ASKS;
+	return currency == NOT_CURRENT ? pass_connection(packet) : GOES_ON;
 }
 
 /* The link that a packet leaves by if its addresses stay as they are. */
@@ -207,10 +220,47 @@ static __always_inline __u8 ttl_of(const void *ip, int v4)
 	return v4 ? ((const struct iphdr *)ip)->ttl : ((const struct ipv6hdr *)ip)->hop_limit;
 }
 
+/* What the addresses and ports of a packet say about it: whether it is one that only the kernel handles. */
+static __always_inline int judge_key(struct packet *packet, const void *ip, const void *end, int v4)
+{
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+
+	if (lacks_inner_sum(packet, v4 ? ip4->protocol : ip6->nexthdr, ip + header_len_of(v4), end))
+		return pass(packet, PASS_CHECKSUM);
+	if (v4)
+		return is_special4(ip4->daddr) || is_suspect4(ip4->saddr) || is_link_local4(ip4->daddr) ?
+			       pass(packet, PASS_SPECIAL) :
+			       GOES_ON;
+	if (is_special6(&ip6->daddr) || is_special6(&ip6->saddr))
+		return pass(packet, PASS_SPECIAL);
+	return is_link_local6(&ip6->daddr) || is_link_local6(&ip6->saddr) ? pass(packet, PASS_LINK_LOCAL) : GOES_ON;
+}
+
+/* What a next hop from the tables says about a connection's packets. Those that go on, the next packet need not ask. */
+static __always_inline int judge_next_hop(struct packet *packet, const struct engine_link *link, __u32 flags,
+					  const struct next_hop *hop, const void *ip, const void *end,
+					  struct tracked *tracked, int v4)
+{
+	int action = filter_source_of(packet, link, flags, hop, tracked, v4);
+
+	if (action != GOES_ON)
+		return action == NOT_TAKEN ? pass_connection(packet) : action;
+	if (is_left_to_kernel(packet, hop))
+		return leave_to_kernel(packet);
+	/* The kernel may send a redirect for it. */
+	if (hop->link == packet->link || !is_ruled(tracked, hop, ip, end, v4))
+		return pass_connection(packet);
+	if (tracked->found.head.kind != CONNECTION_DROPPED && !takes(packet, hop))
+		return pass(packet, PASS_UNDECIDED);
+	note_route(tracked);
+	return GOES_ON;
+}
+
 /* Does with a packet of an active entry what that says, if its next hop and the checks of its link permit. */
 static __always_inline int pass_on(struct packet *packet, const struct engine_link *link, __u32 flags,
-				   const struct next_hop *hop, const void *ip, const void *end,
-				   struct tracked *tracked, int v4)
+				   const struct next_hop *hop, int is_noted, const void *ip, const void *end,
+				   struct tracked *tracked, int asks, int v4)
 {
 	int action;
 
@@ -218,53 +268,121 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 		return pass_connection(packet);
 	if (ttl_of(ip, v4) <= 1)
 		return pass(packet, PASS_TTL);
-	action = filter_source_of(packet, link, flags, hop, tracked, v4);
-	if (action != GOES_ON)
-		return action == NOT_TAKEN ? pass_connection(packet) : action;
 	if (!fits(packet, hop, tracked->passage.l3_len, v4))
 		return pass(packet, PASS_MTU);
-	if (is_left_to_kernel(packet, hop))
-		return leave_to_kernel(packet);
-	/* The kernel may send a redirect for it. */
-	if (hop->link == packet->link || !is_ruled(tracked, hop, ip, end, v4))
-		return pass_connection(packet);
+	if (asks && !is_noted) {
+		action = judge_next_hop(packet, link, flags, hop, ip, end, tracked, v4);
+		if (action != GOES_ON)
+			return action;
+	}
 	if (protocol_of(tracked, v4) == IPPROTO_UDP) {
-		action = follow_udp(packet, tracked, ip, end, v4);
+		action = follow_udp(packet, tracked, ip, end, asks, v4);
 		if (action != GOES_ON)
 			return action;
 	}
 	return follow_connection(packet, tracked, hop, v4);
 }
 
+/* Asks user space about a packet without an entry that judges it, if it is time to; the packet is the kernel's. */
+static __always_inline int leave_unknown(struct packet *packet, const struct engine_link *link,
+					 const struct tracked *tracked, const void *ip, const void *end, int v4)
+{
+	int action = judge_key(packet, ip, end, v4);
+
+	if (action != GOES_ON)
+		return action;
+	if (is_due_now(tracked, ip, end, v4))
+		ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+	return pass_connection(packet);
+}
+
 /* Looks a packet's connection up. */
 static __always_inline int track(struct packet *packet, const struct engine_link *link, __u32 flags, void *ip,
-				 const void *end, struct tracked *tracked, const struct key_words *key, int v4)
+				 const void *end, struct tracked *tracked, const struct key_words *key, int asks, int v4)
 {
 	const struct next_hop *hop;
-	int action, is_active, is_followed;
+	int action, is_active, is_followed, is_noted;
 
+	if (protocol_of(tracked, v4) == IPPROTO_TCP)
+		fetch_home(key->words, v4);
 	tracked->found = find_connection(key->words, v4);
 	is_followed = has_track(tracked, v4);
 	is_active = tracked->found.head.generation == packet->state->connections_generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;
-	if (!tracked->found.connection || !(is_active || is_followed)) {
-		if (is_due_now(tracked, ip, end, v4))
-			ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
-		return pass_connection(packet);
-	}
+	if (!asks && !(tracked->found.connection && is_active))
+		return TO_WHO_ASKS;
+	if (!tracked->found.connection || !(is_active || is_followed))
+		return leave_unknown(packet, link, tracked, ip, end, v4);
 	if (is_followed)
 		fetch_track(*retry_of(tracked->found.connection, v4));
 	if (!copy_translation(&tracked->found, key->words, &tracked->tracking->translation, v4))
 		return pass_connection(packet);
-	hop = next_hop_of_tracked(link, tracked, ip, end, v4);
-	if (is_followed && !(hop && is_for_tc(packet, hop))) {
-		action = follow_tcp(packet, tracked, ip, end, is_active, v4);
-		if (action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
+	hop = noted_next_hop(packet, tracked, flags, v4);
+	is_noted = hop != 0;
+	if (!asks && !is_noted)
+		return TO_WHO_ASKS;
+	if (asks && !is_noted) {
+		action = judge_key(packet, ip, end, v4);
+		if (action != GOES_ON)
+			return action;
+		hop = next_hop_in_tables(link, tracked, ip, end, v4);
+	}
+	if (is_followed && (is_noted || !(hop && is_for_tc(packet, hop)))) {
+		action = follow_tcp(packet, tracked, ip, end, is_active, asks, v4);
+		if (asks && action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
 			ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
 		if (action != GOES_ON)
 			return action;
 	}
-	return pass_on(packet, link, flags, hop, ip, end, tracked, v4);
+	return pass_on(packet, link, flags, hop, is_noted, ip, end, tracked, asks, v4);
+}
+
+/* Decides about an IPv4 packet behind its link. */
+static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
+				 const void *end, struct tracked *tracked, int asks)
+{
+	struct key_words key;
+
+	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
+		return pass_connection(packet);
+	if (!checksum_is_right(ip))
+		return pass(packet, PASS_MALFORMED);
+	return track(packet, link, flags, ip, end, tracked, &key, asks, 1);
+}
+
+static __always_inline int take6(struct packet *packet, const struct engine_link *link, __u32 flags,
+				 struct ipv6hdr *ip, const void *end, struct tracked *tracked, int asks)
+{
+	struct key_words key;
+
+	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
+		return pass_connection(packet);
+	return track(packet, link, flags, ip, end, tracked, &key, asks, 0);
+}
+
+/* Decides about a packet on a tracked link, whose layer-3 header begins at `l3`. */
+static __always_inline int take(struct packet *packet, struct tracking *tracking, __u32 l3, __u32 len, int asks, int v4)
+{
+	struct tracked tracked = { .tracking = tracking, .passage = { .l3 = l3, .len = len } };
+	void *ip = data_of(packet->ctx) + l3_in_frame(packet, l3);
+	const void *end = end_of(packet->ctx);
+	const struct engine_link *link;
+	struct ipv6hdr *ip6 = ip;
+	struct iphdr *ip4 = ip;
+	__u32 flags;
+
+	if (ip + header_len_of(v4) > end)
+		return pass(packet, PASS_MALFORMED);
+	tracked.passage.l3_len = v4 ? bpf_ntohs(ip4->tot_len) : sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+	tracked.generation = *(const volatile __u32 *)&packet->state->generation;
+	read_fence();
+	link = ELEMENT(engine_links, packet->link);
+	/* User space has evaluated the rules for packets without a mark. */
+	if (!link || !timeout_of(packet, v4 ? ip4->protocol : ip6->nexthdr) || mark_of(packet->ctx))
+		return pass_connection(packet);
+	flags = *(const volatile __u64 *)&link->decision;
+	return v4 ? take4(packet, link, flags, ip4, end, &tracked, asks) :
+		    take6(packet, link, flags, ip6, end, &tracked, asks);
 }
 
 /*
@@ -283,97 +401,56 @@ struct {
 #define TRACKED4 0
 #define TRACKED6 1
 
-/* Leaves a packet to that program of its family. It is for packets without IPv4 options, with valid lengths. */
+/*
+ * Leaves a packet to that program of its family, unless it needs nothing of what only that does. It is for packets without
+ * IPv4 options, with valid lengths.
+ */
 static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32 len, const __u32 program)
 {
 	__u32 zero = 0;
 	struct tracking *tracking_of_processor = bpf_map_lookup_elem(&tracking, &zero);
+	int action;
 
-	if (tracking_of_processor) {
-		tracking_of_processor->arrival = (struct arrival){
-			.l3 = l3,
-			.len = len,
-			.link = packet->link,
-			.kernel_path = packet->kernel_path,
-			.inner_len = packet->inner_len,
-		};
-		/* Not one call for both, whose target the kernel would not know: 10 ns. */
-		bpf_tail_call_static(packet->ctx, &tracked_programs, program);
+	if (!tracking_of_processor)
+		return pass_connection(packet);
+	if (DECIDES_AT_ONCE && l3 == ETH_HLEN) {
+		action = take(packet, tracking_of_processor, l3, len, 0, program == TRACKED4);
+		if (action != TO_WHO_ASKS)
+			return action;
 	}
+	tracking_of_processor->arrival = (struct arrival){
+		.l3 = l3,
+		.len = len,
+		.link = packet->link,
+		.kernel_path = packet->kernel_path,
+		.inner_len = packet->inner_len,
+	};
+	/* Not one call for both, whose target the kernel would not know: 10 ns. */
+	bpf_tail_call_static(packet->ctx, &tracked_programs, program);
 	return pass_connection(packet);
-}
-
-/* Decides about an IPv4 packet behind its link. */
-static __always_inline int take4(struct packet *packet, const struct engine_link *link, __u32 flags, struct iphdr *ip,
-				 const void *end, struct tracked *tracked)
-{
-	struct key_words key;
-
-	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
-		return pass_connection(packet);
-	if (lacks_inner_sum(packet, ip->protocol, ip + 1, end))
-		return pass(packet, PASS_CHECKSUM);
-	if (is_special4(ip->daddr) || is_suspect4(ip->saddr) || is_link_local4(ip->daddr))
-		return pass(packet, PASS_SPECIAL);
-	if (!checksum_is_right(ip))
-		return pass(packet, PASS_MALFORMED);
-	return track(packet, link, flags, ip, end, tracked, &key, 1);
-}
-
-static __always_inline int take6(struct packet *packet, const struct engine_link *link, __u32 flags,
-				 struct ipv6hdr *ip, const void *end, struct tracked *tracked)
-{
-	struct key_words key;
-
-	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
-		return pass_connection(packet);
-	if (lacks_inner_sum(packet, ip->nexthdr, ip + 1, end))
-		return pass(packet, PASS_CHECKSUM);
-	if (is_special6(&ip->daddr) || is_special6(&ip->saddr))
-		return pass(packet, PASS_SPECIAL);
-	if (is_link_local6(&ip->daddr) || is_link_local6(&ip->saddr))
-		return pass(packet, PASS_LINK_LOCAL);
-	return track(packet, link, flags, ip, end, tracked, &key, 0);
 }
 
 /* Decides about a packet of which decide_tracked() has noted the arrival. */
 static __always_inline int take_tracked(context *ctx, int v4)
 {
 	struct packet packet = { .ctx = ctx };
-	struct tracked tracked = {};
-	const struct engine_link *link;
 	const struct arrival *arrival;
-	struct ipv6hdr *ip6;
-	struct iphdr *ip4;
-	const void *end = end_of(ctx);
-	__u32 flags, zero = 0, port = PORT;
+	struct tracking *tracking_of_processor;
+	__u32 l3, zero = 0, port = PORT;
 
 	packet.state = bpf_map_lookup_elem(&state, &zero);
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
-	tracked.tracking = bpf_map_lookup_elem(&tracking, &zero);
-	if (!packet.state || !packet.counts || !tracked.tracking)
+	tracking_of_processor = bpf_map_lookup_elem(&tracking, &zero);
+	if (!packet.state || !packet.counts || !tracking_of_processor)
 		return TO_KERNEL;
-	arrival = &tracked.tracking->arrival;
+	arrival = &tracking_of_processor->arrival;
 	packet.link = arrival->link;
 	packet.kernel_path = arrival->kernel_path;
 	packet.inner_len = arrival->inner_len;
-	tracked.passage.l3 = arrival->l3;
-	tracked.passage.len = arrival->len;
-	if (tracked.passage.l3 > MOST_BEFORE)
+	l3 = arrival->l3;
+	if (l3 > MOST_BEFORE)
 		return pass_connection(&packet);
-	ip4 = data_of(ctx) + l3_in_frame(&packet, tracked.passage.l3);
-	ip6 = (void *)ip4;
-	if ((void *)ip4 + header_len_of(v4) > end)
-		return pass(&packet, PASS_MALFORMED);
-	tracked.passage.l3_len = v4 ? bpf_ntohs(ip4->tot_len) : sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
-	tracked.generation = *(const volatile __u32 *)&packet.state->generation;
-	read_fence();
-	link = ELEMENT(engine_links, packet.link);
-	/* User space has evaluated the rules for packets without a mark. */
-	if (!link || !timeout_of(&packet, v4 ? ip4->protocol : ip6->nexthdr) || mark_of(ctx))
-		return pass_connection(&packet);
-	flags = *(const volatile __u64 *)&link->decision;
-	return v4 ? take4(&packet, link, flags, ip4, end, &tracked) : take6(&packet, link, flags, ip6, end, &tracked);
+	return take(&packet, tracking_of_processor, l3, arrival->len, 1, v4);
 }
 
 #endif

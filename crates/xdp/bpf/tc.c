@@ -94,8 +94,7 @@ static __always_inline int is_ours(const context *ctx, const struct ethhdr *eth)
 {
 	if (ctx->pkt_type != 0 /* PACKET_HOST */)
 		return 0;
-	return LAYER3 || (*(const __u32 *)eth->h_dest == MAC_FIRST &&
-			  *(const __u16 *)(eth->h_dest + 4) == MAC_LAST);
+	return LAYER3 || is_for(eth, MAC_FIRST, MAC_LAST);
 }
 
 static __always_inline int decide_frame(struct packet *packet)

@@ -371,6 +371,15 @@ static __always_inline void fetch_track(__u32 reference)
 		*(volatile const __u16 *)&track->version;
 }
 
+/*
+ * The track that a connection has if no other one was there first, by the hash of its original tuple (`home` of
+ * src/connections/tracks.rs).
+ */
+static __always_inline __u32 home_of(__u64 hash)
+{
+	return (hash >> 32) * TRACKS >> 32;
+}
+
 static __always_inline int takes_lock(struct tcp_track *track)
 {
 	return __sync_val_compare_and_swap(&track->lock, 0, TRACK_LOCKED) == 0;

@@ -159,13 +159,14 @@ enum currency {
 	NOT_CURRENT, /* the kernel has it no longer, or has to see the packet */
 	CURRENT,
 	ASKED_NOW,
+	TO_BE_ASKED,
 };
 
 /*
- * Says whether the kernel still has the connection; asks it once a tick. A pause leaves the packet to the kernel, so
- * that it is the kernel that ends connections.
+ * Says whether the kernel still has the connection; a program that `asks` asks it once a tick. A pause leaves the packet to
+ * the kernel, so that it is the kernel that ends connections.
  */
-static __always_inline enum currency is_current(struct packet *packet, struct tracked *tracked, int v4)
+static __always_inline enum currency is_current(struct packet *packet, struct tracked *tracked, int asks, int v4)
 {
 	struct connection *connection = tracked->found.connection;
 	__u64 tick = tick_of(packet);
@@ -179,6 +180,8 @@ static __always_inline enum currency is_current(struct packet *packet, struct tr
 	}
 	if (!may_ask(tracked->tracking, tick, (__u16)tick - (__u16)(asked >> 48), timeout_ms))
 		return CURRENT;
+	if (!asks)
+		return TO_BE_ASKED;
 	return ask(packet, tracked, timeout_ms, v4) ? ASKED_NOW : NOT_CURRENT;
 }
 
@@ -192,47 +195,73 @@ static __always_inline void count_connection(const struct packet *packet, struct
 	*(volatile __u64 *)&connection->bytes += l3_len;
 }
 
-/* The sum of generations that grows with every change of what a packet to this address leaves by, as of a flow. */
-static __always_inline __u32 route_generation(const struct tracked *tracked, int v4)
+/*
+ * The sum of generations that grows with every change of what a packet to this address leaves by, as of a flow; and with
+ * those of the route back, if that says whether the source is valid. What the other engine has noted is none of this one's:
+ * another program sends it, or another device does.
+ */
+static __always_inline __u32 route_generation(const struct tracked *tracked, __u32 flags, int v4)
 {
 	const union translation *translation = &tracked->tracking->translation;
+	__u32 sum = tracked->generation + NOTES_OF_ENGINE;
 
-	return tracked->generation + (v4 ? generation4(translation->v4.dst) : generation6(translation->v6.dst));
+	if (!v4)
+		return sum + generation6(translation->v6.dst);
+	if (flags & ENGINE_SOURCE_ROUTE4)
+		sum += generation4(tracked->tracking->query4.key.src);
+	return sum + generation4(translation->v4.dst);
 }
 
-/* Notes the next hop of a connection, unless somebody has changed the slot or noted one, or the connection has a mark. */
-static __always_inline void note_route(const struct tracked *tracked, __u32 entry, __u32 generation)
+/*
+ * Notes the next hop of a connection, unless somebody has changed the slot or noted one, or the connection has a mark. It
+ * has one only if all has been looked at that depends on nothing but the key, the entry and what user space keeps: a
+ * packet with a noted next hop needs none of this again.
+ */
+static __always_inline void note_route(const struct tracked *tracked)
 {
-	union connection_route before = tracked->found.route, now = { .entry = entry, .generation = generation };
+	union connection_route before = tracked->found.route, now = tracked->tracking->to_note;
 
-	if (!mark_of_connection(tracked))
+	if (!(now.entry & ENTRY_NODE) && !mark_of_connection(tracked))
 		__sync_val_compare_and_swap(&tracked->found.connection->route.word, before.word, now.word);
 }
 
 /*
- * The next hop of a connection's packet, by its source as it arrives and its destination as it leaves: that of the packet
- * before it, if nothing has changed since. The generation is read first, so a next hop of tables from before a change
- * never counts behind it.
+ * The next hop that a connection has noted, if nothing has changed since. A next hop changes before its generation does, so
+ * the rules must still be those of its link.
  */
-static __always_inline const struct next_hop *next_hop_of_tracked(const struct engine_link *link,
-								  const struct tracked *tracked,
-								  const void *ip, const void *end,
-								  int v4)
+static __always_inline const struct next_hop *noted_next_hop(const struct packet *packet, struct tracked *tracked,
+							     __u32 flags, int v4)
+{
+	union connection_route route = tracked->found.route;
+	__u32 generation = route_generation(tracked, flags, v4);
+	const struct next_hop *hop;
+
+	tracked->tracking->to_note = (union connection_route){ .entry = ENTRY_NODE, .generation = generation };
+	if (route.entry & ENTRY_NODE || route.generation != generation)
+		return 0;
+	hop = next_hop_of(route.entry);
+	return hop && hop->link == tracked->found.head.output && hop->link != packet->link ? hop : 0;
+}
+
+/*
+ * The next hop of a connection's packet in the tables, by its source as it arrives and its destination as it leaves. The
+ * generation has been read before, so a next hop of tables from before a change never counts behind it.
+ */
+static __always_inline const struct next_hop *next_hop_in_tables(const struct engine_link *link,
+								 struct tracked *tracked, const void *ip,
+								 const void *end, int v4)
 {
 	const struct tracking *tracking = tracked->tracking;
 	const union translation *translation = &tracking->translation;
-	union connection_route route = tracked->found.route;
-	__u32 entry, generation = route_generation(tracked, v4);
+	__u32 entry;
 
-	if (!(route.entry & ENTRY_NODE) && route.generation == generation)
-		return next_hop_of(route.entry);
 	read_fence();
 	entry = v4 ? route4(link->root4, tracking->query4.key.src, translation->v4.dst, 0) :
 		     route6(link->root6, tracking->query6.key.src, translation->v6.dst, 0);
 	if (entry & ENTRY_NODE)
 		return 0;
 	if (!(entry & NEXT_HOP_GROUP)) {
-		note_route(tracked, entry, generation);
+		tracked->tracking->to_note.entry = entry;
 		return next_hop_of(entry);
 	}
 	/* Which member of a group it is depends on more than these addresses. */

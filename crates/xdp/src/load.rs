@@ -132,6 +132,7 @@ struct Constants {
     flow_masks: [u32; 2],
     connection_masks: [u32; 2],
     newcomers_mask: u32,
+    tracks: u32,
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
     /// By part of the tables (bpf/fib.h).
@@ -161,6 +162,7 @@ impl Constants {
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
             connection_masks: maps.connection_buckets.map(|buckets| buckets - 1),
             newcomers_mask: newcomers(maps.connection_buckets) - 1,
+            tracks: ConnectionTable::tracks(maps.connection_buckets),
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
             elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
@@ -186,6 +188,7 @@ impl Constants {
             ("CONNECTIONS4_MASK", &self.connection_masks[0]),
             ("CONNECTIONS6_MASK", &self.connection_masks[1]),
             ("NEWCOMERS_MASK", &self.newcomers_mask),
+            ("TRACKS", &self.tracks),
         ] {
             loader.override_global(name, value, true);
         }

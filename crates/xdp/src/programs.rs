@@ -259,29 +259,36 @@ impl XdpPrograms {
         if wanted == self.locals {
             return Ok(());
         }
-        let failed = || XdpError::system("the router", "adding its addresses");
+        let failed = XdpError::system("the router", "adding its addresses");
         let v4 = |addresses: &BTreeMap<IpAddr, u32>| -> Vec<_> {
             addresses.keys().filter_map(|address| only_v4(*address)).collect()
         };
         self.locals4_bits.add(v4(&wanted));
+        let entered = self.enter_locals(&wanted).map_err(failed);
+        if entered.is_ok() {
+            self.locals4_bits.keep(v4(&wanted));
+            self.locals = wanted;
+        }
+        // Some may have been entered in any case.
+        self.state.bump_generation();
+        entered
+    }
+
+    /// Updates the maps from the addresses that are there to those that are wanted.
+    fn enter_locals(&self, wanted: &BTreeMap<IpAddr, u32>) -> io::Result<()> {
         let is_new = |(address, value): &(&IpAddr, &u32)| self.locals.get(*address) != Some(*value);
         for (address, value) in wanted.iter().filter(is_new) {
             match address {
                 IpAddr::V4(v4) => sys::update(self.maps.locals4.as_fd(), &v4.octets(), value),
                 IpAddr::V6(v6) => sys::update(self.maps.locals6.as_fd(), &v6.octets(), value),
-            }
-            .map_err(failed())?;
+            }?;
         }
         for address in self.locals.keys().filter(|address| !wanted.contains_key(*address)) {
             match address {
                 IpAddr::V4(v4) => sys::delete(self.maps.locals4.as_fd(), &v4.octets()),
                 IpAddr::V6(v6) => sys::delete(self.maps.locals6.as_fd(), &v6.octets()),
-            }
-            .map_err(failed())?;
+            }?;
         }
-        self.locals4_bits.keep(v4(&wanted));
-        self.locals = wanted;
-        self.state.bump_generation();
         Ok(())
     }
 

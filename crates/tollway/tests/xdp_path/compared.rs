@@ -162,6 +162,15 @@ impl Compared {
         }
     }
 
+    /// Leaves to the kernel what would leave by a port in XDP, or no longer.
+    pub fn leave_to_kernel(&self, port: u8, leaves: bool) {
+        let port = &self.ports[usize::from(port)];
+        self.exits.set_exit(port.port, exit(port, u16::MAX));
+        if leaves {
+            self.programs.state().set_exit_limit(port.port, u32::MAX);
+        }
+    }
+
     /// Sets the check of a link's sources for both paths.
     pub fn set_source(&mut self, link: u16, check: SourceCheck) {
         self.tables.set_source(LinkId(link), check).unwrap();

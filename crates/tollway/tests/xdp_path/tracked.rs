@@ -9,6 +9,7 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header, UdpHeader};
 use tollway_conntrack::{Conntrack, Tuple, get};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::prefix::RoutePrefix;
+use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_linux::netlink::{QuerySocket, push};
 use tollway_net::KernelPath;
 use tollway_xdp::Action;
@@ -370,6 +371,57 @@ fn routed(tracked: &mut Tracked, version: Version) {
     void(tracked);
 }
 
+/// What a program notes holds for packets that come after it by the same engine, and while the source is valid.
+fn noted(tracked: &mut Tracked, version: Version) {
+    let (vrf, output) = (LinkVariant::Plain.vrf(), OUT.link(1));
+    let frame = version.frame(&version.packet());
+    let mut outdated = Outdated::new(Arc::default());
+    let mut void = |tracked: &Tracked| {
+        outdated.void(&tracked.compared.tables.epochs.changes, &tracked.compared.programs.state());
+    };
+    let leaves = |tracked: &Tracked| {
+        let run = tracked.compared.run(0, &frame);
+        (run.action == Action::Redirect).then_some(run.output)
+    };
+    let forwarded = Some(OUT.forwarded(1, &frame));
+    void(tracked);
+    tracked.insert(version, Treatment::Forwarded(output), version.source());
+    // The tc program sends what takes the kernel path in XDP.
+    tracked.compared.leave_to_kernel(1, true);
+    assert_eq!(tracked.compared.run(0, &frame).reason, Some(PassReason::KernelExit));
+    assert_eq!(tracked.compared.run_by_tc(0, &frame).action, Action::Redirect);
+    assert_eq!(tracked.compared.run(0, &frame).reason, Some(PassReason::KernelExit), "{version:?}");
+    tracked.compared.leave_to_kernel(1, false);
+    assert_eq!(leaves(tracked), forwarded);
+    if version == Version::V6 {
+        return;
+    }
+    // A source counts while the route back leaves by its link.
+    let strict = SourceCheck { rpf: Rpf::Strict, ..SourceCheck::default() };
+    tracked.compared.set_source(LinkVariant::Plain.link(0).0, strict);
+    tracked.compared.tables.write_engines();
+    void(tracked);
+    tracked.insert(version, Treatment::Forwarded(output), version.source());
+    let back = |tracked: &mut Tracked, port| {
+        let next = tracked.compared.tables.lookup(vrf, version.host(LinkVariant::Plain, port));
+        let source = RoutePrefix::host(version.source().0);
+        tracked.compared.tables.insert(vrf, source, next).unwrap();
+    };
+    for (port, is_valid) in [(0, true), (2, false), (0, true)] {
+        back(tracked, port);
+        void(tracked);
+        for _ in 0..2 {
+            assert_eq!(leaves(tracked), forwarded.clone().filter(|_| is_valid), "back by {port}");
+        }
+    }
+    tracked.compared.set_source(LinkVariant::Plain.link(0).0, SourceCheck::default());
+    let source = RoutePrefix::host(version.source().0);
+    assert!(tracked.compared.tables.remove(vrf, source).unwrap());
+    tracked.compared.tables.write_engines();
+    void(tracked);
+    tracked.insert(version, Treatment::Forwarded(output), version.source());
+}
+
 /// Only established connections of UDP are forwarded, of which packets are whole and plain.
 fn others(tracked: &Tracked, version: Version) {
     let packet = || version.packet();
@@ -437,6 +489,7 @@ fn entered(tracked: &mut Tracked, version: Version) {
     let (_, used) = tracked.connections.get(&version.key()).unwrap();
     assert_eq!(used, [1, (frame.len() - 14) as u64]);
     routed(tracked, version);
+    noted(tracked, version);
     summed(tracked, version);
     others(tracked, version);
     tracked.insert(version, Treatment::Dropped(output), plain);

@@ -11,7 +11,7 @@ use std::{io, thread};
 
 use tollway_dataplane::id::LinkId;
 
-use super::key::ConnectionKey;
+use super::key::{ConnectionKey, Family};
 use crate::flows::{KEPT_TICKS, MOST_KEY, Seeds};
 use crate::shared::Shared;
 
@@ -205,10 +205,11 @@ impl Tracks {
         Track(index as u32 | u32::from(self.versions[index]) << INDEX_BITS)
     }
 
-    /// The indexes where a connection's track may be.
+    /// The indexes where a connection's track may be: the first one is where the programs expect it, which then fetch it
+    /// from memory together with the entry.
     fn ways(&self, owner: Owner) -> impl Iterator<Item = usize> {
-        let first = bucket(self.seeds.hash(&owner), self.owners.len() / WAYS);
-        (0..WAYS).map(move |way| first * WAYS + way)
+        let home = home(self.seeds.hash(key_of(&owner)), self.owners.len());
+        (0..WAYS).map(move |way| home / WAYS * WAYS + (home + way) % WAYS)
     }
 
     /// The track that a connection has, or else a free one, or a closed one, or that which was not used for the longest time.
@@ -259,9 +260,16 @@ fn owner(original: &ConnectionKey) -> Owner {
     original.on(LinkId(0)).words()
 }
 
-/// One of so many buckets, by the upper half of a hash: the lower bits depend on few of the key's.
-fn bucket(hash: u64, buckets: usize) -> usize {
-    (((hash >> 32) * buckets as u64) >> 32) as usize
+/// The words of the key in an owner: those of IPv4 are fewer, and no last word of a key is 0.
+fn key_of(owner: &Owner) -> &[u64] {
+    let family = if owner[MOST_KEY - 1] == 0 { Family::V4 } else { Family::V6 };
+    &owner[..family.key_words()]
+}
+
+/// One of so many tracks, by the upper half of a hash (`home_of` of bpf/tcp_track.h): the lower bits depend on few of the
+/// key's.
+fn home(hash: u64, tracks: usize) -> usize {
+    (((hash >> 32) * tracks as u64) >> 32) as usize
 }
 
 #[cfg(test)]
@@ -290,15 +298,15 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_may_lead_to_each_bucket() {
-        // With the default sizes of both families, the number of buckets is no power of two.
-        let buckets = Tracks::count(3 << 17) / WAYS;
-        let mut counts = vec![0_u32; buckets];
-        let step = u64::MAX / (4 * buckets as u64);
-        for number in 0..4 * buckets as u64 {
-            counts[bucket(number * step, buckets)] += 1;
+    fn a_hash_may_lead_to_each_track() {
+        // With the default sizes of both families, the number of tracks is no power of two.
+        let tracks = Tracks::count(3 << 17);
+        let mut counts = vec![0_u32; tracks];
+        let step = u64::MAX / (4 * tracks as u64);
+        for number in 0..4 * tracks as u64 {
+            counts[home(number * step, tracks)] += 1;
         }
         assert!(counts.iter().all(|count| (3..=5).contains(count)));
-        assert_eq!(bucket(u64::MAX, buckets), buckets - 1);
+        assert_eq!(home(u64::MAX, tracks), tracks - 1);
     }
 }

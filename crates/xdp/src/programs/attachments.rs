@@ -36,8 +36,13 @@ impl XdpPrograms {
         if loaded_port.punt.is_some() && mode == Some(attachment.mode) {
             attachment.object = None;
         }
+        // Of what the program before has decided, that of another mode may decide otherwise.
+        let is_other = mode.is_some_and(|mode| mode != attachment.mode);
         if let Some(loaded_port) = self.ports.get_mut(&port) {
             loaded_port.attachment = Some(attachment);
+        }
+        if is_other {
+            self.state.bump_generation();
         }
         Ok(attached)
     }
