@@ -5,6 +5,9 @@ use tollway_dataplane::stages::Stage;
 
 use crate::report::{Report, Row};
 
+/// Columns of a terminal that does not know its own, as a serial line.
+const USUAL: u16 = 80;
+
 /// A report as text: the machine, the rows, and the time by stage.
 #[must_use]
 pub fn render(report: &Report) -> String {
@@ -76,6 +79,9 @@ pub(crate) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width() == Some(0) {
+        table.set_width(USUAL);
+    }
     table.set_header(header);
     table
 }
