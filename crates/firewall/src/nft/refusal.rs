@@ -12,6 +12,7 @@ pub(super) fn refusal(name: &str, inner: &Value) -> String {
         "ct helper" | "ct timeout" | "ct expectation" | "ct count" | "notrack" => {
             format!("{name} is connection tracking's")
         }
+        "flow add" => "flow add brings connections into a flowtable of the kernel".to_owned(),
         "fib" => "fib looks at the routes again".to_owned(),
         "socket" | "tproxy" => format!("{name} looks at the sockets of this machine"),
         "snat" | "dnat" | "masquerade" | "redirect" => format!("{name} needs address translation"),

@@ -9,6 +9,7 @@ use super::json::{inner, number, only, set_name, text};
 use super::listing::Data;
 use super::named_bits::{Kind, NamedBits};
 use super::nat::is_nat;
+use super::refusal::refusal;
 use super::rule::Rule;
 use super::value;
 use crate::ir::{
@@ -40,6 +41,12 @@ impl Rule<'_, '_> {
                 return Ok(false);
             }
             name if self.listing.translates && is_nat(name) => return self.nat(name, inner),
+            // What the kernel's flowtable takes is the kernel's, and so are the packets by which it does. For all other flows,
+            // the rule ends here (`nft_flow_offload_eval`).
+            "flow" if !self.listing.translates => {
+                self.note_connection(refusal("flow add", inner));
+                return Ok(false);
+            }
             // The kernel continues with the next statement.
             "continue" => {}
             _ => {

@@ -291,7 +291,7 @@ fn matches(statements: &mut Vec<Value>, rule: &Rule, kernel: &Kernel) {
             *statement = Value::Null;
         } else if let Some(ports) = multiport::read(name, revision, info) {
             *statement = condition(&ports);
-        } else if let Some(any) = conntrack::read(name, revision, info) {
+        } else if let Some(any) = conntrack::read((name, revision), info, version(rule.family)) {
             statement["xt"][MEANING] = conntrack::listed(&any);
         } else if let Some(lookup) = match_set::read(name, revision, info) {
             match kernel.ipset(lookup.index, version(rule.family)) {

@@ -223,7 +223,8 @@ impl RuleReader<'_> {
             }
             Expression::Match { name, .. } if name == "comment" => {}
             Expression::Match { name, revision, info } => {
-                if let Some(any) = conntrack::read(name, *revision, info) {
+                let version = self.sets.version();
+                if let Some(any) = conntrack::read((name, *revision), info, version) {
                     self.connections()?;
                     self.act(Act::Any(any));
                     return Some(0);
@@ -245,6 +246,11 @@ impl RuleReader<'_> {
             Expression::Nat(nat) => {
                 let act = self.nat(nat)?;
                 self.act(act);
+            }
+            // What no flowtable takes, the next rule decides on.
+            Expression::Other(name) if name == "flow_offload" => {
+                self.connections()?;
+                return Some(behind.len());
             }
             Expression::Other(_) => return None,
             // Continuing is the default.

@@ -115,6 +115,19 @@ fn properties_of_the_connection_are_conditions() {
 }
 
 #[test]
+fn a_flow_that_no_flowtable_takes_comes_to_the_next_rule() {
+    let established = condition("in", ct("state"), json!("established"));
+    let flow = json!({"flow": {"op": "add", "flowtable": "@f"}});
+    let (packets, flows) = both("inet", json!([established, flow, {"drop": null}]));
+    assert_eq!(packets, [Step::Unsupported(STATE.to_owned())]);
+    let state = masked(ConnectionField::State, 2);
+    assert_eq!(flows, [Step::Match(Match::in_ranges(state, [Range::new(1, 255)]))]);
+    let (packets, flows) = both("ip", json!([{"flow": {"op": "add", "flowtable": "@f"}}]));
+    let why = "flow add brings connections into a flowtable of the kernel";
+    assert_eq!((packets, flows), (vec![Step::Unsupported(why.to_owned())], vec![]));
+}
+
+#[test]
 fn tuples_are_those_of_a_direction() {
     let part = |direction, field| key(ConnectionField::Tuple(direction, field));
     let (original, reply) = (Direction::Original, Direction::Reply);

@@ -109,7 +109,7 @@ fn the_match_means_what_the_kernel_does() {
         for states in [0, 1, 2, 6, 8, 9, 0x40, 0x82, 0xc1, 0x100, 0x101, 0x1cf] {
             for status in [0, 4, 0x30] {
                 let info = info(some(which), some(inverted), states, status);
-                let alternatives = read("conntrack", 3, &info).unwrap();
+                let alternatives = read(("conntrack", 3), &info, None).unwrap();
                 for packet in packets() {
                     let expected = conntrack_mt(&packet, &info, states.into(), status.into());
                     let any =
@@ -131,23 +131,93 @@ fn other_revisions_and_the_older_match() {
     let mut first = info(STATE | STATUS, 0, 0, 0);
     (first[150], first[151]) = (6, 4);
     let second = info(STATE | STATUS, 0, 6, 4);
-    assert_eq!(read("conntrack", 1, &first[..152]), read("conntrack", 2, &second[..154]));
-    assert!(read("conntrack", 1, &first).is_some());
-    let alias = info(STATE | ALIAS, 0, 6, 0);
-    let state = read("state", 0, &6_u32.to_ne_bytes());
-    assert!(state.is_some());
-    assert_eq!(read("conntrack", 3, &alias), state);
     assert_eq!(
-        read("state", 0, &64_u32.to_ne_bytes()),
-        read("conntrack", 3, &info(STATE, 0, 0x100, 0))
+        read(("conntrack", 1), &first[..152], None),
+        read(("conntrack", 2), &second[..154], None)
     );
-    for unknown in [0, ALIAS, STATE | 1 << 2, STATE | 1 << 7, STATE | 1 << 11, STATE | 1 << 14] {
-        assert!(read("conntrack", 3, &info(unknown, 0, 6, 0)).is_none(), "{unknown:#x}");
+    assert!(read(("conntrack", 1), &first, None).is_some());
+    let alias = info(STATE | ALIAS, 0, 6, 0);
+    let state = read(("state", 0), &6_u32.to_ne_bytes(), None);
+    assert!(state.is_some());
+    assert_eq!(read(("conntrack", 3), &alias, None), state);
+    assert_eq!(
+        read(("state", 0), &64_u32.to_ne_bytes(), None),
+        read(("conntrack", 3), &info(STATE, 0, 0x100, 0), None)
+    );
+    for unknown in [0, ALIAS, STATE | 1 << 2, STATE | 1 << 7, STATE | 1 << 14] {
+        assert!(read(("conntrack", 3), &info(unknown, 0, 6, 0), None).is_none(), "{unknown:#x}");
     }
     for (name, revision) in [("conntrack", 0), ("conntrack", 4), ("state", 1), ("helper", 0)] {
-        assert!(read(name, revision, &second).is_none(), "{name} {revision}");
+        assert!(read((name, revision), &second, None).is_none(), "{name} {revision}");
     }
-    (0..154).for_each(|end| assert!(read("conntrack", 3, &second[..end]).is_none(), "{end}"));
+    (0..154)
+        .for_each(|end| assert!(read(("conntrack", 3), &second[..end], None).is_none(), "{end}"));
+}
+
+/// `struct xt_conntrack_mtinfo3` with bytes of addresses and ports at their places.
+fn tuple_info(flags: u16, inverted: u16, parts: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut info = info(flags, inverted, 0, 0);
+    for (at, bytes) in parts {
+        info[*at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    info
+}
+
+#[test]
+fn tuples_are_compared_by_prefixes_and_ranges_of_ports() {
+    use Direction::{Original, Reply};
+    let of = |direction, field| Field::Connection(ConnectionField::Tuple(direction, field));
+    let is = |direction, field, first, last| {
+        Match::in_ranges(of(direction, field), [Range::new(first, last)])
+    };
+    // --ctorigsrc 10.1.0.0/16, ! --ctrepldst 192.0.2.7
+    let four = tuple_info(
+        1 << 2 | 1 << 5,
+        1 << 5,
+        &[(0, &[10, 1, 9, 9]), (16, &[255, 255]), (96, &[192, 0, 2, 7]), (112, &[255; 4])],
+    );
+    let source = is(Original, TupleField::Source4, 0x0a01_0000, 0x0a01_ffff);
+    let destination = is(Reply, TupleField::Destination4, 0xc000_0207, 0xc000_0207).negated();
+    let expected = vec![vec![source, destination]];
+    assert_eq!(read(("conntrack", 3), &four, Some(4)), Some(expected.clone()));
+    assert_eq!(read(("conntrack", 1), &four, Some(4)), Some(expected.clone()));
+    assert_eq!(read(("conntrack", 3), &four, None), None, "of any version");
+    let condition = |op: &str, key: &str, direction: &str, ends: [Value; 2]| {
+        json!({"match": {"op": op, "left": {"ct": {"key": key, "dir": direction}},
+            "right": {"set": [{"range": ends}]}}})
+    };
+    let (first, last) = (json!("10.1.0.0"), json!("10.1.255.255"));
+    let own = [json!("192.0.2.7"), json!("192.0.2.7")];
+    let both = [
+        condition("==", "ip saddr", "original", [first, last]),
+        condition("!=", "ip daddr", "reply", own),
+    ];
+    assert_eq!(listed(&expected), json!({ "any": [both] }));
+    // --ctorigdst 2001:db8::/32
+    let six = tuple_info(1 << 3, 0, &[(32, &[0x20, 1, 0xd, 0xb8, 1]), (48, &[255; 4])]);
+    let net = 0x2001_0db8 << 96;
+    let net = is(Original, TupleField::Destination6, net, net | u128::MAX >> 32);
+    assert_eq!(read(("conntrack", 3), &six, Some(6)), Some(vec![vec![net.clone()]]));
+    let text = listed(&[vec![net]]).to_string();
+    assert!(text.contains("2001:db8::") && text.contains("2001:db8:ffff:ffff:"), "{text}");
+    // --ctorigdstport 80:90, --ctreplsrcport 7; before revision 3, a single port as in the packet
+    let port = |number: u16| number.to_ne_bytes();
+    let ports = tuple_info(
+        1 << 9 | 1 << 10,
+        0,
+        &[(140, &port(80)), (156, &port(90)), (142, &port(7)), (158, &port(7))],
+    );
+    let to = is(Original, TupleField::DestinationPort, 80, 90);
+    let from = is(Reply, TupleField::SourcePort, 7, 7);
+    assert_eq!(read(("conntrack", 3), &ports, None), Some(vec![vec![to, from]]));
+    let one = tuple_info(1 << 8, 0, &[(138, &443_u16.to_be_bytes())]);
+    let from = is(Original, TupleField::SourcePort, 443, 443);
+    assert_eq!(read(("conntrack", 2), &one, None), Some(vec![vec![from]]));
+    // Not those of a prefix, and no range.
+    let holes = tuple_info(1 << 2, 0, &[(16, &[255, 0, 255])]);
+    assert_eq!(read(("conntrack", 3), &holes, Some(4)), None);
+    let empty = tuple_info(1 << 8, 0, &[(138, &port(90)), (154, &port(80))]);
+    assert_eq!(read(("conntrack", 3), &empty, None), None);
 }
 
 #[test]
@@ -160,7 +230,7 @@ fn marks_are_tested_and_set() {
     let mark = |invert: u8| {
         let mut info = words([5, 0xff, 0], &[]);
         info[8] = invert;
-        read("connmark", 1, &info)
+        read(("connmark", 1), &info, None)
     };
     let is = Match::is(key(ConnectionField::Mark, 0xff), 5);
     assert_eq!(mark(0), Some(vec![vec![is.clone()]]));
