@@ -163,6 +163,8 @@ struct port_counts {
 	__u64 closed_bytes;
 	__u64 marked; /* by the XDP program, for the tc program beside it (beside.h) */
 	__u64 taken; /* of these, the packets that the tc program got */
+	__u64 connection_packets; /* forwarded or dropped by entries of connections, counted as the kernel counts them */
+	__u64 connection_bytes;
 	struct drop_counts drops[DROP_REASONS];
 	__u64 pass[PASS_REASONS];
 	__u64 confirmed_tick; /* the tick in which the tables were last found confirmed */

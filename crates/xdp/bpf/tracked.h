@@ -193,7 +193,12 @@ static __always_inline void count_connection(const struct packet *packet, struct
 	connection->used = ((used + 1) & FLOW_PACKETS) | tick_of(packet) << 48;
 	/* The kernel may have been asked meanwhile. */
 	*(volatile __u64 *)&connection->bytes += l3_len;
+	packet->counts->connection_packets++;
+	packet->counts->connection_bytes += l3_len;
 }
+
+/* Added to the generation of what holds only while the route back does: a sum without that route never equals it. */
+#define NOTED_BY_SOURCE (1U << 30)
 
 /*
  * The sum of generations that grows with every change of what a packet to this address leaves by, as of a flow; and with
@@ -208,7 +213,7 @@ static __always_inline __u32 route_generation(const struct tracked *tracked, __u
 	if (!v4)
 		return sum + generation6(translation->v6.dst);
 	if (flags & ENGINE_SOURCE_ROUTE4)
-		sum += generation4(tracked->tracking->query4.key.src);
+		sum += NOTED_BY_SOURCE + generation4(tracked->tracking->query4.key.src);
 	return sum + generation4(translation->v4.dst);
 }
 

@@ -154,6 +154,11 @@ pub struct PortCounts {
     /// Packets that the XDP program left to the tc program beside it (`bpf/beside.h`), and how many of these that got.
     marked: u64,
     taken: u64,
+    /// Packets that were forwarded or dropped by entries of connections, as the kernel counts what it forwards itself:
+    /// those that it has put together are one.
+    pub connection_packets: u64,
+    /// Their bytes, from the IP header on.
+    pub connection_bytes: u64,
     /// Packets that the XDP path dropped and their bytes, from the Ethernet header on, by
     /// [`DropReason`].
     pub drops: [[u64; 2]; DROP_REASONS],
@@ -195,6 +200,8 @@ impl PortCounts {
         self.closed_bytes += other.closed_bytes;
         self.marked += other.marked;
         self.taken += other.taken;
+        self.connection_packets += other.connection_packets;
+        self.connection_bytes += other.connection_bytes;
         let drops = self.drops.as_flattened_mut().iter_mut();
         drops.zip(other.drops.as_flattened()).for_each(|(sum, more)| *sum += more);
         self.pass.iter_mut().zip(other.pass).for_each(|(sum, more)| *sum += more);

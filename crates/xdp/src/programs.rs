@@ -268,8 +268,10 @@ impl XdpPrograms {
         if entered.is_ok() {
             self.locals4_bits.keep(v4(&wanted));
             self.locals = wanted;
+        } else {
+            // Some of these may have been entered. The next call removes those that it does not want.
+            self.locals.extend(wanted);
         }
-        // Some may have been entered in any case.
         self.state.bump_generation();
         entered
     }

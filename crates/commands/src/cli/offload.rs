@@ -411,7 +411,13 @@ Note: eth0.10 is down.
     #[test]
     fn counts_follow() {
         let kernel = BTreeMap::from([("local".to_owned(), 5), ("ttl".to_owned(), 7_000)]);
-        let port = PortPaths { port: "eth0".to_owned(), xdp: 1_000, user: 20, kernel };
+        let port = PortPaths {
+            port: "eth0".to_owned(),
+            xdp: 1_000,
+            user: 20,
+            connections: [0; 2],
+            kernel,
+        };
         let punts = BTreeMap::from([("redirect".to_owned(), 3)]);
         let counts = Some(PathCounts { ports: vec![port], punts });
         let report = text(&Offload { counts, ..offload() }, Some(80));

@@ -202,6 +202,10 @@ pub struct PortPaths {
     pub xdp: u64,
     /// Packets that the XDP program has redirected to the user path.
     pub user: u64,
+    /// Packets of connections that the programs have forwarded or dropped by their entries, and their bytes from the IP
+    /// header on. The kernel's counts of connections lack these.
+    #[serde(default)]
+    pub connections: [u64; 2],
     /// Packets that the XDP program has passed to the kernel, by reason; without those that came back from the user
     /// path.
     pub kernel: BTreeMap<String, u64>,
@@ -292,6 +296,7 @@ pub(super) fn paths<'a>(
             port: name.to_owned(),
             xdp: counted.xdp_rx_packets + counted.dropped_packets(),
             user: counted.to_user,
+            connections: [counted.connection_packets, counted.connection_bytes],
             kernel: passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     };

@@ -77,15 +77,16 @@ pub fn accounted() {
         assert_eq!(json(router, "--path fast --device rb --family ipv4").len(), 1);
         assert!(json(router, "--path kernel --protocol udp").is_empty());
         assert!(json(router, "--device lo").is_empty());
-        totals(router);
+        totals(router, [original, reply]);
         rates(net, router);
         reasons(net, router);
         sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
     });
 }
 
-/// The totals and the metrics have both directions of the connection.
-fn totals(router: &KernelRouter) {
+/// The totals and the metrics have both directions of the connection, and what has been forwarded of them: packets and
+/// bytes.
+fn totals(router: &KernelRouter, [original, reply]: [[u64; 2]; 2]) {
     until("a count of the table", || {
         let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
         let [forwarded, entered, answers, room] = numbers(
@@ -101,6 +102,12 @@ fn totals(router: &KernelRouter) {
     let text = String::from_utf8(output.stdout).unwrap();
     let of_kernel =
         "tollway_path_packets_total{port=\"ra\",path=\"kernel\",reason=\"connection\"} ";
+    for (port, [packets, bytes]) in [("ra", original), ("rb", reply)] {
+        for (name, count) in [("packets", packets), ("bytes", bytes)] {
+            let line = format!("tollway_connection_{name}_total{{port=\"{port}\"}} {count}");
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+    }
     for line in [
         "tollway_connection_directions{treatment=\"forwarded\",reason=\"\"} 2",
         "tollway_conntrack_events_total{event=\"invalid\"} ",

@@ -49,7 +49,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 50] = [
+const BESIDE: [Test; 51] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -90,6 +90,7 @@ const BESIDE: [Test; 50] = [
     ("translated_connections_of_ipv6_are_forwarded", tracked::masquerade6),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
     ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
+    ("connections_that_somebody_deletes_are_the_kernels_again", tracked_tcp::deleted),
     ("translated_tcp_over_ipv6_is_forwarded_but_for_its_ends", tracked_tcp::translated6),
     ("tcp_goes_on_whatever_happens_to_tollway", tracked_tcp::survive),
     ("connections_stay_with_a_kernel_that_counts_exactly", tracked::counted),

@@ -8,13 +8,21 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::process::{ChildStdout, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use tollway_conntrack::{Connection, Conntrack, Family, get};
+use tollway_linux::netlink::{QuerySocket, push};
+
 use super::namespaces::{Host, Process, ready, sh, until};
 use super::running::{KernelRouter, Net, SILENCE};
 
+const NETLINK_NETFILTER: isize = 12;
+/// The message that makes or changes a connection, and the attribute of its mark.
+const CTNETLINK_NEW: u16 = 1 << 8;
+const CTA_MARK: u16 = 8;
 const SERVER: &str = "10.0.2.2:7002";
 const SERVER6: &str = "[fd00:2::2]:7002";
 /// No answer may take longer.
@@ -268,6 +276,58 @@ pub fn translated6() {
             until(state, || kernels().iter().all(|(now, _)| now == state));
         }
         assert_nothing_invalid();
+        router.stop();
+    }
+}
+
+/// Gives all connections of TCP a mark (linux/netfilter/nfnetlink_conntrack.h): `conntrack -U` cannot change those that are
+/// translated.
+fn mark(mark: u32) {
+    let mut tuples = Vec::new();
+    let mut each = |connection: Connection| {
+        if i32::from(connection.original.protocol) == libc::IPPROTO_TCP {
+            tuples.push(connection.original);
+        }
+        ControlFlow::Continue(())
+    };
+    Conntrack::open().unwrap().each(Some(Family::Ip), &mut each).unwrap();
+    assert!(!tuples.is_empty());
+    for tuple in tuples {
+        let mut body = get(&tuple, 0).unwrap();
+        push(&mut body, CTA_MARK, &mark.to_be_bytes());
+        let mut socket = QuerySocket::open(NETLINK_NETFILTER).unwrap();
+        socket.change(CTNETLINK_NEW, 0, &body).unwrap();
+    }
+}
+
+/// Whoever deletes the kernel's entry makes the kernel see the packets again, which picks the connection up. Another mark
+/// makes the rules look at it again.
+pub fn deleted() {
+    let net = Net::new();
+    let _server = ready(&mut net.b.role("--role", "tcp-server"));
+    gateway();
+    // The kernel has no numbers of a connection that it picks up, and finds none of its packets invalid.
+    sh("nft insert rule inet fw forward ct mark 7 counter accept");
+    let marked = || {
+        let rules = sh("nft list chain inet fw forward");
+        let (_, count) = rules.split_once("ct mark 0x00000007 counter packets ").unwrap();
+        count.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    for engine in ["xdp", "tc"] {
+        sh("conntrack -F");
+        let mut router = KernelRouter::start(&format!("ra rb --engine {engine}"));
+        let asking = Asking::start(&net.a, 1, "fin");
+        until_forwarded(&router, 100);
+        for delete in ["conntrack -D -p tcp", "conntrack -F"] {
+            sh(delete);
+            until("the kernel has the connection again", || kernels().len() == 1);
+            until_forwarded(&router, 100);
+        }
+        let before = marked();
+        mark(7);
+        until("the kernel's rule for the mark sees packets", || marked() > before);
+        until_forwarded(&router, 100);
+        assert!(asking.end() > 100);
         router.stop();
     }
 }

@@ -148,6 +148,7 @@ mod tests {
             port: "eth0".to_owned(),
             xdp,
             user,
+            connections: [0; 2],
             kernel: BTreeMap::from([("ttl".to_owned(), kernel)]),
         };
         let punts = BTreeMap::from([("redirect".to_owned(), 5)]);

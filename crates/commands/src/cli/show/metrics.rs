@@ -26,6 +26,7 @@ pub(super) fn metrics(all: &All) -> String {
     paths(&all.paths.ports, &mut out);
     workers(&all.workers, &mut out);
     if let Some(totals) = &all.connections {
+        of_connections(&all.paths.ports, &mut out);
         connections(totals, &mut out);
     }
     out.text
@@ -88,6 +89,24 @@ fn paths(ports: &[PortPaths], out: &mut Metrics) {
         out.sample(&[port_label, ("path", "user"), ("reason", "")], port.user);
         for (reason, count) in &port.kernel {
             out.sample(&[port_label, ("path", "kernel"), ("reason", reason)], count);
+        }
+    }
+}
+
+/// What the programs have forwarded of connections.
+fn of_connections(ports: &[PortPaths], out: &mut Metrics) {
+    for (number, name, help) in [
+        (
+            0,
+            "connection_packets",
+            "Packets of connections that arrived at a port and were forwarded or dropped by their entries: the \
+             kernel's counts of connections lack these.",
+        ),
+        (1, "connection_bytes", "Their bytes, from the IP header on."),
+    ] {
+        out.family(name, Kind::Counter, help);
+        for port in ports {
+            out.sample(&[("port", &port.port)], port.connections[number]);
         }
     }
 }
@@ -203,6 +222,7 @@ mod tests {
             port: "eth\"0".to_owned(),
             xdp: 7,
             user: 8,
+            connections: [6, 600],
             kernel: counts(&[("connection", 9)]),
         };
         let counts_of_worker = WorkerCounts { busy_ns: 1_500_000_000, ..WorkerCounts::default() };
@@ -242,6 +262,8 @@ mod tests {
             "tollway_dropped_packets_total{reason=\"netfilter\"} 4",
             "tollway_path_packets_total{port=\"eth\\\"0\",path=\"kernel\",reason=\"connection\"} 9",
             "tollway_worker_busy_seconds_total{worker=\"0\"} 1.5",
+            "tollway_connection_packets_total{port=\"eth\\\"0\"} 6",
+            "tollway_connection_bytes_total{port=\"eth\\\"0\"} 600",
             "tollway_connections 10",
             "tollway_connections_most 262144",
             "tollway_connection_directions{treatment=\"forwarded\",reason=\"\"} 12",

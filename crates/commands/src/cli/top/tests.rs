@@ -65,6 +65,7 @@ fn answer(seconds: u64, ports: usize) -> All {
                 port: "wan".to_owned(),
                 xdp: seconds * 9_000,
                 user: seconds * 100,
+                connections: [0; 2],
                 kernel: counts(&[("kernel_rule", seconds * 900), ("local", 50_000)]),
             }],
             punts: counts(&[("ttl_expired", seconds * 100)]),
