@@ -15,7 +15,7 @@ use super::{Bench, Outcome};
 pub(super) fn measure(bench: &Bench<'_>, connections: Connections) -> Result<Outcome, String> {
     let topologies = bench.setups.tuned()?;
     rulesets::load(&topologies.kernel.r, rulesets::ESTABLISHED)?;
-    in_turn(bench, topologies, connections, |_| Ok(None))
+    in_turn(bench, topologies, connections, |_| Ok(()))
 }
 
 /// The same, where the kernel alone forwards by its flowtable.
@@ -32,17 +32,21 @@ pub(super) fn beside_flowtable(
     in_turn(bench, topologies, connections, |wire| {
         // The first packets bring the connections into the flowtable.
         wire.rate()?;
-        let by_flowtable = conntrack::by_flowtable(kernel)?;
-        Ok(Some(format!("{by_flowtable} of {} by the flowtable", connections.count)))
+        match conntrack::by_flowtable(kernel)? {
+            all if all == connections.count as usize => Ok(()),
+            some => {
+                Err(format!("the kernel's flowtable has taken {some} of {}", connections.count))
+            }
+        }
     })
 }
 
-/// Measures where the kernel alone has its rules; `look` at it says what is to be noted.
+/// Measures where the kernel alone has its rules; `look` says whether it is ready.
 fn in_turn(
     bench: &Bench<'_>,
     topologies: &Topologies,
     connections: Connections,
-    look: impl FnOnce(&Wire<'_>) -> Result<Option<String>, String>,
+    look: impl FnOnce(&Wire<'_>) -> Result<(), String>,
 ) -> Result<Outcome, String> {
     topologies.tollway.kernel_forwards(true)?;
     let both = [&topologies.kernel, &topologies.tollway];
@@ -55,7 +59,7 @@ fn in_turn(
         connections.connect(&topology.r)?;
     }
     let [kernel, side] = [wire(both[0], connections)?, wire(both[1], connections)?];
-    let seen = look(&kernel)?;
+    look(&kernel)?;
     // Room for twice as many. Those of TCP have entries for both directions.
     let directions = if connections.protocol == Protocol::Tcp { 2 } else { 1 };
     let room = (2 * directions * connections.count).max(1 << 17).to_string();
@@ -66,10 +70,7 @@ fn in_turn(
         rulesets::clear(&topology.r)?;
         conntrack::disconnect(&topology.r)?;
     }
-    Ok(match outcome {
-        Outcome::Measured { pairs, note } => Outcome::Measured { pairs, note: note.or(seen) },
-        left_out @ Outcome::LeftOut(_) => left_out,
-    })
+    Ok(outcome)
 }
 
 fn wire(topology: &Topology, connections: Connections) -> Result<Wire<'_>, String> {
