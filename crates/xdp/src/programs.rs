@@ -30,6 +30,8 @@ pub use renewal::Renewal;
 /// The values of own addresses in the maps; `LOCAL_TRANSLATED` is in `bpf/packet.h`.
 const LOCAL: u32 = 1;
 const LOCAL_TRANSLATED: u32 = 2;
+/// In their place: nobody knows what the map has.
+const UNSURE: u32 = 0;
 
 /// The XDP programs of all ports, and the maps that they share.
 ///
@@ -269,8 +271,8 @@ impl XdpPrograms {
             self.locals4_bits.keep(v4(&wanted));
             self.locals = wanted;
         } else {
-            // Some of these may have been entered. The next call removes those that it does not want.
-            self.locals.extend(wanted);
+            // Some of these may have been entered: the next call enters or removes each of them.
+            self.locals.extend(wanted.into_keys().map(|address| (address, UNSURE)));
         }
         self.state.bump_generation();
         entered
