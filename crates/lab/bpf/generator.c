@@ -4,6 +4,7 @@
  * redirects it. If no frame is due yet, it drops the page instead. This returns the page, and the
  * kernel meanwhile forwards what was sent. A signal ends the program. */
 #include "frame.h"
+#include "out.h"
 #include "pace.h"
 
 /* How packets get their addresses and ports: in turn those of flows that differ in all of them, in turn
@@ -30,14 +31,6 @@ volatile const __u16 VID = 0;
 volatile const __u32 ETHERNET[3] = {};
 /* Which of two streams this is, 0 or 1. They have no flow in common. */
 volatile const __u32 STREAM = 0;
-
-/* The device that the frames leave by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} out SEC(".maps");
 
 struct progress {
 	__u64 sent;

@@ -5,9 +5,9 @@
  * frame and redirects it. If no frame is due yet, it drops the page, which returns it. A signal
  * ends the program. */
 #include "mark.h"
+#include "out.h"
 #include "pace.h"
 
-volatile const __u32 OUT_IFINDEX = 0;
 /* Number of frames to send; 0 for no limit. */
 volatile const __u64 COUNT = 0;
 /* Without a rate, the program reads the clock only for frames whose number has none of these bits.
@@ -45,13 +45,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct head);
 } heads SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} out SEC(".maps");
 
 struct progress {
 	__u64 sent;
@@ -137,7 +130,7 @@ int traffic(struct xdp_md *ctx)
 	if (PLAIN) {
 		at->sent++;
 		at->bytes += len;
-		return bpf_redirect(OUT_IFINDEX, 0);
+		return bpf_redirect_map(&out, 0, 0);
 	}
 	id = bpf_cpu_to_be64(ORIGIN | (at->sent & SEQ_MASK));
 	time = bpf_cpu_to_be64(at->now_ns);

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, DevMap, MapData, PerCpuArray};
+use aya::maps::{Array, MapData, PerCpuArray};
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use aya::{Ebpf, EbpfLoader};
@@ -17,7 +17,7 @@ use super::port::{Sent, Task};
 use super::track::{Counts, LONGEST_NS, RUNS, Wanted, latencies, sample_mask};
 use super::{Error, mark};
 use crate::bpf::runner::Runner;
-use crate::bpf::{program_of, refused};
+use crate::bpf::{leave_by, program_of, refused};
 use crate::sys::{self, ifindex};
 
 /// `bpf/traffic.c`.
@@ -92,7 +92,6 @@ impl Stream {
         let mut loader = EbpfLoader::new();
         loader
             .map_max_entries("heads", plan.rows.len() as u32)
-            .override_global("OUT_IFINDEX", &index, true)
             .override_global("NS_PER_1024", &rate, true)
             .override_global("COUNT", &count, true)
             .override_global("CLOCK_MASK", &clock, true)
@@ -108,10 +107,7 @@ impl Stream {
             .override_global("CHECKSUM", &checksum, true);
         let mut ebpf = loader.load(TRAFFIC).map_err(|error| kernel(&error))?;
         fill(&mut ebpf, plan).map_err(failed)?;
-        let map =
-            ebpf.map_mut("out").ok_or_else(|| failed("traffic has no map `out`".to_owned()))?;
-        let mut out = DevMap::try_from(map).map_err(|error| kernel(&error))?;
-        out.set(0, index, None, 0).map_err(|error| kernel(&error))?;
+        leave_by(&mut ebpf, index).map_err(failed)?;
         let program: &mut Xdp = program_of(&mut ebpf, "traffic").map_err(failed)?;
         program.load().map_err(|error| kernel(&error))?;
         let map = ebpf.take_map("progress");

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use aya::maps::{Array, DevMap, Map, MapData};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 
@@ -199,9 +199,7 @@ fn load(stream: &Stream, place: Place) -> Result<(Ebpf, Array<MapData, [u64; 3]>
     if let Flows::To(destinations) = &stream.flows {
         fill(&ebpf, &destinations.addresses)?;
     }
-    let out = ebpf.map_mut("out").ok_or("the generator has no map `out`")?;
-    let mut out = DevMap::try_from(out).map_err(|error| format!("the generator's map: {error}"))?;
-    out.set(0, ifindex, None, 0).map_err(|error| failed(&error))?;
+    bpf::leave_by(&mut ebpf, ifindex)?;
     let program: &mut Xdp = bpf::program_of(&mut ebpf, "generator")?;
     program.load().map_err(|error| failed(&error))?;
     let map = ebpf.take_map("progress").ok_or("the generator has no map `progress`")?;
