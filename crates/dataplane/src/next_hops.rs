@@ -168,10 +168,9 @@ fn action(action: u8, reason: u8) -> Action {
 /// Whether a cache may keep what a next hop has decided, and `next` decides otherwise: it forwarded, dropped, or was the
 /// route back to a valid source by its link. So new neighbours do not void existing flows.
 fn has_decided(before: &Record, next: &NextHop) -> bool {
-    let is_unicast = |action| code(action).0 <= LAST_UNICAST;
-    let action = before.action();
-    matches!(action, Action::Forward | Action::Drop(_))
-        || is_unicast(action) && (before.link() != next.link || !is_unicast(next.action))
+    let stays_valid = before.link() == next.link && code(next.action).0 <= LAST_UNICAST;
+    matches!(before.action(), Action::Forward | Action::Drop(_))
+        || before.is_unicast() && !stays_valid
 }
 
 /// The writers' state, behind one lock.

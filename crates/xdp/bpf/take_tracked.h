@@ -283,7 +283,15 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 	return follow_connection(packet, tracked, hop, v4);
 }
 
-/* Asks user space about a packet without an entry that judges it, if it is time to; the packet is the kernel's. */
+/* Asks user space about a packet that no entry judges, if it is time to. */
+static __always_inline void ask_if_due(const struct engine_link *link, const struct tracked *tracked, const void *ip,
+				       const void *end, int v4)
+{
+	if (is_due_now(tracked, ip, end, v4))
+		ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+}
+
+/* Does so, unless the packet is one that only the kernel handles; it is the kernel's in any case. */
 static __always_inline int leave_unknown(struct packet *packet, const struct engine_link *link,
 					 const struct tracked *tracked, const void *ip, const void *end, int v4)
 {
@@ -291,8 +299,7 @@ static __always_inline int leave_unknown(struct packet *packet, const struct eng
 
 	if (action != GOES_ON)
 		return action;
-	if (is_due_now(tracked, ip, end, v4))
-		ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+	ask_if_due(link, tracked, ip, end, v4);
 	return pass_connection(packet);
 }
 
@@ -329,8 +336,8 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 	}
 	if (is_followed && (is_noted || !(hop && is_for_tc(packet, hop)))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active, asks, v4);
-		if (asks && action != GOES_ON && !is_active && is_due_now(tracked, ip, end, v4))
-			ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
+		if (asks && action != GOES_ON && !is_active)
+			ask_if_due(link, tracked, ip, end, v4);
 		if (action != GOES_ON)
 			return action;
 	}
