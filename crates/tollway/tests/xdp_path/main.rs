@@ -18,6 +18,7 @@ mod drops;
 mod engines;
 mod follows;
 mod lookups;
+mod noted;
 mod renewed;
 mod repeats;
 mod replaced;

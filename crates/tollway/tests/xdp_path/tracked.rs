@@ -2,14 +2,11 @@
 //! connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header, UdpHeader};
 use tollway_conntrack::{Conntrack, Tuple, get};
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::prefix::RoutePrefix;
-use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
 use tollway_linux::netlink::{QuerySocket, push};
 use tollway_net::KernelPath;
 use tollway_xdp::Action;
@@ -17,15 +14,15 @@ use tollway_xdp::connections::{
     Connection, ConnectionKey, ConnectionTable, Connections, Queries, Query, Translation, Treatment,
 };
 use tollway_xdp::counts::PassReason;
-use tollway_xdp::xdp_path::Outdated;
 
 use crate::compared::{Compared, Run};
 use crate::namespaces::{sh, until};
+use crate::noted;
 use crate::testkit::packet::Packet;
 use crate::testkit::wires::LinkVariant;
 
 /// The link that packets leave by.
-const OUT: LinkVariant = LinkVariant::Vlan;
+pub const OUT: LinkVariant = LinkVariant::Vlan;
 const PORTS: (u16, u16) = (4000, 53);
 const NETLINK_NETFILTER: isize = 12;
 /// The port that a source gets.
@@ -50,7 +47,7 @@ impl Version {
     }
 
     /// The source of the packets.
-    fn source(self) -> (IpAddr, u16) {
+    pub fn source(self) -> (IpAddr, u16) {
         let address = match self {
             Self::V4 => Ipv4Addr::new(192, 0, 2, 77).into(),
             Self::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xf00, 0, 0, 0, 0, 0x77).into(),
@@ -58,12 +55,12 @@ impl Version {
         (address, PORTS.0)
     }
 
-    fn destination(self) -> (IpAddr, u16) {
+    pub fn destination(self) -> (IpAddr, u16) {
         (self.host(OUT, 1), PORTS.1)
     }
 
     /// The router that the destination lies behind.
-    fn gateway(self) -> IpAddr {
+    pub fn gateway(self) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::new(10, 255, 1, OUT as u8 + 1).into(),
             Self::V6 => Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into(),
@@ -96,13 +93,13 @@ impl Version {
         Tuple::with_ports(17, self.source(), self.destination())
     }
 
-    fn packet(self) -> Packet {
+    pub fn packet(self) -> Packet {
         let packet = Packet::between(self.source().0, self.destination().0);
         packet.to(LinkVariant::Plain.mac(0)).ports(PORTS.0, PORTS.1)
     }
 
     /// A frame of a packet, with the right length and checksum of UDP.
-    fn frame(self, packet: &Packet) -> Vec<u8> {
+    pub fn frame(self, packet: &Packet) -> Vec<u8> {
         let mut frame = packet.build();
         let at = 14 + self.header_len();
         let udp_len = (frame.len() - at) as u16;
@@ -157,7 +154,7 @@ impl Version {
     }
 
     /// Changes the mark of the kernel's entry (linux/netfilter/nfnetlink_conntrack.h).
-    fn set_mark(self, mark: u32) {
+    pub fn set_mark(self, mark: u32) {
         let mut body = get(&self.tuple(), 0).unwrap();
         push(&mut body, 8, &mark.to_be_bytes());
         let mut socket = QuerySocket::open(NETLINK_NETFILTER).unwrap();
@@ -205,11 +202,11 @@ impl Tracked {
         self.compared.run(0, &version.frame(packet))
     }
 
-    fn insert(&mut self, version: Version, treatment: Treatment, source: (IpAddr, u16)) {
+    pub fn insert(&mut self, version: Version, treatment: Treatment, source: (IpAddr, u16)) {
         self.insert_marked(version, treatment, source, 0);
     }
 
-    fn insert_marked(
+    pub fn insert_marked(
         &mut self,
         version: Version,
         treatment: Treatment,
@@ -311,117 +308,6 @@ fn summed(tracked: &Tracked, version: Version) {
     state.set_verifies_sums(false);
 }
 
-/// The program notes the next hop of a connection until a route to its destination changes, or a next hop does.
-fn routed(tracked: &mut Tracked, version: Version) {
-    let vrf = LinkVariant::Plain.vrf();
-    let destination = RoutePrefix::host(version.destination().0);
-    let frame = version.frame(&version.packet());
-    let forwarded = OUT.forwarded(1, &frame);
-    let leaves = |tracked: &Tracked| {
-        let run = tracked.compared.run(0, &frame);
-        (run.action == Action::Redirect).then_some(run.output)
-    };
-    let mut outdated = Outdated::new(Arc::default());
-    let mut void = |tracked: &Tracked| {
-        outdated.void(&tracked.compared.tables.epochs.changes, &tracked.compared.programs.state());
-    };
-    // The first time, all entries are void.
-    void(tracked);
-    tracked.insert(version, Treatment::Forwarded(OUT.link(1)), version.source());
-    assert_eq!(leaves(tracked), Some(forwarded.clone()));
-    // The rules have not been evaluated for the other link.
-    let next = tracked.compared.tables.lookup(vrf, version.host(LinkVariant::Plain, 2));
-    tracked.compared.tables.insert(vrf, destination, next).unwrap();
-    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: noted");
-    void(tracked);
-    assert_eq!(leaves(tracked), None, "{version:?}: the other route");
-    let output = LinkVariant::Plain.link(2);
-    tracked.insert(version, Treatment::Forwarded(output), version.source());
-    assert_eq!(leaves(tracked), Some(LinkVariant::Plain.forwarded(2, &frame)));
-    // What is noted for one entry is not for the next one in its place.
-    assert!(tracked.compared.tables.remove(vrf, destination).unwrap());
-    tracked.insert(version, Treatment::Forwarded(OUT.link(1)), version.source());
-    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: the next entry");
-    void(tracked);
-    // A route that does not cover it, and a neighbour that moves.
-    let other = RoutePrefix::host(version.host(LinkVariant::Plain, 1));
-    tracked.compared.tables.insert(vrf, other, next).unwrap();
-    void(tracked);
-    assert_eq!(leaves(tracked), Some(forwarded.clone()));
-    assert!(tracked.compared.tables.remove(vrf, other).unwrap());
-    let mac = [4, 0, 0, 0, 0, 1];
-    let (link, neighbour) = (OUT.link(1), version.gateway());
-    tracked.compared.tables.set_neigh(link, neighbour, Some(mac)).unwrap();
-    void(tracked);
-    assert_eq!(leaves(tracked).unwrap()[..6], mac, "{version:?}: the neighbour has moved");
-    let before: [u8; 6] = forwarded[..6].try_into().unwrap();
-    tracked.compared.tables.set_neigh(link, neighbour, Some(before)).unwrap();
-    void(tracked);
-    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}");
-    // A connection with a mark is looked up for each packet.
-    version.set_mark(7);
-    tracked.insert_marked(version, Treatment::Forwarded(link), version.source(), 7);
-    assert_eq!(leaves(tracked), Some(forwarded.clone()), "{version:?}: marked");
-    tracked.compared.tables.insert(vrf, destination, next).unwrap();
-    assert_eq!(leaves(tracked), None, "{version:?}: marked, the other route");
-    assert!(tracked.compared.tables.remove(vrf, destination).unwrap());
-    assert_eq!(leaves(tracked), Some(forwarded), "{version:?}: marked, as before");
-    version.set_mark(0);
-    tracked.insert(version, Treatment::Forwarded(link), version.source());
-    void(tracked);
-}
-
-/// What a program notes holds for packets that come after it by the same engine, and while the source is valid.
-fn noted(tracked: &mut Tracked, version: Version) {
-    let (vrf, output) = (LinkVariant::Plain.vrf(), OUT.link(1));
-    let frame = version.frame(&version.packet());
-    let mut outdated = Outdated::new(Arc::default());
-    let mut void = |tracked: &Tracked| {
-        outdated.void(&tracked.compared.tables.epochs.changes, &tracked.compared.programs.state());
-    };
-    let leaves = |tracked: &Tracked| {
-        let run = tracked.compared.run(0, &frame);
-        (run.action == Action::Redirect).then_some(run.output)
-    };
-    let forwarded = Some(OUT.forwarded(1, &frame));
-    void(tracked);
-    tracked.insert(version, Treatment::Forwarded(output), version.source());
-    // The tc program sends what takes the kernel path in XDP.
-    tracked.compared.leave_to_kernel(1, true);
-    assert_eq!(tracked.compared.run(0, &frame).reason, Some(PassReason::KernelExit));
-    assert_eq!(tracked.compared.run_by_tc(0, &frame).action, Action::Redirect);
-    assert_eq!(tracked.compared.run(0, &frame).reason, Some(PassReason::KernelExit), "{version:?}");
-    tracked.compared.leave_to_kernel(1, false);
-    assert_eq!(leaves(tracked), forwarded);
-    if version == Version::V6 {
-        return;
-    }
-    // A source counts while the route back leaves by its link.
-    let strict = SourceCheck { rpf: Rpf::Strict, ..SourceCheck::default() };
-    tracked.compared.set_source(LinkVariant::Plain.link(0).0, strict);
-    tracked.compared.tables.write_engines();
-    void(tracked);
-    tracked.insert(version, Treatment::Forwarded(output), version.source());
-    let back = |tracked: &mut Tracked, port| {
-        let next = tracked.compared.tables.lookup(vrf, version.host(LinkVariant::Plain, port));
-        let source = RoutePrefix::host(version.source().0);
-        tracked.compared.tables.insert(vrf, source, next).unwrap();
-    };
-    for (port, is_valid) in [(0, true), (2, false), (0, true)] {
-        back(tracked, port);
-        void(tracked);
-        for _ in 0..2 {
-            assert_eq!(leaves(tracked), forwarded.clone().filter(|_| is_valid), "back by {port}");
-        }
-    }
-    tracked.compared.set_source(LinkVariant::Plain.link(0).0, SourceCheck::default());
-    let source = RoutePrefix::host(version.source().0);
-    assert!(tracked.compared.tables.remove(vrf, source).unwrap());
-    tracked.compared.tables.write_engines();
-    void(tracked);
-    tracked.insert(version, Treatment::Forwarded(output), version.source());
-}
-
 /// Only established connections of UDP are forwarded, of which packets are whole and plain.
 fn others(tracked: &Tracked, version: Version) {
     let packet = || version.packet();
@@ -488,8 +374,8 @@ fn entered(tracked: &mut Tracked, version: Version) {
     assert!(version.timeout().is_some_and(|timeout| timeout > 60), "{:?}", version.timeout());
     let (_, used) = tracked.connections.get(&version.key()).unwrap();
     assert_eq!(used, [1, (frame.len() - 14) as u64]);
-    routed(tracked, version);
-    noted(tracked, version);
+    noted::next_hop(tracked, version);
+    noted::conditions(tracked, version);
     summed(tracked, version);
     others(tracked, version);
     tracked.insert(version, Treatment::Dropped(output), plain);
