@@ -70,6 +70,16 @@ pub fn follow() {
         sh(change);
         wait_until_equal(&mut consumer, change);
     }
+    // Its end must not come between a list and that of another consumer.
+    let has = |consumer: &Consumer, set: &str, address: [u8; 4]| {
+        let found = consumer.filter.live_sets().iter().find(|one| one.name() == set);
+        found.unwrap().covers(u32::from_be_bytes(address).into())
+    };
+    let since = Instant::now();
+    while has(&consumer, "ip filter ipset late", [192, 0, 2, 8]) {
+        assert!(since.elapsed() < SOON, "it has a timeout: {:?}", consumer.counts);
+        consumer.take(Duration::from_millis(10));
+    }
     for number in 1..50 {
         sh(&format!("ipset add bad 192.0.2.{number}"));
         assert!(consumer.list_ipsets());
@@ -78,10 +88,6 @@ pub fn follow() {
     sh("ipset add spare 203.0.113.9");
     sh("ipset swap spare bad");
     wait_until_equal(&mut consumer, "swap");
-    let has = |consumer: &Consumer, set: &str, address: [u8; 4]| {
-        let found = consumer.filter.live_sets().iter().find(|one| one.name() == set);
-        found.unwrap().covers(u32::from_be_bytes(address).into())
-    };
     assert!(has(&consumer, "ip raw ipset bad", [203, 0, 113, 9]));
     assert!(has(&consumer, "ip filter ipset nets", [10, 1, 2, 9]));
     assert!(!has(&consumer, "ip filter ipset nets", [10, 2, 2, 9]), "that prefix is gone");
