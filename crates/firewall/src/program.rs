@@ -112,6 +112,7 @@ fn fill(
     }
     let live = Live::choose(rules, filter, epochs).map_err(ProgramError::Sets)?;
     let translates = rules.tracking.is_some_and(|tracking| tracking.translation.is_some());
+    let tracks = rules.tracking.is_some() || filter.is_for_flows();
     for (point, hooks, part) in parts_of(translates) {
         let levels = match point {
             Point::Ingress => Level::ingress(links),
@@ -122,7 +123,8 @@ fn fill(
         };
         let versions: &[u8] = if point == Point::Ingress { &[4, 6, 0] } else { &[4, 6] };
         for version in versions.iter().copied() {
-            let Some(line) = Layout::new(rules, &live, &levels, version).line(hooks, part) else {
+            let Some(line) = Layout::new(rules, &live, &levels, version, tracks).line(hooks, part)
+            else {
                 continue;
             };
             let line = line.map_err(|_| ProgramError::TooMany(point))?;

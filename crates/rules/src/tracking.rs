@@ -62,6 +62,9 @@ const TRANSLATORS: &[&str] = &["DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT
 /// long it lives, who answers in whose place, which packets sockets get.
 const CHANGES_ALL: &[&str] = &["ct timeout", "ct expectation", "synproxy", "tproxy", "socket"];
 
+/// In the listing of iptables' target `CT`: that it does not change how long connections live.
+pub(super) const KEEPS_TIMEOUTS: &str = "keeps_timeouts";
+
 /// Modules of iptables that neither track nor reassemble fragments.
 const HARMLESS: &[&str] = &[
     "AUDIT",
@@ -228,6 +231,7 @@ fn spares_established(value: &Value) -> bool {
             "xt" => {
                 let module = text(inner, "name");
                 [HARMLESS, TRACKERS, TRANSLATORS].iter().any(|known| known.contains(&module))
+                    || inner.get(KEEPS_TIMEOUTS).is_some()
             }
             name => !CHANGES_ALL.contains(&name) && spares_established(inner),
         }),

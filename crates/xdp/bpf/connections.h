@@ -29,6 +29,8 @@ enum connection_kind {
 	CONNECTION_DROPPED,
 	/* Forwarded, and so are packets of TCP that are invalid: as they arrive, since the kernel translates none. */
 	CONNECTION_FORWARDED_INVALID,
+	/* Forwarded, as rules keep the packets out of connection tracking: the kernel is not asked, no window is followed. */
+	CONNECTION_UNTRACKED,
 };
 
 /* What a program reads at once; 0 if the slot was never used. */

@@ -253,8 +253,16 @@ static __always_inline int judge_next_hop(struct packet *packet, const struct en
 		return pass_connection(packet);
 	if (tracked->found.head.kind != CONNECTION_DROPPED && !takes(packet, hop))
 		return pass(packet, PASS_UNDECIDED);
-	note_route(tracked);
+	/* Packets with a noted next hop are those of connections. */
+	if (tracked->found.head.kind != CONNECTION_UNTRACKED)
+		note_route(tracked);
 	return GOES_ON;
+}
+
+/* Says whether rules keep a packet out of connection tracking; only a program that `asks` has such packets. */
+static __always_inline int is_untracked(const struct tracked *tracked, int asks)
+{
+	return asks && tracked->found.head.kind == CONNECTION_UNTRACKED;
 }
 
 /* Does with a packet of an active entry what that says, if its next hop and the checks of its link permit. */
@@ -275,7 +283,10 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 		if (action != GOES_ON)
 			return action;
 	}
-	if (protocol_of(tracked, v4) == IPPROTO_UDP) {
+	if (is_untracked(tracked, asks)) {
+		if (is_without_sum(packet, ip, end, v4))
+			return pass(packet, PASS_CHECKSUM);
+	} else if (protocol_of(tracked, v4) == IPPROTO_UDP) {
 		action = follow_udp(packet, tracked, ip, end, asks, v4);
 		if (action != GOES_ON)
 			return action;

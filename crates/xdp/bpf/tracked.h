@@ -276,7 +276,9 @@ static __always_inline const struct next_hop *next_hop_in_tables(const struct en
 /* Says whether an entry has a track in the place of the time when to ask again. */
 static __always_inline int has_track(const struct tracked *tracked, int v4)
 {
-	return protocol_of(tracked, v4) == IPPROTO_TCP && tracked->found.head.kind > CONNECTION_KERNEL;
+	__u8 kind = tracked->found.head.kind;
+
+	return protocol_of(tracked, v4) == IPPROTO_TCP && kind > CONNECTION_KERNEL && kind != CONNECTION_UNTRACKED;
 }
 
 /* Says whether to ask user space about a connection that has no entry, or whose entry does not answer. */

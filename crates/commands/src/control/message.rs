@@ -465,6 +465,9 @@ pub struct ConnectionTotals {
     /// Directions whose packets they drop, for a rule.
     #[serde(default)]
     pub directions_dropped: u64,
+    /// Directions of packets that rules keep out of connection tracking, and that they forward: of none of these connections.
+    #[serde(default)]
+    pub directions_untracked: u64,
     /// Directions whose rules are evaluated when the next packet comes.
     #[serde(default)]
     pub directions_unruled: u64,

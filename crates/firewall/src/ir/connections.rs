@@ -9,12 +9,12 @@ pub(super) const TRANSLATES_DESTINATION: i32 = -100;
 pub(super) const TRANSLATES_SOURCE: i32 = 100;
 
 const TOO_EARLY: &str = "the packet comes here before connection tracking sees it";
-const NOT_TRACKED: &str = "notrack is connection tracking's";
+const NOT_EARLY: &str = "notrack acts on packets that connection tracking has not seen, and other packets may come here";
 
 impl Ruleset {
-    /// The rules for the packets of known connections behind the first packet of each: only that one meets
-    /// chains of type nat. Rules that keep packets out of connection tracking, and rules that test connections
-    /// before it has seen the packet, leave the decision to the kernel.
+    /// The rules for the packets of known connections behind the first packet of each, and for packets that rules keep out of
+    /// connection tracking: only that first packet meets chains of type nat. Rules that test connections before tracking has
+    /// seen the packet, and `notrack` behind it, take the kernel path.
     ///
     /// For [`compile_for_flows`](crate::program::compile_for_flows); see [`Ruleset::with_tracking`] for rules behind which
     /// no kernel tracks.
@@ -25,10 +25,12 @@ impl Ruleset {
             chain.rules.clear();
         }
         let is_early = self.reached_from(Chain::is_early);
-        for (chain, is_early) in self.chains.iter_mut().zip(is_early) {
+        let is_late = self.reached_from(Chain::is_late);
+        for (number, chain) in self.chains.iter_mut().enumerate() {
+            let (is_early, is_late) = (is_early[number], is_late[number]);
             for rule in &mut chain.rules {
                 let refused = |step: &Step| match step {
-                    Step::Do(Action::NoTrack) => Some(NOT_TRACKED),
+                    Step::Do(Action::NoTrack) => is_late.then_some(NOT_EARLY),
                     step if is_early && step.is_of_connection() => Some(TOO_EARLY),
                     _ => None,
                 };
@@ -79,6 +81,15 @@ impl Chain {
             Hook::Ingress => true,
             Hook::Prerouting => base.priority <= TRACKING_PRIORITY,
             _ => false,
+        })
+    }
+
+    /// Says whether forwarded packets may come to it when connection tracking has seen them. At its priority, nobody knows.
+    fn is_late(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| match base.hook {
+            Hook::Ingress | Hook::Input | Hook::Output => false,
+            Hook::Prerouting => base.priority >= TRACKING_PRIORITY,
+            Hook::Forward | Hook::Postrouting | Hook::Egress => true,
         })
     }
 }

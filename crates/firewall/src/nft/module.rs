@@ -6,7 +6,7 @@ use super::MEANING;
 use super::json::{inner, only, several};
 use super::refusal::refusal;
 use super::rule::Rule;
-use crate::ir::{Match, Step};
+use crate::ir::{Action, Match, Step};
 
 impl Rule<'_, '_> {
     /// Adds the step of a module that says what it means, see [`MEANING`].
@@ -15,6 +15,10 @@ impl Rule<'_, '_> {
         let unknown = || refusal("xt", module);
         match module.get(MEANING).and_then(only) {
             Some(("mangle", mangle)) => self.mangle(mangle),
+            Some(("notrack", _)) => {
+                self.steps.push(Step::Do(Action::NoTrack));
+                Ok(())
+            }
             Some(("any", alternatives)) => {
                 let alternatives = several(alternatives).iter();
                 let any = alternatives.map(|all| self.all_of(several(all)));

@@ -37,6 +37,8 @@ pub(super) struct ProgramContext<'a> {
     /// The links that rules see, level by level; one level except at hooks ingress and prerouting.
     pub(super) levels: &'a [Level],
     pub(super) version: u8,
+    /// Whether anybody tracks the connections of the packets.
+    pub(super) tracks: bool,
     /// The point at which the program is evaluated.
     pub(super) at: At,
     /// The start of each chain that is jumped to, by level.

@@ -30,12 +30,14 @@ impl<'a> Layout<'a> {
         live: &'a Live,
         levels: &'a [Level],
         version: u8,
+        tracks: bool,
     ) -> Self {
         let context = ProgramContext {
             ruleset,
             live,
             levels,
             version,
+            tracks,
             at: At::default(),
             starts: Vec::new(),
             hops: hops(ruleset),

@@ -160,7 +160,8 @@ fn described(rules: &Ruleset, links: &[Link]) -> String {
                 [Hook::Prerouting] => Level::prerouting(links),
                 _ => vec![Level::forward(links)],
             };
-            let Some(Ok(line)) = Layout::new(rules, &live, &levels, version).line(hooks, |_| true)
+            let Some(Ok(line)) =
+                Layout::new(rules, &live, &levels, version, false).line(hooks, |_| true)
             else {
                 continue;
             };

@@ -1,5 +1,5 @@
-//! The matches `conntrack`, `state` and `connmark` of iptables, and its target `CONNMARK`
-//! (`include/uapi/linux/netfilter/xt_conntrack.h`, `xt_state.h`, `xt_connmark.h`).
+//! The matches `conntrack`, `state` and `connmark` of iptables, and its targets `CONNMARK` and `CT`
+//! (`include/uapi/linux/netfilter/xt_conntrack.h`, `xt_state.h`, `xt_connmark.h`, `xt_CT.h`).
 //!
 //! A match becomes alternatives, each with conditions that all have to hold.
 
@@ -7,6 +7,7 @@
 mod tests;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops;
 
 use serde_json::{Value, json};
 
@@ -210,6 +211,25 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8]) -> Option<MarkUpdat
         2 => update(MarkOf::Packet, !of_packet, of_connection, 0),
         _ => return None,
     })
+}
+
+/// Whether a target is `CT` without a timeout policy (`include/uapi/linux/netfilter/xt_CT.h`): all else that it gives to
+/// connections, their entries say, or the zone that they are in.
+pub(super) fn keeps_timeouts(name: &str, revision: u32, info: &[u8]) -> bool {
+    /// `timeout` of `struct xt_ct_target_info_v1`.
+    const POLICY: ops::Range<usize> = 28..60;
+    match (name, revision) {
+        ("CT", 0) => true,
+        ("CT", 1 | 2) => info.get(POLICY).is_some_and(|policy| policy[0] == 0),
+        _ => false,
+    }
+}
+
+/// Whether a target is `CT --notrack`.
+pub(super) fn is_notrack(name: &str, revision: u32, info: &[u8]) -> bool {
+    /// `XT_CT_NOTRACK` of `flags`.
+    const NOTRACK: u16 = 1;
+    name == "CT" && revision <= 2 && half(info, 0).is_some_and(|flags| flags & NOTRACK != 0)
 }
 
 /// A word in host order.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::expression::Expression;
 use super::{Chain, Kernel, Rule, conntrack, match_set, multiport, version};
 use crate::elements::element;
+use crate::tracking::KEEPS_TIMEOUTS;
 use tollway_firewall::nft::MEANING;
 use tollway_firewall::nft::json::{number, only, text};
 
@@ -250,18 +251,24 @@ fn modules(value: &mut Value, rule: &Rule, kernel: &Kernel) {
     targets(statements, rule);
 }
 
-/// Adds to a target of iptables that sets marks of connections what it does. A rule has at most one.
+/// Adds to a target of iptables that concerns connections what it does, and to one that prepares them that it keeps their
+/// timeouts. A rule has at most one target.
 fn targets(statements: &mut [Value], rule: &Rule) {
     let own = rule.expressions.iter().find_map(|one| match one {
         Expression::Target { name, revision, info } => Some((name, *revision, info)),
         _ => None,
     });
     let Some((name, revision, info)) = own else { return };
-    let Some(update) = conntrack::target(name, revision, info) else { return };
     let modules = statements.iter_mut().filter_map(|statement| statement.get_mut("xt"));
     let mut targets = modules.filter(|module| text(module, "type") == "target");
-    if let Some(target) = targets.next().filter(|target| text(target, "name") == name) {
+    let Some(target) = targets.next().filter(|target| text(target, "name") == name) else { return };
+    if let Some(update) = conntrack::target(name, revision, info) {
         target[MEANING] = conntrack::listed_update(&update);
+    } else if conntrack::is_notrack(name, revision, info) {
+        target[MEANING] = json!({ "notrack": null });
+    }
+    if conntrack::keeps_timeouts(name, revision, info) {
+        target[KEEPS_TIMEOUTS] = json!(true);
     }
 }
 

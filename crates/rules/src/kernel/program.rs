@@ -241,7 +241,10 @@ impl RuleReader<'_> {
             }
             Expression::Target { name, revision, info } => {
                 self.connections()?;
-                self.act(Act::UpdateMark(conntrack::target(name, *revision, info)?));
+                self.act(match conntrack::is_notrack(name, *revision, info) {
+                    true => Act::NoTrack,
+                    false => Act::UpdateMark(conntrack::target(name, *revision, info)?),
+                });
             }
             Expression::Nat(nat) => {
                 let act = self.nat(nat)?;

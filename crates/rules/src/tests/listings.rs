@@ -198,6 +198,19 @@ fn tracking_rules_concern_all_packets() {
     );
 }
 
+#[test]
+fn a_target_without_a_timeout_policy_spares_established_connections() {
+    let unknown = listed_module("target", "CT");
+    let known = unknown.replace("\"name\": \"CT\"", "\"name\": \"CT\", \"keeps_timeouts\": true");
+    assert_ne!(unknown, known);
+    for (listing, spares) in [(unknown, false), (known, true)] {
+        let reading = read(&listing, 7, &HashSet::new()).unwrap().reading;
+        let need = reading.needs.tracking(true).unwrap();
+        assert_eq!(need.spares_established, spares);
+        assert!(unsupported(&reading)[0].contains("module of iptables"));
+    }
+}
+
 /// A listing of a rule that iptables-nft has made.
 fn listed_module(kind: &str, name: &str) -> String {
     let mut listing =

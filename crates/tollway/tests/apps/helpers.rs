@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use super::connections::json;
 use super::namespaces::{Host, Process, sh, until};
+use super::running::by_kernel;
 use super::running::{KernelRouter, Net};
 use super::scene::{ENGINES, compared, directory, entries, load, paths};
-use super::traffic::by_kernel;
 
 /// A firewall that assigns helpers, and lets in what they expect. Host A is inside.
 pub const FIREWALL: &str = r#"
@@ -30,6 +30,21 @@ table inet fw {
     }
 }
 "#;
+/// Such a firewall by iptables, for FTP.
+const FIREWALL_OF_IPTABLES: &str = "\
+*raw
+-A PREROUTING -p tcp --dport 21 -j CT --helper ftp
+COMMIT
+*filter
+:FORWARD DROP
+-A FORWARD -m conntrack --ctstate INVALID -j DROP
+-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD -i ra -p tcp --dport 21 -m conntrack --ctstate NEW -j ACCEPT
+COMMIT
+*nat
+-A POSTROUTING -o rb -j MASQUERADE
+COMMIT
+";
 /// Translates the addresses of host A.
 pub const MASQUERADE: &str = r#"
 table ip nat {
@@ -119,18 +134,23 @@ fn transfer(router: Option<&KernelRouter>, host: &Host, curl: &str, work: &Path)
 pub fn ftp() {
     // By EPSV, PASV, EPRT and PORT.
     let ways = ["", "--disable-epsv", "-P -", "-P - --disable-eprt"];
-    transfers(MASQUERADE, "10.0.2.2", &ways);
+    transfers(&[("nft -f -", FIREWALL), ("nft -f -", MASQUERADE)], "10.0.2.2", &ways);
+}
+
+/// The same, where rules of iptables assign the helper.
+pub fn ftp_by_iptables() {
+    transfers(&[("iptables-nft-restore", FIREWALL_OF_IPTABLES)], "10.0.2.2", &["", "-P -"]);
 }
 
 /// A server behind the router, whose answers name its own address.
 pub fn ftp_server() {
     // The client takes the address that it is told.
     let ways = ["--disable-epsv --no-ftp-skip-pasv-ip", "-P - --disable-eprt"];
-    transfers(PORT_FORWARDING, "10.0.1.1", &ways);
+    transfers(&[("nft -f -", FIREWALL), ("nft -f -", PORT_FORWARDING)], "10.0.1.1", &ways);
 }
 
-/// Transfers a file from an address in these ways, with translation by rules.
-fn transfers(translation: &str, address: &str, ways: &[&str]) {
+/// Transfers a file from an address in these ways, with rules that a program loads.
+fn transfers(rules: &[(&str, &str)], address: &str, ways: &[&str]) {
     let net = Net::new();
     let (_dir, work) = directory();
     let files = work.join("files");
@@ -138,8 +158,7 @@ fn transfers(translation: &str, address: &str, ways: &[&str]) {
     write(&files.join("file"), FILE);
     let _server = ftp_server_of(&net.b, &files, &work);
     compared("ra rb", &ENGINES, |router| {
-        load("nft -f -", FIREWALL);
-        load("nft -f -", translation);
+        rules.iter().for_each(|(program, rules)| load(program, rules));
         router.map(KernelRouter::sync);
         let by = |words| transfer(router, &net.a, &format!("{words} ftp://{address}/file"), &work);
         ways.iter().map(by).collect::<Vec<_>>()

@@ -33,8 +33,9 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 14] = [
+const BESIDE: [Test; 15] = [
     ("files_come_by_ftp", helpers::ftp),
+    ("files_come_by_ftp_with_rules_of_iptables", helpers::ftp_by_iptables),
     ("files_come_from_an_ftp_server_behind_the_router", helpers::ftp_server),
     ("files_come_by_tftp", helpers::tftp),
     ("published_ports_of_docker_by_a_bridge", docker::bridged),

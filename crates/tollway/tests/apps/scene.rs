@@ -12,8 +12,8 @@ use tollway_commands::control::ShowRequest;
 use super::connections::{json, show};
 use super::namespaces::{Host, patience, sh};
 use super::running::KernelRouter;
+use super::running::by_kernel;
 use super::talk::Talk;
-use super::traffic::by_kernel;
 
 /// How long packets are counted.
 const WINDOW: Duration = Duration::from_millis(300);

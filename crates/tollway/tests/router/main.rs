@@ -42,6 +42,7 @@ mod tracked;
 mod tracked_tcp;
 #[path = "../guide/mod.rs"]
 mod typed;
+mod untracked;
 mod uppers;
 mod vlans;
 
@@ -49,7 +50,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 51] = [
+const BESIDE: [Test; 52] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -88,6 +89,7 @@ const BESIDE: [Test; 51] = [
     ("translated_connections_are_forwarded", tracked::masquerade),
     ("connections_of_ipv6_are_forwarded_while_the_kernel_has_them", tracked::stateful6),
     ("translated_connections_of_ipv6_are_forwarded", tracked::masquerade6),
+    ("packets_that_rules_keep_out_of_tracking_are_forwarded", untracked::forwarded),
     ("rules_drop_packets_of_forwarded_connections", tracked::dropped),
     ("translated_tcp_is_forwarded_but_for_its_ends", tracked_tcp::translated),
     ("connections_that_somebody_deletes_are_the_kernels_again", tracked_tcp::deleted),

@@ -293,3 +293,14 @@ impl Counts {
         }
     }
 }
+
+/// The number of packets that the kernel has forwarded, of both families.
+pub fn by_kernel() -> u64 {
+    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut ip = snmp.lines().filter(|line| line.starts_with("Ip:"));
+    let mut words = ip.next().unwrap().split(' ').zip(ip.next().unwrap().split(' '));
+    let v4 = words.find(|(name, _)| *name == "ForwDatagrams").unwrap().1;
+    let snmp6 = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap();
+    let v6 = snmp6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams")).unwrap();
+    v4.parse::<u64>().unwrap() + v6.trim().parse::<u64>().unwrap()
+}

@@ -136,7 +136,7 @@ fn talk_by(version: Version, host: &Host, milliseconds: u64) -> (u64, u64, Strin
 }
 
 /// Talks until Tollway forwards nearly all packets of the connection, none of which may be lost.
-fn forwards(router: &KernelRouter, host: &Host) -> String {
+pub fn forwards(router: &KernelRouter, host: &Host) -> String {
     forwards_by(Version::V4, router, host)
 }
 

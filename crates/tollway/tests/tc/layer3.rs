@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use tollway_commands::control::ShowRequest;
 
 use super::namespaces::{Host, sh, until};
-use super::scene::{Net, arrives, by_kernel, carries_one, configure, start, until_forwarded};
+use super::running::by_kernel;
+use super::scene::{Net, arrives, carries_one, configure, start, until_forwarded};
 
 /// The keys of both ends of a tunnel of WireGuard, private and public, which only these tests use.
 const KEYS: [(&str, &str); 2] = [

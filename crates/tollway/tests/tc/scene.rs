@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tollway_commands::control::ShowRequest;
 
 use super::namespaces::{Host, PATIENCE, ready, sh, until};
-use super::running::KernelRouter;
+use super::running::{KernelRouter, by_kernel};
 
 /// Bytes of a stream.
 const STREAM: usize = 10_000_000;
@@ -123,17 +123,6 @@ pub fn until_forwarded(router: &KernelRouter, host: &Host, address: &str) {
         host.pings(10, address);
         router.counts().sent >= before + 16
     });
-}
-
-/// The number of packets that the kernel has forwarded, of both families.
-pub fn by_kernel() -> u64 {
-    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
-    let mut ip = snmp.lines().filter(|line| line.starts_with("Ip:"));
-    let mut words = ip.next().unwrap().split(' ').zip(ip.next().unwrap().split(' '));
-    let v4 = words.find(|(name, _)| *name == "ForwDatagrams").unwrap().1;
-    let snmp6 = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap();
-    let v6 = snmp6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams")).unwrap();
-    v4.parse::<u64>().unwrap() + v6.trim().parse::<u64>().unwrap()
 }
 
 /// Asserts that a stream and datagrams from one host to an address of the other arrive whole, and that Tollway

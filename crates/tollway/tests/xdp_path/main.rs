@@ -29,12 +29,13 @@ mod tcp_segments;
 mod tcp_windows;
 mod tracked;
 mod translated;
+mod untracked;
 
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 33] = [
+const BESIDE: [Test; 34] = [
     ("the_third_packet_goes_by_the_xdp_path_as_by_the_user_path", repeats::third),
     ("a_group_keeps_each_flow_on_its_member", repeats::group),
     ("vrfs_with_the_same_addresses_are_apart", repeats::vrfs),
@@ -57,6 +58,7 @@ const BESIDE: [Test; 33] = [
     ("programs_look_into_live_sets", ruled::members),
     ("drawn_rules_decide_as_the_user_path", ruled::drawn),
     ("a_connections_packets_go_by_its_entry", tracked::entries),
+    ("packets_that_are_not_tracked_go_by_their_entry", untracked::forwarded),
     ("packets_are_translated_as_by_the_kernel", translated::as_by_the_kernel),
     ("the_kernel_gets_what_is_out_of_window_and_for_itself", translated::invalid),
     ("windows_of_tcp_are_followed_as_by_the_kernel", tcp_windows::drawn),

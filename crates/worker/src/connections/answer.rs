@@ -69,6 +69,14 @@ pub(super) fn answer(
         translation: Translation::none(key),
         mark: 0,
     };
+    if let Some(untracked) = untracked(filter, query) {
+        let forwarded = |output| Answer {
+            treatment: Treatment::Untracked(output),
+            translation: Translation::none(key),
+            mark: 0,
+        };
+        return untracked.map_or_else(|why| refused(LATER, why), forwarded);
+    }
     let Some(connection) = found else { return refused(UNANSWERED, KernelReason::NoConnection) };
     if let Err(reason) = connection.offload() {
         let retry = match may_end_soon(reason) {
@@ -169,6 +177,23 @@ pub(super) fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direc
         .then(|| connection.original.swapped())
         .flatten()
         .map(|leaves| (Direction::Reply, leaves))
+}
+
+/// The link that packets leave by which rules keep out of connection tracking, or why the kernel forwards them; none if rules
+/// do not keep them out of it.
+fn untracked(filter: Option<&Filter>, query: &Query) -> Option<Result<LinkId, KernelReason>> {
+    let filter =
+        filter.filter(|filter| filter.connections().is_some_and(|rules| rules.untracks()))?;
+    let flow = FlowKey { connection: Some(FlowConnection::Untracked), ..flow_of(&query.key, None) };
+    let before_route = report(filter, &flow).filter(|report| report.is_untracked)?;
+    let Some(output) = query.output else { return Some(Err(KernelReason::Local)) };
+    if output == query.key.link() {
+        return Some(Err(KernelReason::SameLink));
+    }
+    let whole = report(filter, &FlowKey { output: Some(output), ..flow });
+    let accepts = |report: FlowReport| report.mark == 0 && report.dropped_at.is_none();
+    let is_forwarded = accepts(before_route) && whole.is_some_and(accepts);
+    Some(is_forwarded.then_some(output).ok_or(KernelReason::Rules))
 }
 
 /// Says whether another packet may end the reason.

@@ -29,6 +29,8 @@ pub enum Treatment {
     /// They are forwarded if they leave by this link, and so are packets of TCP that are out of window: rules accept
     /// them. The kernel does not translate these.
     ForwardedInvalid(LinkId),
+    /// Rules keep them out of connection tracking: they are forwarded if they leave by this link, whatever the kernel tracks.
+    Untracked(LinkId),
 }
 
 /// An entry for one direction of a connection.
@@ -52,6 +54,7 @@ const UNRULED: u8 = 2;
 const FORWARDED: u8 = 3;
 const DROPPED: u8 = 4;
 const FORWARDED_INVALID: u8 = 5;
+const UNTRACKED: u8 = 6;
 
 /// A slot's first word behind the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +89,15 @@ impl Head {
 }
 
 impl Treatment {
+    /// Whether the programs follow the windows of connections of TCP.
+    pub(super) const fn has_track(self) -> bool {
+        !matches!(self, Self::Kernel { .. } | Self::Untracked(_))
+    }
+
     /// Whether the programs forward the packets.
     #[must_use]
     pub const fn forwards(self) -> bool {
-        matches!(self, Self::Forwarded(_) | Self::ForwardedInvalid(_))
+        matches!(self, Self::Forwarded(_) | Self::ForwardedInvalid(_) | Self::Untracked(_))
     }
 
     /// The link that packets leave by, or would leave by.
@@ -97,9 +105,10 @@ impl Treatment {
     pub const fn output(self) -> Option<LinkId> {
         match self {
             Self::Kernel { .. } | Self::Unruled { .. } => None,
-            Self::Forwarded(output) | Self::Dropped(output) | Self::ForwardedInvalid(output) => {
-                Some(output)
-            }
+            Self::Forwarded(output)
+            | Self::Dropped(output)
+            | Self::ForwardedInvalid(output)
+            | Self::Untracked(output) => Some(output),
         }
     }
 
@@ -111,6 +120,7 @@ impl Treatment {
             Self::Forwarded(output) => (FORWARDED, output.0),
             Self::Dropped(output) => (DROPPED, output.0),
             Self::ForwardedInvalid(output) => (FORWARDED_INVALID, output.0),
+            Self::Untracked(output) => (UNTRACKED, output.0),
         };
         Head { generation, output, kind, version }
     }
@@ -123,6 +133,7 @@ impl Treatment {
             FORWARDED => Self::Forwarded(output),
             DROPPED => Self::Dropped(output),
             FORWARDED_INVALID => Self::ForwardedInvalid(output),
+            UNTRACKED => Self::Untracked(output),
             _ => return None,
         })
     }
@@ -140,6 +151,7 @@ mod tests {
             Treatment::Forwarded(LinkId(7)),
             Treatment::Dropped(LinkId(65_535)),
             Treatment::ForwardedInvalid(LinkId(1)),
+            Treatment::Untracked(LinkId(2)),
         ] {
             let head = treatment.head(0x0102_0304, 9);
             assert_eq!(Head::of(head.word()), head);

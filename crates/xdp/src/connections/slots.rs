@@ -207,7 +207,7 @@ fn store(to: &[AtomicU64], words: &[u64]) {
 
 /// Says whether entries of a key have a track in the place of the time when to ask again.
 fn has_track(key: &ConnectionKey, treatment: Treatment) -> bool {
-    i32::from(key.protocol()) == libc::IPPROTO_TCP && !matches!(treatment, Treatment::Kernel { .. })
+    i32::from(key.protocol()) == libc::IPPROTO_TCP && treatment.has_track()
 }
 
 /// The track, or the time when to ask again.

@@ -82,6 +82,7 @@ impl Connections {
                 Treatment::Kernel { why, .. } => kernel[usize::from(why)] += 1,
                 Treatment::Unruled { .. } => tally.unruled += 1,
                 Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => tally.forwarded += 1,
+                Treatment::Untracked(_) => tally.untracked += 1,
                 Treatment::Dropped(_) => tally.dropped += 1,
             }
         });
@@ -120,6 +121,8 @@ pub struct Tally {
     pub forwarded: u64,
     /// Those by which they drop.
     pub dropped: u64,
+    /// Those of packets that rules keep out of connection tracking, by which they forward.
+    pub untracked: u64,
     /// Those of which the rules have not been evaluated yet.
     pub unruled: u64,
     /// Those whose packets are the kernel's, by the number of the reason.

@@ -126,15 +126,24 @@ pub(super) fn run(client: &mut ShowClient<'_>, args: &Args) -> Result<(), CliErr
     })
 }
 
+/// The directions that are not the kernel's, by what the programs do with their packets.
+pub(super) const fn treatments(totals: &ConnectionTotals) -> [(&'static str, u64); 4] {
+    [
+        ("forwarded", totals.directions_forwarded),
+        ("dropped", totals.directions_dropped),
+        ("untracked", totals.directions_untracked),
+        ("unruled", totals.directions_unruled),
+    ]
+}
+
 /// The numbers of connections and of their directions.
 fn totals(totals: &ConnectionTotals) -> String {
     let most = totals
         .tracked_most
         .map_or_else(String::new, |most| format!(", of {} at most", thousands(most)));
-    let used = [totals.directions_forwarded, totals.directions_dropped, totals.directions_unruled]
-        .into_iter()
-        .chain(totals.directions_kernel.values().copied())
-        .sum::<u64>();
+    let fast = treatments(totals);
+    let kernel = totals.directions_kernel.values().copied();
+    let used = fast.iter().map(|(_, count)| *count).chain(kernel).sum::<u64>();
     let mut out = format!("the kernel tracks {} connections{most}\n", thousands(totals.tracked));
     // Writing to a `String` cannot fail.
     let _ = writeln!(
@@ -144,11 +153,6 @@ fn totals(totals: &ConnectionTotals) -> String {
         thousands(totals.table_room)
     );
     let mut directions = table(&["directions", "number"]);
-    let fast = [
-        ("forwarded", totals.directions_forwarded),
-        ("dropped", totals.directions_dropped),
-        ("unruled", totals.directions_unruled),
-    ];
     let mut kernel: Vec<_> = totals.directions_kernel.iter().collect();
     kernel.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let kernel = kernel.into_iter().map(|(reason, count)| (format!("kernel: {reason}"), *count));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
+use super::connections::treatments;
 use crate::control::{All, ConnectionTotals, PortPaths, PortState, WorkerState};
 
 /// The kind of a family of metrics.
@@ -133,11 +134,7 @@ fn connections(totals: &ConnectionTotals, out: &mut Metrics) {
     let help = "Directions of connections in the table of the programs, by what they do with the packets, and \
                 why these are the kernel's.";
     out.family("connection_directions", Kind::Gauge, help);
-    for (treatment, count) in [
-        ("forwarded", totals.directions_forwarded),
-        ("dropped", totals.directions_dropped),
-        ("unruled", totals.directions_unruled),
-    ] {
+    for (treatment, count) in treatments(totals) {
         out.sample(&[("treatment", treatment), ("reason", "")], count);
     }
     for (reason, count) in &totals.directions_kernel {

@@ -81,7 +81,9 @@ impl Why {
             Treatment::Kernel { why, .. } => KernelReason::of(why).map(Self::Entry),
             Treatment::Unruled { .. } => Some(Self::Unruled),
             Treatment::Dropped(_) => Some(Self::Dropped),
-            Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => None,
+            Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) | Treatment::Untracked(_) => {
+                None
+            }
         }
     }
 
@@ -200,6 +202,7 @@ fn entry(entry: Entry, programs: &Programs) -> ConnectionEntry {
         Treatment::Unruled { .. } => "unruled",
         Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => "forwarded",
         Treatment::Dropped(_) => "dropped",
+        Treatment::Untracked(_) => "untracked",
     };
     let reason = Why::of_entry(entry).map_or("", Why::name);
     ConnectionEntry {

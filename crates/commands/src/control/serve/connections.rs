@@ -71,6 +71,7 @@ impl RequestHandler {
             tracked_most: connections::most_tracked(),
             directions_forwarded: tally.forwarded,
             directions_dropped: tally.dropped,
+            directions_untracked: tally.untracked,
             directions_unruled: tally.unruled,
             directions_kernel: kernel.collect(),
             directions_entered: live.entered(),

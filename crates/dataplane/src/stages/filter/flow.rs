@@ -53,6 +53,8 @@ pub struct FlowReport {
     pub dropped_at: Option<Point>,
     /// The mark that rules give to the packets, which have none before.
     pub mark: u32,
+    /// Whether a rule keeps the packets out of connection tracking: of a flow that is said to be untracked.
+    pub is_untracked: bool,
 }
 
 /// The counters that every packet of a flow counts in, in the order of the rules.
@@ -91,14 +93,14 @@ impl Filter {
         }
         let points = [Point::Ingress, Point::Prerouting, Point::Forward];
         let count = if flow.output.is_some() { points.len() } else { points.len() - 1 };
-        let (mut touched, mut mark) = (Touched::default(), 0);
+        let mut report = FlowReport::default();
         for point in points.into_iter().take(count) {
             let Some(classifier) = self.at(point, flow.version) else { continue };
             let result = |flow: &FlowKey| {
                 let (calls, end) = ([0; MOST_CALLS], classifier.end);
-                let mut walk = Walk { classifier, flow, touched, mark, calls, depth: 0, end };
+                let mut walk = Walk { classifier, flow, report, calls, depth: 0, end };
                 let is_dropped = walk.run()?;
-                Some((is_dropped, walk.touched, walk.mark))
+                Some(FlowReport { dropped_at: is_dropped.then_some(point), ..walk.report })
             };
             let (seen, also_seen) = self.translated(point, flow);
             let found = result(&seen)?;
@@ -106,18 +108,17 @@ impl Filter {
             if also_seen.is_some_and(|also_seen| result(&also_seen) != Some(found)) {
                 return None;
             }
-            let is_dropped = found.0;
-            (touched, mark) = (found.1, found.2);
-            if is_dropped {
-                return Some(FlowReport { touched, dropped_at: Some(point), mark });
+            report = found;
+            if report.dropped_at.is_some() {
+                return Some(report);
             }
             // There the bytes after a packet count too, which later rules do not see. A flow has one
             // number of bytes for all of its counters.
-            if point == Point::Ingress && touched != Touched::default() {
+            if point == Point::Ingress && report.touched != Touched::default() {
                 return None;
             }
         }
-        Some(FlowReport { touched, dropped_at: None, mark })
+        Some(report)
     }
 }
 
@@ -150,6 +151,12 @@ impl FlowFilter {
     #[must_use]
     pub fn of_flow(&self, flow: &FlowKey) -> Option<FlowReport> {
         self.0.of_flow(flow)
+    }
+
+    /// Whether some rule keeps packets out of connection tracking.
+    #[must_use]
+    pub const fn untracks(&self) -> bool {
+        self.0.untracks
     }
 
     /// The sets that change while the rules stay.
@@ -202,8 +209,8 @@ impl Filter {
 struct Walk<'a> {
     classifier: &'a Classifier,
     flow: &'a FlowKey,
-    touched: Touched,
-    mark: u32,
+    /// What the rules have done so far.
+    report: FlowReport,
     calls: [u32; MOST_CALLS],
     depth: usize,
     end: u32,
@@ -264,14 +271,19 @@ impl Walk<'_> {
             Op::Check(condition) if self.check(condition)? => Jump::On,
             Op::Check(_) => Jump::To(at + 1),
             Op::Count(counter) => {
-                self.touched.add(*counter)?;
+                self.report.touched.add(*counter)?;
                 Jump::On
             }
             Op::Mark { keep, flip } => {
-                self.mark = self.mark & keep ^ flip;
+                self.report.mark = self.report.mark & keep ^ flip;
                 Jump::On
             }
             Op::UpdateMark(update) => return self.update_mark(*update, next),
+            // What is tracked would be no longer.
+            Op::NoTrack if self.flow.connection == Some(FlowConnection::Untracked) => {
+                self.report.is_untracked = true;
+                Jump::On
+            }
             Op::Skip(at) => Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
@@ -302,9 +314,11 @@ impl Walk<'_> {
     /// Sets a mark; none if the connection would get another one, which only the kernel can give it.
     fn update_mark(&mut self, update: MarkUpdate, next: u32) -> Option<Jump> {
         let connection = self.flow.connection.as_ref()?.tracked().map(|connection| connection.mark);
-        let Some(mark) = update.number(self.mark, connection) else { return Some(Jump::To(next)) };
+        let Some(mark) = update.number(self.report.mark, connection) else {
+            return Some(Jump::To(next));
+        };
         match (update.target, connection) {
-            (MarkOf::Packet, _) => self.mark = mark,
+            (MarkOf::Packet, _) => self.report.mark = mark,
             (MarkOf::Connection, Some(before)) if before != mark => return None,
             (MarkOf::Connection, _) => {}
         }
@@ -343,7 +357,7 @@ impl Walk<'_> {
                 let output = flow.output.filter(|_| self.classifier.point.is_behind_route());
                 output.map(|link| link.0.into())
             }
-            (Field::Mark, _) => Some(self.mark.into()),
+            (Field::Mark, _) => Some(self.report.mark.into()),
             (Field::Connection(field), version) => {
                 let connection = flow.connection.as_ref().ok_or(Varies)?;
                 connection.number(field, version, flow.protocol)

@@ -179,6 +179,8 @@ pub struct Filter {
     addresses: Vec<Vec<LinkAddress>>,
     /// Whether rules look past an authentication header.
     past_auth: bool,
+    /// Whether some rule keeps packets out of connection tracking.
+    untracks: bool,
     subject: Subject,
     translation_order: TranslationOrder,
     /// Whether the kernel translates addresses of IPv4, and of IPv6: some chain is there for it.
@@ -196,6 +198,12 @@ impl Filter {
     pub fn new(counters: usize, limits: Vec<Limit>) -> Self {
         let limits = limits.into_iter().map(|limit| Apart(SharedLimit::new(limit))).collect();
         Self { limits, counters: vec![Count::default(); counters], ..Self::default() }
+    }
+
+    /// Whether it decides about flows only, of which also the connection is known.
+    #[must_use]
+    pub fn is_for_flows(&self) -> bool {
+        self.subject == Subject::Flows
     }
 
     /// Makes rules that are set later look past IPv6 authentication headers, as ip6tables does; nft
@@ -369,6 +377,7 @@ impl Filter {
             Subject::Packets => Some(engine::Compiled::of(version, rules)),
             Subject::Flows => None,
         };
+        self.untracks |= rules.rules.iter().any(|rule| rule.ops.contains(&Op::NoTrack));
         self.compiled[point as usize][place(version)] = compiled;
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())

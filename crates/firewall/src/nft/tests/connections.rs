@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::super::{Forms, read_forms};
 use crate::ir::{
-    Action, ChainKind, ConnectionField, Datum, Direction, Elements, Field, Key, MarkOf, MarkUpdate,
-    Match, Range, Ruleset, Step, Target, Test, TupleField, Verdict,
+    Action, Base, Chain, ChainId, ChainKind, ConnectionField, Datum, Direction, Elements, Family,
+    Field, Hook, Key, MarkOf, MarkUpdate, Match, Place, Policy, Range, Rule, Ruleset, Step, Target,
+    Test, TupleField, Verdict,
 };
 
 const STATE: &str = "ct state looks at connection tracking";
@@ -306,8 +307,41 @@ fn before_connection_tracking_no_connection_is_known() {
     assert_eq!(steps_of(&forms.connections.unwrap(), "early"), [Step::Unsupported(why)]);
     let forms = forms_in("inet", &json!("early"), &[json!([{"notrack": null}])]);
     assert_eq!(steps_of(&forms.packets, "early"), [Step::Do(Action::NoTrack)]);
-    let why = "notrack is connection tracking's".to_owned();
-    assert_eq!(steps_of(&forms.connections.unwrap(), "early"), [Step::Unsupported(why)]);
+    assert_eq!(steps_of(&forms.connections.unwrap(), "early"), [Step::Do(Action::NoTrack)]);
+}
+
+#[test]
+fn notrack_behind_connection_tracking_takes_the_kernel_path() {
+    let rule = || json!([{"notrack": null}]);
+    let why = || {
+        let why = "notrack acts on packets that connection tracking has not seen, and other packets may come here";
+        Step::Unsupported(why.to_owned())
+    };
+    let forms = forms_in("inet", &json!("c"), &[rule()]);
+    assert_eq!(steps_of(&forms.connections.unwrap(), "c"), [why()]);
+    let chain = |base, step| {
+        let rule = Rule { place: Place::default(), text: String::new(), steps: vec![step] };
+        Chain { base, rules: vec![rule], ..Chain::new(String::new(), Family::Inet) }
+    };
+    // A chain that is jumped to from these.
+    for (bases, is_taken) in [
+        (vec![(Hook::Prerouting, -300)], true),
+        (vec![(Hook::Prerouting, -201), (Hook::Output, -300), (Hook::Input, 0)], true),
+        (vec![(Hook::Ingress, 0)], true),
+        (vec![(Hook::Prerouting, -200)], false),
+        (vec![(Hook::Prerouting, -300), (Hook::Forward, 0)], false),
+    ] {
+        let mut rules = Ruleset::default();
+        for (hook, priority) in &bases {
+            let jump = Step::Verdict(Verdict::Jump(ChainId(bases.len())));
+            rules.chains.push(chain(Some(Base::new(*hook, *priority, Policy::Accept)), jump));
+        }
+        rules.chains.push(chain(None, Step::Do(Action::NoTrack)));
+        let rules = rules.for_connections();
+        let steps = &rules.chains[bases.len()].rules[0].steps;
+        let expected = if is_taken { Step::Do(Action::NoTrack) } else { why() };
+        assert_eq!(*steps, [expected], "{bases:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@ const MARKS: [u32; 4] = [0, 1, 2, 0xf1];
 
 /// A step that tests or sets something of a connection.
 pub(super) fn step(dice: &mut Dice) -> Step {
+    if dice.one_in(8) {
+        return Step::Do(Action::NoTrack);
+    }
     if dice.one_in(4) {
         let mut bits = || dice.pick(&[0, 0xf0, 0x0f, u32::MAX]);
         let (packet, connection) = (bits(), bits());

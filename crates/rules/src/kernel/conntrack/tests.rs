@@ -257,3 +257,15 @@ fn marks_are_tested_and_set() {
     assert_eq!(target("CONNMARK", 2, &words([5, all, 0], &[0, 1, 0])), None, "shifted by a bit");
     assert_eq!(target("MARK", 2, &words([5, all, 0], &[0, 0, 0])), None);
 }
+
+#[test]
+fn a_target_for_new_connections_keeps_their_timeouts_without_a_policy() {
+    let mut info = [0_u8; 72];
+    // --helper ftp
+    info[12..15].copy_from_slice(b"ftp");
+    let keeps = |revision, info: &[u8]| keeps_timeouts("CT", revision, info);
+    assert!(keeps(0, &info[..40]) && keeps(1, &info) && keeps(2, &info));
+    info[28] = b'p';
+    assert!(!keeps(1, &info) && !keeps(2, &info), "--timeout p");
+    assert!(!keeps(3, &[0; 72]) && !keeps(2, &[0; 59]) && !keeps_timeouts("SYNPROXY", 0, &[0; 72]));
+}

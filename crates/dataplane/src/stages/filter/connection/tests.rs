@@ -102,6 +102,26 @@ fn packets_of_no_connection_have_only_a_state() {
 }
 
 #[test]
+fn only_a_flow_that_is_untracked_is_kept_out_of_tracking() {
+    let rules = list(Vec::new(), vec![Op::NoTrack, Op::Drop]);
+    let filter = filter(&rules);
+    assert!(filter.untracks() && !self::filter(&list(Vec::new(), vec![Op::Drop])).untracks());
+    let report = |connection| filter.of_flow(&flow(4, connection));
+    let untracked = report(Some(FlowConnection::Untracked)).unwrap();
+    assert!(untracked.is_untracked && untracked.dropped_at == Some(Point::Forward));
+    for connection in
+        [None, Some(FlowConnection::Invalid), Some(FlowConnection::Tracked(CONNECTION))]
+    {
+        assert_eq!(report(connection), None, "{connection:?}");
+    }
+    // Where the rule does not apply, nothing is kept out.
+    let other = Condition::new(Field::Protocol, [(17, 17)]);
+    let rules = list(vec![other], vec![Op::NoTrack, Op::Drop]);
+    let report = self::filter(&rules).of_flow(&flow(4, Some(FlowConnection::Untracked)));
+    assert_eq!(report, Some(FlowReport::default()));
+}
+
+#[test]
 fn addresses_of_the_other_version_are_lacking() {
     let field = ConnectionField::Tuple(Direction::Original, TupleField::Source6);
     let any = Condition::new(Field::Connection(field), [(0, u128::MAX)]);
