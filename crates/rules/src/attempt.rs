@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::contents::ContentsError;
+use super::contents::{ContentsError, Filled};
 use super::ipset::{IpSet, Watch};
 use super::kernel::Kernel;
 use super::message::Table;
@@ -22,7 +22,7 @@ const LOOKS_MS: i32 = 10;
 /// How an attempt to read the rules ended.
 pub(super) enum Attempt {
     Read(Box<WholeReading>),
-    /// The rules have changed meanwhile.
+    /// The rules have changed meanwhile, or the table of a set.
     Moved,
     /// The thread is to end.
     Stopped,
@@ -105,10 +105,12 @@ pub(super) fn attempt(
         if socket.generation().map_err(query_error)? != Some(before) {
             return Ok(Attempt::Moved);
         }
-        let is_filled = filled.unwrap_or(Ok(true))?;
+        let filled = filled.unwrap_or(Ok(Filled::Whole))?;
         let kernel = kernel.map_err(query_error)?;
-        if !is_filled {
-            return Ok(Attempt::Stopped);
+        match filled {
+            Filled::Whole => {}
+            Filled::Doubled => return Ok(Attempt::Moved),
+            Filled::Abandoned => return Ok(Attempt::Stopped),
         }
         kernel.add_ipsets(&mut value);
         (read::read(value, before, moving, Some(&kernel))?, kernel.ipsets())

@@ -2,6 +2,13 @@
 //!
 //! nft takes more than a second of processor time to list 200,000 addresses, half of it in the kernel. So
 //! this module queries the kernel for the elements of sets of addresses, and nft for each of the other sets.
+//!
+//! The kernel makes the hash table of a set larger some time behind the change that filled it, and lists elements by their
+//! position in that table, datagram after datagram (`nft_rhash_walk`). Whoever lists a set meanwhile gets some elements twice,
+//! and others not at all. No message says so. But a list has as many elements as the set at least, so one that lacks some has
+//! others twice.
+
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -39,7 +46,18 @@ pub(super) enum ContentsError {
     },
 }
 
-/// Inserts the elements of sets. Returns `false` if the reading was abandoned.
+/// What came of the query for elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// All sets have their elements.
+    Whole,
+    /// A set was listed while its table grew.
+    Doubled,
+    /// The reading was abandoned.
+    Abandoned,
+}
+
+/// Inserts the elements of sets.
 ///
 /// # Errors
 /// nft cannot list them. Sets that come or go during the query are an error too.
@@ -48,13 +66,14 @@ pub(super) fn fill(
     kernel: &Kernel,
     socket: &mut NetfilterSocket,
     nft: Nft<'_>,
-) -> Result<bool, ContentsError> {
+) -> Result<Filled, ContentsError> {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
     let mut others = Vec::new();
     for object in objects.into_iter().flatten() {
         let Some(place) = ListedSet::of(object) else { continue };
         match place.version.and_then(|version| addresses(&place, version, socket)) {
-            Some(elements) => put(object, elements),
+            Some(Addresses::Doubled) => return Ok(Filled::Doubled),
+            Some(Addresses::Whole(elements)) => put(object, elements),
             None => others.push((object, place)),
         }
     }
@@ -65,31 +84,60 @@ pub(super) fn fill(
         // nft rejects names that are keywords of its language.
         false => list_each(others, nft).ok(),
     };
-    if let Some(listed) = listed {
-        return Ok(listed);
+    if let Some(filled) = listed {
+        return Ok(filled);
     }
-    let Some(listing) = nft(&["-j", "list", "ruleset"])? else { return Ok(false) };
+    let Some(listing) = nft(&["-j", "list", "ruleset"])? else { return Ok(Filled::Abandoned) };
     *value = parse(&listing)?;
+    let objects = value.get("nftables").and_then(Value::as_array);
+    if objects.into_iter().flatten().any(|object| only(object).is_some_and(has_doubles)) {
+        return Ok(Filled::Doubled);
+    }
     kernel.complete(value);
-    Ok(true)
+    Ok(Filled::Whole)
 }
 
-/// Queries nft for one set after the other. Returns `false` if the reading was abandoned.
-fn list_each(sets: Vec<(&mut Value, ListedSet)>, nft: Nft<'_>) -> Result<bool, ContentsError> {
+/// Says whether the list of a set has an element twice. Sets that packets fill do not matter: they change all the time, and
+/// only the kernel looks them up.
+pub(super) fn has_doubles((kind, set): (&str, &Value)) -> bool {
+    let flags = set.get("flags").map(several).unwrap_or_default();
+    let changes = |flag: &Value| matches!(flag.as_str(), Some("dynamic" | "timeout"));
+    if !matches!(kind, "set" | "map") || flags.iter().any(changes) {
+        return false;
+    }
+    let elements = set.get("elem").map(several).unwrap_or_default();
+    let mut seen = HashSet::new();
+    elements.iter().any(|element| !seen.insert(key_of(element).to_string()))
+}
+
+/// The key of an element, which may have a datum, and statements of its own.
+fn key_of(element: &Value) -> &Value {
+    let key = match element {
+        Value::Array(pair) => pair.first().unwrap_or(element),
+        key => key,
+    };
+    key.pointer("/elem/val").unwrap_or(key)
+}
+
+/// Queries nft for one set after the other.
+fn list_each(sets: Vec<(&mut Value, ListedSet)>, nft: Nft<'_>) -> Result<Filled, ContentsError> {
     for (object, place) in sets {
         let ListedSet { kind, family, table, name, .. } = &place;
         let Some(listing) = nft(&["-j", "list", kind, family, table, name])? else {
-            return Ok(false);
+            return Ok(Filled::Abandoned);
         };
         let mut listing = parse(&listing)?;
         let objects = listing.get_mut("nftables").and_then(Value::as_array_mut);
         let found = objects.into_iter().flatten().find_map(|found| found.get_mut(kind));
         let found = found.ok_or_else(|| ContentsError::NotListed { kind, name: name.clone() })?;
+        if has_doubles((kind, found)) {
+            return Ok(Filled::Doubled);
+        }
         if let Some(Value::Array(elements)) = found.get_mut("elem").map(Value::take) {
             put(object, elements);
         }
     }
-    Ok(true)
+    Ok(Filled::Whole)
 }
 
 /// A set in a listing.
@@ -144,13 +192,23 @@ fn put(object: &mut Value, elements: Vec<Value>) {
     }
 }
 
+/// The elements of a set of addresses.
+enum Addresses {
+    Whole(Vec<Value>),
+    /// Some are listed twice.
+    Doubled,
+}
+
 /// Queries the kernel for the elements of a set of addresses; `None` if they are more than addresses.
-fn addresses(place: &ListedSet, version: u8, socket: &mut NetfilterSocket) -> Option<Vec<Value>> {
+fn addresses(place: &ListedSet, version: u8, socket: &mut NetfilterSocket) -> Option<Addresses> {
     let family = family_number(&place.family)?;
     let keys = socket.elements(family, &place.table, &place.name).ok()??;
     let keys: Vec<&Key> = keys.iter().collect();
     let mut ranges = ranges(&keys, version, place.is_interval)?;
     // The kernel lists elements in the order of its own tables.
     ranges.sort_unstable();
-    Some(ranges.into_iter().map(|range| element(range, version)).collect())
+    if ranges.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Some(Addresses::Doubled);
+    }
+    Some(Addresses::Whole(ranges.into_iter().map(|range| element(range, version)).collect()))
 }

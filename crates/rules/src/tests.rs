@@ -1,5 +1,6 @@
 //! Tests of messages and listings.
 
+mod contents;
 mod elements;
 mod listings;
 mod loaded;
