@@ -79,17 +79,22 @@ impl Connection {
         self.entry_reason().or_else(|| self.traffic_reason()).map_or(Ok(()), Err)
     }
 
+    /// Whether a flowtable of the kernel forwards its packets.
+    #[must_use]
+    pub const fn is_offloaded(&self) -> bool {
+        self.status.is_offloaded() || self.status.is_hardware_offloaded()
+    }
+
     /// What the entry itself excludes.
     fn entry_reason(&self) -> Option<Reason> {
         let status = self.status;
-        let is_offloaded = status.is_offloaded() || status.is_hardware_offloaded();
         [
             (status.is_template(), Reason::Template),
             (status.is_dying(), Reason::Dying),
             (!status.is_confirmed(), Reason::NotConfirmed),
             (status.is_nat_clash(), Reason::NatClash),
             (!self.is_tcp() && !self.is_udp(), Reason::Protocol(self.original.protocol)),
-            (is_offloaded, Reason::Offload),
+            (self.is_offloaded(), Reason::Offload),
         ]
         .into_iter()
         .find_map(|(applies, reason)| applies.then_some(reason))

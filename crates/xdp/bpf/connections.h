@@ -3,6 +3,8 @@
  * Connections that the kernel tracks and that these programs forward: one entry for each direction, which
  * user space writes (src/connections.rs, byte for byte as here) when the kernel's own entry qualifies.
  *
+ * Packets that rules keep out of connection tracking have entries here, too, without a connection of the kernel's.
+ *
  * A packet without an entry is the kernel's at once. The second one of a flow leaves its key in a ring
  * buffer, for user space to ask the kernel about. Once a tick, a packet of a connection makes the program
  * ask the kernel for its entry again (`is_alive`), which also refreshes the entry's timeout.
@@ -29,7 +31,7 @@ enum connection_kind {
 	CONNECTION_DROPPED,
 	/* Forwarded, and so are packets of TCP that are invalid: as they arrive, since the kernel translates none. */
 	CONNECTION_FORWARDED_INVALID,
-	/* Forwarded, as rules keep the packets out of connection tracking: the kernel is not asked, no window is followed. */
+	/* Rules keep the packets out of connection tracking: the programs forward them, and neither ask nor follow windows. */
 	CONNECTION_UNTRACKED,
 };
 
@@ -429,13 +431,22 @@ static __always_inline int copy_translation(struct found_connection *found, cons
 	return read_connection_head(found->connection) == found->head.word;
 }
 
-/* Ends an entry, unless it has changed since it was read. */
-static __always_inline void end_connection(const struct found_connection *found)
+/*
+ * Ends an entry with this head, unless it has changed since that was read. If the connection itself `goes_on`, the entry is
+ * only void, as behind a change of rules: what it has counted belongs to that connection. A call of its own: programs
+ * have no stack to spare.
+ */
+static __attribute__((noinline)) void end_with(struct connection *connection, __u64 word, int goes_on)
 {
-	union connection_head ended = found->head;
+	union connection_head ended = { .word = word };
 
-	ended.generation = 0;
-	__sync_val_compare_and_swap(&found->connection->head.word, found->head.word, ended.word);
+	ended.generation = goes_on ? ~ended.generation : 0;
+	__sync_val_compare_and_swap(&connection->head.word, word, ended.word);
+}
+
+static __always_inline void end_connection(const struct found_connection *found, int goes_on)
+{
+	end_with(found->connection, found->head.word, goes_on);
 }
 
 #endif

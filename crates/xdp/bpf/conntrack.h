@@ -199,16 +199,25 @@ static __always_inline int ct_answers6(const struct nf_conntrack_tuple *other, c
 	       ct_answered_ports(other) == leaves->ports;
 }
 
-static __always_inline int ct_qualifies(const struct nf_conn *ct, const struct ct_terms *terms)
+static __always_inline int ct_qualifies(const struct nf_conn *ct)
 {
-	__u32 status = ct->status, mark = 0;
+	__u32 status = ct->status;
 
-	/* A kernel may have no marks (`BPF_FIELD_EXISTS`). */
-	if (__builtin_preserve_field_info(ct->mark, 2))
-		mark = ct->mark;
-
-	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED) && mark == terms->mark;
+	return (status & CT_NEEDED) == CT_NEEDED && !(status & CT_REFUSED);
 }
+
+static __always_inline int ct_has_mark(const struct nf_conn *ct, __u32 mark)
+{
+	/* A kernel may have no marks (`BPF_FIELD_EXISTS`). */
+	return __builtin_preserve_field_info(ct->mark, 2) ? ct->mark == mark : !mark;
+}
+
+/* What the kernel has of a connection. */
+enum ct_answer {
+	CT_GONE, /* nothing, or another one, or one that is not to be forwarded any more */
+	CT_ALIVE,
+	CT_MARKED, /* the same, with another mark */
+};
 
 /* `struct ip_ct_tcp_state` as all kernels have it. */
 struct raw_side {
@@ -247,25 +256,27 @@ static __always_inline int read_windows(const struct nf_conn *ct, struct tcp_win
 }
 
 /*
- * Says whether an entry that was found is still as it was, if its packets are answered as expected (`answers`); refreshes
- * its timeout if so, and reads the windows of TCP.
+ * Says whether an entry that was found is still as it was (`enum ct_answer`), if its packets are answered as expected
+ * (`answers`); refreshes its timeout if so, and reads the windows of TCP.
  */
 static __always_inline int ct_confirm(struct nf_conn *ct, int answers, const struct ct_terms *terms,
 				      struct tcp_windows *windows)
 {
-	if (answers && !ct_qualifies(ct, terms))
-		answers = 0;
-	if (answers && terms->protocol == IPPROTO_TCP)
-		answers = read_windows(ct, windows);
-	if (answers)
+	int answer = answers && ct_qualifies(ct) ? CT_ALIVE : CT_GONE;
+
+	if (answer && terms->protocol == IPPROTO_TCP)
+		answer = read_windows(ct, windows) ? CT_ALIVE : CT_GONE;
+	if (answer && !ct_has_mark(ct, terms->mark))
+		answer = CT_MARKED;
+	if (answer == CT_ALIVE)
 		ct_change_timeout(ct, terms->timeout_ms);
 	ct_release(ct);
-	return answers;
+	return answer;
 }
 
 /*
- * Says whether the kernel still has the entry of an IPv4 packet's connection, as it was; refreshes its timeout if so, and
- * reads the windows of TCP. Global, so that the verifier looks at it once.
+ * Says what the kernel still has of an IPv4 packet's connection (`enum ct_answer`); refreshes its timeout if it is as it was,
+ * and reads the windows of TCP. Global, so that the verifier looks at it once.
  */
 __attribute__((noinline)) int is_alive4(context *ctx, const struct ct_expected4 *expected, struct tcp_windows *windows)
 {
@@ -275,14 +286,14 @@ __attribute__((noinline)) int is_alive4(context *ctx, const struct ct_expected4 
 	int answers;
 
 	if (!expected || !windows)
-		return 0;
+		return CT_GONE;
 	options.protocol = expected->terms.protocol;
 	tuple.ipv4.saddr = expected->src;
 	tuple.ipv4.daddr = expected->dst;
 	__builtin_memcpy(&tuple.ipv4.sport, &expected->ports, sizeof(expected->ports));
 	ct = ct_lookup(ctx, &tuple, sizeof(tuple.ipv4), &options);
 	if (!ct)
-		return 0;
+		return CT_GONE;
 	answers = options.direction ? ct_answers4(&ct->tuplehash[0].tuple, expected) :
 				      ct_answers4(&ct->tuplehash[1].tuple, expected);
 	return ct_confirm(ct, answers, &expected->terms, windows);
@@ -298,14 +309,14 @@ __attribute__((noinline)) int is_alive6(context *ctx, const struct flow6_key *ke
 	int answers;
 
 	if (!key || !leaves || !terms || !windows)
-		return 0;
+		return CT_GONE;
 	options.protocol = terms->protocol;
 	__builtin_memcpy(tuple.ipv6.saddr, key->src, sizeof(key->src));
 	__builtin_memcpy(tuple.ipv6.daddr, key->dst, sizeof(key->dst));
 	__builtin_memcpy(&tuple.ipv6.sport, &key->ports, sizeof(key->ports));
 	ct = ct_lookup(ctx, &tuple, sizeof(tuple.ipv6), &options);
 	if (!ct)
-		return 0;
+		return CT_GONE;
 	answers = options.direction ? ct_answers6(&ct->tuplehash[0].tuple, leaves) :
 				      ct_answers6(&ct->tuplehash[1].tuple, leaves);
 	return ct_confirm(ct, answers, terms, windows);

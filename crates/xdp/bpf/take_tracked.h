@@ -44,7 +44,7 @@ static __always_inline int is_ruled(const struct tracked *tracked, const struct 
 
 	if (head.kind != CONNECTION_UNRULED && head.output == hop->link)
 		return 1;
-	if (is_due_now(tracked, ip, end, v4))
+	if (is_due_now(tracked, is_first(tracked, ip, end, v4), v4))
 		ask_user(tracked->tracking, hop->link, v4);
 	return 0;
 }
@@ -144,7 +144,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	if (verdict == TCP_MISSED)
 		return pass_connection(packet);
 	if (verdict == TCP_STALE || verdict == TCP_ENDS) {
-		end_connection(&tracked->found);
+		end_connection(&tracked->found, 0);
 		return pass_connection(packet);
 	}
 	if (!is_active || currency == NOT_CURRENT)
@@ -253,13 +253,13 @@ static __always_inline int judge_next_hop(struct packet *packet, const struct en
 		return pass_connection(packet);
 	if (tracked->found.head.kind != CONNECTION_DROPPED && !takes(packet, hop))
 		return pass(packet, PASS_UNDECIDED);
-	/* Packets with a noted next hop are those of connections. */
+	/* The program that does not ask takes a packet with a noted next hop for one of a connection. */
 	if (tracked->found.head.kind != CONNECTION_UNTRACKED)
 		note_route(tracked);
 	return GOES_ON;
 }
 
-/* Says whether rules keep a packet out of connection tracking; only a program that `asks` has such packets. */
+/* Says whether rules keep a packet out of connection tracking. A program that does not ask hands such packets on before. */
 static __always_inline int is_untracked(const struct tracked *tracked, int asks)
 {
 	return asks && tracked->found.head.kind == CONNECTION_UNTRACKED;
@@ -294,11 +294,22 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 	return follow_connection(packet, tracked, hop, v4);
 }
 
+/* Forgets what an entry has counted that judges no packets: it was of another connection than the one that begins. */
+static __always_inline void forget_counts(struct connection *connection)
+{
+	*(volatile __u64 *)&connection->used &= ~FLOW_PACKETS;
+	*(volatile __u64 *)&connection->bytes &= ~FLOW_PACKETS;
+}
+
 /* Asks user space about a packet that no entry judges, if it is time to. */
 static __always_inline void ask_if_due(const struct engine_link *link, const struct tracked *tracked, const void *ip,
 				       const void *end, int v4)
 {
-	if (is_due_now(tracked, ip, end, v4))
+	int begins = is_first(tracked, ip, end, v4);
+
+	if (tracked->found.connection && begins)
+		forget_counts(tracked->found.connection);
+	if (is_due_now(tracked, begins, v4))
 		ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
 }
 

@@ -108,7 +108,7 @@ static __always_inline __u32 mark_of_connection(const struct tracked *tracked)
 	return route.entry & ENTRY_NODE ? route.generation : 0;
 }
 
-/* Whether the kernel still has the connection (conntrack.h); it has so long to live then. */
+/* What the kernel still has of the connection (`enum ct_answer`); it has so long to live then. */
 static __always_inline int is_alive(struct packet *packet, struct tracked *tracked, __u32 timeout_ms, int v4)
 {
 	struct tracking *tracking = tracked->tracking;
@@ -143,8 +143,8 @@ static __always_inline int ask(struct packet *packet, struct tracked *tracked, _
 	int alive = is_alive(packet, tracked, timeout_ms, v4);
 
 	tracked->tracking->asking_ns += bpf_ktime_get_ns() - begin_ns;
-	if (!alive) {
-		end_connection(&tracked->found);
+	if (alive != CT_ALIVE) {
+		end_connection(&tracked->found, alive == CT_MARKED);
 		return 0;
 	}
 	/* Another connection may have the slot by now. */
@@ -282,10 +282,10 @@ static __always_inline int has_track(const struct tracked *tracked, int v4)
 }
 
 /* Says whether to ask user space about a connection that has no entry, or whose entry does not answer. */
-static __always_inline int is_due_now(const struct tracked *tracked, const void *ip, const void *end, int v4)
+static __always_inline int is_due_now(const struct tracked *tracked, int begins, int v4)
 {
 	if (!tracked->found.connection || has_track(tracked, v4))
-		return is_due_newcomer(tracked->found.hash, is_first(tracked, ip, end, v4));
+		return is_due_newcomer(tracked->found.hash, begins);
 	return is_due(tracked->found.connection, v4);
 }
 

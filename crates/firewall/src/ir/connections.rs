@@ -2,7 +2,9 @@
 
 use tollway_dataplane::stages::filter::TranslationOrder;
 
-use super::{Action, Chain, ChainKind, Field, Hook, Ruleset, Step, TRACKING_PRIORITY, Target};
+use super::{
+    Action, Chain, ChainKind, Family, Field, Hook, Ruleset, Step, TRACKING_PRIORITY, Target,
+};
 
 /// The priorities at which the kernel translates destinations and sources (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
 pub(super) const TRANSLATES_DESTINATION: i32 = -100;
@@ -13,8 +15,8 @@ const NOT_EARLY: &str = "notrack acts on packets that connection tracking has no
 
 impl Ruleset {
     /// The rules for the packets of known connections behind the first packet of each, and for packets that rules keep out of
-    /// connection tracking: only that first packet meets chains of type nat. Rules that test connections before tracking has
-    /// seen the packet, and `notrack` behind it, take the kernel path.
+    /// connection tracking: only that first packet meets chains of type nat. Packets that come to a rule which tests connections
+    /// before tracking has seen them, or to `notrack` behind that, take the kernel path.
     ///
     /// For [`compile_for_flows`](crate::program::compile_for_flows); see [`Ruleset::with_tracking`] for rules behind which
     /// no kernel tracks.
@@ -26,11 +28,13 @@ impl Ruleset {
         }
         let is_early = self.reached_from(Chain::is_early);
         let is_late = self.reached_from(Chain::is_late);
+        // A bridge may have tracked what comes up from its ports (`net/bridge/netfilter/nf_conntrack_bridge.c`).
+        let has_bridges = self.chains.iter().any(|chain| chain.family == Family::Bridge);
         for (number, chain) in self.chains.iter_mut().enumerate() {
             let (is_early, is_late) = (is_early[number], is_late[number]);
             for rule in &mut chain.rules {
                 let refused = |step: &Step| match step {
-                    Step::Do(Action::NoTrack) => is_late.then_some(NOT_EARLY),
+                    Step::Do(Action::NoTrack) => (is_late || has_bridges).then_some(NOT_EARLY),
                     step if is_early && step.is_of_connection() => Some(TOO_EARLY),
                     _ => None,
                 };

@@ -39,6 +39,8 @@ pub(super) struct ProgramContext<'a> {
     pub(super) version: u8,
     /// Whether anybody tracks the connections of the packets.
     pub(super) tracks: bool,
+    /// Whether it is the program of hook prerouting.
+    pub(super) is_prerouting: bool,
     /// The point at which the program is evaluated.
     pub(super) at: At,
     /// The start of each chain that is jumped to, by level.
@@ -116,6 +118,11 @@ impl<'a> ProgramContext<'a> {
             }
         };
         Reject::Unreachable(code)
+    }
+
+    /// Whether the packets have passed hook prerouting, and so connection tracking, on a level before.
+    pub(super) const fn is_behind_tracking(&self, within: EnclosingChain) -> bool {
+        self.is_prerouting && within.level > 0
     }
 
     /// Where accepted packets go on.

@@ -181,7 +181,9 @@ impl<'a> Cut<'_, 'a> {
             Action::Mark { keep, flip } => Op::Mark { keep: *keep, flip: *flip },
             Action::UpdateMark(update) => Op::UpdateMark(*update),
             Action::Dscp(dscp) => Op::Dscp(*dscp),
-            Action::NoTrack if self.context.tracks => Op::NoTrack,
+            Action::NoTrack if self.context.tracks => {
+                Op::NoTrack { again: self.context.is_behind_tracking(self.within) }
+            }
             Action::NoTrack => return Then::More,
             Action::Log(log) => {
                 let number = self.log;

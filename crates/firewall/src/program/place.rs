@@ -38,6 +38,7 @@ impl<'a> Layout<'a> {
             levels,
             version,
             tracks,
+            is_prerouting: false,
             at: At::default(),
             starts: Vec::new(),
             hops: hops(ruleset),
@@ -66,6 +67,7 @@ impl<'a> Layout<'a> {
             return None;
         }
         self.context.at = At::of(rules, hooks);
+        self.context.is_prerouting = hooks.contains(&Hook::Prerouting);
         Some(self.place(&bases).map(|()| self.finish()))
     }
 

@@ -213,8 +213,8 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8]) -> Option<MarkUpdat
     })
 }
 
-/// Whether a target is `CT` without a timeout policy (`include/uapi/linux/netfilter/xt_CT.h`): all else that it gives to
-/// connections, their entries say, or the zone that they are in.
+/// Whether a target is `CT` without a timeout policy (`include/uapi/linux/netfilter/xt_CT.h`). A connection's entry, or its zone,
+/// shows all else that the target gives to it.
 pub(super) fn keeps_timeouts(name: &str, revision: u32, info: &[u8]) -> bool {
     /// `timeout` of `struct xt_ct_target_info_v1`.
     const POLICY: ops::Range<usize> = 28..60;

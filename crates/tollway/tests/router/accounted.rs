@@ -2,13 +2,21 @@
 //! the largest.
 
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::connections::{json, only, show};
-use super::namespaces::{sh, until};
+use super::namespaces::{Host, ready, sh, until};
 use super::running::{KernelRouter, Net};
 use super::tracked::{ASSURED_MS, by_engine, firewall, talk};
+use super::tracked_tcp::set_mark;
+
+const STREAMS: &str = "10.0.2.2:5001";
+/// The most packets of a host beside a stream, and bytes of each at most; bytes of a header of Ethernet.
+const OTHERS: u64 = 10;
+const MTU: u64 = 1500;
+const ETHERNET: u64 = 14;
 
 /// What a client and its server have sent: packets and bytes from the IP header on, in both directions.
 #[derive(Default)]
@@ -78,6 +86,7 @@ pub fn accounted() {
         assert!(json(router, "--path kernel --protocol udp").is_empty());
         assert!(json(router, "--device lo").is_empty());
         totals(router, [original, reply]);
+        goes_on(net, router, &mut sent);
         rates(net, router);
         reasons(net, router);
         sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
@@ -115,6 +124,77 @@ fn totals(router: &KernelRouter, [original, reply]: [[u64; 2]; 2]) {
     ] {
         assert!(text.lines().any(|one| one.starts_with(line)), "{line}: {text}");
     }
+}
+
+/// What has passed stays with the connection whatever changes, and with no other one.
+fn goes_on(net: &Net, router: &KernelRouter, sent: &mut Sent) {
+    let names = ["packets", "bytes", "reply_packets", "reply_bytes"];
+    let forwarded = |entered: u64, sent: &mut Sent| {
+        until("packets by Tollway again", || {
+            sent.add(talk(&net.a, 300));
+            let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
+            totals["directions_entered"].as_u64().unwrap() >= entered + 2
+        });
+        let one = only(router, "--protocol udp");
+        assert_eq!(numbers(&one["counts"], names), sent.0, "what has really passed: {one}");
+    };
+    let entered = || {
+        let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
+        totals["directions_entered"].as_u64().unwrap()
+    };
+    let rule = || _ = sh("nft add rule inet fw forward udp dport 9 drop");
+    let changes: [fn(); 2] = [|| set_mark(libc::IPPROTO_UDP, 7), rule];
+    for change in changes {
+        let before = entered();
+        change();
+        router.sync();
+        forwarded(before, sent);
+    }
+    // Another connection with the same addresses and ports.
+    let before = entered();
+    sh("conntrack -F");
+    // The programs ask with the next packet then; before, some leave by the entries, and belong to neither connection.
+    std::thread::sleep(Duration::from_millis(200));
+    *sent = Sent::default();
+    sent.add(talk(&net.a, ASSURED_MS));
+    forwarded(before, sent);
+}
+
+/// A connection of TCP has what it has sent when it is over, too.
+pub fn ended() {
+    by_engine(|net, router| {
+        sh("sysctl -qw net.netfilter.nf_conntrack_acct=1");
+        firewall();
+        router.sync();
+        let _server = ready(&mut net.b.role("--serve", STREAMS));
+        let sent = |host: &Host, device: &str| {
+            let text = host.sh(&format!("ip -s -j link show dev {device}"));
+            let shown: Value = serde_json::from_str(&text).unwrap();
+            numbers(&shown[0]["stats64"]["tx"], ["packets", "bytes"])
+        };
+        for _ in 0..2 {
+            let before = [sent(&net.a, "ha"), sent(&net.b, "hb")];
+            assert!(net.a.role("--client", STREAMS).status().unwrap().success());
+            let after = [sent(&net.a, "ha"), sent(&net.b, "hb")];
+            let all = json(router, "--protocol tcp --state time_wait");
+            assert_eq!(all.len(), 1, "{all:?}");
+            let shown = [["packets", "bytes"], ["reply_packets", "reply_bytes"]]
+                .map(|names| numbers(&all[0]["counts"], names));
+            for (shown, (before, after)) in shown.into_iter().zip(before.into_iter().zip(after)) {
+                // Beside the stream, a host asks for a neighbour, or tells of itself. Whether a device counts Ethernet's headers
+                // depends on the peer's program.
+                let [packets, bytes] = [0, 1].map(|at| after[at] - before[at]);
+                assert!(
+                    (packets.saturating_sub(OTHERS)..=packets).contains(&shown[0]),
+                    "{shown:?} of {packets}"
+                );
+                let least = bytes.saturating_sub(ETHERNET * packets + OTHERS * MTU);
+                assert!((least..=bytes).contains(&shown[1]), "{shown:?} of {bytes}");
+            }
+            sh("conntrack -D -p tcp");
+        }
+        sh("sysctl -qw net.netfilter.nf_conntrack_acct=0");
+    });
 }
 
 /// While the client talks, its connection is the one with the highest rate.

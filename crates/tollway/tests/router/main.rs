@@ -50,7 +50,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 52] = [
+const BESIDE: [Test; 53] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -85,6 +85,7 @@ const BESIDE: [Test; 52] = [
     ("upper_devices_may_move_to_another_namespace", uppers::moved),
     ("connections_are_shown_as_the_kernel_has_them", connections::shown),
     ("connections_are_shown_with_all_that_has_passed", accounted::accounted),
+    ("a_connection_that_is_over_has_what_has_passed", accounted::ended),
     ("established_connections_are_forwarded_while_the_kernel_has_them", tracked::stateful),
     ("translated_connections_are_forwarded", tracked::masquerade),
     ("connections_of_ipv6_are_forwarded_while_the_kernel_has_them", tracked::stateful6),

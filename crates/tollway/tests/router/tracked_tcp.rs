@@ -280,12 +280,12 @@ pub fn translated6() {
     }
 }
 
-/// Gives all connections of TCP a mark (linux/netfilter/nfnetlink_conntrack.h): `conntrack -U` cannot change those that are
+/// Gives all connections of a protocol a mark (linux/netfilter/nfnetlink_conntrack.h): `conntrack -U` cannot change those that are
 /// translated.
-fn mark(mark: u32) {
+pub fn set_mark(protocol: i32, mark: u32) {
     let mut tuples = Vec::new();
     let mut each = |connection: Connection| {
-        if i32::from(connection.original.protocol) == libc::IPPROTO_TCP {
+        if i32::from(connection.original.protocol) == protocol {
             tuples.push(connection.original);
         }
         ControlFlow::Continue(())
@@ -324,7 +324,7 @@ pub fn deleted() {
             until_forwarded(&router, 100);
         }
         let before = marked();
-        mark(7);
+        set_mark(libc::IPPROTO_TCP, 7);
         until("the kernel's rule for the mark sees packets", || marked() > before);
         until_forwarded(&router, 100);
         assert!(asking.end() > 100);

@@ -68,7 +68,7 @@ impl Version {
     }
 
     /// What a source becomes.
-    fn outside(self) -> (IpAddr, u16) {
+    pub fn outside(self) -> (IpAddr, u16) {
         let address = match self {
             Self::V4 => Ipv4Addr::new(198, 51, 100, 77).into(),
             Self::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 1, 2, 3, 4, 0x77).into(),
@@ -140,7 +140,7 @@ impl Version {
     }
 
     /// Makes the kernel's own entry, whose packets leave with this source.
-    fn make(self, outside: (IpAddr, u16), status: &str) {
+    pub fn make(self, outside: (IpAddr, u16), status: &str) {
         let ((from, sport), (to, dport)) = (self.source(), self.destination());
         let nat = match outside {
             _ if outside == self.source() => String::new(),
@@ -162,7 +162,7 @@ impl Version {
     }
 
     /// How long the kernel's entry has to live, in seconds.
-    fn timeout(self) -> Option<u32> {
+    pub fn timeout(self) -> Option<u32> {
         Conntrack::open().unwrap().get(&self.tuple(), 0).unwrap()?.timeout_s
     }
 }

@@ -69,6 +69,10 @@ pub(super) fn answer(
         translation: Translation::none(key),
         mark: 0,
     };
+    // The kernel's flowtable takes its packets before any rule.
+    if found.is_some_and(Connection::is_offloaded) {
+        return refused(LATER, KernelReason::Offload);
+    }
     if let Some(untracked) = untracked(filter, query) {
         let forwarded = |output| Answer {
             treatment: Treatment::Untracked(output),
@@ -179,8 +183,8 @@ pub(super) fn direction(connection: &Connection, tuple: &Tuple) -> Option<(Direc
         .map(|leaves| (Direction::Reply, leaves))
 }
 
-/// The link that packets leave by which rules keep out of connection tracking, or why the kernel forwards them; none if rules
-/// do not keep them out of it.
+/// Rules may keep packets out of connection tracking. Returns the link by which such packets leave, or why the kernel forwards
+/// them; none if the rules track them.
 fn untracked(filter: Option<&Filter>, query: &Query) -> Option<Result<LinkId, KernelReason>> {
     let filter =
         filter.filter(|filter| filter.connections().is_some_and(|rules| rules.untracks()))?;

@@ -14,6 +14,9 @@
 //! A direction whose packets the kernel has to forward gets an entry that says so, until a time: 8 ms for
 //! one that is about to qualify, longer for others.
 //!
+//! Rules may keep a direction's packets out of connection tracking (`notrack`). It gets an entry by which the programs forward
+//! them without the kernel's connection, if the rules accept them all.
+//!
 //! Limits: UDP and TCP. Rules that give packets a mark, limit or log keep a connection on the kernel path; so do rules
 //! that depend on more than addresses, ports, links, marks and what is known of the connection. A translated source may
 //! be that of a device that packets no longer leave by (masquerade): before packets may leave by another link, the kernel

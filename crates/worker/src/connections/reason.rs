@@ -31,7 +31,7 @@ pub enum KernelReason {
     TcpState,
     /// [`Reason::NotAssured`].
     NotAssured,
-    /// There is none, or it is in a zone: for packets that are not tracked, too.
+    /// There is none, or it is in a zone.
     NoConnection,
     /// Packets with this tuple are no direction of the connection.
     OtherTuple,

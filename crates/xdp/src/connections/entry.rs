@@ -81,6 +81,11 @@ impl Head {
         u64::from_ne_bytes([a, b, c, d, e, f, self.kind, self.version])
     }
 
+    /// The head of an entry that has ended.
+    pub(super) const fn ended(self) -> Self {
+        Self { generation: 0, ..self }
+    }
+
     /// The head while the slot changes: inactive, with the next version, and never that of an unused slot.
     pub(super) fn closed(self) -> Self {
         let version = self.version.checked_add(1).unwrap_or(1);

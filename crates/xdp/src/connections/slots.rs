@@ -131,6 +131,11 @@ impl Slot<'_> {
 
     /// What takes the slot; none if nothing does, or it is changed meanwhile.
     pub(super) fn read(&self) -> Option<Taken> {
+        self.read_last().filter(|(_, connection, _)| connection.generation != 0)
+    }
+
+    /// What has taken the slot last, with generation 0 if it has ended; none if nothing has, or it is changed meanwhile.
+    pub(super) fn read_last(&self) -> Option<Taken> {
         let head = self.head();
         let copy = |words: &[AtomicU64], at: usize| {
             words.get(at).map_or(0, |word: &AtomicU64| word.load(Relaxed))
@@ -140,7 +145,7 @@ impl Slot<'_> {
         let [route, used, bytes] = [ROUTE, USED, BYTES].map(|at| copy(self.rest, at));
         fence(Acquire);
         let is_same = self.rest[HEAD].load(Relaxed) == head.word();
-        let treatment = Treatment::of(head).filter(|_| is_same && head.generation != 0)?;
+        let treatment = Treatment::of(head).filter(|_| is_same)?;
         let key = self.family.key(key);
         let [entry, mark] = unpack(route);
         let (translation, track) = split_leaves(self.family, leaves);
@@ -163,8 +168,8 @@ impl Slot<'_> {
         now_ns: u64,
     ) {
         let tick = (now_ns >> TICK_SHIFT) as u16;
-        let is_known = self.has_key(key);
-        let closed = self.head().closed();
+        let head = self.head();
+        let (goes_on, closed) = (self.goes_on(key, head, connection), head.closed());
         let rest = self.rest;
         rest[HEAD].store(closed.word(), Relaxed);
         fence(Release);
@@ -174,7 +179,7 @@ impl Slot<'_> {
         // A program that has read the slot before notes no next hop in what takes it now: the number is another one.
         let number = u32::from(closed.version) << 23 | (now_ns >> RETRY_SHIFT) as u32 & 0x7f_ffff;
         rest[ROUTE].store(pack(NO_ROUTE | number, connection.mark), Relaxed);
-        if !is_known {
+        if !goes_on {
             rest[BYTES].store(0, Relaxed);
             rest[USED].store(0, Relaxed);
         }
@@ -187,16 +192,43 @@ impl Slot<'_> {
         rest[HEAD].store(head.word(), Release);
     }
 
+    /// Says whether an entry with this key is of the connection that has the slot, whose packets count further. That of TCP
+    /// is another one if it has another track; a program forgets the counts with a SYN. That of UDP is, if the last one ended.
+    fn goes_on(&self, key: &[u64; MOST_KEY], head: Head, connection: &Connection) -> bool {
+        if head.word() == 0 || !self.has_key(key) {
+            return false;
+        }
+        let last = Treatment::of(head);
+        let is_untracked = |treatment| matches!(treatment, Treatment::Untracked(_));
+        if last.is_some_and(is_untracked) != is_untracked(connection.treatment) {
+            return false;
+        }
+        let is_tcp = i32::from(self.family.key(*key).protocol()) == libc::IPPROTO_TCP;
+        let last = last.filter(|treatment| is_tcp && treatment.has_track());
+        match connection.track.zip(last) {
+            Some(((track, is_reply), _)) => self.last_word() == track.word(is_reply),
+            None => is_tcp || head.generation != 0,
+        }
+    }
+
+    /// The track, or the time when to ask again.
+    fn last_word(&self) -> u32 {
+        let leaves = std::array::from_fn(|at| {
+            self.rest.get(LEAVES + at).map_or(0, |word| word.load(Relaxed))
+        });
+        split_leaves(self.family, leaves).1
+    }
+
     /// The ticks since the last packet; they start over after 73 minutes.
     pub(super) fn idle(&self, tick: u16) -> u16 {
         tick.wrapping_sub((self.rest[USED].load(Relaxed) >> TICK_AT) as u16)
     }
 
-    /// Ends the entry.
+    /// Ends the entry, as the programs do.
     pub(super) fn end(&self) {
         let head = self.head();
-        let closed = head.closed().word();
-        let _ = self.rest[HEAD].compare_exchange(head.word(), closed, Release, Relaxed);
+        let ended = head.ended().word();
+        let _ = self.rest[HEAD].compare_exchange(head.word(), ended, Release, Relaxed);
     }
 }
 
@@ -342,14 +374,64 @@ mod tests {
             assert!(enter(&slots, &noted));
             let after = slot.rest[ROUTE].load(Relaxed);
             assert!(unpack(after)[0] & NO_ROUTE != 0 && after != before, "another change");
-            // One that ends makes room for another one with the same key, and counts no more.
+            // One that ends makes room for another one with the same key.
             let mut taken = entered[0];
             slots.find(&taken.0.words()).unwrap().end();
             assert_eq!(slots.find(&taken.0.words()).unwrap().read(), None);
             taken.1.mark ^= 1;
             assert!(enter(&slots, &taken));
             assert_eq!(slots.find(&taken.0.words()).unwrap().read(), Some(taken));
+            count_on(&slots, &entered);
         }
+    }
+
+    /// What an entry has counted belongs to its connection: of UDP until the entry ends, of TCP while it has the same track.
+    fn count_on(slots: &Slots, entered: &[Taken]) {
+        let count = |taken: &Taken| {
+            let slot = slots.find(&taken.0.words()).unwrap();
+            slot.rest[USED].store(5, Relaxed);
+            slot.rest[BYTES].store(500, Relaxed);
+            slot
+        };
+        let counts = |taken: &Taken| slots.find(&taken.0.words()).unwrap().read_last().unwrap().2;
+        let [udp, tcp] = [17, 6].map(|protocol| {
+            let mut of = entered.iter().filter(|taken| taken.0.protocol() == protocol);
+            *of.next().unwrap()
+        });
+        let kernels = |taken: &Taken| {
+            let treatment = Treatment::Kernel { retry: 1, why: 2 };
+            (taken.0, Connection { treatment, track: None, ..taken.1 }, taken.2)
+        };
+        for (taken, is_over) in [(udp, true), (tcp, false)] {
+            // Void, as behind a change of rules.
+            count(&taken);
+            let mut next = taken;
+            next.1.generation += 1;
+            assert!(enter(slots, &next));
+            assert_eq!(counts(&taken), [5, 500]);
+            count(&taken).end();
+            assert_eq!(counts(&taken), [5, 500], "it has ended, and shows what it has counted");
+            assert!(enter(slots, &kernels(&taken)));
+            assert_eq!(counts(&taken), if is_over { [0; 2] } else { [5, 500] });
+            assert!(enter(slots, &taken));
+        }
+        count(&tcp).end();
+        assert!(enter(slots, &tcp));
+        assert_eq!(counts(&tcp), [5, 500], "the same track");
+        let untracked = Treatment::Untracked(LinkId(1));
+        let untracked = (udp.0, Connection { treatment: untracked, ..udp.1 }, udp.2);
+        count(&udp);
+        for next in [&untracked, &udp] {
+            assert!(enter(slots, next));
+            assert_eq!(counts(&udp), [0; 2], "packets of no connection");
+            count(&udp);
+        }
+        let (track, is_reply) = tcp.1.track.unwrap();
+        let mut other = tcp;
+        other.1.track = Some(Track::of_word(track.word(is_reply) ^ 1));
+        count(&tcp);
+        assert!(enter(slots, &other));
+        assert_eq!(counts(&tcp), [0; 2], "another one");
     }
 
     #[test]

@@ -54,17 +54,19 @@ impl Connections {
         slot.read().map(|(_, connection, used)| (connection, used))
     }
 
-    /// The active entries by their packets' tuple; of those that differ in the link alone, one that forwards. `generation`
-    /// is the active one. It reads all slots, and takes some 60 bytes for each active one, 90 for one of IPv6: for reports
-    /// only.
+    /// The entries of connections by their packets' tuple, those that have ended, too; of those that differ in the link alone, one that
+    /// forwards, with the packets of all. `generation` is the active one. It reads all slots, and takes some 60 bytes for each
+    /// that was used, 90 for one of IPv6: for reports only.
     #[must_use]
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
         let mut known = ConnectionsByTuple::default();
         self.each(|key, connection, used| {
-            if connection.generation == generation {
-                let entry = Entry { treatment: connection.treatment, link: key.link(), used };
-                known.note(key, entry);
+            if matches!(connection.treatment, Treatment::Untracked(_)) {
+                // These packets are of no connection.
+                return;
             }
+            let treatment = (connection.generation == generation).then_some(connection.treatment);
+            known.note(key, Entry { treatment, link: key.link(), used });
         });
         known
     }
@@ -91,21 +93,21 @@ impl Connections {
         tally
     }
 
-    /// Calls `each` for every entry, whether active or not, with its packets and bytes.
+    /// Calls `each` for every entry, whether active or not, or ended, with its packets and bytes.
     fn each(&self, mut each: impl FnMut(&ConnectionKey, &Connection, [u64; 2])) {
         for slot in self.0.v4.iter().chain(self.0.v6.iter()) {
-            if let Some((key, connection, used)) = slot.read() {
+            if let Some((key, connection, used)) = slot.read_last() {
                 each(&key, &connection, used);
             }
         }
     }
 }
 
-/// An active entry.
+/// An entry of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What becomes of its packets.
-    pub treatment: Treatment,
+    /// What becomes of its packets; none if it is not active, so that only what it has counted matters.
+    pub treatment: Option<Treatment>,
     /// The link that they arrive on.
     pub link: LinkId,
     /// The packets that it has forwarded or dropped, and their bytes from the IP header on.
@@ -129,7 +131,7 @@ pub struct Tally {
     pub kernel: BTreeMap<u8, u64>,
 }
 
-/// Active entries by the tuple of their packets as they arrive.
+/// Entries by the tuple of their packets as they arrive.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionsByTuple {
     v4: HashMap<Flow4Key, Entry>,
@@ -154,11 +156,15 @@ impl ConnectionsByTuple {
         };
     }
 
-    /// Adds an entry, unless there is one and this one does not forward.
-    fn note(&mut self, key: &ConnectionKey, entry: Entry) {
-        if entry.treatment.forwards() || self.get(key).is_none() {
-            self.insert(key, entry);
+    /// Adds an entry. Where there is one, its packets count further, and what it does stays, unless only this one forwards.
+    fn note(&mut self, key: &ConnectionKey, mut entry: Entry) {
+        if let Some(known) = self.get(key) {
+            let used = [0, 1].map(|at| known.used[at] + entry.used[at]);
+            let forwards = entry.treatment.is_some_and(Treatment::forwards);
+            entry = if forwards || known.treatment.is_none() { entry } else { known };
+            entry.used = used;
         }
+        self.insert(key, entry);
     }
 }
 

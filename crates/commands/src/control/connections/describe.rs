@@ -75,9 +75,9 @@ pub fn connection_reasons() -> impl Iterator<Item = &'static str> {
 }
 
 impl Why {
-    /// What an entry says; none if it forwards.
+    /// What an entry says; none if it forwards, or is not active.
     fn of_entry(entry: Entry) -> Option<Self> {
-        match entry.treatment {
+        match entry.treatment? {
             Treatment::Kernel { why, .. } => KernelReason::of(why).map(Self::Entry),
             Treatment::Unruled { .. } => Some(Self::Unruled),
             Treatment::Dropped(_) => Some(Self::Dropped),
@@ -112,7 +112,8 @@ impl Why {
 
 /// The path of a connection's packets, and the reason as a keyword and in words.
 fn path(tracked: &Tracked, entries: [Option<Entry>; 2]) -> (&'static str, &'static str, String) {
-    let is_fast = |entry: &Entry| entry.treatment.forwards() || is_dropped(entry);
+    let forwards = |entry: &Entry| entry.treatment.is_some_and(Treatment::forwards);
+    let is_fast = |entry: &Entry| forwards(entry) || is_dropped(entry);
     if !entries.iter().flatten().any(is_fast) {
         let why = Why::of(tracked, entries);
         return ("kernel", why.name(), why.to_string());
@@ -131,7 +132,7 @@ fn path(tracked: &Tracked, entries: [Option<Entry>; 2]) -> (&'static str, &'stat
 }
 
 fn is_dropped(entry: &Entry) -> bool {
-    matches!(entry.treatment, Treatment::Dropped(_))
+    matches!(entry.treatment, Some(Treatment::Dropped(_)))
 }
 
 /// The key of packets with a tuple in the table of the programs, on any link; none if the programs forward none.
@@ -153,7 +154,7 @@ pub fn describe(tracked: Tracked, programs: &Programs) -> Connection {
         None => path(&tracked, entries),
     };
     let [original_entry, reply_entry] =
-        entries.map(|found| found.map(|found| entry(found, programs)));
+        entries.map(|found| found.and_then(|found| entry(found, programs)));
     Connection {
         protocol: Protocol(tracked.original.protocol),
         state: state(&tracked).to_owned(),
@@ -195,27 +196,29 @@ fn labels(labels: Labels) -> Vec<u8> {
     (0..128).filter(|bit| labels.has(*bit)).collect()
 }
 
-fn entry(entry: Entry, programs: &Programs) -> ConnectionEntry {
+/// Describes an active entry.
+fn entry(entry: Entry, programs: &Programs) -> Option<ConnectionEntry> {
     let [packets, bytes] = entry.used;
-    let treatment = match entry.treatment {
+    let treatment = entry.treatment?;
+    let name = match treatment {
         Treatment::Kernel { .. } => "kernel",
         Treatment::Unruled { .. } => "unruled",
         Treatment::Forwarded(_) | Treatment::ForwardedInvalid(_) => "forwarded",
         Treatment::Dropped(_) => "dropped",
-        Treatment::Untracked(_) => "untracked",
+        Treatment::Untracked(_) => return None,
     };
     let reason = Why::of_entry(entry).map_or("", Why::name);
-    ConnectionEntry {
-        treatment: treatment.to_owned(),
+    Some(ConnectionEntry {
+        treatment: name.to_owned(),
         device: programs.link(entry.link),
-        output: entry.treatment.output().map(|link| programs.link(link)),
+        output: treatment.output().map(|link| programs.link(link)),
         reason: reason.to_owned(),
         packets,
         bytes,
-    }
+    })
 }
 
-/// What a direction's entry has forwarded. The kernel counts what rules drop, too: it has passed connection tracking.
+/// What a direction's entry has forwarded, or the one before it. The kernel counts what rules drop, too: it has passed connection tracking.
 fn forwarded(entry: Option<Entry>) -> Sum {
     entry.map_or([0; 2], |entry| entry.used)
 }

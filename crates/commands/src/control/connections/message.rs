@@ -68,7 +68,7 @@ pub struct Connection {
 /// An entry of the programs for a direction of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionEntry {
-    /// `forwarded`, `dropped`, `kernel`, `untracked` if rules keep the packets out of connection tracking, or `unruled` until the rules are evaluated.
+    /// `forwarded`, `dropped`, `kernel`, or `unruled` until the rules are evaluated.
     pub treatment: String,
     /// The link that packets arrive on.
     pub device: String,

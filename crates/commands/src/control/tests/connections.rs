@@ -272,10 +272,12 @@ fn programs(of: &[(u32, [Option<Treatment>; 2])]) -> Programs {
         let connection = tcp(*number);
         let tuples = [connection.original, connection.reply];
         for (at, (tuple, treatment)) in tuples.iter().zip(treatments).enumerate() {
-            let Some(treatment) = *treatment else { continue };
+            if treatment.is_none() {
+                continue;
+            }
             let link = LinkId(at as u16);
             let used = [u64::from(*number), u64::from(*number) * 1000];
-            let entry = Entry { treatment, link, used };
+            let entry = Entry { treatment: *treatment, link, used };
             programs.entries.insert(&key_of(tuple, link).unwrap(), entry);
         }
     }
@@ -345,6 +347,13 @@ fn entries_have_links_and_counts() {
     let entry = shown[2].reply_entry.clone().unwrap();
     assert_eq!((entry.treatment.as_str(), entry.reason.as_str()), ("kernel", "no_track"));
     assert_eq!((entry.device.as_str(), entry.output), ("eth1", None));
+    // Of one that has ended, only the counts are left.
+    let (mut ended, key) = (programs.clone(), key_of(&tcp(7).original, LinkId(0)).unwrap());
+    ended.entries.insert(&key, Entry { treatment: None, link: LinkId(0), used: [70, 70_000] });
+    let one = all_of(&ConnectionFilter::default(), &ended, &counted(&[(7, 30)])).concat().remove(0);
+    assert_eq!(one.original_entry, None);
+    let counts = one.counts.unwrap();
+    assert_eq!((counts.packets, counts.bytes), (100, 100_000));
     for (device, count) in [("eth0", 1), ("eth1", 2), ("eth2", 0)] {
         let filter = ConnectionFilter { device: Some(device.to_owned()), ..Default::default() };
         assert_eq!(all_of(&filter, &programs, &some).concat().len(), count, "{device}");

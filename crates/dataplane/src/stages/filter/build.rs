@@ -178,7 +178,7 @@ fn changed(rules: &Rules) -> Vec<Field> {
     let mut changed = Vec::new();
     for op in rules.rules.iter().flat_map(|rule| &rule.ops) {
         let field = match op {
-            Op::Track | Op::NoTrack => {
+            Op::Track | Op::NoTrack { .. } => {
                 changed.extend(of_connections(rules));
                 continue;
             }

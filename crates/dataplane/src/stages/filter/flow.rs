@@ -279,11 +279,7 @@ impl Walk<'_> {
                 Jump::On
             }
             Op::UpdateMark(update) => return self.update_mark(*update, next),
-            // What is tracked would be no longer.
-            Op::NoTrack if self.flow.connection == Some(FlowConnection::Untracked) => {
-                self.report.is_untracked = true;
-                Jump::On
-            }
+            Op::NoTrack { again } => self.notrack(*again)?,
             Op::Skip(at) => Jump::To(*at),
             Op::Chain { at, end } => {
                 self.depth = 0;
@@ -309,6 +305,16 @@ impl Walk<'_> {
             // For other ops, it is not enough to repeat the verdict.
             _ => return None,
         })
+    }
+
+    /// Keeps packets out of connection tracking; none if they would be other packets then.
+    fn notrack(&mut self, again: bool) -> Option<Jump> {
+        match (self.flow.connection.as_ref()?, again) {
+            (FlowConnection::Untracked, false) => self.report.is_untracked = true,
+            (FlowConnection::Untracked | FlowConnection::Tracked(_), true) => {}
+            _ => return None,
+        }
+        Some(Jump::On)
     }
 
     /// Sets a mark; none if the connection would get another one, which only the kernel can give it.

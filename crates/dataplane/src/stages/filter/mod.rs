@@ -377,7 +377,8 @@ impl Filter {
             Subject::Packets => Some(engine::Compiled::of(version, rules)),
             Subject::Flows => None,
         };
-        self.untracks |= rules.rules.iter().any(|rule| rule.ops.contains(&Op::NoTrack));
+        self.untracks |=
+            rules.rules.iter().any(|rule| rule.ops.contains(&Op::NoTrack { again: false }));
         self.compiled[point as usize][place(version)] = compiled;
         self.points[point as usize][place(version)] = Some(classifier);
         Ok(())

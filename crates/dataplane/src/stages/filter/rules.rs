@@ -22,7 +22,7 @@ impl Rules {
             rule.conditions.iter().any(is_one)
                 || rule.ops.iter().any(|op| match op {
                     Op::Check(condition) => is_one(condition),
-                    Op::UpdateMark(_) | Op::Track | Op::NoTrack | Op::Nat(_) => true,
+                    Op::UpdateMark(_) | Op::Track | Op::NoTrack { .. } | Op::Nat(_) => true,
                     _ => false,
                 })
         })
@@ -133,7 +133,10 @@ pub enum Op {
     /// Looks the packet's connection up; drops the packet if there is no room for it.
     Track,
     /// Keeps the packet out of connection tracking.
-    NoTrack,
+    NoTrack {
+        /// Tracking has seen the packet before: only one without a connection is kept out.
+        again: bool,
+    },
     /// Continues with the rule for the one that keeps the packet's state, if it has a state.
     CheckState {
         /// The state's name; none for any.

@@ -259,7 +259,7 @@ impl Walk<'_> {
                     return Jump::End(Some(Verdict::Drop(DropReason::NetfilterDrop)));
                 }
             }
-            Op::NoTrack => self.state.connections.notrack(self.lane),
+            Op::NoTrack { .. } => self.state.connections.notrack(self.lane),
             Op::CheckState { name, at } => {
                 if let Some(at) = self.check_state(*name, at) {
                     return Jump::To(at);

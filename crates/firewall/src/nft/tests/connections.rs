@@ -342,6 +342,12 @@ fn notrack_behind_connection_tracking_takes_the_kernel_path() {
         let expected = if is_taken { Step::Do(Action::NoTrack) } else { why() };
         assert_eq!(*steps, [expected], "{bases:?}");
     }
+    // A bridge may have tracked them.
+    let early = Some(Base::new(Hook::Prerouting, -300, Policy::Accept));
+    let mut rules = Ruleset::default();
+    rules.chains.push(chain(early, Step::Do(Action::NoTrack)));
+    rules.chains.push(Chain::new("bridge t c".to_owned(), Family::Bridge));
+    assert_eq!(rules.for_connections().chains[0].rules[0].steps, [why()]);
 }
 
 #[test]

@@ -11,7 +11,10 @@ use super::connections;
 use super::frames::{ADDRESSES, Frames, six};
 use super::path_bench::{self, MAC, VID};
 use super::rulesets::Draw;
-use crate::ir::{Hook, Ruleset};
+use crate::ir::{
+    Action, Base, Chain, Family, Field, Hook, LinkPattern, Match, Place, Policy, Rule, Ruleset,
+    Step,
+};
 use crate::links::Link;
 use crate::testkit::dice::Dice;
 use crate::testkit::eval::{self, Packet, RuleVerdict};
@@ -262,4 +265,42 @@ fn check_before_route(filter: &Filter, flow: &FlowKey, report: FlowReport) {
         }
         Some(point) => panic!("only a router that tracks has rules of {point:?}"),
     }
+}
+
+/// A packet of a device in a VRF meets hook prerouting twice; the second time, connection tracking has seen it.
+#[test]
+fn only_the_first_pass_of_prerouting_keeps_packets_out_of_tracking() {
+    let mut links = path_bench::links();
+    links[1].vrf_device = Some("red".to_owned());
+    let untracked = |name: Option<&str>, connection| {
+        let mut steps: Vec<_> = name
+            .map(|name| Step::Match(Match::link(Field::Input, LinkPattern::Name(name.into()))))
+            .into_iter()
+            .collect();
+        steps.push(Step::Do(Action::NoTrack));
+        let rule = Rule { place: Place::default(), text: String::new(), steps };
+        let base = Some(Base::new(Hook::Prerouting, -300, Policy::Accept));
+        let mut rules = Ruleset::default();
+        let chain = Chain::new("inet t raw".to_owned(), Family::Inet);
+        rules.chains.push(Chain { base, rules: vec![rule], ..chain });
+        let rules = rules.for_connections();
+        let filter = compile_for_flows(&rules, &links, &Epochs::new()).unwrap();
+        let flow = FlowKey {
+            version: 4,
+            source: 1,
+            destination: 2,
+            protocol: 17,
+            ports: Some((3, 4)),
+            input: LinkId(1),
+            output: Some(LinkId(2)),
+            connection: Some(connection),
+        };
+        filter.of_flow(&flow).map(|report| report.is_untracked)
+    };
+    let of =
+        |name| [FlowConnection::Untracked, FlowConnection::Invalid].map(|one| untracked(name, one));
+    assert_eq!(of(None), [Some(true), None]);
+    assert_eq!(of(Some("wan1")), [Some(true), None]);
+    assert_eq!(of(Some("red")), [Some(false), None], "the kernel has tracked it by then");
+    assert_eq!(of(Some("lan0")), [Some(false), Some(false)]);
 }

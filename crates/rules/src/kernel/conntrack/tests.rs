@@ -267,5 +267,12 @@ fn a_target_for_new_connections_keeps_their_timeouts_without_a_policy() {
     assert!(keeps(0, &info[..40]) && keeps(1, &info) && keeps(2, &info));
     info[28] = b'p';
     assert!(!keeps(1, &info) && !keeps(2, &info), "--timeout p");
+    for (flags, is_kept_out) in [(0, false), (1, true), (3, true), (4, false)] {
+        info[0] = flags;
+        for revision in 0..=2 {
+            assert_eq!(is_notrack("CT", revision, &info), is_kept_out, "{flags}");
+        }
+        assert!(!is_notrack("CT", 3, &info) && !is_notrack("CT", 2, &[]), "{flags}");
+    }
     assert!(!keeps(3, &[0; 72]) && !keeps(2, &[0; 59]) && !keeps_timeouts("SYNPROXY", 0, &[0; 72]));
 }

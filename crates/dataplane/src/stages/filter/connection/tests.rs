@@ -103,8 +103,9 @@ fn packets_of_no_connection_have_only_a_state() {
 
 #[test]
 fn only_a_flow_that_is_untracked_is_kept_out_of_tracking() {
-    let rules = list(Vec::new(), vec![Op::NoTrack, Op::Drop]);
-    let filter = filter(&rules);
+    let rules = |again| list(Vec::new(), vec![Op::NoTrack { again }, Op::Drop]);
+    let again = filter(&rules(true));
+    let filter = filter(&rules(false));
     assert!(filter.untracks() && !self::filter(&list(Vec::new(), vec![Op::Drop])).untracks());
     let report = |connection| filter.of_flow(&flow(4, connection));
     let untracked = report(Some(FlowConnection::Untracked)).unwrap();
@@ -114,9 +115,20 @@ fn only_a_flow_that_is_untracked_is_kept_out_of_tracking() {
     {
         assert_eq!(report(connection), None, "{connection:?}");
     }
+    // Behind tracking, it keeps those out that have no connection.
+    assert!(!again.untracks());
+    for (connection, is_known) in [
+        (None, false),
+        (Some(FlowConnection::Invalid), false),
+        (Some(FlowConnection::Tracked(CONNECTION)), true),
+        (Some(FlowConnection::Untracked), true),
+    ] {
+        let report = again.of_flow(&flow(4, connection));
+        assert_eq!(report.map(|report| report.is_untracked), is_known.then_some(false));
+    }
     // Where the rule does not apply, nothing is kept out.
     let other = Condition::new(Field::Protocol, [(17, 17)]);
-    let rules = list(vec![other], vec![Op::NoTrack, Op::Drop]);
+    let rules = list(vec![other], vec![Op::NoTrack { again: false }, Op::Drop]);
     let report = self::filter(&rules).of_flow(&flow(4, Some(FlowConnection::Untracked)));
     assert_eq!(report, Some(FlowReport::default()));
 }

@@ -155,7 +155,7 @@ fn words_of(op: &Op, next: u32) -> OpWords {
         Op::Check(_)
         | Op::UpdateMark(_)
         | Op::Track
-        | Op::NoTrack
+        | Op::NoTrack { .. }
         | Op::Nat(_)
         | Op::Limit { .. }
         | Op::CheckState { .. }
