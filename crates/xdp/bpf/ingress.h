@@ -7,18 +7,23 @@
 
 #include "packet.h"
 
+/* Takes note that the kernel gets a packet without anybody having looked: tracks of TCP miss it then (tcp_track.h). */
+static __always_inline void note_unserved(const struct packet *packet)
+{
+	struct state *state = (struct state *)packet->state;
+	__u32 tick = bpf_ktime_get_coarse_ns() >> FLOW_TICK_SHIFT;
+
+	if (state->unserved_tick != tick)
+		state->unserved_tick = tick;
+}
+
 /*
  * Counts a packet that the tables do not serve, unless it fails closed: the program counts that one
  * later, when it decides on it.
  */
 static __always_inline int not_served(struct packet *packet, enum pass_reason reason)
 {
-	struct state *state = (struct state *)packet->state;
-	__u32 tick = bpf_ktime_get_coarse_ns() >> FLOW_TICK_SHIFT;
-
-	/* Tracks of TCP connections have missed packets then (tcp_track.h). */
-	if (state->unserved_tick != tick)
-		state->unserved_tick = tick;
+	note_unserved(packet);
 	if (!fails_closed(packet))
 		packet->counts->pass[reason] += packets_of(packet->ctx);
 	return 0;

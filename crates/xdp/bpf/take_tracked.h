@@ -17,6 +17,17 @@
 /* A program that asks decides; nothing has changed so far. No verdict of any engine has this value. */
 #define TO_WHO_ASKS (-4)
 
+/*
+ * Leaves a packet to the kernel whose entry user space changes just now, or that nothing here looks at. If it is one of TCP, its
+ * track misses it.
+ */
+static __always_inline int leave_unfollowed(struct packet *packet, __u8 protocol)
+{
+	if (protocol == IPPROTO_TCP)
+		note_unserved(packet);
+	return pass_connection(packet);
+}
+
 /* Forwards a packet by its connection's entry, or drops it. */
 static __always_inline int follow_connection(struct packet *packet, struct tracked *tracked,
 					     const struct next_hop *hop, int v4)
@@ -139,7 +150,7 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	segment->settings = packet->state->tcp_settings;
 	/* Another connection may have the slot by now. */
 	if (read_connection_head(tracked->found.connection) != tracked->found.head.word && currency != NOT_CURRENT)
-		return pass_connection(packet);
+		return leave_unfollowed(packet, IPPROTO_TCP);
 	verdict = follow_segment(segment, windows, currency == ASKED_NOW);
 	if (verdict == TCP_MISSED)
 		return pass_connection(packet);
@@ -340,12 +351,15 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 		    tracked->found.head.kind > CONNECTION_KERNEL;
 	if (!asks && !(tracked->found.connection && is_active))
 		return TO_WHO_ASKS;
+	/* Only while user space writes a slot, it is of no kind. */
+	if (tracked->found.connection && !tracked->found.head.kind)
+		return leave_unfollowed(packet, protocol_of(tracked, v4));
 	if (!tracked->found.connection || !(is_active || is_followed))
 		return leave_unknown(packet, link, tracked, ip, end, v4);
 	if (is_followed)
 		fetch_track(*retry_of(tracked->found.connection, v4));
 	if (!copy_translation(&tracked->found, key->words, &tracked->tracking->translation, v4))
-		return pass_connection(packet);
+		return leave_unfollowed(packet, protocol_of(tracked, v4));
 	hop = noted_next_hop(packet, tracked, flags, v4);
 	is_noted = hop != 0;
 	if (!asks && !is_noted)
@@ -408,7 +422,7 @@ static __always_inline int take(struct packet *packet, struct tracking *tracking
 	link = ELEMENT(engine_links, packet->link);
 	/* User space has evaluated the rules for packets without a mark. */
 	if (!link || !timeout_of(packet, v4 ? ip4->protocol : ip6->nexthdr) || mark_of(packet->ctx))
-		return pass_connection(packet);
+		return leave_unfollowed(packet, v4 ? ip4->protocol : ip6->nexthdr);
 	flags = *(const volatile __u64 *)&link->decision;
 	return v4 ? take4(packet, link, flags, ip4, end, &tracked, asks) :
 		    take6(packet, link, flags, ip6, end, &tracked, asks);

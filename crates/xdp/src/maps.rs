@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::PortId;
 
+use super::connections::TrackState;
 use super::counts::PortCounts;
 use super::page::MOST_WORKERS;
 use super::regions::Regions;
@@ -182,6 +183,14 @@ impl State {
         let flags = [(tcp.is_liberal, 1), (tcp.ignores_invalid_resets, 2)];
         let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
         self.0.set_tcp(times, flags.map(|(_, flag)| flag).sum());
+    }
+
+    /// Whether packets of a connection of TCP may have gone past the programs behind the last one that its track has seen, as
+    /// the programs ask (`judge` of `bpf/tcp_track.h`).
+    #[must_use]
+    pub fn may_have_missed(&self, track: &TrackState) -> bool {
+        let behind = self.0.unserved_tick().wrapping_sub(track.tick);
+        track.has_missed || behind.cast_signed() >= 0
     }
 
     /// Sets whether the kernel tracks no packets with wrong checksums (`nf_conntrack_checksum`): the programs then

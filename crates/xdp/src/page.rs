@@ -209,6 +209,11 @@ impl Page {
         state.tcp_timeout_ms.store(timeout_ms, Ordering::Release);
     }
 
+    /// The last tick in which packets went past the programs.
+    pub(super) fn unserved_tick(&self) -> u32 {
+        self.state().unserved_tick.load(Ordering::Acquire)
+    }
+
     /// Whether any of these bits of the bypass is set.
     pub(super) fn bypass(&self, bits: u32) -> bool {
         self.state().bypass.load(Ordering::Acquire) & bits != 0

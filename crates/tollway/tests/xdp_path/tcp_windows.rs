@@ -225,8 +225,42 @@ pub fn drawn() {
     println!("{forwarded} segments forwarded, {dropped} dropped");
     for version in Version::ALL {
         quiet(&mut tracked, &mut kernel, version);
+        missed(&mut tracked, &mut kernel, version);
     }
     assert!(forwarded > 1000 && dropped > 50, "{forwarded} forwarded, {dropped} dropped");
+}
+
+/// A segment that goes past the programs makes no later one invalid, and the track no longer says what the connection waits for.
+fn missed(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
+    let hosts = hosts(version);
+    sh("conntrack -F");
+    let mut talk = Talk::new(Dice(2));
+    for segment in talk.opening() {
+        assert!(kernel.forwards(segment.way, &segment.packet(hosts, WITH)));
+    }
+    let track = enter(tracked, &mut Conntrack::open().unwrap(), version);
+    let programs = tracked.compared.programs.state();
+    let mut next = |way, bytes| {
+        let segment = talk.segment(way, bytes);
+        talk.arrived(&segment);
+        segment.packet(hosts, WITH)
+    };
+    for (way, bytes) in [(0, 100), (1, 100), (0, 100), (1, 0)] {
+        assert_eq!(run(tracked, &next(way, bytes), false), Verdict::Forwarded);
+    }
+    let may_have_missed = || programs.may_have_missed(&tracked.table.track_state(track));
+    assert!(!may_have_missed());
+    programs.set_tcp(None);
+    assert_eq!(run(tracked, &next(0, 1000), false), Verdict::Kernels);
+    assert!(may_have_missed());
+    programs.set_tcp(Some(SETTINGS));
+    assert_eq!(
+        run(tracked, &next(1, 0), false),
+        Verdict::Forwarded,
+        "it acknowledges what went past"
+    );
+    // Some ticks behind that, tracks judge again.
+    std::thread::sleep(Duration::from_millis(150));
 }
 
 /// A connection that waits for an acknowledgment when it goes quiet is reported, once that is a second ago.

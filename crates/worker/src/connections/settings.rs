@@ -123,6 +123,7 @@ mod tests {
             retransmissions: 2,
             last_window: 1,
             tick: 0,
+            has_missed: false,
         };
         let waits = TrackState { has_unacknowledged: true, ..plain };
         assert_eq!(settings.shorter_ms(&plain), None);

@@ -214,9 +214,11 @@ impl Thread {
         self.sweep_at = now + SWEEP / SWEEP_PARTS;
         let part =
             Part { of: SWEEP_PARTS as usize, until: now + SWEEP / SWEEP_PARTS / SWEEP_SHARE };
-        let Self { table, conntrack, .. } = self;
+        let Self { table, conntrack, state: programs, .. } = self;
         table.sweep(part, |key, idle_ms, state| {
-            let shorter_ms = settings.shorter_ms(&state).filter(|_| !state.is_closed);
+            // The kernel may have seen the last packet. Then it knows better.
+            let is_over = state.is_closed || programs.may_have_missed(&state);
+            let shorter_ms = settings.shorter_ms(&state).filter(|_| !is_over);
             let Some(timeout_ms) = shorter_ms else { return Ok(()) };
             let left_s = (timeout_ms.saturating_sub(idle_ms) / 1000).max(1);
             conntrack.change(&tuple_of(key), 0, Change::Timeout(left_s)).map(drop)

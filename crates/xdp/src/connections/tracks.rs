@@ -64,6 +64,8 @@ pub struct TrackState {
     pub last_window: u16,
     /// The tick of the last packet.
     pub tick: u32,
+    /// A packet went past behind the last one, as it got no lock.
+    pub has_missed: bool,
 }
 
 impl Track {
@@ -198,6 +200,7 @@ impl Tracks {
             retransmissions: bytes[RETRANSMISSIONS],
             last_window: u16::from_ne_bytes([bytes[LAST_WINDOW], bytes[LAST_WINDOW + 1]]),
             tick: u32::from_ne_bytes([a, b, c, d]),
+            has_missed: bytes[HAS_MISSED] != 0,
         }
     }
 
