@@ -34,6 +34,8 @@ struct Tally {
     /// Conversations that were stopped.
     stopped: usize,
     connections: usize,
+    /// Directions that Tollway forwards untracked.
+    untracked: u64,
     /// Packets of hosts, and those that Tollway has forwarded.
     packets: u64,
     forwarded: u64,
@@ -161,6 +163,7 @@ fn run(script: &Script) -> Result<Tally, Vec<String>> {
     if tally.invalid[WITH] > tally.invalid[ALONE] {
         differences.push(format!("invalid packets: {:?}", tally.invalid));
     }
+    tally.untracked = twins[WITH].untracked();
     tally.packets = arrived() - before.0;
     tally.forwarded = tollway.counts().sent - before.1;
     if !differences.is_empty() {

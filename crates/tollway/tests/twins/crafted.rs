@@ -1,40 +1,31 @@
 //! Conversations of packets that the test makes, between neighbours without a stack: some belong, and others do not. Each
 //! packet is sent in both twins, and what arrives is compared.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tollway_commands::control::{ConnectionFilter, ShowRequest};
 
-use crate::datagrams;
-use crate::icmp::checksum;
+use crate::packets::Packet;
 use crate::scene::{ALONE, PHANTOMS, Twin, WITH, router_mac};
-use crate::script::{Protocol, Talk};
+use crate::script::{Protocol, Talk, Untracked};
 use crate::socket::Wire;
 use crate::talks::Difference;
-use crate::tcp_segments::{ACK, FIN, RST, SYN, Segment, Talk as Conversation};
 use crate::testkit::dice::Dice;
+use crate::{datagrams, segments};
 
 /// How long a packet has to arrive in either twin.
 const PATIENCE: Duration = Duration::from_millis(25);
 /// How long it has in one of them when it has arrived in the other one.
 const LONG: Duration = Duration::from_secs(3);
-/// Segments that let Tollway take over, their pace, and those that are drawn behind them, at most.
-const FIRST: usize = 16;
-const PACE: Duration = Duration::from_millis(4);
-const SEGMENTS: usize = 90;
-/// After so many invalid segments of a way in a row, Tollway follows the windows no more, and the kernel goes on.
-const STRAYS: usize = 3;
-/// Segments behind those, of which the last two end the connection.
-const AFTER: usize = 6;
-/// Where a packet's identification, and its checksums, are.
-const IDENTIFICATION: std::ops::Range<usize> = 4..6;
 
 /// What came of conversations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     pub packets: usize,
     pub arrived: usize,
+    /// Of these, errors of ICMP.
+    pub errors: usize,
     /// Of connections that Tollway forwarded then.
     pub by_tollway: usize,
     /// Conversations that ended because Tollway was late: meanwhile, the kernel's entry takes what is out of window.
@@ -65,8 +56,8 @@ impl<'a> Bench<'a> {
             let late = self.twins[WITH].late();
             let mut line = Line::new(talk);
             let result = match talk.protocol {
-                Protocol::Tcp => self.tcp(&mut line, dice),
-                Protocol::Udp => datagrams::converse(self, &mut line, dice),
+                Protocol::Tcp => segments::converse(self, &mut line, dice),
+                Protocol::Udp | Protocol::Icmp => datagrams::converse(self, &mut line, dice),
             };
             self.told.push(format!("{}:\n{}", talk.target, line.told(20)));
             let Err((kind, text)) = result else { continue };
@@ -80,9 +71,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Sends a packet from one side in both twins. Returns what arrives at the other side.
-    pub fn pass(&mut self, way: usize, packets: [Vec<u8>; 2]) -> [Option<Vec<u8>>; 2] {
+    fn pass(
+        &mut self,
+        way: usize,
+        packets: [Packet; 2],
+        agreement: Agreement,
+    ) -> [Option<Packet>; 2] {
         self.identification += 1;
-        self.pass_as(self.identification, way, packets)
+        self.pass_as(self.identification, way, packets, agreement)
     }
 
     /// The same, with an identification that other fragments have, too.
@@ -90,19 +86,20 @@ impl<'a> Bench<'a> {
         &mut self,
         identification: u16,
         way: usize,
-        mut packets: [Vec<u8>; 2],
-    ) -> [Option<Vec<u8>>; 2] {
+        mut packets: [Packet; 2],
+        agreement: Agreement,
+    ) -> [Option<Packet>; 2] {
         self.count.packets += 1;
         for (packet, wires) in packets.iter_mut().zip(&mut self.wires) {
-            packet[IDENTIFICATION].copy_from_slice(&identification.to_be_bytes());
-            seal(packet);
+            packet.identify(identification);
             let (net, mac) = PHANTOMS[way];
-            wires[way].send(&[&router_mac(net)[..], &mac, &[8, 0], packet].concat()).unwrap();
+            let frame = [&router_mac(net)[..], &mac, &packet.ethertype(), &packet.0].concat();
+            wires[way].send(&frame).unwrap();
         }
         let mut alone = self.take(ALONE, 1 - way, identification, PATIENCE);
         let patience = if alone.is_some() { LONG } else { Duration::from_millis(3) };
         let with = self.take(WITH, 1 - way, identification, patience);
-        if alone.is_none() && with.is_some() {
+        if alone.is_none() && with.is_some() && agreement == Agreement::Exact {
             alone = self.take(ALONE, 1 - way, identification, LONG);
         }
         self.count.arrived += usize::from(with.is_some());
@@ -116,15 +113,16 @@ impl<'a> Bench<'a> {
         side: usize,
         identification: u16,
         patience: Duration,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Packet> {
         let start = Instant::now();
         loop {
             while let Some(frame) = self.wires[twin][side].receive().unwrap() {
-                let is_own =
-                    frame.len() >= 34 && frame[..6] == PHANTOMS[side].1 && frame[12..14] == [8, 0];
-                if is_own && frame[14..][IDENTIFICATION] == identification.to_be_bytes() {
-                    let len = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-                    return Some(frame[14..14 + len].to_vec());
+                if !frame.starts_with(&PHANTOMS[side].1) {
+                    continue;
+                }
+                let packet = Packet::of_frame(&frame);
+                if packet.as_ref().is_some_and(|packet| packet.identification() == identification) {
+                    return packet;
                 }
             }
             if start.elapsed() > patience {
@@ -136,54 +134,15 @@ impl<'a> Bench<'a> {
 
     /// Says whether Tollway forwards packets of a conversation.
     pub fn is_fast(&self, talk: &Talk) -> bool {
+        if talk.untracked == Untracked::All {
+            // The kernel has no connection that Tollway could show.
+            return self.twins[WITH].untracked() > 0;
+        }
         let port = Some(talk.clients[0].1.port());
         let request = ShowRequest::Connections(ConnectionFilter { port, ..Default::default() });
         let answer = self.twins[WITH].tollway.as_ref().unwrap().show(&request);
         let connections = answer["connections"].as_array().unwrap();
         connections.iter().any(|connection| connection["path"] == "fast")
-    }
-
-    fn tcp(&mut self, line: &mut Line, mut dice: Dice) -> Result<(), Fault> {
-        let mut conversation = Conversation::new(dice.clone());
-        let opening = conversation.opening();
-        let opening = if dice.one_in(4) { at_once(&opening) } else { opening.to_vec() };
-        for segment in opening {
-            if !line.segment(self, &segment, true)? {
-                return Ok(());
-            }
-        }
-        for number in 0..FIRST {
-            let bytes = if number % 3 == 2 { 0 } else { 100 };
-            let segment = conversation.segment(number / 2 % 2, bytes);
-            if !line.segment(self, &segment, true)? {
-                return Ok(());
-            }
-            conversation.arrived(&segment);
-            std::thread::sleep(PACE);
-        }
-        let is_fast = self.is_fast(line.talk);
-        let mut strays = [0; 2];
-        for _ in 0..SEGMENTS {
-            let segment = conversation.draw();
-            let arrived = line.segment(self, &segment, true)?;
-            self.count.by_tollway += usize::from(is_fast);
-            strays[segment.way] = if line.is_stray { strays[segment.way] + 1 } else { 0 };
-            // The kernel has it again: a SYN does so even where it is invalid.
-            let is_end = arrived && segment.flags & (FIN | RST) != 0 || segment.flags & SYN != 0;
-            if is_end || strays.contains(&STRAYS) {
-                break;
-            }
-            if arrived {
-                conversation.arrived(&segment);
-            }
-        }
-        // Whatever came last, it goes on and ends as it should.
-        for number in 0..AFTER {
-            let flags = if number < AFTER - 2 { ACK } else { FIN | ACK };
-            let segment = conversation.segment(number % 2, 0);
-            line.segment(self, &Segment { flags, ..segment }, false)?;
-        }
-        Ok(())
     }
 }
 
@@ -197,75 +156,81 @@ pub enum Kind {
 
 pub type Fault = (Kind, String);
 
-/// Both sides open the connection at the same time.
-fn at_once(opening: &[Segment; 3]) -> Vec<Segment> {
-    let [first, second, last] = opening;
-    let second_alone = Segment { flags: SYN, ack: 0, ..second.clone() };
-    let answer = Segment { flags: SYN | ACK, ack: last.ack, ..first.clone() };
-    vec![first.clone(), second_alone, answer, second.clone()]
+/// What both twins have to do with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// It arrives in both, or in neither.
+    Exact,
+    /// If it arrives by the kernel alone, then with Tollway, too.
+    AtLeast,
+}
+
+/// The checksum of a packet as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    Right,
+    Wrong,
+}
+
+/// What there is to say of a packet.
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub what: String,
+    pub agreement: Agreement,
+    pub sum: Sum,
 }
 
 /// The addresses of a conversation, as the side outside sees them in each twin.
 pub struct Line<'a> {
     pub talk: &'a Talk,
-    pub outside: [Option<SocketAddrV4>; 2],
+    pub outside: [Option<SocketAddr>; 2],
+    /// The last packet as it arrived, and its way; none if it did not in both twins.
+    pub last: Option<(usize, [Packet; 2])>,
     /// The last packet did not arrive, or not translated: the kernels found it invalid.
-    is_stray: bool,
+    pub is_stray: bool,
     /// The last packets, for whoever looks for the fault.
     seen: Vec<String>,
 }
 
 impl<'a> Line<'a> {
     pub const fn new(talk: &'a Talk) -> Self {
-        Self { talk, outside: [None; 2], is_stray: false, seen: Vec::new() }
+        Self { talk, outside: [None; 2], last: None, is_stray: false, seen: Vec::new() }
     }
 
     /// The addresses of packets from the side outside, in a twin: as those of way 0, the other way round.
-    pub fn ends(&self, way: usize, twin: usize) -> Option<[SocketAddrV4; 2]> {
+    pub fn ends(&self, way: usize, twin: usize) -> Option<[SocketAddr; 2]> {
+        let socket = |address| self.talk.version.socket(address);
         match way {
-            0 => Some([self.talk.clients[0].1, self.talk.target]),
-            _ => Some([self.outside[twin]?, self.talk.server.1]),
+            0 => Some([self.talk.clients[0].1, self.talk.target].map(socket)),
+            _ => Some([self.outside[twin]?, socket(self.talk.server.1)]),
         }
     }
 
-    /// Sends a segment in both twins. Says whether it arrives. `is_exact`: it arrives in both, or in neither.
-    fn segment(
-        &mut self,
-        bench: &mut Bench,
-        segment: &Segment,
-        is_exact: bool,
-    ) -> Result<bool, Fault> {
-        let packet = |twin: usize| {
-            let ends = self.ends(segment.way, twin)?;
-            let hosts = ends.map(|end| (*end.ip()).into());
-            Some(segment.packet(hosts, ends.map(|end| end.port())))
-        };
-        let (Some(alone), Some(with)) = (packet(ALONE), packet(WITH)) else { return Ok(false) };
-        let what = format!("{segment:?}");
-        self.packet(bench, segment.way, [alone, with], (&what, is_exact, segment.is_damaged))
-    }
-
-    /// The same with any packet, whose checksum may be wrong.
+    /// Sends a packet in both twins. Says whether it arrives.
     pub fn packet(
         &mut self,
         bench: &mut Bench,
         way: usize,
-        packets: [Vec<u8>; 2],
-        (what, is_exact, is_damaged): (&str, bool, bool),
+        packets: [Packet; 2],
+        note: &Note,
     ) -> Result<bool, Fault> {
-        let sent = addresses(&packets[WITH]).to_vec();
-        let arrived = bench.pass(way, packets);
-        self.note(way, what, &arrived);
+        let sent = packets[WITH].tuple();
+        let arrived = bench.pass(way, packets, note.agreement);
+        self.seen.push(format!(
+            "way {way}, arrived {:?}: {}",
+            arrived.each_ref().map(Option::is_some),
+            note.what
+        ));
+        let client = self.talk.version.socket(self.talk.clients[0].1);
         let is_translated = self.talk.target != self.talk.server.1
-            || self.outside[WITH].is_some_and(|outside| outside != self.talk.clients[0].1);
+            || self.outside[WITH].is_some_and(|outside| outside != client);
         self.is_stray =
-            arrived[WITH].as_ref().is_none_or(|packet| is_translated && addresses(packet) == sent);
-        self.compare(way, arrived, is_exact, is_damaged)
-    }
-
-    fn note(&mut self, way: usize, what: &str, arrived: &[Option<Vec<u8>>; 2]) {
-        let arrived = arrived.each_ref().map(Option::is_some);
-        self.seen.push(format!("way {way}, arrived {arrived:?}: {what}"));
+            arrived[WITH].as_ref().is_none_or(|packet| is_translated && packet.tuple() == sent);
+        self.last = match &arrived {
+            [Some(alone), Some(with)] => Some((way, [alone.clone(), with.clone()])),
+            _ => None,
+        };
+        self.compare(way, arrived, note.agreement, note.sum)
     }
 
     /// The last packets.
@@ -277,9 +242,9 @@ impl<'a> Line<'a> {
     pub fn compare(
         &mut self,
         way: usize,
-        arrived: [Option<Vec<u8>>; 2],
-        is_exact: bool,
-        is_damaged: bool,
+        arrived: [Option<Packet>; 2],
+        agreement: Agreement,
+        sum: Sum,
     ) -> Result<bool, Fault> {
         let told = self.told(8);
         match arrived {
@@ -288,14 +253,14 @@ impl<'a> Line<'a> {
                 let sides = [alone, with];
                 for (twin, packet) in sides.iter().enumerate() {
                     if way == 0 && self.outside[twin].is_none() {
-                        self.outside[twin] = Some(source(packet));
+                        self.outside[twin] = Some(packet.source());
                     }
                 }
-                let [alone, with] = sides.each_ref().map(|packet| plain(packet, way));
+                let [alone, with] = sides.each_ref().map(|packet| packet.plain(way));
                 if alone != with {
                     return Err((Kind::Other, format!("{told}\n{alone:02x?}\n{with:02x?}")));
                 }
-                if !is_damaged && sides.iter().any(|packet| !is_whole(packet)) {
+                if sum == Sum::Right && sides.iter().any(|packet| !packet.is_whole()) {
                     return Err((
                         Kind::Other,
                         format!("{told}\na checksum is wrong: {sides:02x?}"),
@@ -303,7 +268,7 @@ impl<'a> Line<'a> {
                 }
                 Ok(true)
             }
-            [None, Some(_)] if is_exact => {
+            [None, Some(_)] if agreement == Agreement::Exact => {
                 Err((Kind::Taken, format!("only with Tollway, one arrived:\n{told}")))
             }
             [None, Some(_)] => Ok(true),
@@ -312,56 +277,4 @@ impl<'a> Line<'a> {
             }
         }
     }
-}
-
-/// Computes the checksum of the IPv4 header.
-pub fn seal(packet: &mut [u8]) {
-    packet[10..12].fill(0);
-    let len = usize::from(packet[0] & 15) * 4;
-    let sum = checksum(&packet[..len]);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// Addresses and ports.
-fn addresses(packet: &[u8]) -> &[u8] {
-    &packet[12..24]
-}
-
-fn source(packet: &[u8]) -> SocketAddrV4 {
-    let octets: [u8; 4] = packet[12..16].try_into().unwrap();
-    SocketAddrV4::new(Ipv4Addr::from(octets), u16::from_be_bytes([packet[20], packet[21]]))
-}
-
-/// A packet without what a kernel may choose: the client's port as the side outside sees it.
-fn plain(packet: &[u8], way: usize) -> Vec<u8> {
-    let mut plain = packet.to_vec();
-    // The port and the checksum that goes with it; in ICMP, those of the packet that it is about.
-    let chosen = match packet[9] {
-        6 => [20, 36],
-        17 => [20, 26],
-        _ => [50, 54],
-    };
-    if way == 0 {
-        chosen.into_iter().for_each(|at| plain[at..at + 2].fill(0));
-    }
-    plain
-}
-
-/// Says whether the checksums of a packet are right, as far as it has any.
-fn is_whole(packet: &[u8]) -> bool {
-    let len = usize::from(packet[0] & 15) * 4;
-    let (header, rest) = packet.split_at(len);
-    let is_fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0;
-    let mut all = Vec::new();
-    match packet[9] {
-        17 if rest[6..8] == [0, 0] => return checksum(header) == 0,
-        6 | 17 => {
-            all.extend(&packet[12..20]);
-            all.extend([0, packet[9]]);
-            all.extend((rest.len() as u16).to_be_bytes());
-        }
-        _ => {}
-    }
-    all.extend(rest);
-    checksum(header) == 0 && (is_fragment || checksum(&all) == 0)
 }

@@ -1,34 +1,88 @@
-//! Datagrams that the test makes, with what may be wrong about them, and messages of ICMP about them.
+//! Datagrams and echoes that the test makes, with what may be wrong about them, and messages of ICMP about them.
 
 use std::time::{Duration, Instant};
 
-use etherparse::PacketBuilder;
-
-use crate::crafted::{Bench, Fault, Line};
-use crate::icmp;
-use crate::scene::{ALONE, WITH, phantom};
+use crate::crafted::{Agreement, Bench, Fault, Line, Note, Sum};
+use crate::errors;
+use crate::packets::{ICMP_HEADER, Packet};
+use crate::scene::{ALONE, Version, WITH};
+use crate::script::{Protocol, Untracked};
 use crate::testkit::dice::Dice;
 
 /// After so long, packets in both directions make a connection assured.
 const ASSURED: Duration = Duration::from_millis(2300);
+/// After so long, Tollway knows of packets that it asks no kernel about.
+const KNOWN: Duration = Duration::from_millis(200);
 const PACE: Duration = Duration::from_millis(60);
 /// Datagrams behind that.
 const DATAGRAMS: usize = 60;
 /// Bytes of a datagram that the device outside does not take in one packet.
 const NARROW: usize = 1440;
-/// Of what has too large a length of UDP, there is no checksum.
-const LONGER: &str = "longer than its packet";
-/// Where UDP's length and checksum are.
-const LENGTH: usize = 24;
-const CHECKSUM: usize = 26;
-const TTL: usize = 8;
+/// Bytes of a message in the first one of two fragments.
+const FRAGMENT: usize = 200;
 
-/// A conversation of UDP.
+/// What is wrong about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    NoSum,
+    Sum,
+    /// No router may forward it.
+    Hops,
+    /// UDP's length: that of more than the packet.
+    Length,
+    /// The kind of an echo: a query is an answer, and the other way round.
+    Kind,
+}
+
+impl Wrong {
+    fn apply(self, packet: &mut Packet) {
+        let (sum, (_, at)) = (packet.sum_at(), packet.upper());
+        match self {
+            Self::Nothing => {}
+            Self::NoSum => packet.0[sum..sum + 2].fill(0),
+            Self::Sum => packet.0[sum] ^= 1,
+            Self::Hops => packet.end_here(),
+            Self::Length => packet.0[at + 4] = 0xff,
+            Self::Kind => {
+                packet.0[at] = other_kind(packet.0[at]);
+                packet.sum();
+            }
+        }
+    }
+
+    /// The checksum of such a packet.
+    fn sum(self, protocol: Protocol) -> Sum {
+        match self {
+            Self::Sum | Self::Length => Sum::Wrong,
+            Self::NoSum if protocol != Protocol::Udp => Sum::Wrong,
+            Self::Nothing | Self::NoSum | Self::Hops | Self::Kind => Sum::Right,
+        }
+    }
+}
+
+/// The types of an echo's query and answer.
+const fn kinds(version: Version) -> [u8; 2] {
+    match version {
+        Version::V4 => [8, 0],
+        Version::V6 => [128, 129],
+    }
+}
+
+fn other_kind(kind: u8) -> u8 {
+    let [query, answer] = kinds(if kind < 128 { Version::V4 } else { Version::V6 });
+    if kind == query { answer } else { query }
+}
+
+/// A conversation of UDP, or of queries and answers of ICMP.
 pub fn converse(bench: &mut Bench, line: &mut Line, mut dice: Dice) -> Result<(), Fault> {
     let start = Instant::now();
+    let has_state = line.talk.untracked == Untracked::Nothing;
+    let is_udp = line.talk.protocol == Protocol::Udp;
+    let time = if has_state && is_udp { ASSURED } else { KNOWN };
     let mut number = 0;
-    while start.elapsed() < ASSURED {
-        if !datagram(bench, line, number % 2, 30, |_| "plain")? {
+    while start.elapsed() < time {
+        if !datagram(bench, line, (number % 2, 30), Wrong::Nothing)? {
             return Ok(());
         }
         number += 1;
@@ -36,29 +90,20 @@ pub fn converse(bench: &mut Bench, line: &mut Line, mut dice: Dice) -> Result<()
     }
     let is_fast = bench.is_fast(line.talk);
     for _ in 0..DATAGRAMS {
-        let way = dice.below(2);
-        let len = dice.below(900);
+        let some = (dice.below(2), dice.below(900));
         match dice.below(12) {
-            0 => datagram(bench, line, way, len, |packet| {
-                packet[CHECKSUM..CHECKSUM + 2].fill(0);
-                "without a checksum"
-            })?,
-            1 => datagram(bench, line, way, len, |packet| {
-                packet[CHECKSUM] ^= 1;
-                "damaged"
-            })?,
-            2 => datagram(bench, line, way, len, |packet| {
-                packet[TTL] = 1;
-                "at its end"
-            })?,
-            3 => datagram(bench, line, way, len, |packet| {
-                packet[LENGTH] = 0xff;
-                LONGER
-            })?,
-            4 => datagram(bench, line, 0, NARROW, |_| "too long for the device")?,
-            5 => fragments(bench, line, way)?,
-            6 | 7 => message(bench, line, way, &mut dice)?,
-            _ => datagram(bench, line, way, len, |_| "plain")?,
+            0 => datagram(bench, line, some, Wrong::NoSum)?,
+            1 => datagram(bench, line, some, Wrong::Sum)?,
+            2 => datagram(bench, line, some, Wrong::Hops)?,
+            3 if is_udp => datagram(bench, line, some, Wrong::Length)?,
+            3 => datagram(bench, line, some, Wrong::Kind)?,
+            4 => datagram(bench, line, (0, NARROW), Wrong::Nothing)?,
+            5 => fragments(bench, line, some.0)?,
+            6 | 7 => {
+                datagram(bench, line, (some.0, 40), Wrong::Nothing)?
+                    && errors::about_last(bench, line, &mut dice)?
+            }
+            _ => datagram(bench, line, some, Wrong::Nothing)?,
         };
         bench.count.by_tollway += usize::from(is_fast);
     }
@@ -66,87 +111,51 @@ pub fn converse(bench: &mut Bench, line: &mut Line, mut dice: Dice) -> Result<()
 }
 
 /// A packet of each twin.
-fn packets(line: &Line, way: usize, len: usize) -> Option<[Vec<u8>; 2]> {
+fn packets(line: &Line, way: usize, len: usize) -> Option<[Packet; 2]> {
+    let protocol = line.talk.protocol;
     let packet = |twin: usize| {
         let mut ends = line.ends(way, twin)?;
+        // The identifier of an echo is that of the side that asks.
+        let identifier = ends[0].port();
         if way == 1 {
             ends.reverse();
         }
-        let [from, to] = ends.map(|end| end.ip().octets());
-        let builder = PacketBuilder::ipv4(from, to, 64).udp(ends[0].port(), ends[1].port());
-        let mut bytes = Vec::new();
-        builder.write(&mut bytes, &vec![way as u8; len]).unwrap();
-        // It may be fragmented.
-        bytes[6..8].fill(0);
-        Some(bytes)
+        let [from, to] = ends.map(|end| end.port());
+        let header = match protocol {
+            Protocol::Icmp => [u16::from(kinds(line.talk.version)[way]) << 8, 0, identifier, 1],
+            _ => [from, to, (ICMP_HEADER + len) as u16, 0],
+        };
+        let header = header.map(u16::to_be_bytes).concat();
+        let message = [header, vec![way as u8; len]].concat();
+        Some(Packet::new(ends.map(|end| end.ip()), protocol, &message))
     };
     Some([packet(ALONE)?, packet(WITH)?])
 }
 
-/// Sends a datagram, changed in some way.
+/// Sends a datagram with so many bytes one way. Says whether it arrives.
 fn datagram(
     bench: &mut Bench,
     line: &mut Line,
-    way: usize,
-    len: usize,
-    change: impl Fn(&mut Vec<u8>) -> &'static str,
+    (way, len): (usize, usize),
+    wrong: Wrong,
 ) -> Result<bool, Fault> {
     let Some(mut packets) = packets(line, way, len) else { return Ok(false) };
-    let [what, _] = packets.each_mut().map(change);
-    line.packet(bench, way, packets, (what, true, ["damaged", LONGER].contains(&what)))
+    packets.iter_mut().for_each(|packet| wrong.apply(packet));
+    let what = format!("{len} bytes, wrong: {wrong:?}");
+    let sum = wrong.sum(line.talk.protocol);
+    line.packet(bench, way, packets, &Note { what, agreement: Agreement::Exact, sum })
 }
 
 /// Sends a datagram in two fragments, which the kernel puts together.
 fn fragments(bench: &mut Bench, line: &mut Line, way: usize) -> Result<bool, Fault> {
     let Some(whole) = packets(line, way, 400) else { return Ok(false) };
     let identification = 0x8000 | bench.count.packets as u16;
-    let part = |range: std::ops::Range<usize>, offset: u16| {
-        whole.each_ref().map(|packet| {
-            let mut part = [&packet[..20], &packet[range.clone()]].concat();
-            let len = (part.len() as u16).to_be_bytes();
-            part[2..4].copy_from_slice(&len);
-            part[6..8].copy_from_slice(&offset.to_be_bytes());
-            part
-        })
-    };
-    let len = whole[0].len();
-    let first = bench.pass_as(identification, way, part(20..220, 0x2000));
-    line.compare(way, first, true, true)?;
-    let second = bench.pass_as(identification, way, part(220..len, 25));
-    // They leave as fragments again, of which this is the first one.
-    line.compare(way, second, true, true)
-}
-
-/// Sends an ICMP error about a datagram of the other side, or about one that nobody has sent.
-fn message(bench: &mut Bench, line: &mut Line, way: usize, dice: &mut Dice) -> Result<bool, Fault> {
-    let Some(plain) = packets(line, 1 - way, 40) else { return Ok(false) };
-    let arrived = bench.pass(1 - way, plain);
-    let [Some(alone), Some(with)] = arrived.clone() else {
-        return line.compare(1 - way, arrived, true, false);
-    };
-    let (kind, code, mtu) = dice.pick(&[(3, 3, 0), (3, 1, 0), (3, 4, 1300), (11, 0, 0), (4, 0, 0)]);
-    let (is_stranger, len) = (dice.one_in(4), dice.pick(&[28, 60]));
-    let by_router = dice.one_in(3);
-    let error = [alone, with].map(|mut inner| {
-        if is_stranger {
-            // Another port: there is no such connection.
-            inner[20] ^= 0x55;
-        }
-        let addresses: [u8; 8] = inner[12..20].try_into().unwrap();
-        let [a, b, c, d, e, f, g, h] = addresses;
-        inner.truncate(len);
-        let mut message = [&[kind, code, 0, 0, 0, 0][..], &u16::to_be_bytes(mtu), &inner].concat();
-        let sum = icmp::checksum(&message);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let from = if by_router { router_behind(way) } else { [e, f, g, h].into() };
-        icmp::ip4([from, [a, b, c, d].into()], 0, &message)
-    });
-    let what = format!("ICMP {kind}, {code}, {}", if is_stranger { "about nothing" } else { "" });
-    line.packet(bench, way, error, (&what, true, false))
-}
-
-/// Another router, on the way to a side.
-fn router_behind(way: usize) -> std::net::Ipv4Addr {
-    let [a, b, c, _] = phantom(way).octets();
-    [a, b, c, 77].into()
+    let [alone, with] = whole.map(|packet| packet.fragments(FRAGMENT));
+    let mut arrives = false;
+    // They leave as fragments again, of which the first one is compared.
+    for (alone, with) in alone.into_iter().zip(with) {
+        let arrived = bench.pass_as(identification, way, [alone, with], Agreement::Exact);
+        arrives = line.compare(way, arrived, Agreement::Exact, Sum::Wrong)?;
+    }
+    Ok(arrives)
 }

@@ -19,7 +19,7 @@ const SECONDS: u64 = 2;
 /// A connection, as a line of conntrack(8) has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Protocol and tuples; `*` stands for a port that the kernel has chosen.
+    /// Protocol and tuples; `*` stands for a port, or the identifier of an echo, that the kernel has chosen.
     original: String,
     reply: String,
     /// Of TCP.
@@ -37,17 +37,17 @@ impl Entry {
         let has = |word| line.contains(word);
         let words: Vec<_> = line.split_whitespace().skip_while(|word| !is_protocol(word)).collect();
         let protocol = words.first()?;
-        let (mut tuples, mut mark, mut first_port) = (Vec::<String>::new(), "0", "");
+        let (mut tuples, mut mark, mut first) = (Vec::<String>::new(), "0", "");
         for (name, value) in words.iter().filter_map(|word| word.split_once('=')) {
             match name {
                 "src" if value.contains(':') != (version == Version::V6) => return None,
                 "src" => tuples.push(format!("{protocol} {value}")),
-                "dst" | "type" | "code" | "id" => *tuples.last_mut()? += &format!(" {value}"),
-                "sport" | "dport" => {
-                    if tuples.len() == 1 && name == "sport" {
-                        first_port = value;
+                "dst" | "type" | "code" => *tuples.last_mut()? += &format!(" {value}"),
+                "sport" | "dport" | "id" => {
+                    if tuples.len() == 1 && name != "dport" {
+                        first = value;
                     }
-                    let is_chosen = tuples.len() == 2 && name == "dport" && value != first_port;
+                    let is_chosen = tuples.len() == 2 && name != "sport" && value != first;
                     let is_named = value.parse().is_ok_and(is_named) && !is_chosen;
                     *tuples.last_mut()? += &format!(":{}", if is_named { value } else { "*" });
                 }

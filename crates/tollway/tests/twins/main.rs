@@ -21,14 +21,17 @@ mod testkit;
 mod compared;
 mod crafted;
 mod datagrams;
+mod errors;
 #[path = "../oracle/icmp.rs"]
 #[allow(dead_code, reason = "the tests of the router take all of it")]
 mod icmp;
 mod kernels;
 mod live;
+mod packets;
 mod rules;
 mod scene;
 mod script;
+mod segments;
 mod sockets;
 mod talks;
 #[path = "../xdp_path/tcp_segments.rs"]

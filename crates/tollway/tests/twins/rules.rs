@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::scene::Version;
-use crate::script::{Protocol, Talk, Target};
+use crate::script::{Protocol, Side, Talk, Target, Untracked};
 use crate::testkit::dice::Dice;
 
 /// The rules for these conversations.
@@ -48,6 +48,7 @@ fn word6(word: &str) -> String {
 
 fn draw4(talks: &[Talk], dice: &mut Dice) -> String {
     let chains = [
+        ("inet fw", "early", "filter hook prerouting priority raw", early(talks, dice)),
         ("inet fw", "marks", "filter hook prerouting priority -150", marks(dice)),
         ("inet fw", "local", "filter hook input priority 0", input(dice)),
         ("inet fw", "passing", "filter hook forward priority 0", forward(talks, dice)),
@@ -57,6 +58,9 @@ fn draw4(talks: &[Talk], dice: &mut Dice) -> String {
     let policy = if dice.one_in(3) { "accept" } else { "drop" };
     let mut text = String::new();
     for (table, chain, base, rules) in chains {
+        if chain == "early" && rules.is_empty() {
+            continue;
+        }
         let policy = if chain == "passing" { policy } else { "accept" };
         text += &format!("table {table} {{\n chain {chain} {{\n  type {base}; policy {policy};\n");
         for rule in rules {
@@ -67,11 +71,41 @@ fn draw4(talks: &[Talk], dice: &mut Dice) -> String {
     text
 }
 
-const fn name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
+/// What keeps packets out of connection tracking.
+fn early(talks: &[Talk], dice: &mut Dice) -> Vec<String> {
+    let mut rules = Vec::new();
+    for talk in talks {
+        let (protocol, server) = (talk.protocol.name(talk.version), talk.server.1);
+        for (side, port, address) in
+            [(Side::Client, "dport", "daddr"), (Side::Server, "sport", "saddr")]
+        {
+            if talk.untracked.has(side) {
+                let packets = format!("{protocol} {port} {}", server.port());
+                let address = format!("ip {address} {}", server.ip());
+                rules.push(match dice.below(4) {
+                    0 => format!("{address} {packets} notrack"),
+                    1 => format!("{packets} counter notrack"),
+                    2 => format!("meta l4proto {protocol} th {port} {} notrack", server.port()),
+                    _ => format!("{packets} notrack"),
+                });
+            }
+        }
     }
+    rules
+}
+
+/// What becomes of packets that are not tracked, if there are any. Behind this rule, others may accept them, too.
+fn untracked(talks: &[Talk], dice: &mut Dice) -> Option<String> {
+    let has_some = talks.iter().any(|talk| talk.untracked != Untracked::Nothing);
+    has_some.then(|| {
+        dice.pick(&[
+            "ct state untracked accept".to_owned(),
+            "ct state untracked counter accept".to_owned(),
+            "ct state { established, untracked } accept".to_owned(),
+            "ct state vmap { invalid : drop, untracked : accept }".to_owned(),
+            "ct state untracked counter drop".to_owned(),
+        ])
+    })
 }
 
 fn marks(dice: &mut Dice) -> Vec<String> {
@@ -102,7 +136,10 @@ fn input(dice: &mut Dice) -> Vec<String> {
 
 /// What stops a conversation, or does so from some packet on.
 fn stops(talk: &Talk, dice: &mut Dice) -> String {
-    let protocol = name(talk.protocol);
+    let protocol = talk.protocol.name(talk.version);
+    if talk.protocol == Protocol::Icmp {
+        return stops_echoes(protocol, dice);
+    }
     let (server, target, client) =
         (talk.server.1.port(), talk.target.port(), talk.clients[0].1.port());
     match dice.below(9) {
@@ -120,6 +157,16 @@ fn stops(talk: &Talk, dice: &mut Dice) -> String {
     }
 }
 
+/// What stops echoes, or does so from some packet on.
+fn stops_echoes(protocol: &str, dice: &mut Dice) -> String {
+    match dice.below(4) {
+        0 => format!("meta l4proto {protocol} ct state established counter drop"),
+        1 => format!("meta l4proto {protocol} ct state related drop"),
+        2 => format!("ct direction reply meta l4proto {protocol} drop"),
+        _ => format!("{protocol} type echo-reply drop"),
+    }
+}
+
 fn forward(talks: &[Talk], dice: &mut Dice) -> Vec<String> {
     let mut rules = Vec::new();
     for talk in talks {
@@ -127,6 +174,7 @@ fn forward(talks: &[Talk], dice: &mut Dice) -> Vec<String> {
             rules.push(stops(talk, dice));
         }
     }
+    rules.extend(untracked(talks, dice));
     match dice.below(5) {
         0 => rules.push("ct state invalid drop".to_owned()),
         1 => rules.push("ct state invalid counter drop".to_owned()),
@@ -157,7 +205,7 @@ fn forward(talks: &[Talk], dice: &mut Dice) -> Vec<String> {
 fn targets(talks: &[Talk], dice: &mut Dice) -> Vec<String> {
     let (mut rules, mut mapped) = (Vec::new(), [Vec::new(), Vec::new()]);
     for talk in talks {
-        let (protocol, port) = (name(talk.protocol), talk.target.port());
+        let (protocol, port) = (talk.protocol.name(talk.version), talk.target.port());
         let server = talk.server.1;
         match talk.kind {
             Target::Direct => {}

@@ -111,8 +111,10 @@ fn build(engine: &str, version: Version, sysctls: &[(String, u64)]) -> [Host; 4]
     // Not all that comes in can leave.
     sh("ip link set rf mtu 1400");
     for (number, (net, mac)) in PHANTOMS.into_iter().enumerate() {
-        let (address, mac, cable) = (phantom(number), text(mac), NETS[net].0);
-        sh(&format!("ip neigh replace {address} lladdr {mac} dev r{cable} nud permanent"));
+        let (mac, cable) = (text(mac), NETS[net].0);
+        for address in [Version::V4, Version::V6].map(|version| version.address(phantom(number))) {
+            sh(&format!("ip neigh replace {address} lladdr {mac} dev r{cable} nud permanent"));
+        }
     }
     for address in OUTSIDE {
         sh(&format!("ip address add {address}/24 dev rb"));
@@ -190,6 +192,13 @@ impl Twin {
     pub fn wire(&self, phantom: usize) -> Wire {
         let (cable, number) = NETS[PHANTOMS[phantom].0];
         Wire::at(&self.hosts[number], &format!("h{cable}"))
+    }
+
+    /// Directions that Tollway forwards untracked.
+    pub fn untracked(&self) -> u64 {
+        let Some(tollway) = &self.tollway else { return 0 };
+        let totals = tollway.show(&ShowRequest::ConnectionTotals);
+        totals["directions_untracked"].as_u64().unwrap()
     }
 
     /// Packets on the kernel path because the router was late.

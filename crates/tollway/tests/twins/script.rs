@@ -9,7 +9,7 @@ use crate::testkit::dice::Dice;
 
 /// Conversations of a script between sockets, and those of packets that the test makes.
 const TALKS: usize = 28;
-const CRAFTED: usize = 6;
+const CRAFTED: usize = 7;
 /// The ports of a conversation, to which its number is added: where the server listens, what the router translates to
 /// that, and what clients send from.
 const SERVERS: u16 = 20_000;
@@ -27,6 +27,29 @@ pub fn is_named(port: u16) -> bool {
 pub enum Protocol {
     Tcp,
     Udp,
+    /// Echoes, and errors about packets; an echo's identifier is the client's port. Sockets have none.
+    Icmp,
+}
+
+impl Protocol {
+    const fn number_and_name(self, version: Version) -> (u8, &'static str) {
+        match (self, version) {
+            (Self::Tcp, _) => (6, "tcp"),
+            (Self::Udp, _) => (17, "udp"),
+            (Self::Icmp, Version::V4) => (1, "icmp"),
+            (Self::Icmp, Version::V6) => (58, "icmpv6"),
+        }
+    }
+
+    /// What the header of IP has for it.
+    pub const fn number(self, version: Version) -> u8 {
+        self.number_and_name(version).0
+    }
+
+    /// Its name in rules.
+    pub const fn name(self, version: Version) -> &'static str {
+        self.number_and_name(version).1
+    }
 }
 
 /// One of both ends of a connection.
@@ -45,6 +68,25 @@ pub enum Target {
     Published,
     /// By a port of the router, which serves itself.
     Redirected,
+}
+
+/// The packets of a conversation that rules keep out of connection tracking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untracked {
+    Nothing,
+    FromClients,
+    FromServer,
+    All,
+}
+
+impl Untracked {
+    /// Whether packets of a side are among them.
+    pub const fn has(self, side: Side) -> bool {
+        match side {
+            Side::Client => matches!(self, Self::FromClients | Self::All),
+            Side::Server => matches!(self, Self::FromServer | Self::All),
+        }
+    }
 }
 
 /// What happens next, with the connection of a client.
@@ -81,6 +123,7 @@ pub struct Talk {
     pub target: SocketAddrV4,
     pub server: (Place, SocketAddrV4),
     pub kind: Target,
+    pub untracked: Untracked,
     pub steps: Vec<Step>,
 }
 
@@ -149,11 +192,14 @@ impl Script {
         let engine = if seed.is_multiple_of(2) { "xdp" } else { "tc" };
         let version = if seed.is_multiple_of(3) { Version::V6 } else { Version::V4 };
         let settings = Settings::new(&mut dice);
-        let talks: Vec<_> =
+        let mut talks: Vec<_> =
             (0..TALKS).map(|number| talk(number as u16, version, &settings, &mut dice)).collect();
-        // The test makes packets of IPv4 only.
-        let count = if version == Version::V4 { CRAFTED } else { 0 };
-        let crafted: Vec<_> = (0..count).map(|number| crafted(number, &mut dice)).collect();
+        let mut crafted: Vec<_> =
+            (0..CRAFTED).map(|number| crafted(number, version, &mut dice)).collect();
+        if !dice.one_in(3) {
+            talks.iter_mut().for_each(|talk| talk.untracked = of_sockets(talk, &mut dice));
+            crafted.iter_mut().for_each(|talk| talk.untracked = of_crafted(talk, &mut dice));
+        }
         let all: Vec<_> = talks.iter().chain(&crafted).cloned().collect();
         let rules = rules::draw(&all, version, &mut dice);
         Self { crafted, seed, engine, version, settings, rules, talks }
@@ -194,25 +240,52 @@ fn talk(number: u16, version: Version, settings: &Settings, dice: &mut Dice) -> 
     }
     let steps = match protocol {
         Protocol::Tcp => of_tcp(clients.len(), settings, dice),
-        Protocol::Udp => of_udp(clients.len(), settings, dice),
+        Protocol::Udp | Protocol::Icmp => of_udp(clients.len(), settings, dice),
     };
-    Talk { number, version, protocol, clients, target, server: (place, server), kind, steps }
+    let (server, untracked) = ((place, server), Untracked::Nothing);
+    Talk { number, version, protocol, clients, target, server, kind, untracked, steps }
 }
 
 /// A conversation of the neighbours without a stack.
-fn crafted(number: usize, dice: &mut Dice) -> Talk {
+fn crafted(number: usize, version: Version, dice: &mut Dice) -> Talk {
     // One of UDP takes seconds until it is assured.
-    let protocol = if number == 0 { Protocol::Udp } else { Protocol::Tcp };
+    let protocol = match number {
+        0 => Protocol::Udp,
+        1 => Protocol::Icmp,
+        _ => Protocol::Tcp,
+    };
     let number = (TALKS + number) as u16;
     let [client, server] = [(phantom(0), CLIENTS), (phantom(1), SERVERS)]
         .map(|(address, first)| SocketAddrV4::new(address, first + number));
-    let (kind, target) = match dice.one_in(3) {
+    let (kind, target) = match protocol != Protocol::Icmp && dice.one_in(3) {
         true => (Target::Published, SocketAddrV4::new(router(1), PUBLISHED + number)),
         false => (Target::Direct, server),
     };
     let (clients, server) = (vec![(Place::Host(3), client)], (Place::Host(3), server));
-    let version = Version::V4;
-    Talk { number, version, protocol, clients, target, server, kind, steps: Vec::new() }
+    let (untracked, steps) = (Untracked::Nothing, Vec::new());
+    Talk { number, version, protocol, clients, target, server, kind, untracked, steps }
+}
+
+/// What rules keep out of tracking in a conversation of sockets. What they translate, they have to track.
+fn of_sockets(talk: &Talk, dice: &mut Dice) -> Untracked {
+    match talk.protocol {
+        _ if talk.kind != Target::Direct || !dice.one_in(3) => Untracked::Nothing,
+        // A kernel that sees half of TCP finds it invalid, and a socket sends again what has not arrived: how often, the clocks
+        // of both twins decide.
+        Protocol::Tcp => Untracked::All,
+        Protocol::Udp | Protocol::Icmp => some_or_all(dice),
+    }
+}
+
+/// The same of packets that the test makes, each of them once.
+fn of_crafted(talk: &Talk, dice: &mut Dice) -> Untracked {
+    let has_ports = talk.protocol != Protocol::Icmp;
+    let is_kept_out = has_ports && talk.kind == Target::Direct && dice.one_in(2);
+    if is_kept_out { some_or_all(dice) } else { Untracked::Nothing }
+}
+
+fn some_or_all(dice: &mut Dice) -> Untracked {
+    dice.pick(&[Untracked::FromClients, Untracked::FromServer, Untracked::All, Untracked::All])
 }
 
 fn side(dice: &mut Dice) -> Side {

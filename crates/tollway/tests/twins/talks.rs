@@ -245,7 +245,7 @@ impl<'a> Running<'a> {
             for side in [Side::Client, Side::Server] {
                 let event = match self.talk.protocol {
                     Protocol::Tcp => self.carry(client, side, MESSAGE, Duration::ZERO)?,
-                    Protocol::Udp => self.datagrams(client, side, 1)?,
+                    Protocol::Udp | Protocol::Icmp => self.datagrams(client, side, 1)?,
                 };
                 if event != Some(Event::Done) {
                     return Ok(event);
