@@ -22,8 +22,10 @@ const LOOKS_MS: i32 = 10;
 /// How an attempt to read the rules ended.
 pub(super) enum Attempt {
     Read(Box<WholeReading>),
-    /// The rules have changed meanwhile, or the table of a set.
+    /// The rules have changed meanwhile.
     Moved,
+    /// A set has elements twice in its list: its table may have grown meanwhile.
+    Doubled,
     /// The thread is to end.
     Stopped,
 }
@@ -78,13 +80,15 @@ impl WholeReading {
     }
 }
 
-/// Reads the rules once.
+/// Reads the rules once, lists with elements twice as well if it `takes_doubles`.
 pub(super) fn attempt(
     wakes: &WakeReceiver,
     socket: &mut NetfilterSocket,
     moving: &HashSet<String>,
+    takes_doubles: bool,
 ) -> Result<Attempt, AttemptError> {
     let query_error = AttemptError::of_query;
+    socket.wait_for_change().map_err(query_error)?;
     let Some(before) = socket.generation().map_err(query_error)? else {
         return Ok(Attempt::Read(Box::new(WholeReading::of(read::empty(0)))));
     };
@@ -108,8 +112,8 @@ pub(super) fn attempt(
         let filled = filled.unwrap_or(Ok(Filled::Whole))?;
         let kernel = kernel.map_err(query_error)?;
         match filled {
-            Filled::Whole => {}
-            Filled::Doubled => return Ok(Attempt::Moved),
+            Filled::Doubled if !takes_doubles => return Ok(Attempt::Doubled),
+            Filled::Whole | Filled::Doubled => {}
             Filled::Abandoned => return Ok(Attempt::Stopped),
         }
         kernel.add_ipsets(&mut value);

@@ -68,12 +68,14 @@ pub(super) fn fill(
     nft: Nft<'_>,
 ) -> Result<Filled, ContentsError> {
     let objects = value.get_mut("nftables").and_then(Value::as_array_mut);
-    let mut others = Vec::new();
+    let (mut others, mut is_doubled) = (Vec::new(), false);
     for object in objects.into_iter().flatten() {
         let Some(place) = ListedSet::of(object) else { continue };
         match place.version.and_then(|version| addresses(&place, version, socket)) {
-            Some(Addresses::Doubled) => return Ok(Filled::Doubled),
-            Some(Addresses::Whole(elements)) => put(object, elements),
+            Some((elements, has_doubles)) => {
+                is_doubled |= has_doubles;
+                put(object, elements);
+            }
             None => others.push((object, place)),
         }
     }
@@ -84,21 +86,25 @@ pub(super) fn fill(
         // nft rejects names that are keywords of its language.
         false => list_each(others, nft).ok(),
     };
-    if let Some(filled) = listed {
-        return Ok(filled);
+    match listed {
+        Some(Filled::Whole) if is_doubled => return Ok(Filled::Doubled),
+        Some(filled) => return Ok(filled),
+        None => {}
     }
     let Some(listing) = nft(&["-j", "list", "ruleset"])? else { return Ok(Filled::Abandoned) };
     *value = parse(&listing)?;
+    // nft does not say which sets packets fill.
+    kernel.complete(value);
     let objects = value.get("nftables").and_then(Value::as_array);
-    if objects.into_iter().flatten().any(|object| only(object).is_some_and(has_doubles)) {
+    let is_doubled = |object: &Value| only(object).is_some_and(has_doubles);
+    if objects.into_iter().flatten().any(is_doubled) {
         return Ok(Filled::Doubled);
     }
-    kernel.complete(value);
     Ok(Filled::Whole)
 }
 
-/// Says whether the list of a set has an element twice. Sets that packets fill do not matter: they change all the time, and
-/// only the kernel looks them up.
+/// Says whether the list of a set, with the kernel's flags, has an element twice. Sets that packets fill do not matter: they
+/// change all the time, and only the kernel looks them up.
 pub(super) fn has_doubles((kind, set): (&str, &Value)) -> bool {
     let flags = set.get("flags").map(several).unwrap_or_default();
     let changes = |flag: &Value| matches!(flag.as_str(), Some("dynamic" | "timeout"));
@@ -121,6 +127,7 @@ fn key_of(element: &Value) -> &Value {
 
 /// Queries nft for one set after the other.
 fn list_each(sets: Vec<(&mut Value, ListedSet)>, nft: Nft<'_>) -> Result<Filled, ContentsError> {
+    let mut is_doubled = false;
     for (object, place) in sets {
         let ListedSet { kind, family, table, name, .. } = &place;
         let Some(listing) = nft(&["-j", "list", kind, family, table, name])? else {
@@ -130,14 +137,12 @@ fn list_each(sets: Vec<(&mut Value, ListedSet)>, nft: Nft<'_>) -> Result<Filled,
         let objects = listing.get_mut("nftables").and_then(Value::as_array_mut);
         let found = objects.into_iter().flatten().find_map(|found| found.get_mut(kind));
         let found = found.ok_or_else(|| ContentsError::NotListed { kind, name: name.clone() })?;
-        if has_doubles((kind, found)) {
-            return Ok(Filled::Doubled);
-        }
         if let Some(Value::Array(elements)) = found.get_mut("elem").map(Value::take) {
             put(object, elements);
         }
+        is_doubled |= only(object).is_some_and(has_doubles);
     }
-    Ok(Filled::Whole)
+    Ok(if is_doubled { Filled::Doubled } else { Filled::Whole })
 }
 
 /// A set in a listing.
@@ -192,23 +197,19 @@ fn put(object: &mut Value, elements: Vec<Value>) {
     }
 }
 
-/// The elements of a set of addresses.
-enum Addresses {
-    Whole(Vec<Value>),
-    /// Some are listed twice.
-    Doubled,
-}
-
-/// Queries the kernel for the elements of a set of addresses; `None` if they are more than addresses.
-fn addresses(place: &ListedSet, version: u8, socket: &mut NetfilterSocket) -> Option<Addresses> {
+/// Queries the kernel for the elements of a set of addresses, and says whether some are listed twice; `None` if they are more
+/// than addresses.
+fn addresses(
+    place: &ListedSet,
+    version: u8,
+    socket: &mut NetfilterSocket,
+) -> Option<(Vec<Value>, bool)> {
     let family = family_number(&place.family)?;
     let keys = socket.elements(family, &place.table, &place.name).ok()??;
     let keys: Vec<&Key> = keys.iter().collect();
     let mut ranges = ranges(&keys, version, place.is_interval)?;
     // The kernel lists elements in the order of its own tables.
     ranges.sort_unstable();
-    if ranges.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Some(Addresses::Doubled);
-    }
-    Some(Addresses::Whole(ranges.into_iter().map(|range| element(range, version)).collect()))
+    let has_doubles = ranges.windows(2).any(|pair| pair[0] == pair[1]);
+    Some((ranges.into_iter().map(|range| element(range, version)).collect(), has_doubles))
 }

@@ -32,6 +32,8 @@ const DOUBT_TIME: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(5);
 /// How often to check for tables that may disappear without a notification.
 const AUDIT: Duration = Duration::from_secs(1);
+/// After so many attempts in a row, an element that is listed twice is one: they take some seconds.
+const MOST_DOUBLED: u32 = 10;
 /// The most datagrams received before the thread does anything else.
 const BATCH: usize = 256;
 /// A change of more elements than this is not applied one by one.
@@ -57,6 +59,8 @@ pub(super) struct FollowerThread {
     pause: Duration,
     /// Sets of which only elements have changed.
     moving: HashSet<String>,
+    /// How many attempts in a row have found elements of a set twice.
+    doubled: u32,
     /// The reported reason why the rules could not be read.
     broken: Option<String>,
     audit_at: Instant,
@@ -112,6 +116,7 @@ impl FollowerThread {
             due: Some((now, now)),
             pause: MOVED_PAUSES[0],
             moving: HashSet::new(),
+            doubled: 0,
             broken: None,
             audit_at: now,
             unread_since: None,
@@ -359,12 +364,19 @@ impl FollowerThread {
         let began = Instant::now();
         let attempt = match self.active {
             Some(_) => self.attempt_beside(),
-            None => attempt(&self.wakes, &mut self.query_socket, &self.moving),
+            None => {
+                let takes_doubles = self.takes_doubles();
+                attempt(&self.wakes, &mut self.query_socket, &self.moving, takes_doubles)
+            }
         };
         match attempt {
             Ok(Attempt::Stopped) => return Ok(false),
-            Ok(Attempt::Read(whole)) => self.reported(*whole),
-            Ok(Attempt::Moved) => {
+            Ok(Attempt::Read(whole)) => {
+                self.doubled = 0;
+                self.reported(*whole);
+            }
+            Ok(moved @ (Attempt::Moved | Attempt::Doubled)) => {
+                self.doubled = if matches!(moved, Attempt::Doubled) { self.doubled + 1 } else { 0 };
                 // Reading takes at most a third of the time.
                 let pause = self
                     .pause
@@ -376,6 +388,11 @@ impl FollowerThread {
             Err(error) => self.fail(error.to_string()),
         }
         Ok(true)
+    }
+
+    /// Whether lists with an element twice are taken: a table that grows is done by now.
+    const fn takes_doubles(&self) -> bool {
+        self.doubled >= MOST_DOUBLED
     }
 
     fn wait(&mut self, pause: Duration) {
@@ -440,6 +457,7 @@ impl FollowerThread {
     /// Reads the rules while those reported last are still active. If these may be outdated meanwhile, this
     /// reports [`Event::Behind`].
     fn attempt_beside(&mut self) -> Result<Attempt, AttemptError> {
+        let takes_doubles = self.takes_doubles();
         let Self { wakes, query_socket, moving, listener, report, active, is_behind, .. } = self;
         let ipsets = active.as_mut().and_then(|active| active.ipsets.as_mut());
         let mut report_behind = || {
@@ -447,7 +465,7 @@ impl FollowerThread {
                 report(Event::Behind(true));
             }
         };
-        let attempt = || attempt(wakes, query_socket, moving);
+        let attempt = || attempt(wakes, query_socket, moving, takes_doubles);
         let outcome = attempt_beside(attempt, listener, ipsets, &mut report_behind);
         if self.is_behind {
             // The next turn finds out whether everything has been read.

@@ -160,6 +160,15 @@ pub(super) fn list_tables(sequence: u32) -> Vec<u8> {
     request(GETTABLE, NLM_F_DUMP, sequence, 0, &[])
 }
 
+/// A transaction without changes, which leaves the generation as it is.
+pub(super) fn empty_transaction(sequence: u32) -> Vec<u8> {
+    /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
+    const BATCH: [u16; 2] = [16, 17];
+    // For nf_tables, the resource.
+    let general = [0, 0, 0, SUBSYSTEM];
+    BATCH.map(|kind| netlink::request(kind, 0, sequence, &general)).concat()
+}
+
 /// A request for all chains, rules or sets of all tables.
 pub(super) fn list_all(sequence: u32, what: List) -> Vec<u8> {
     let kind = match what {

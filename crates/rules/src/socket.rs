@@ -67,6 +67,14 @@ impl NetfilterSocket {
         Self(socket)
     }
 
+    /// Waits until a change that is being made is complete. Its generation counts before that, while the kernel still takes
+    /// elements out of its tables: a list would lack others then (`nf_tables_commit`). Changes exclude each other, so a
+    /// transaction without any waits for the one before.
+    pub(super) fn wait_for_change(&mut self) -> io::Result<()> {
+        let sequence = self.0.next_sequence();
+        self.0.send(&message::empty_transaction(sequence))
+    }
+
     /// The number of the active generation; `None` in a kernel without nf_tables.
     pub(super) fn generation(&mut self) -> io::Result<Option<u32>> {
         let mut generation = None;

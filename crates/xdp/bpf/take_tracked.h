@@ -305,9 +305,15 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 	return follow_connection(packet, tracked, hop, v4);
 }
 
-/* Forgets what an entry has counted that judges no packets: it was of another connection than the one that begins. */
-static __always_inline void forget_counts(struct connection *connection)
+/*
+ * Forgets what an entry has counted that judges no packets: it was of another connection than the one that begins. A call of
+ * its own, as end_with().
+ */
+static __attribute__((noinline)) void forget_counts(struct connection *connection, __u64 word)
 {
+	/* Another connection may have the slot by now. */
+	if (read_connection_head(connection) != word)
+		return;
 	*(volatile __u64 *)&connection->used &= ~FLOW_PACKETS;
 	*(volatile __u64 *)&connection->bytes &= ~FLOW_PACKETS;
 }
@@ -319,7 +325,7 @@ static __always_inline void ask_if_due(const struct engine_link *link, const str
 	int begins = is_first(tracked, ip, end, v4);
 
 	if (tracked->found.connection && begins)
-		forget_counts(tracked->found.connection);
+		forget_counts(tracked->found.connection, tracked->found.head.word);
 	if (is_due_now(tracked, begins, v4))
 		ask_user(tracked->tracking, output_of(link, tracked, ip, end, v4), v4);
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::PortId;
 
-use super::connections::TrackState;
 use super::counts::PortCounts;
 use super::page::MOST_WORKERS;
 use super::regions::Regions;
@@ -185,12 +184,12 @@ impl State {
         self.0.set_tcp(times, flags.map(|(_, flag)| flag).sum());
     }
 
-    /// Whether packets of a connection of TCP may have gone past the programs behind the last one that its track has seen, as
-    /// the programs ask (`judge` of `bpf/tcp_track.h`).
+    /// The last tick in which packets went past the programs, for [`TrackState::may_have_missed`].
+    ///
+    /// [`TrackState::may_have_missed`]: crate::connections::TrackState::may_have_missed
     #[must_use]
-    pub fn may_have_missed(&self, track: &TrackState) -> bool {
-        let behind = self.0.unserved_tick().wrapping_sub(track.tick);
-        track.has_missed || behind.cast_signed() >= 0
+    pub fn unserved_tick(&self) -> u32 {
+        self.0.unserved_tick()
     }
 
     /// Sets whether the kernel tracks no packets with wrong checksums (`nf_conntrack_checksum`): the programs then

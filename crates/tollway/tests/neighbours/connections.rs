@@ -76,7 +76,7 @@ pub fn undecided() {
             "ct zone looks at connection tracking",
             "ct label looks at connection tracking",
             "ct count is connection tracking's",
-            "notrack is connection tracking's",
+            "notrack acts on packets that connection tracking has not seen, and other packets may come here",
         ]
     );
     nft(

@@ -248,7 +248,8 @@ fn missed(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
     for (way, bytes) in [(0, 100), (1, 100), (0, 100), (1, 0)] {
         assert_eq!(run(tracked, &next(way, bytes), false), Verdict::Forwarded);
     }
-    let may_have_missed = || programs.may_have_missed(&tracked.table.track_state(track));
+    let may_have_missed =
+        || tracked.table.track_state(track).may_have_missed(programs.unserved_tick());
     assert!(!may_have_missed());
     programs.set_tcp(None);
     assert_eq!(run(tracked, &next(0, 1000), false), Verdict::Kernels);

@@ -217,7 +217,7 @@ impl Thread {
         let Self { table, conntrack, state: programs, .. } = self;
         table.sweep(part, |key, idle_ms, state| {
             // The kernel may have seen the last packet. Then it knows better.
-            let is_over = state.is_closed || programs.may_have_missed(&state);
+            let is_over = state.is_closed || state.may_have_missed(programs.unserved_tick());
             let shorter_ms = settings.shorter_ms(&state).filter(|_| !is_over);
             let Some(timeout_ms) = shorter_ms else { return Ok(()) };
             let left_s = (timeout_ms.saturating_sub(idle_ms) / 1000).max(1);

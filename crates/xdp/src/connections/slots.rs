@@ -24,6 +24,8 @@ const MOST_LEAVES: usize = MOST_TRANSLATION + 1;
 const NO_ROUTE: u32 = 1 << 31;
 /// So many ticks ago, nobody has asked the kernel.
 const UNASKED: u16 = 1 << 10;
+/// A slot whose entry is not active takes a new one before all that are, whatever their ticks without a packet are.
+const INACTIVE: u16 = 3 << 14;
 /// Nanoseconds of the unit of `retry`, as a power of two.
 const RETRY_SHIFT: u32 = 20;
 
@@ -101,15 +103,19 @@ impl Slots {
             if slot.has_key(key) && head.word() != 0 {
                 return Some(slot);
             }
-            let idle = if head.generation == 0 || head.generation != generation {
+            let idle = slot.idle(tick);
+            let rank = if head.word() == 0 {
                 u16::MAX
+            } else if head.generation != generation {
+                // What it has counted may be of a connection that the kernel still has.
+                INACTIVE + idle / 4
+            } else if head.kind == KERNEL && !is_kernels {
+                idle.saturating_add(KEPT_TICKS + 1).min(INACTIVE - 1)
             } else {
-                let idle = slot.idle(tick);
-                let gives_way = head.kind == KERNEL && !is_kernels;
-                if gives_way { idle.saturating_add(KEPT_TICKS + 1) } else { idle }
+                idle.min(INACTIVE - 1)
             };
-            if idle > longest {
-                (longest, best) = (idle, Some(slot));
+            if rank > longest {
+                (longest, best) = (rank, Some(slot));
             }
             // The search for an entry ends at a slot that was never used.
             if head.word() == 0 {

@@ -68,6 +68,15 @@ pub struct TrackState {
     pub has_missed: bool,
 }
 
+impl TrackState {
+    /// Whether packets of the connection may have gone past the programs behind the last one that the track has seen
+    /// (`judge` of `bpf/tcp_track.h`); `unserved_tick` is when some packets did.
+    #[must_use]
+    pub const fn may_have_missed(&self, unserved_tick: u32) -> bool {
+        self.has_missed || unserved_tick.wrapping_sub(self.tick).cast_signed() >= 0
+    }
+}
+
 impl Track {
     /// The word in the entry of a direction.
     pub(super) const fn word(self, is_reply: bool) -> u32 {
