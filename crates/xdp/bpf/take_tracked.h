@@ -392,7 +392,9 @@ static __always_inline int take4(struct packet *packet, const struct engine_link
 {
 	struct key_words key;
 
-	if (!(flags & ENGINE_DECIDES4) || !read_key4(packet, ip, end, tracked, &key))
+	if (!(flags & ENGINE_DECIDES4))
+		return leave_unfollowed(packet, ip->protocol);
+	if (!read_key4(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
 	if (!checksum_is_right(ip))
 		return pass(packet, PASS_MALFORMED);
@@ -404,7 +406,9 @@ static __always_inline int take6(struct packet *packet, const struct engine_link
 {
 	struct key_words key;
 
-	if (!(flags & ENGINE_DECIDES6) || !read_key6(packet, ip, end, tracked, &key))
+	if (!(flags & ENGINE_DECIDES6))
+		return leave_unfollowed(packet, ip->nexthdr);
+	if (!read_key6(packet, ip, end, tracked, &key))
 		return pass_connection(packet);
 	return track(packet, link, flags, ip, end, tracked, &key, asks, 0);
 }

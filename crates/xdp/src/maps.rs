@@ -184,6 +184,11 @@ impl State {
         self.0.set_tcp(times, flags.map(|(_, flag)| flag).sum());
     }
 
+    /// Takes note that packets may have gone past the programs in this tick, and until then.
+    pub(crate) fn set_unserved_tick(&self, tick: u32) {
+        self.0.set_unserved_tick(tick);
+    }
+
     /// The last tick in which packets went past the programs, for [`TrackState::may_have_missed`].
     ///
     /// [`TrackState::may_have_missed`]: crate::connections::TrackState::may_have_missed

@@ -209,6 +209,11 @@ impl Page {
         state.tcp_timeout_ms.store(timeout_ms, Ordering::Release);
     }
 
+    /// Takes note that packets may have gone past the programs in this tick.
+    pub(super) fn set_unserved_tick(&self, tick: u32) {
+        self.state().unserved_tick.store(tick, Ordering::Release);
+    }
+
     /// The last tick in which packets went past the programs.
     pub(super) fn unserved_tick(&self) -> u32 {
         self.state().unserved_tick.load(Ordering::Acquire)

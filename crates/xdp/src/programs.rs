@@ -16,10 +16,11 @@ use crate::attach::Attachment;
 use crate::connections::{ConnectionTable, Queries};
 use crate::device::make_tap;
 use crate::error::XdpError;
-use crate::flows::FlowMaps;
+use crate::flows::{FlowMaps, TICK_SHIFT};
 use crate::load::{Maps, PortProgram, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
+use crate::page::coarse_ns;
 use crate::port::{MOST_QUEUES, Place, XdpPort, place, socket_slot};
 use crate::program::Program;
 use crate::reading::{Reading, SharedTables};
@@ -128,7 +129,14 @@ impl XdpPrograms {
         let (attachment, punt) = old.map_or((None, None), |old| (old.attachment, old.punt));
         self.ports.insert(port.port, LoadedPort { port, attachment, punt });
         self.state.bump_generation();
+        // The kernel may have had all packets of a link so far.
+        self.note_unserved();
         entered
+    }
+
+    /// Takes note that packets may have gone past the programs until now: tracks of TCP learn the windows again.
+    fn note_unserved(&self) {
+        self.state.set_unserved_tick((coarse_ns() >> TICK_SHIFT) as u32);
     }
 
     /// The port as it was entered.

@@ -25,6 +25,8 @@ const TALKS: u64 = 1000;
 const SEGMENTS: usize = 120;
 /// After so many invalid segments of a way in a row, the programs start over (`MOST_STRAYS`), and the kernel does not.
 const STRAYS: usize = 3;
+/// How often a conversation is tried.
+const TRIES: u32 = 5;
 /// Ports of the connection of the kernel alone, and of the other one.
 const ALONE: [u16; 2] = [4001, 80];
 const WITH: [u16; 2] = [4002, 80];
@@ -155,8 +157,10 @@ fn run(tracked: &Tracked, packet: &[u8], is_tc: bool) -> Verdict {
     }
 }
 
-/// Has one conversation twice. Returns how many segments were forwarded and dropped by the program.
-fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2] {
+/// Has one conversation twice. Returns how many segments were forwarded and dropped by the program. If packets went past it
+/// meanwhile, as on a busy machine, the track judges less: then the conversation begins again, so many times at most.
+fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64, tries: u32) -> [usize; 2] {
+    let unserved = tracked.compared.programs.state().unserved_tick();
     sh("conntrack -F");
     let (version, is_tc) = version_of(seed);
     let hosts = hosts(version);
@@ -190,6 +194,11 @@ fn converse(tracked: &mut Tracked, kernel: &mut Kernel, seed: u64) -> [usize; 2]
                 &told[told.len().saturating_sub(6)..]
             )
         };
+        let has_missed = tracked.compared.programs.state().unserved_tick() != unserved;
+        if by_program != by_kernel && has_missed && tries > 1 {
+            std::thread::sleep(Duration::from_millis(150));
+            return converse(tracked, kernel, seed, tries - 1);
+        }
         assert_eq!(by_program, by_kernel, "{}", context());
         let states = [ALONE, WITH].map(|ports| state(&mut conntrack, version, ports));
         assert_eq!(states[0], states[1], "{}", context());
@@ -219,7 +228,7 @@ pub fn drawn() {
     tracked.compared.programs.state().set_tcp(Some(SETTINGS));
     tracked.compared.programs.state().set_verifies_sums(true);
     let mut kernel = Kernel::new();
-    let counts = (0..TALKS).map(|seed| converse(&mut tracked, &mut kernel, seed));
+    let counts = (0..TALKS).map(|seed| converse(&mut tracked, &mut kernel, seed, TRIES));
     let [forwarded, dropped] =
         counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
     println!("{forwarded} segments forwarded, {dropped} dropped");

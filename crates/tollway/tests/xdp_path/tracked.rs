@@ -193,6 +193,8 @@ impl Tracked {
             compared.reload(number as u8);
         }
         compared.programs.state().set_udp_timeout_ms(77_000);
+        // Some ticks behind a change of a port, tracks judge again.
+        std::thread::sleep(Duration::from_millis(150));
         let (table, queries) = compared.programs.connections().unwrap();
         let connections = table.connections().clone();
         Self { compared, table, connections, queries }

@@ -44,6 +44,8 @@ impl XdpPrograms {
         if is_other {
             self.state.bump_generation();
         }
+        // Until now, packets may have met no program.
+        self.note_unserved();
         Ok(attached)
     }
 
