@@ -5,8 +5,7 @@ use std::process::Stdio;
 
 use super::connections::json;
 use super::namespaces::{Host, Process, sh, until};
-use super::running::by_kernel;
-use super::running::{KernelRouter, Net};
+use super::running::{KernelRouter, Net, by_kernel};
 use super::scene::{ENGINES, compared, directory, entries, load, paths};
 
 /// A firewall that assigns helpers, and lets in what they expect. Host A is inside.

@@ -11,8 +11,7 @@ use tollway_commands::control::ShowRequest;
 
 use super::connections::{json, show};
 use super::namespaces::{Host, patience, sh};
-use super::running::KernelRouter;
-use super::running::by_kernel;
+use super::running::{KernelRouter, by_kernel};
 use super::talk::Talk;
 
 /// How long packets are counted.

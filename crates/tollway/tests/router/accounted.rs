@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::connections::{json, only, show};
+use super::connections::{self, json, only};
 use super::namespaces::{Host, ready, sh, until};
 use super::running::{KernelRouter, Net};
 use super::tracked::{ASSURED_MS, by_engine, firewall, talk};
@@ -97,7 +97,7 @@ pub fn accounted() {
 /// bytes.
 fn totals(router: &KernelRouter, [original, reply]: [[u64; 2]; 2]) {
     until("a count of the table", || {
-        let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
+        let totals = connections::totals(router);
         let [forwarded, entered, answers, room] = numbers(
             &totals,
             ["directions_forwarded", "directions_entered", "answers", "table_room"],
@@ -129,29 +129,25 @@ fn totals(router: &KernelRouter, [original, reply]: [[u64; 2]; 2]) {
 /// What has passed stays with the connection whatever changes, and with no other one.
 fn goes_on(net: &Net, router: &KernelRouter, sent: &mut Sent) {
     let names = ["packets", "bytes", "reply_packets", "reply_bytes"];
+    let has_entered = || connections::totals(router)["directions_entered"].as_u64().unwrap();
     let forwarded = |entered: u64, sent: &mut Sent| {
         until("packets by Tollway again", || {
             sent.add(talk(&net.a, 300));
-            let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
-            totals["directions_entered"].as_u64().unwrap() >= entered + 2
+            has_entered() >= entered + 2
         });
         let one = only(router, "--protocol udp");
         assert_eq!(numbers(&one["counts"], names), sent.0, "what has really passed: {one}");
     };
-    let entered = || {
-        let totals: Value = serde_json::from_str(&show(router, "--totals --json")).unwrap();
-        totals["directions_entered"].as_u64().unwrap()
-    };
     let rule = || _ = sh("nft add rule inet fw forward udp dport 9 drop");
     let changes: [fn(); 2] = [|| set_mark(libc::IPPROTO_UDP, 7), rule];
     for change in changes {
-        let before = entered();
+        let before = has_entered();
         change();
         router.sync();
         forwarded(before, sent);
     }
     // Another connection with the same addresses and ports.
-    let before = entered();
+    let before = has_entered();
     sh("conntrack -F");
     // The programs ask with the next packet then; before, some leave by the entries, and belong to neither connection.
     std::thread::sleep(Duration::from_millis(200));

@@ -28,6 +28,11 @@ pub fn json(router: &KernelRouter, words: &str) -> Vec<Value> {
     answer["connections"].as_array().unwrap().clone()
 }
 
+/// The numbers of connections and of their directions.
+pub fn totals(router: &KernelRouter) -> Value {
+    serde_json::from_str(&show(router, "--totals --json")).unwrap()
+}
+
 pub fn only(router: &KernelRouter, words: &str) -> Value {
     let mut all = json(router, words);
     assert_eq!(all.len(), 1, "{words}: {all:?}");

@@ -50,8 +50,7 @@ pub fn forwarded() {
             streams(router, &net.a);
             assert_eq!(connections(), "");
             until("both directions in the totals", || {
-                let totals = super::connections::show(router, "--totals --json");
-                let totals: serde_json::Value = serde_json::from_str(&totals).unwrap();
+                let totals = super::connections::totals(router);
                 totals["directions_untracked"].as_u64() >= Some(2)
             });
             // A rule holds at once.

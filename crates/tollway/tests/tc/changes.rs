@@ -7,8 +7,7 @@ use tollway_commands::control::{Client, ShowRequest};
 use tollway_xdp::Mode;
 
 use super::namespaces::{Host, patience, sh, until};
-use super::running::by_kernel;
-use super::running::{KernelRouter, SILENCE, answered};
+use super::running::{KernelRouter, SILENCE, answered, by_kernel};
 use super::scene::{Net, start, until_forwarded};
 
 /// Says whether Tollway's program is at the ingress of a device.

@@ -239,15 +239,25 @@ pub fn drawn() {
     assert!(forwarded > 1000 && dropped > 50, "{forwarded} forwarded, {dropped} dropped");
 }
 
+/// Opens a connection by the kernel, and enters it.
+fn opened(
+    tracked: &mut Tracked,
+    kernel: &mut Kernel,
+    version: Version,
+    seed: u64,
+) -> (Talk, Track) {
+    sh("conntrack -F");
+    let mut talk = Talk::new(Dice(seed));
+    for segment in talk.opening() {
+        assert!(kernel.forwards(segment.way, &segment.packet(hosts(version), WITH)));
+    }
+    (talk, enter(tracked, &mut Conntrack::open().unwrap(), version))
+}
+
 /// A segment that goes past the programs makes no later one invalid, and the track no longer says what the connection waits for.
 fn missed(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
     let hosts = hosts(version);
-    sh("conntrack -F");
-    let mut talk = Talk::new(Dice(2));
-    for segment in talk.opening() {
-        assert!(kernel.forwards(segment.way, &segment.packet(hosts, WITH)));
-    }
-    let track = enter(tracked, &mut Conntrack::open().unwrap(), version);
+    let (mut talk, track) = opened(tracked, kernel, version, 2);
     let programs = tracked.compared.programs.state();
     let mut next = |way, bytes| {
         let segment = talk.segment(way, bytes);
@@ -276,12 +286,7 @@ fn missed(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
 /// A connection that waits for an acknowledgment when it goes quiet is reported, once that is a second ago.
 fn quiet(tracked: &mut Tracked, kernel: &mut Kernel, version: Version) {
     let hosts = hosts(version);
-    sh("conntrack -F");
-    let mut talk = Talk::new(Dice(1));
-    for segment in talk.opening() {
-        assert!(kernel.forwards(segment.way, &segment.packet(hosts, WITH)));
-    }
-    enter(tracked, &mut Conntrack::open().unwrap(), version);
+    let (talk, _) = opened(tracked, kernel, version, 1);
     let reported = |tracked: &mut Tracked| {
         let mut found = Vec::new();
         let all = Part { of: 1, until: Instant::now() + Duration::from_secs(10) };

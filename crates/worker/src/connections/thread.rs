@@ -11,7 +11,7 @@ use tollway_dataplane::router::Router;
 use tollway_linux::mailbox::WakeReceiver;
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
-use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query, Treatment};
+use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query};
 
 use super::Counts;
 use super::answer::{Before, answer, tuple_of};
@@ -179,9 +179,9 @@ impl Thread {
                 mark: answer.mark,
                 track: None,
             };
-            let is_untracked = matches!(answer.treatment, Treatment::Untracked(_));
+            let is_tracked = !answer.treatment.is_untracked();
             let (forwards, forwards_other) =
-                if let Some(found) = found.filter(|found| found.tcp.is_some() && !is_untracked) {
+                if let Some(found) = found.filter(|found| found.tcp.is_some() && is_tracked) {
                     let (table, conntrack) = (&mut self.table, &mut self.conntrack);
                     let filter = filter.as_deref();
                     HandOver { table, conntrack, filter }.enter(&query.key, &found, connection)?

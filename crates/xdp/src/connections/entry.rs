@@ -94,6 +94,12 @@ impl Head {
 }
 
 impl Treatment {
+    /// Whether the packets are of no connection: rules keep them out of connection tracking.
+    #[must_use]
+    pub const fn is_untracked(self) -> bool {
+        matches!(self, Self::Untracked(_))
+    }
+
     /// Whether the programs follow the windows of connections of TCP.
     pub(super) const fn has_track(self) -> bool {
         !matches!(self, Self::Kernel { .. } | Self::Untracked(_))

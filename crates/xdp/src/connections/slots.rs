@@ -147,7 +147,7 @@ impl Slot<'_> {
             words.get(at).map_or(0, |word: &AtomicU64| word.load(Relaxed))
         };
         let key: [u64; MOST_KEY] = std::array::from_fn(|at| copy(self.key, at));
-        let leaves: [u64; MOST_LEAVES] = std::array::from_fn(|at| copy(self.rest, LEAVES + at));
+        let leaves = self.leaves();
         let [route, used, bytes] = [ROUTE, USED, BYTES].map(|at| copy(self.rest, at));
         fence(Acquire);
         let is_same = self.rest[HEAD].load(Relaxed) == head.word();
@@ -205,24 +205,21 @@ impl Slot<'_> {
             return false;
         }
         let last = Treatment::of(head);
-        let is_untracked = |treatment| matches!(treatment, Treatment::Untracked(_));
-        if last.is_some_and(is_untracked) != is_untracked(connection.treatment) {
+        if last.is_some_and(Treatment::is_untracked) != connection.treatment.is_untracked() {
             return false;
         }
-        let is_tcp = i32::from(self.family.key(*key).protocol()) == libc::IPPROTO_TCP;
-        let last = last.filter(|treatment| is_tcp && treatment.has_track());
-        match connection.track.zip(last) {
-            Some(((track, is_reply), _)) => self.last_word() == track.word(is_reply),
-            None => is_tcp || head.generation != 0,
+        let key = self.family.key(*key);
+        match connection.track {
+            Some((track, is_reply)) if last.is_some_and(|last| has_track(&key, last)) => {
+                split_leaves(self.family, self.leaves()).1 == track.word(is_reply)
+            }
+            _ => i32::from(key.protocol()) == libc::IPPROTO_TCP || head.generation != 0,
         }
     }
 
-    /// The track, or the time when to ask again.
-    fn last_word(&self) -> u32 {
-        let leaves = std::array::from_fn(|at| {
-            self.rest.get(LEAVES + at).map_or(0, |word| word.load(Relaxed))
-        });
-        split_leaves(self.family, leaves).1
+    /// How packets leave, and the track or the time when to ask again.
+    fn leaves(&self) -> [u64; MOST_LEAVES] {
+        std::array::from_fn(|at| self.rest.get(LEAVES + at).map_or(0, |word| word.load(Relaxed)))
     }
 
     /// The ticks since the last packet; they start over after 73 minutes.

@@ -54,15 +54,14 @@ impl Connections {
         slot.read().map(|(_, connection, used)| (connection, used))
     }
 
-    /// The entries of connections by their packets' tuple, those that have ended, too; of those that differ in the link alone, one that
-    /// forwards, with the packets of all. `generation` is the active one. It reads all slots, and takes some 60 bytes for each
-    /// that was used, 90 for one of IPv6: for reports only.
+    /// The entries of connections by their packets' tuple, those that have ended, too; of those that differ in the link
+    /// alone, one that forwards, with the packets of all. `generation` is the active one. It reads all slots, and takes some
+    /// 60 bytes for each that was used, 90 for one of IPv6: for reports only.
     #[must_use]
     pub fn by_tuple(&self, generation: u32) -> ConnectionsByTuple {
         let mut known = ConnectionsByTuple::default();
         self.each(|key, connection, used| {
-            if matches!(connection.treatment, Treatment::Untracked(_)) {
-                // These packets are of no connection.
+            if connection.treatment.is_untracked() {
                 return;
             }
             let treatment = (connection.generation == generation).then_some(connection.treatment);

@@ -218,7 +218,8 @@ fn entry(entry: Entry, programs: &Programs) -> Option<ConnectionEntry> {
     })
 }
 
-/// What a direction's entry has forwarded, or the one before it. The kernel counts what rules drop, too: it has passed connection tracking.
+/// What a direction's entry has forwarded, or the one before it. The kernel counts what rules drop, too: it has passed
+/// connection tracking.
 fn forwarded(entry: Option<Entry>) -> Sum {
     entry.map_or([0; 2], |entry| entry.used)
 }
