@@ -20,6 +20,7 @@ use super::ports::Port;
 use super::rib::{Ignoring, Rib};
 use super::seed;
 use super::sysctl::Sysctls;
+use tollway_linux::kept_files::KeptFiles;
 use tollway_linux::sys;
 use tollway_model::XdpPathMode;
 use tollway_rules::Reading;
@@ -28,8 +29,8 @@ use tollway_rules::Reading;
 const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
 /// How often other state without notifications is polled, which costs less than sysctls.
 const QUICK_POLL_EVERY: Duration = Duration::from_millis(50);
-/// Each of the two polls takes at most `1 / POLL_SHARE` of the time.
-const POLL_SHARE: u32 = 250;
+/// Each of the two polls takes at most `1 / POLL_SHARE` of the time: at 50 ms, a poll of 400 us.
+const POLL_SHARE: u32 = 125;
 /// Everything attached to devices is queried this often.
 const PROBES_EVERY: Duration = Duration::from_secs(1);
 /// Queries of other namespaces take `1 / NAMESPACES_SHARE` of the time, unless something relevant
@@ -62,6 +63,7 @@ pub(super) struct KernelState {
     /// The number of events received when the routes were last counted.
     tallied: u64,
     sysctls: Sysctls,
+    sysctl_files: KeptFiles,
     probes: Probes,
     quick_poll: Option<QuickPoll>,
     sticky_flags: StickyFlags,
@@ -103,6 +105,7 @@ impl KernelState {
             routes: RouteTally::default(),
             tallied: 0,
             sysctls: Sysctls::default(),
+            sysctl_files: KeptFiles::default(),
             probes: Probes::default(),
             quick_poll: None,
             sticky_flags: StickyFlags::default(),
@@ -267,7 +270,9 @@ impl KernelState {
         let now = Instant::now();
         if self.sysctl_schedule.at <= now {
             let began = sys::thread_time();
-            let mut sysctls = Sysctls::read(self.sysctl_devices());
+            let mut files = std::mem::take(&mut self.sysctl_files);
+            let mut sysctls = Sysctls::read(&mut files, self.sysctl_devices());
+            self.sysctl_files = files;
             let mut spread = Spread { groups: self.sticky_flags.groups, ..self.spread() };
             seed::replace_secret_seed(&mut sysctls, &mut spread);
             self.seed_refused = spread.seed_refused;

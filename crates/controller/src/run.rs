@@ -232,8 +232,7 @@ impl Controller {
         let due = self.source.due().min(self.kernel_state.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
         let due = self.attach_requests.due().map_or(due, |at| at.min(due));
-        let left = due.saturating_duration_since(Instant::now()).min(BEAT);
-        left.as_micros().div_ceil(1000) as i32
+        sys::timeout_ms(due.saturating_duration_since(Instant::now()).min(BEAT))
     }
 
     /// Handles requests; false if the thread should end.

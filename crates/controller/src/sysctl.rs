@@ -2,15 +2,18 @@
 //!
 //! They are read from `/proc/sys/net`, which shows the network namespace of the thread that reads.
 //! The kernel notifies of only some changes ([`Event::Sysctl`](super::event::Event)). So the controller
-//! reads them every 80 ms, about 15 small files for a device, and compares.
+//! reads them every 80 ms, about 15 small files for a device, which it keeps open, and compares.
 //!
 //! For IPv4, `include/linux/inetdevice.h` defines how they combine (`IN_DEV_*`). IPv6 forwards what
 //! arrives by any device if `all` says so, else what arrives by a device with `force_forwarding`
 //! (`ip6_forward`). The device's own `forwarding` does not matter. In a VRF the device's own sysctls
 //! apply, not the VRF device's: `ip_rcv_finish` notes the device before it calls `l3mdev_ip_rcv`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use tollway_linux::kept_files::KeptFiles;
 
 /// Their directory.
 const ROOT: &str = "/proc/sys/net";
@@ -136,14 +139,21 @@ pub struct LinkSysctls {
 impl Sysctls {
     /// Reads the sysctls of some devices, by name, and of the namespace. If a file is missing (a kernel
     /// without IPv6, a device that has gone), the value is the one that matches the kernel's behaviour
-    /// without it.
+    /// without it. The files stay open for the next reading.
     #[must_use]
-    pub fn read<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::read_at(Path::new(ROOT), devices)
+    pub fn read<'a>(files: &mut KeptFiles, devices: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::read_at(Path::new(ROOT), files, devices)
     }
 
-    pub(super) fn read_at<'a>(root: &Path, devices: impl IntoIterator<Item = &'a str>) -> Self {
-        let (v4, v6) = (Files(root.join("ipv4")), Files(root.join("ipv6")));
+    pub(super) fn read_at<'a>(
+        root: &Path,
+        files: &mut KeptFiles,
+        devices: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        files.begin();
+        let files = RefCell::new(files);
+        let [v4, v6] =
+            ["ipv4", "ipv6"].map(|family| Directory { path: root.join(family), files: &files });
         let global = Global {
             path_mtu: v4.flag("ip_forward_use_pmtu"),
             keeps_priority: v4.some::<i64>("ip_fwd_update_priority") == Some(0),
@@ -197,17 +207,19 @@ impl Sysctls {
 }
 
 /// A directory of sysctls.
-struct Files(PathBuf);
+struct Directory<'a> {
+    path: PathBuf,
+    files: &'a RefCell<&'a mut KeptFiles>,
+}
 
-impl Files {
+impl Directory<'_> {
     fn conf(&self, name: &str) -> Self {
-        Self(self.0.join("conf").join(name))
+        Self { path: self.path.join("conf").join(name), files: self.files }
     }
 
     /// The number in a file, if it fits.
     fn some<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
-        let text = std::fs::read_to_string(self.0.join(name)).ok()?;
-        text.trim().parse().ok().and_then(|number: i64| T::try_from(number).ok())
+        self.files.borrow_mut().number(&self.path.join(name))
     }
 
     /// The same; 0 if there is none.
@@ -221,7 +233,7 @@ impl Files {
 
     /// None where the device has no IPv4.
     fn conf4(&self) -> Option<Conf4> {
-        self.0.is_dir().then(|| Conf4 {
+        self.path.is_dir().then(|| Conf4 {
             forwarding: self.flag("forwarding"),
             rp_filter: self.number("rp_filter"),
             accept_local: self.flag("accept_local"),
@@ -236,7 +248,7 @@ impl Files {
 
     /// None where the device has no IPv6.
     fn conf6(&self) -> Option<Conf6> {
-        self.0.is_dir().then(|| Conf6 {
+        self.path.is_dir().then(|| Conf6 {
             forwarding: self.flag("forwarding"),
             force_forwarding: self.flag("force_forwarding"),
             disabled: self.flag("disable_ipv6"),
@@ -260,7 +272,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, format!("{text}\n")).unwrap();
         }
-        Sysctls::read_at(root.path(), devices.iter().copied())
+        Sysctls::read_at(root.path(), &mut KeptFiles::default(), devices.iter().copied())
     }
 
     #[test]

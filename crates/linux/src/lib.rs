@@ -2,6 +2,7 @@
 //!
 //! This crate knows neither packets nor the router.
 
+pub mod kept_files;
 pub mod mailbox;
 pub mod netlink;
 pub mod priority;

@@ -189,7 +189,7 @@ impl FollowerThread {
         let late = self.ipsets().filter(|_| !self.is_behind).and_then(Watch::late_at);
         let next = [audit, due, self.doubt, late].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-        left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as i32)
+        left.map_or(-1, sys::timeout_ms)
     }
 
     /// Receives requests. Returns `false` if the thread is to end.

@@ -179,7 +179,7 @@ impl NetfilterSocket {
             }
             let fd = self.0.fd().as_raw_fd();
             let mut fds = [sys::readable(fd)];
-            sys::wait(&mut fds, left.as_millis() as i32 + 1)?;
+            sys::wait(&mut fds, sys::timeout_ms(left))?;
             let received = self.0.receive(|message| {
                 if end.is_some() || message.sequence != sequence {
                     return;

@@ -18,6 +18,8 @@ use super::sys;
 
 /// How often the thread looks whether something has been taken out of the tables. A grace period takes longer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often it looks while the tables do not change.
+const LOOK_SELDOM: Duration = Duration::from_millis(80);
 
 /// Reports to the tables that the XDP programs have passed, on a thread of its own, until dropped.
 ///
@@ -51,17 +53,24 @@ impl Drop for Grace {
 }
 
 fn follow(reader: &Reader, period: &Period, is_ended: &AtomicBool) {
+    let mut pause = LOOK_EVERY;
     while !is_ended.load(Ordering::Acquire) {
         match reader.due() {
             // After an error, the memory is not used again: it waits for the next period.
             Some(epoch) => match period.wait() {
-                Ok(()) => reader.pass_epoch(epoch),
+                Ok(()) => {
+                    reader.pass_epoch(epoch);
+                    pause = LOOK_EVERY;
+                }
                 Err(error) => {
                     tracing::error!("memory of routes cannot be used again: {error}");
                     std::thread::park_timeout(100 * LOOK_EVERY);
                 }
             },
-            None => std::thread::park_timeout(LOOK_EVERY),
+            None => {
+                std::thread::park_timeout(pause);
+                pause = LOOK_SELDOM.min(2 * pause);
+            }
         }
     }
     // If this fails, memory is free a little early: no program is attached that reads it.

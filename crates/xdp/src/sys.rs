@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+pub(super) mod ids;
 pub(super) mod loading;
 
 use std::ffi::CString;
@@ -56,6 +57,9 @@ enum Command {
     BtfNextId = 23,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkFdById = 30,
+    LinkNextId = 31,
+    IterCreate = 33,
     LinkDetach = 34,
 }
 

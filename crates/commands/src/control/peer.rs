@@ -38,10 +38,9 @@ impl Peer {
         let start = Instant::now();
         loop {
             let left = patience.saturating_sub(start.elapsed());
-            let timeout_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
             let mut fds = [sys::readable(self.0.as_raw_fd())];
             // A signal may end the wait early.
-            sys::wait(&mut fds, timeout_ms)?;
+            sys::wait(&mut fds, sys::timeout_ms(left))?;
             if fds[0].revents != 0 {
                 return Ok(true);
             }

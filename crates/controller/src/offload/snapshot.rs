@@ -13,6 +13,7 @@ use crate::kernel::{Ifindex, Kernel};
 use crate::netlink::{Settings, Source};
 use crate::rib::Rib;
 use crate::sysctl::Sysctls;
+use tollway_linux::kept_files::KeptFiles;
 use tollway_linux::sys::why;
 use tollway_model::Engine;
 use tollway_rules::{self as rules, Follower};
@@ -58,7 +59,7 @@ impl KernelSnapshot {
     pub fn take() -> Result<Self, SnapshotError> {
         let (kernel, routes) = configuration()?;
         let names = kernel.netdevs.values().map(|netdev| netdev.name.as_str());
-        let sysctls = Sysctls::read(names);
+        let sysctls = Sysctls::read(&mut KeptFiles::default(), names);
         let probes = Probes::read(&kernel.netdevs, kernel.netdevs.keys().copied(), None)?;
         let (firewall, counts) = (firewall(), traffic::read());
         Ok(Self { routes, sysctls, probes, firewall, counts, kernel })

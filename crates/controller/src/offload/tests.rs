@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use tollway_linux::kept_files::KeptFiles;
+
 use crate::kernel::{Netdev, Rule, RuleAction};
 
 mod general;
@@ -90,7 +92,7 @@ impl Router {
             std::fs::write(file, text).unwrap();
         }
         let names = self.kernel.netdevs.values().map(|netdev| netdev.name.as_str());
-        let sysctls = Sysctls::read_at(root.path(), names);
+        let sysctls = Sysctls::read_at(root.path(), &mut KeptFiles::default(), names);
         Offload::of(&Facts {
             ports: &[(2, self.engine), (3, self.engine_of_3.unwrap_or(self.engine))],
             kernel: &self.kernel,

@@ -265,6 +265,11 @@ pub const fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
+/// The timeout of [`wait`] that is not shorter than a time: one that is rounded down makes a loop spin before its time comes.
+pub fn timeout_ms(time: Duration) -> c_int {
+    c_int::try_from(time.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+}
+
 /// Waits until a descriptor is ready or `timeout_ms` have passed; a signal ends the wait.
 pub fn wait(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of a slice that is borrowed exclusively.

@@ -143,7 +143,7 @@ impl WatchThread {
             }
             let left = PERIOD.saturating_sub(began.elapsed());
             let mut fds = [sys::readable(self.wakes.as_fd().as_raw_fd())];
-            let patience = if is_last { -1 } else { left.as_millis() as i32 };
+            let patience = if is_last { -1 } else { sys::timeout_ms(left) };
             if sys::wait(&mut fds, patience).is_err() || is_last && fds[0].revents != 0 {
                 return;
             }

@@ -77,6 +77,7 @@ pub fn forwarding() {
 
 pub fn carrier() {
     use tollway_controller::sysctl::Sysctls;
+    use tollway_linux::kept_files::KeptFiles;
     let hosts = hosts();
     sh("ip route add 203.0.113.0/24 via 192.0.2.2 dev ra");
     sh("ip route add 203.0.113.0/24 via 198.51.100.2 dev rb metric 100");
@@ -94,7 +95,7 @@ pub fn carrier() {
             // Writing IPv6's `all` sets the ports as well.
             sysctl(&format!("{family}/conf/ra/ignore_routes_with_linkdown"), own);
         }
-        let link = Sysctls::read(PORTS).link("ra");
+        let link = Sysctls::read(&mut KeptFiles::default(), PORTS).link("ra");
         let by = |address: &str| sh(&format!("ip route get {address}")).contains("dev rb");
         let known = (link.ignore_linkdown4, link.ignore_linkdown6);
         assert_eq!(known, (by("203.0.113.1"), by("2001:db8:c::1")), "{all4}{own4} {all6}{own6}");

@@ -1,8 +1,9 @@
 //! What the kernel's tracking is set to, which the programs have to know.
 
-use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use tollway_linux::kept_files::KeptFiles;
 use tollway_xdp::TcpSettings;
 use tollway_xdp::connections::TrackState;
 
@@ -40,38 +41,43 @@ struct Timeouts {
 impl Settings {
     /// Whether the kernel counts packets of connections, and has to do so exactly.
     pub(super) fn must_count(exact_counters: bool) -> bool {
-        exact_counters && number("acct").is_some_and(|is_on| is_on != 0)
+        let is_on = || Sysctls(&mut KeptFiles::default()).number("acct");
+        exact_counters && is_on().is_some_and(|is_on| is_on != 0)
     }
 
     /// Reads the settings; none if the kernel does not track connections, or counts their packets and has to do so exactly
     /// (`exact_counters`).
-    pub(super) fn read(exact_counters: bool) -> Option<Self> {
+    pub(super) fn read(files: &mut KeptFiles, exact_counters: bool) -> Option<Self> {
+        files.begin();
+        let mut sysctls = Sysctls(files);
         if Self::must_count(exact_counters) {
             return None;
         }
         // A packet prolongs a connection by this; 0 would end it.
-        let udp_timeout_ms = milliseconds("udp_timeout_stream")?.max(1);
-        let verifies_sums = number("checksum").is_none_or(|is_on| is_on != 0);
+        let udp_timeout_ms = sysctls.milliseconds("udp_timeout_stream")?.max(1);
+        let verifies_sums = sysctls.number("checksum").is_none_or(|is_on| is_on != 0);
         // The programs do not log.
-        let logs = number("log_invalid").is_some_and(|protocol| [6, 255].contains(&protocol));
-        let tcp = || {
+        let logs =
+            sysctls.number("log_invalid").is_some_and(|protocol| [6, 255].contains(&protocol));
+        let mut tcp = || {
             Some(TcpSettings {
-                timeout_ms: milliseconds("tcp_timeout_established")?,
-                close_timeout_ms: milliseconds("tcp_timeout_close")?,
-                is_liberal: number("tcp_be_liberal")? != 0,
+                timeout_ms: sysctls.milliseconds("tcp_timeout_established")?,
+                close_timeout_ms: sysctls.milliseconds("tcp_timeout_close")?,
+                is_liberal: sysctls.number("tcp_be_liberal")? != 0,
                 // Kernels before 5.14 have no such setting.
-                ignores_invalid_resets: number("tcp_ignore_invalid_rst").unwrap_or(0) != 0,
+                ignores_invalid_resets: sysctls.number("tcp_ignore_invalid_rst").unwrap_or(0) != 0,
             })
         };
-        let timeouts = || {
+        let tcp = tcp();
+        let mut timeouts = || {
             Some(Timeouts {
-                unacknowledged_ms: milliseconds("tcp_timeout_unacknowledged")?,
-                retransmitted_ms: milliseconds("tcp_timeout_max_retrans")?,
-                most_retransmissions: number("tcp_max_retrans")?,
+                unacknowledged_ms: sysctls.milliseconds("tcp_timeout_unacknowledged")?,
+                retransmitted_ms: sysctls.milliseconds("tcp_timeout_max_retrans")?,
+                most_retransmissions: sysctls.number("tcp_max_retrans")?,
             })
         };
         let timeouts = timeouts();
-        let tcp = tcp().filter(|_| !logs && timeouts.is_some());
+        let tcp = tcp.filter(|_| !logs && timeouts.is_some());
         Some(Self { udp_timeout_ms, verifies_sums, tcp, timeouts: timeouts.unwrap_or_default() })
     }
 
@@ -92,13 +98,17 @@ impl Settings {
     }
 }
 
-fn milliseconds(sysctl: &str) -> Option<u32> {
-    number(sysctl).map(|seconds| seconds.saturating_mul(1000))
-}
+/// The sysctls of connection tracking.
+struct Sysctls<'a>(&'a mut KeptFiles);
 
-fn number(sysctl: &str) -> Option<u32> {
-    let text = fs::read_to_string(format!("{DIRECTORY}/nf_conntrack_{sysctl}")).ok()?;
-    text.trim().parse().ok()
+impl Sysctls<'_> {
+    fn milliseconds(&mut self, sysctl: &str) -> Option<u32> {
+        self.number(sysctl).map(|seconds| seconds.saturating_mul(1000))
+    }
+
+    fn number(&mut self, sysctl: &str) -> Option<u32> {
+        self.0.number(Path::new(&format!("{DIRECTORY}/nf_conntrack_{sysctl}")))
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollway_conntrack::{Change, Conntrack};
 use tollway_dataplane::router::Router;
+use tollway_linux::kept_files::KeptFiles;
 use tollway_linux::mailbox::WakeReceiver;
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
@@ -45,6 +46,7 @@ pub(super) struct Thread {
     exact_counters: bool,
     router: Arc<Router>,
     settings: Option<Settings>,
+    settings_files: KeptFiles,
     read_at: Instant,
     sweep_at: Instant,
     is_failing: bool,
@@ -82,6 +84,7 @@ impl Thread {
             exact_counters,
             router,
             settings: None,
+            settings_files: KeptFiles::default(),
             read_at: now,
             sweep_at: now,
             is_failing: false,
@@ -123,7 +126,7 @@ impl Thread {
         let sweeps = self.settings.is_some_and(|settings| settings.tcp.is_some());
         let next = if sweeps { self.read_at.min(self.sweep_at) } else { self.read_at };
         let patience = next.saturating_duration_since(Instant::now());
-        sys::wait(&mut fds, patience.as_millis().min(1000) as i32)?;
+        sys::wait(&mut fds, sys::timeout_ms(patience))?;
         if fds[0].revents != 0 && !self.wakes.drain() {
             return Ok(false);
         }
@@ -141,7 +144,7 @@ impl Thread {
     /// Waits for a time. Returns whether the thread is to go on.
     fn pause(&self, time: Duration) -> bool {
         let mut fds = [sys::readable(self.wakes.as_fd().as_raw_fd())];
-        let waited = sys::wait(&mut fds, time.as_millis() as i32);
+        let waited = sys::wait(&mut fds, sys::timeout_ms(time));
         waited.is_ok() && (fds[0].revents == 0 || self.wakes.drain())
     }
 
@@ -151,7 +154,7 @@ impl Thread {
         if now < self.read_at {
             return;
         }
-        let settings = Settings::read(self.exact_counters);
+        let settings = Settings::read(&mut self.settings_files, self.exact_counters);
         self.read_at = now + if settings.is_some() { EVERY } else { SELDOM };
         if settings != self.settings {
             self.state.set_verifies_sums(settings.is_none_or(|settings| settings.verifies_sums));

@@ -134,8 +134,7 @@ impl FollowerThread {
             .into_iter()
             .flatten();
         let until = due.min().map_or(BEAT, |at| at.saturating_duration_since(Instant::now()));
-        let timeout = until.min(BEAT).as_micros().div_ceil(1000);
-        sys::wait(&mut fds, timeout as i32)?;
+        sys::wait(&mut fds, sys::timeout_ms(until.min(BEAT)))?;
         self.counts.beat.beat();
         if fds[0].revents != 0 && !self.receive_requests()? {
             return Ok(false);

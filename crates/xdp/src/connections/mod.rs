@@ -8,6 +8,7 @@
 //! One thread writes ([`ConnectionTable`]). It changes a slot as a flow's ([`flows`](crate::flows)), and the programs
 //! count in it, and end it.
 
+mod blocks;
 mod entry;
 mod key;
 mod query;

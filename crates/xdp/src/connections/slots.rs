@@ -77,10 +77,15 @@ impl Slots {
         (0..self.len()).map(|index| self.slot(index))
     }
 
+    /// A key's bucket, and the way that the search begins with.
+    pub(super) fn bucket(&self, key: &[u64; MOST_KEY]) -> (usize, usize) {
+        let hash = self.seeds.hash(&key[..self.family.key_words()]);
+        ((hash >> 32) as usize & self.mask, (hash >> 60) as usize)
+    }
+
     /// The slots of a key's bucket, in the order of search.
     fn ways(&self, key: &[u64; MOST_KEY]) -> impl Iterator<Item = Slot<'_>> {
-        let hash = self.seeds.hash(&key[..self.family.key_words()]);
-        let (bucket, first) = ((hash >> 32) as usize & self.mask, (hash >> 60) as usize);
+        let (bucket, first) = self.bucket(key);
         (0..WAYS).map(move |way| self.slot(bucket * WAYS + (first + way) % WAYS))
     }
 

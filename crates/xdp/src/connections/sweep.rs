@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Instant;
 
+use super::blocks::BLOCK_SLOTS;
 use super::key::ConnectionKey;
 use super::table::ConnectionTable;
 use super::tracks::TrackState;
@@ -11,8 +12,8 @@ use crate::page::coarse_ns;
 
 /// A connection without packets for this many ticks is quiet: 1 s.
 const QUIET_TICKS: u16 = 15;
-/// So many slots are looked at before the time is.
-const SLOTS: usize = 256;
+/// So many blocks are looked at before the time is.
+const BLOCKS: usize = 8;
 
 /// How much of the table one call looks at.
 #[derive(Clone, Copy, Debug)]
@@ -35,41 +36,54 @@ impl ConnectionTable {
         part: Part,
         mut quiet: impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<()> {
-        let slots = self.connections.0.len();
-        let mut left = slots.div_ceil(part.of);
-        while left > 0 {
-            let count = left.min(SLOTS);
-            for _ in 0..count {
-                self.look_at(self.swept, &mut quiet)?;
-                self.swept = (self.swept + 1) % slots;
-            }
-            left -= count;
-            if Instant::now() >= part.until {
+        for count in 0..self.blocks.len().div_ceil(part.of) {
+            if count % BLOCKS == BLOCKS - 1 && Instant::now() >= part.until {
                 break;
+            }
+            let block = self.blocks.next();
+            if self.blocks.has_tracks[block] {
+                self.blocks.has_tracks[block] = self.look_at_block(block, &mut quiet)?;
             }
         }
         Ok(())
     }
 
+    /// Returns whether an entry of the block has a track.
+    fn look_at_block(
+        &mut self,
+        block: usize,
+        quiet: &mut impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let first = block * BLOCK_SLOTS;
+        let slots = first..self.connections.0.len().min(first + BLOCK_SLOTS);
+        let now = (coarse_ns() >> TICK_SHIFT) as u32;
+        let mut has_tracks = false;
+        for slot in slots {
+            has_tracks |= self.look_at(slot, now, quiet)?;
+        }
+        Ok(has_tracks)
+    }
+
+    /// Returns whether the slot has an entry with a track.
     fn look_at(
         &mut self,
         slot: usize,
+        now: u32,
         quiet: &mut impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let slot = self.connections.0.slot(slot);
-        let now = (coarse_ns() >> TICK_SHIFT) as u32;
         let idle = slot.idle(now as u16);
         if idle < QUIET_TICKS {
-            return Ok(());
+            return Ok(true);
         }
-        let Some((key, connection, _)) = slot.read() else { return Ok(()) };
-        let Some((track, _)) = connection.track else { return Ok(()) };
+        let Some((key, connection, _)) = slot.read() else { return Ok(false) };
+        let Some((track, _)) = connection.track else { return Ok(false) };
         if !self.tracks.is_current(track) {
             slot.end();
-            return Ok(());
+            return Ok(false);
         }
         if self.tracks.is_told(track, now.wrapping_sub(u32::from(idle))) {
-            return Ok(());
+            return Ok(true);
         }
         let state = self.tracks.read(track);
         let idle = now.wrapping_sub(state.tick);
@@ -78,6 +92,6 @@ impl ConnectionTable {
             self.tracks.tell(track, now);
             quiet(&key, (u64::from(idle) << TICK_SHIFT >> 20) as u32, state)?;
         }
-        Ok(())
+        Ok(true)
     }
 }

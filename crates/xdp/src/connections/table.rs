@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tollway_dataplane::id::LinkId;
 
+use super::blocks::Blocks;
 use super::entry::{Connection, Treatment};
 use super::key::{ConnectionKey, Family};
 use super::slots::{Slot, Slots};
@@ -35,6 +36,12 @@ impl Tables {
     /// The number of slots of both.
     pub(super) fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
+    }
+
+    /// The number of the first slot of a key's bucket.
+    fn first_way(&self, key: &ConnectionKey) -> usize {
+        let before = if key.family() == Family::V4 { 0 } else { self.v4.len() };
+        before + self.of(key.family()).bucket(&key.words()).0 * WAYS
     }
 
     /// A slot by its number: those of IPv4 come first.
@@ -171,8 +178,7 @@ impl ConnectionsByTuple {
 pub struct ConnectionTable {
     pub(super) connections: Connections,
     pub(super) tracks: Tracks,
-    /// The slot that the next call of [`ConnectionTable::sweep`] begins with.
-    pub(super) swept: usize,
+    pub(super) blocks: Blocks,
 }
 
 impl ConnectionTable {
@@ -187,7 +193,8 @@ impl ConnectionTable {
             v6: Slots::map(v6, buckets[1], seeds, Family::V6)?,
         };
         let tracks = Tracks::map(tracks, Self::tracks(buckets) as usize, seeds)?;
-        Ok(Self { connections: Connections(Arc::new(tables)), tracks, swept: 0 })
+        let blocks = Blocks::new(tables.len());
+        Ok(Self { connections: Connections(Arc::new(tables)), tracks, blocks })
     }
 
     /// The number of tracks for so many buckets of entries.
@@ -237,8 +244,11 @@ impl ConnectionTable {
         let (words, now_ns) = (key.words(), coarse_ns());
         let is_kernels = matches!(connection.treatment, Treatment::Kernel { .. });
         let tick = (now_ns >> TICK_SHIFT) as u16;
-        let slots = self.connections.0.of(key.family());
-        let place = slots.place(&words, (generation, tick), is_kernels);
+        let tables = &self.connections.0;
+        if connection.track.is_some() {
+            self.blocks.note(tables.first_way(key));
+        }
+        let place = tables.of(key.family()).place(&words, (generation, tick), is_kernels);
         place.inspect(|slot| slot.write(&words, connection, translation, now_ns)).is_some()
     }
 }

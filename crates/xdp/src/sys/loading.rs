@@ -7,16 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use aya_obj::generated::bpf_insn;
 
+use super::ids::{self, Ids};
 use super::{Command, Info, address, bpf, number};
-
-/// Arguments of BPF_BTF_GET_NEXT_ID and BPF_BTF_GET_FD_BY_ID.
-#[derive(Default)]
-#[repr(C)]
-struct Id {
-    id: u32,
-    next_id: u32,
-    open_flags: u32,
-}
 
 /// The kernel's information on types (`struct bpf_btf_info`).
 #[derive(Default)]
@@ -79,37 +71,16 @@ const NAME_LEN: usize = 64;
 /// # Errors
 /// This needs `CAP_SYS_ADMIN`.
 pub(crate) fn types_of_module(module: &str) -> io::Result<Option<OwnedFd>> {
-    let mut id = 0;
-    loop {
-        match next_id(id) {
-            Ok(next) => id = next,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-            Err(error) => return Err(error),
+    let mut last = 0;
+    while let Some(id) = ids::next(Ids::Types, last)? {
+        if let Some(types) = ids::open(Ids::Types, id)?
+            && is_of_module(types.as_fd(), module)?
+        {
+            return Ok(Some(types));
         }
-        match types_by_id(id) {
-            Ok(types) if is_of_module(types.as_fd(), module)? => return Ok(Some(types)),
-            Ok(_) => {}
-            // They were unloaded meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(error) => return Err(error),
-        }
+        last = id;
     }
-}
-
-/// The id of types that follows another.
-fn next_id(id: u32) -> io::Result<u32> {
-    let mut arguments = Id { id, ..Id::default() };
-    // SAFETY: the arguments are numbers.
-    unsafe { bpf(Command::BtfNextId, &mut arguments) }?;
-    Ok(arguments.next_id)
-}
-
-fn types_by_id(id: u32) -> io::Result<OwnedFd> {
-    let mut arguments = Id { id, ..Id::default() };
-    // SAFETY: the arguments are numbers.
-    let fd = unsafe { bpf(Command::BtfFdById, &mut arguments) }?;
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(None)
 }
 
 /// Says whether types are those of a module.

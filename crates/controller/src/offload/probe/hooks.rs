@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -76,6 +77,11 @@ impl Hook {
 /// # Errors
 /// The kernel refused.
 pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
+    /// The kernel does not list functions. It is asked once only, since it starts a program to load a module at each request.
+    static HAS_NO_LIST: AtomicBool = AtomicBool::new(false);
+    if HAS_NO_LIST.load(Ordering::Relaxed) {
+        return bpf();
+    }
     let mut socket = match QuerySocket::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(None),
         opened => opened?,
@@ -89,6 +95,7 @@ pub(super) fn hooks() -> io::Result<Option<PerFamily<BTreeSet<Hook>>>> {
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
                 {
+                    HAS_NO_LIST.store(true, Ordering::Relaxed);
                     return bpf();
                 }
                 Err(error) => return Err(error),

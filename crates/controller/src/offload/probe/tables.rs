@@ -98,7 +98,7 @@ pub(super) fn legacy() -> io::Result<PerFamily<Legacy>> {
 
 fn read(layout: &Layout, open: impl Fn() -> io::Result<UdpSocket>) -> io::Result<Legacy> {
     let mut legacy = Legacy::default();
-    let names = match std::fs::read_to_string(layout.names) {
+    let names = match super::read_text(layout.names) {
         // The kernel has no such tables.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(legacy),
         names => names?,
