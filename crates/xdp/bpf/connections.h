@@ -351,28 +351,31 @@ static __always_inline __u64 last_word_of(__be32 ports, __u8 protocol, __u16 lin
  * Begins to fetch the track that a packet of TCP has if it is of the connection's original direction: it takes as long as
  * the entry, in which alone is which track it is.
  */
-static __always_inline void fetch_home(const __u64 *words, int v4)
+static __always_inline void fetch_home(const struct state *state, const __u64 *words, int v4)
 {
 	const int last = (v4 ? KEY4_WORDS : KEY6_WORDS) - 1;
 	__u64 hash = pair(last_word_of(first_of(words[last]), IPPROTO_TCP, 0), last);
 
 	for (int i = 0; i < last; i++)
 		hash += pair(words[i], i);
-	fetch_track(home_of(hash));
+	fetch_track(home_of(hash, state->tracks));
 }
 
 /* Looks up a connection by the words of its key; `connection` is NULL if there is none. As find4 and find6. */
-static __always_inline struct found_connection find_connection(const __u64 *words, int v4)
+static __always_inline struct found_connection find_connection(const struct state *state, const __u64 *words, int v4)
 {
 	const int key_words = v4 ? KEY4_WORDS : KEY6_WORDS;
 	const int size = v4 ? sizeof(struct connection4) : sizeof(struct connection6);
 	struct found_connection found = {};
 	__u32 number, first;
+	__u64 used;
 	void *bucket;
 
 	for (int i = 0; i < key_words; i++)
 		found.hash += pair(words[i], i);
-	number = found.hash >> 32 & (v4 ? CONNECTIONS4_MASK : CONNECTIONS6_MASK);
+	/* Both at once: user space may change them. */
+	used = *(const volatile __u64 *)(v4 ? &state->connections4 : &state->connections6);
+	number = (found.hash >> 32 & (__u32)used) + (used >> 32);
 	first = found.hash >> 60;
 	bucket = v4 ? bpf_map_lookup_elem(&connections4, &number) : bpf_map_lookup_elem(&connections6, &number);
 	if (!bucket)

@@ -120,6 +120,10 @@ struct state {
 	__u32 tcp_settings; /* flags: TCP_IS_LIBERAL, TCP_IGNORES_INVALID_RESETS */
 	__u32 unserved_tick; /* the last tick in which a program left all packets to the kernel, without looking at them */
 	__u32 connections_generation; /* that of entries of connections, as `generation` of flows */
+	__u32 tracks; /* so many of the tracks are in use */
+	/* The buckets of entries that are in use: their number, a power of two, minus one; in the upper half, the first one. */
+	__u64 connections4;
+	__u64 connections6;
 };
 
 /* In `tcp_settings`: net.netfilter.nf_conntrack_tcp_be_liberal and nf_conntrack_tcp_ignore_invalid_rst. */
@@ -208,10 +212,7 @@ const volatile __u32 UNFINISHED = 0; /* senders leave checksums to a card that d
 const volatile __u32 WEAKLY_ORDERED = 0; /* the processor reorders loads */
 const volatile __u32 FLOWS4_MASK = 0; /* the number of buckets, a power of two, minus one */
 const volatile __u32 FLOWS6_MASK = 0;
-const volatile __u32 CONNECTIONS4_MASK = 0;
-const volatile __u32 CONNECTIONS6_MASK = 0;
 const volatile __u32 NEWCOMERS_MASK = 0;
-const volatile __u32 TRACKS = 0; /* the number of tracks */
 const volatile __u64 FLOW_SEEDS[FLOW_SEED_COUNT] = {};
 const volatile __u64 PUNT_MARK[2] = {}; /* see punted.h */
 

@@ -350,8 +350,8 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 	int action, is_active, is_followed, is_noted;
 
 	if (protocol_of(tracked, v4) == IPPROTO_TCP)
-		fetch_home(key->words, v4);
-	tracked->found = find_connection(key->words, v4);
+		fetch_home(packet->state, key->words, v4);
+	tracked->found = find_connection(packet->state, key->words, v4);
 	is_followed = has_track(tracked, v4);
 	is_active = tracked->found.head.generation == packet->state->connections_generation &&
 		    tracked->found.head.kind > CONNECTION_KERNEL;

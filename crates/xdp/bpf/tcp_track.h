@@ -372,12 +372,12 @@ static __always_inline void fetch_track(__u32 reference)
 }
 
 /*
- * The track that a connection has if no other one was there first, by the hash of its original tuple (`home` of
+ * The track that a connection has if no other one was there first and as many were in use, by the hash of its original tuple (`home` of
  * src/connections/tracks.rs).
  */
-static __always_inline __u32 home_of(__u64 hash)
+static __always_inline __u32 home_of(__u64 hash, __u32 tracks)
 {
-	return (hash >> 32) * TRACKS >> 32;
+	return (hash >> 32) * tracks >> 32;
 }
 
 static __always_inline int takes_lock(struct tcp_track *track)

@@ -9,7 +9,7 @@ use tollway_dataplane::memory::Part;
 use tollway_net::Mac;
 
 use super::addresses;
-use super::connections::{ConnectionTable, Queries};
+use super::connections::{ConnectionTable, Queries, Sizes};
 use super::error::XdpError;
 use super::features;
 use super::flows::{self, FlowMaps, SEEDS, Seeds};
@@ -60,8 +60,7 @@ pub(super) struct Maps {
     refusals: OwnedFd,
     /// Buckets of the flows, IPv4 and IPv6, and the seeds of their hash.
     buckets: [u32; 2],
-    /// The same of connections.
-    connection_buckets: [u32; 2],
+    connection_sizes: Sizes,
     seeds: Seeds,
     /// The mark of punted frames in generic mode.
     punt_mark: [u64; 2],
@@ -130,9 +129,7 @@ struct Constants {
     unfinished: u32,
     weakly_ordered: u32,
     flow_masks: [u32; 2],
-    connection_masks: [u32; 2],
     newcomers_mask: u32,
-    tracks: u32,
     flow_seeds: [u64; SEEDS],
     punt_mark: [u64; 2],
     /// By part of the tables (bpf/fib.h).
@@ -160,9 +157,7 @@ impl Constants {
             ),
             weakly_ordered: u32::from(!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))),
             flow_masks: maps.buckets.map(|buckets| buckets - 1),
-            connection_masks: maps.connection_buckets.map(|buckets| buckets - 1),
-            newcomers_mask: newcomers(maps.connection_buckets) - 1,
-            tracks: ConnectionTable::tracks(maps.connection_buckets),
+            newcomers_mask: maps.connection_sizes.newcomers() - 1,
             flow_seeds: maps.seeds.0,
             punt_mark: maps.punt_mark,
             elements: tables.map_or([0; Part::ALL.len()], TableMaps::elements),
@@ -185,10 +180,7 @@ impl Constants {
             ("WEAKLY_ORDERED", &self.weakly_ordered),
             ("FLOWS4_MASK", &self.flow_masks[0]),
             ("FLOWS6_MASK", &self.flow_masks[1]),
-            ("CONNECTIONS4_MASK", &self.connection_masks[0]),
-            ("CONNECTIONS6_MASK", &self.connection_masks[1]),
             ("NEWCOMERS_MASK", &self.newcomers_mask),
-            ("TRACKS", &self.tracks),
         ] {
             loader.override_global(name, value, true);
         }
@@ -212,12 +204,6 @@ fn punt_mark(random: Seeds) -> [u64; 2] {
 /// The EtherType for experiments; such frames never leave the machine (IEEE 802, 9.2.4).
 const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
-/// The places for flows that have no entry yet, for so many buckets of entries. Four flows share a place, so there is room
-/// for twice as many as for entries: flows in turn that drive each other out are never asked about.
-fn newcomers(connection_buckets: [u32; 2]) -> u32 {
-    (connection_buckets[0] + connection_buckets[1]).next_power_of_two() * (flows::WAYS / 2) as u32
-}
-
 impl Maps {
     /// Creates the maps.
     pub(super) fn make(options: &Options) -> Result<Self, XdpError> {
@@ -229,11 +215,13 @@ impl Maps {
         let buckets = [options.flows4, options.flows6].map(flows::buckets);
         loader.map_max_entries("flows4", buckets[0]);
         loader.map_max_entries("flows6", buckets[1]);
-        let connection_buckets = [options.connections4, options.connections6].map(flows::buckets);
-        loader.map_max_entries("connections4", connection_buckets[0]);
-        loader.map_max_entries("connections6", connection_buckets[1]);
-        loader.map_max_entries("newcomers", newcomers(connection_buckets));
-        loader.map_max_entries("tcp_tracks", ConnectionTable::tracks(connection_buckets));
+        let connections = [options.connections4, options.connections6];
+        let sizes = Sizes { buckets: connections.map(flows::buckets) };
+        let [connections4, connections6] = sizes.buckets_of_maps();
+        loader.map_max_entries("connections4", connections4);
+        loader.map_max_entries("connections6", connections6);
+        loader.map_max_entries("newcomers", sizes.newcomers());
+        loader.map_max_entries("tcp_tracks", sizes.tracks());
         NAMES.iter().for_each(|name| _ = loader.map_pin_path(name, names.path(name)));
         let _made =
             loader.load(&port_program()).map_err(|error| XdpError::load("a map", &error))?;
@@ -290,7 +278,7 @@ impl Maps {
             locals4_bits: locals4_bits?,
             refusals: refusals?,
             buckets,
-            connection_buckets,
+            connection_sizes: sizes,
             seeds: Seeds::random(),
             punt_mark: punt_mark(Seeds::random()),
         })
@@ -306,12 +294,12 @@ impl Maps {
     }
 
     /// The table of connections, for the one thread that writes it, and what the programs ask.
-    pub(super) fn connections(&self) -> Result<(ConnectionTable, Queries), XdpError> {
+    pub(super) fn connections(&self, state: State) -> Result<(ConnectionTable, Queries), XdpError> {
         let failed = || XdpError::system("connections", "mapping");
         let ring = self.connection_queries.try_clone().map_err(failed())?;
         let queries = Queries::map(ring).map_err(failed())?;
         let maps = ([&self.connections4, &self.connections6], &self.tcp_tracks);
-        let table = ConnectionTable::map(maps, self.connection_buckets, self.seeds);
+        let table = ConnectionTable::map(maps, self.connection_sizes, self.seeds, state);
         Ok((table.map_err(failed())?, queries))
     }
 

@@ -184,6 +184,11 @@ impl State {
         self.0.set_tcp(times, flags.map(|(_, flag)| flag).sum());
     }
 
+    /// Tells the programs which buckets of entries of connections are in use, as in `bpf/maps.h`, and how many tracks.
+    pub(crate) fn set_connections_in_use(&self, buckets: [u64; 2], tracks: u32) {
+        self.0.set_connections_in_use(buckets, tracks);
+    }
+
     /// Takes note that packets may have gone past the programs in this tick, and until then.
     pub(crate) fn set_unserved_tick(&self, tick: u32) {
         self.0.set_unserved_tick(tick);

@@ -79,6 +79,9 @@ struct XdpState {
     tcp_settings: AtomicU32,
     unserved_tick: AtomicU32,
     connections_generation: AtomicU32,
+    tracks: AtomicU32,
+    connections4: AtomicU64,
+    connections6: AtomicU64,
 }
 
 /// The words that the XDP program reads for each packet begin behind the heartbeats, on a page of their own.
@@ -207,6 +210,15 @@ impl Page {
         state.tcp_close_timeout_ms.store(close_timeout_ms, Ordering::Relaxed);
         state.tcp_settings.store(settings, Ordering::Relaxed);
         state.tcp_timeout_ms.store(timeout_ms, Ordering::Release);
+    }
+
+    /// Sets which buckets of entries of connections are in use, for each family, and how many tracks.
+    pub(super) fn set_connections_in_use(&self, buckets: [u64; 2], tracks: u32) {
+        let state = self.state();
+        state.tracks.store(tracks, Ordering::Relaxed);
+        // What lies in the buckets was written before.
+        state.connections4.store(buckets[0], Ordering::Release);
+        state.connections6.store(buckets[1], Ordering::Release);
     }
 
     /// Takes note that packets may have gone past the programs in this tick.

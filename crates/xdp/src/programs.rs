@@ -356,7 +356,7 @@ impl XdpPrograms {
     /// # Errors
     /// The system refused.
     pub fn connections(&self) -> Result<(ConnectionTable, Queries), XdpError> {
-        self.maps.connections()
+        self.maps.connections(self.state.clone())
     }
 
     /// The program's counters; for any thread.

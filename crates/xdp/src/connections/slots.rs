@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::entry::{Connection, Head, KERNEL, Treatment};
 use super::key::{ConnectionKey, Family};
+use super::sizes::small_buckets;
 use super::tracks::Track;
 use super::translation::{MOST_TRANSLATION, Translation};
 use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
@@ -33,7 +34,10 @@ const RETRY_SHIFT: u32 = 20;
 pub(super) struct Slots {
     words: Shared<AtomicU64>,
     seeds: Seeds,
-    mask: usize,
+    /// Buckets of the large table.
+    buckets: u32,
+    /// The buckets in use.
+    used: AtomicU64,
     family: Family,
 }
 
@@ -49,20 +53,80 @@ pub(super) struct Slot<'a> {
 pub(super) type Taken = (ConnectionKey, Connection, [u64; 2]);
 
 impl Slots {
-    /// Maps the memory of a family's map, which has so many buckets.
+    /// Maps the memory of a family's map, whose large table has so many buckets. The map is fresh: the small table
+    /// is in use, if there is one.
     pub(super) fn map(
         map: &OwnedFd,
         buckets: u32,
         seeds: Seeds,
         family: Family,
     ) -> io::Result<Self> {
-        let words = Shared::map(map.as_fd(), buckets as usize * WAYS * family.slot_words())?;
-        Ok(Self { words, seeds, mask: buckets as usize - 1, family })
+        let small = small_buckets(buckets);
+        let all = (buckets + small) as usize;
+        let words = Shared::map(map.as_fd(), all * WAYS * family.slot_words())?;
+        let (count, first) = if small == 0 { (buckets, 0) } else { (small, buckets) };
+        let used = AtomicU64::new(buckets_word(count, first));
+        Ok(Self { words, seeds, buckets, used, family })
     }
 
-    /// The number of slots, a power of two.
+    /// The number of slots of the large table, a power of two.
     pub(super) fn len(&self) -> usize {
+        self.buckets as usize * WAYS
+    }
+
+    /// The number of slots of both tables.
+    pub(super) fn all_len(&self) -> usize {
         self.words.len() / self.family.slot_words()
+    }
+
+    /// The buckets in use, as the programs read them.
+    pub(super) fn used_word(&self) -> u64 {
+        self.used.load(Acquire)
+    }
+
+    /// The first slot in use, and their number.
+    pub(super) fn used(&self) -> (usize, usize) {
+        let (mask, first) = parts(self.used_word());
+        (first as usize * WAYS, (mask as usize + 1) * WAYS)
+    }
+
+    /// Whether the small table is in use.
+    pub(super) fn may_grow(&self) -> bool {
+        self.used().0 != 0
+    }
+
+    /// Copies all entries to the large table, which is in use then; `tell` makes the programs use it. Returns the slots that
+    /// have got entries. What a program has done to an original until it is closed becomes of the copy; who found it before
+    /// and ends it later ends nothing, and another packet asks the kernel about the copy soon.
+    pub(super) fn grow(&self, tell: impl FnOnce()) -> Vec<usize> {
+        let (first, count) = self.used();
+        let moved: Vec<_> = (first..first + count).filter_map(|slot| self.copy_up(slot)).collect();
+        self.used.store(buckets_word(self.buckets, 0), Release);
+        tell();
+        for (from, to, head) in &moved {
+            let original = self.slot(*from);
+            if !original.replaces_head(*head, head.closed()) {
+                self.slot(*to).replaces_head(*head, original.head());
+            }
+        }
+        moved.into_iter().map(|(_, to, _)| to).collect()
+    }
+
+    /// Copies what takes a slot to the large table, if anything does. Returns both slots, and the head.
+    fn copy_up(&self, from: usize) -> Option<(usize, usize, Head)> {
+        /// A program may end the entry once, or void it.
+        const TRIES: usize = 3;
+        let slot = self.slot(from);
+        let mut key = [0; MOST_KEY];
+        key.iter_mut().zip(slot.key).for_each(|(to, word)| *to = word.load(Relaxed));
+        (0..TRIES).find_map(|_| {
+            let head = slot.head();
+            Treatment::of(head)?;
+            let to = self
+                .ways_in(&key, buckets_word(self.buckets, 0))
+                .find(|to| self.slot(*to).head().word() == 0)?;
+            self.slot(to).copy(slot, head).then_some((from, to, head))
+        })
     }
 
     pub(super) fn slot(&self, index: usize) -> Slot<'_> {
@@ -72,26 +136,28 @@ impl Slots {
         Slot { family: self.family, key, rest }
     }
 
-    /// All slots.
+    /// All slots in use.
     pub(super) fn iter(&self) -> impl Iterator<Item = Slot<'_>> {
-        (0..self.len()).map(|index| self.slot(index))
-    }
-
-    /// A key's bucket, and the way that the search begins with.
-    pub(super) fn bucket(&self, key: &[u64; MOST_KEY]) -> (usize, usize) {
-        let hash = self.seeds.hash(&key[..self.family.key_words()]);
-        ((hash >> 32) as usize & self.mask, (hash >> 60) as usize)
+        let (first, count) = self.used();
+        (first..first + count).map(|index| self.slot(index))
     }
 
     /// The slots of a key's bucket, in the order of search.
-    fn ways(&self, key: &[u64; MOST_KEY]) -> impl Iterator<Item = Slot<'_>> {
-        let (bucket, first) = self.bucket(key);
-        (0..WAYS).map(move |way| self.slot(bucket * WAYS + (first + way) % WAYS))
+    pub(super) fn ways(&self, key: &[u64; MOST_KEY]) -> impl Iterator<Item = usize> {
+        self.ways_in(key, self.used_word())
+    }
+
+    /// The same while these buckets are in use.
+    fn ways_in(&self, key: &[u64; MOST_KEY], used: u64) -> impl Iterator<Item = usize> {
+        let hash = self.seeds.hash(&key[..self.family.key_words()]);
+        let (mask, first) = parts(used);
+        let bucket = ((hash >> 32) as u32 & mask) as usize + first as usize;
+        (0..WAYS).map(move |way| bucket * WAYS + ((hash >> 60) as usize + way) % WAYS)
     }
 
     /// The slot with a key.
     pub(super) fn find(&self, key: &[u64; MOST_KEY]) -> Option<Slot<'_>> {
-        self.ways(key).find(|slot| slot.has_key(key))
+        self.ways(key).map(|way| self.slot(way)).find(|slot| slot.has_key(key))
     }
 
     /// The slot with a key, or else one whose entry is not active, or was not used for the longest time. What the kernel
@@ -103,7 +169,7 @@ impl Slots {
         is_kernels: bool,
     ) -> Option<Slot<'_>> {
         let (mut longest, mut best) = (KEPT_TICKS, None);
-        for slot in self.ways(key) {
+        for slot in self.ways(key).map(|way| self.slot(way)) {
             let head = slot.head();
             if slot.has_key(key) && head.word() != 0 {
                 return Some(slot);
@@ -235,8 +301,29 @@ impl Slot<'_> {
     /// Ends the entry, as the programs do.
     pub(super) fn end(&self) {
         let head = self.head();
-        let ended = head.ended().word();
-        let _ = self.rest[HEAD].compare_exchange(head.word(), ended, Release, Relaxed);
+        self.replaces_head(head, head.ended());
+    }
+
+    /// Gives the slot another head, unless it has changed since it had this one.
+    fn replaces_head(&self, head: Head, next: Head) -> bool {
+        self.rest[HEAD].compare_exchange(head.word(), next.word(), Release, Relaxed).is_ok()
+    }
+
+    /// Makes an unused slot a copy of one with this head. Returns false if that has another one by now.
+    fn copy(&self, from: Slot<'_>, head: Head) -> bool {
+        let words = self.key.iter().chain(&self.rest[HEAD + 1..]);
+        for (to, word) in words.zip(from.key.iter().chain(&from.rest[HEAD + 1..])) {
+            to.store(word.load(Relaxed), Relaxed);
+        }
+        fence(Acquire);
+        let is_same = from.rest[HEAD].load(Relaxed) == head.word();
+        if is_same {
+            self.rest[HEAD].store(head.word(), Release);
+        } else {
+            // It was never used, as before.
+            self.key.iter().for_each(|word| word.store(0, Relaxed));
+        }
+        is_same
     }
 }
 
@@ -283,6 +370,16 @@ fn split_leaves(family: Family, leaves: [u64; MOST_LEAVES]) -> ([u64; MOST_TRANS
     }
 }
 
+/// The buckets in use, of which there are so many, a power of two.
+fn buckets_word(count: u32, first: u32) -> u64 {
+    u64::from(first) << 32 | u64::from(count - 1)
+}
+
+/// The number of buckets in use, minus one, and the first one.
+const fn parts(used: u64) -> (u32, u32) {
+    (used as u32, (used >> 32) as u32)
+}
+
 /// Two numbers as they lie one behind the other.
 fn pack(first: u32, second: u32) -> u64 {
     let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
@@ -295,164 +392,4 @@ fn unpack(word: u64) -> [u32; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-    use tollway_dataplane::id::LinkId;
-
-    use super::*;
-    use crate::page::coarse_ns;
-    use crate::testkit::dice::Dice;
-
-    const BUCKETS: u32 = 4;
-
-    /// Slots in memory of a file, as in that of a map.
-    fn slots(family: Family) -> Slots {
-        let path = std::env::temp_dir().join(format!("slots-{}-{family:?}", std::process::id()));
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .unwrap();
-        std::fs::remove_file(path).unwrap();
-        file.set_len(u64::from(BUCKETS) * (WAYS * family.slot_words() * 8) as u64).unwrap();
-        Slots::map(&file.into(), BUCKETS, Seeds::random(), family).unwrap()
-    }
-
-    fn address(dice: &mut Dice, family: Family) -> (IpAddr, u16) {
-        let number = u128::from(dice.roll()) << 64 | u128::from(dice.roll());
-        let address = match family {
-            Family::V4 => IpAddr::V4(Ipv4Addr::from(number as u32)),
-            Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
-        };
-        (address, dice.roll() as u16)
-    }
-
-    fn enter(slots: &Slots, taken: &Taken) -> bool {
-        let (key, connection, _) = taken;
-        let now_ns = coarse_ns();
-        let tick = (now_ns >> TICK_SHIFT) as u16;
-        let place = slots.place(&key.words(), (connection.generation, tick), false);
-        let words = connection.translation.words(key).unwrap();
-        place.inspect(|slot| slot.write(&key.words(), connection, words, now_ns)).is_some()
-    }
-
-    #[test]
-    fn entries_of_both_families_are_found_again() {
-        let mut dice = Dice(11);
-        for family in [Family::V4, Family::V6] {
-            let slots = slots(family);
-            assert_eq!(slots.len(), BUCKETS as usize * WAYS);
-            let mut entered = Vec::new();
-            for number in 0..slots.len() as u32 {
-                let ends: [_; 4] = std::array::from_fn(|_| address(&mut dice, family));
-                let protocol = if number % 2 == 0 { 17 } else { 6 };
-                let link = LinkId(dice.roll() as u16);
-                let key = ConnectionKey::new(link, protocol, ends[0], ends[1]).unwrap();
-                let connection = Connection {
-                    generation: 7,
-                    treatment: Treatment::Forwarded(LinkId(dice.roll() as u16)),
-                    translation: Translation { source: ends[2], destination: ends[3] },
-                    mark: dice.roll() as u32,
-                    track: (protocol == 6).then(|| Track::of_word(dice.roll() as u32)),
-                };
-                let taken = (key, connection, [0; 2]);
-                if enter(&slots, &taken) {
-                    entered.push(taken);
-                }
-            }
-            assert!(entered.len() > slots.len() / 2, "{}", entered.len());
-            for taken in &entered {
-                let found = slots.find(&taken.0.words()).unwrap();
-                assert_eq!(found.read(), Some(*taken));
-            }
-            let all: Vec<_> = slots.iter().filter_map(|slot| slot.read()).collect();
-            assert_eq!(all.len(), entered.len());
-            // The program notes a next hop in an entry without a mark, and in no other.
-            let mut noted = entered[1];
-            noted.1.mark = 0;
-            assert!(enter(&slots, &noted));
-            let slot = slots.find(&noted.0.words()).unwrap();
-            let before = slot.rest[ROUTE].load(Relaxed);
-            assert_ne!(unpack(before)[0] & NO_ROUTE, 0);
-            slot.rest[ROUTE].store(pack(77, 1234), Relaxed);
-            assert_eq!(slot.read(), Some(noted));
-            assert!(enter(&slots, &noted));
-            let after = slot.rest[ROUTE].load(Relaxed);
-            assert!(unpack(after)[0] & NO_ROUTE != 0 && after != before, "another change");
-            // One that ends makes room for another one with the same key.
-            let mut taken = entered[0];
-            slots.find(&taken.0.words()).unwrap().end();
-            assert_eq!(slots.find(&taken.0.words()).unwrap().read(), None);
-            taken.1.mark ^= 1;
-            assert!(enter(&slots, &taken));
-            assert_eq!(slots.find(&taken.0.words()).unwrap().read(), Some(taken));
-            count_on(&slots, &entered);
-        }
-    }
-
-    /// What an entry has counted belongs to its connection: of UDP until the entry ends, of TCP while it has the same track.
-    fn count_on(slots: &Slots, entered: &[Taken]) {
-        let count = |taken: &Taken| {
-            let slot = slots.find(&taken.0.words()).unwrap();
-            slot.rest[USED].store(5, Relaxed);
-            slot.rest[BYTES].store(500, Relaxed);
-            slot
-        };
-        let counts = |taken: &Taken| slots.find(&taken.0.words()).unwrap().read_last().unwrap().2;
-        let [udp, tcp] = [17, 6].map(|protocol| {
-            let mut of = entered.iter().filter(|taken| taken.0.protocol() == protocol);
-            *of.next().unwrap()
-        });
-        let kernels = |taken: &Taken| {
-            let treatment = Treatment::Kernel { retry: 1, why: 2 };
-            (taken.0, Connection { treatment, track: None, ..taken.1 }, taken.2)
-        };
-        for (taken, is_over) in [(udp, true), (tcp, false)] {
-            // Void, as behind a change of rules.
-            count(&taken);
-            let mut next = taken;
-            next.1.generation += 1;
-            assert!(enter(slots, &next));
-            assert_eq!(counts(&taken), [5, 500]);
-            count(&taken).end();
-            assert_eq!(counts(&taken), [5, 500], "it has ended, and shows what it has counted");
-            assert!(enter(slots, &kernels(&taken)));
-            assert_eq!(counts(&taken), if is_over { [0; 2] } else { [5, 500] });
-            assert!(enter(slots, &taken));
-        }
-        count(&tcp).end();
-        assert!(enter(slots, &tcp));
-        assert_eq!(counts(&tcp), [5, 500], "the same track");
-        let untracked = Treatment::Untracked(LinkId(1));
-        let untracked = (udp.0, Connection { treatment: untracked, ..udp.1 }, udp.2);
-        count(&udp);
-        for next in [&untracked, &udp] {
-            assert!(enter(slots, next));
-            assert_eq!(counts(&udp), [0; 2], "packets of no connection");
-            count(&udp);
-        }
-        let (track, is_reply) = tcp.1.track.unwrap();
-        let mut other = tcp;
-        other.1.track = Some(Track::of_word(track.word(is_reply) ^ 1));
-        count(&tcp);
-        assert!(enter(slots, &other));
-        assert_eq!(counts(&tcp), [0; 2], "another one");
-    }
-
-    #[test]
-    fn keys_of_two_families_are_none() {
-        let [v4, v6] = [IpAddr::from([10, 0, 0, 1]), IpAddr::from([1_u16; 8])];
-        assert_eq!(ConnectionKey::new(LinkId(1), 17, (v4, 1), (v6, 2)), None);
-        let keys = [v4, v6].map(|ip| ConnectionKey::new(LinkId(1), 17, (ip, 1), (ip, 2)).unwrap());
-        let translation = Translation { source: (v6, 1), destination: (v6, 2) };
-        assert_eq!(translation.words(&keys[0]), None, "no packet of IPv4 leaves so");
-        for key in keys {
-            assert_eq!((key.source().1, key.destination().1), (1, 2));
-            assert_eq!(key.family().key(key.words()), key);
-            assert_eq!(key.on(LinkId(9)).link(), LinkId(9));
-        }
-    }
-}
+mod tests;

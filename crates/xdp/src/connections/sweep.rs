@@ -55,7 +55,7 @@ impl ConnectionTable {
         quiet: &mut impl FnMut(&ConnectionKey, u32, TrackState) -> io::Result<()>,
     ) -> io::Result<bool> {
         let first = block * BLOCK_SLOTS;
-        let slots = first..self.connections.0.len().min(first + BLOCK_SLOTS);
+        let slots = first..self.connections.0.all_len().min(first + BLOCK_SLOTS);
         let now = (coarse_ns() >> TICK_SHIFT) as u32;
         let mut has_tracks = false;
         for slot in slots {

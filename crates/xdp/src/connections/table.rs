@@ -10,9 +10,11 @@ use tollway_dataplane::id::LinkId;
 use super::blocks::Blocks;
 use super::entry::{Connection, Treatment};
 use super::key::{ConnectionKey, Family};
+use super::sizes::Sizes;
 use super::slots::{Slot, Slots};
 use super::tracks::{Track, TrackState, Tracks};
-use crate::flows::{Flow4Key, Flow6Key, Seeds, TICK_SHIFT, WAYS};
+use crate::flows::{Flow4Key, Flow6Key, MOST_KEY, Seeds, TICK_SHIFT};
+use crate::maps::State;
 use crate::page::coarse_ns;
 
 /// The entries, for any thread to read; cheap to clone.
@@ -33,20 +35,24 @@ impl Tables {
         }
     }
 
-    /// The number of slots of both.
-    pub(super) fn len(&self) -> usize {
+    /// The number of slots that both have in large tables.
+    fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// The number of the first slot of a key's bucket.
-    fn first_way(&self, key: &ConnectionKey) -> usize {
-        let before = if key.family() == Family::V4 { 0 } else { self.v4.len() };
-        before + self.of(key.family()).bucket(&key.words()).0 * WAYS
+    /// The number of all slots.
+    pub(super) fn all_len(&self) -> usize {
+        self.v4.all_len() + self.v6.all_len()
+    }
+
+    /// The number of a family's first slot.
+    fn first(&self, family: Family) -> usize {
+        if family == Family::V4 { 0 } else { self.v4.all_len() }
     }
 
     /// A slot by its number: those of IPv4 come first.
     pub(super) fn slot(&self, index: usize) -> Slot<'_> {
-        match index.checked_sub(self.v4.len()) {
+        match index.checked_sub(self.v4.all_len()) {
             None => self.v4.slot(index),
             Some(index) => self.v6.slot(index),
         }
@@ -101,8 +107,8 @@ impl Connections {
 
     /// Calls `each` for every entry, whether active or not, or ended, with its packets and bytes.
     fn each(&self, mut each: impl FnMut(&ConnectionKey, &Connection, [u64; 2])) {
-        for slot in self.0.v4.iter().chain(self.0.v6.iter()) {
-            if let Some((key, connection, used)) = slot.read_last() {
+        for slots in [&self.0.v4, &self.0.v6] {
+            for (key, connection, used) in slots.iter().filter_map(|slot| slot.read_last()) {
                 each(&key, &connection, used);
             }
         }
@@ -179,28 +185,28 @@ pub struct ConnectionTable {
     pub(super) connections: Connections,
     pub(super) tracks: Tracks,
     pub(super) blocks: Blocks,
+    state: State,
 }
 
 impl ConnectionTable {
-    /// Maps the memory of the maps of IPv4 and IPv6, which have so many buckets.
+    /// Maps the memory of the maps of IPv4 and IPv6, which are so large. The programs of `state` use them.
     pub(crate) fn map(
         ([v4, v6], tracks): ([&OwnedFd; 2], &OwnedFd),
-        buckets: [u32; 2],
+        sizes: Sizes,
         seeds: Seeds,
+        state: State,
     ) -> io::Result<Self> {
+        let [buckets4, buckets6] = sizes.buckets;
         let tables = Tables {
-            v4: Slots::map(v4, buckets[0], seeds, Family::V4)?,
-            v6: Slots::map(v6, buckets[1], seeds, Family::V6)?,
+            v4: Slots::map(v4, buckets4, seeds, Family::V4)?,
+            v6: Slots::map(v6, buckets6, seeds, Family::V6)?,
         };
-        let tracks = Tracks::map(tracks, Self::tracks(buckets) as usize, seeds)?;
-        let blocks = Blocks::new(tables.len());
-        Ok(Self { connections: Connections(Arc::new(tables)), tracks, blocks })
-    }
-
-    /// The number of tracks for so many buckets of entries.
-    pub(crate) fn tracks(buckets: [u32; 2]) -> u32 {
-        let slots = buckets.map(|buckets| buckets as usize * WAYS);
-        Tracks::count(slots[0] + slots[1]) as u32
+        let tracks = Tracks::map(tracks, sizes.tracks() as usize, seeds)?;
+        let blocks = Blocks::new(tables.all_len());
+        let connections = Connections(Arc::new(tables));
+        let table = Self { connections, tracks, blocks, state };
+        table.tell();
+        Ok(table)
     }
 
     /// The entries, for other threads.
@@ -224,7 +230,12 @@ impl ConnectionTable {
     /// Begins the track of a TCP connection, in the place of the one that it has. The programs begin with what the kernel
     /// knows then; packets are never out of window if the kernel finds none so (`is_liberal`). None if there is no room.
     pub fn begin_track(&mut self, original: &ConnectionKey, is_liberal: bool) -> Option<Track> {
-        self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32)
+        let used = self.tracks.used();
+        let track = self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32);
+        if self.tracks.used() != used {
+            self.tell();
+        }
+        track
     }
 
     /// Takes the track of a TCP connection away: its entries do not count any more.
@@ -244,11 +255,58 @@ impl ConnectionTable {
         let (words, now_ns) = (key.words(), coarse_ns());
         let is_kernels = matches!(connection.treatment, Treatment::Kernel { .. });
         let tick = (now_ns >> TICK_SHIFT) as u16;
-        let tables = &self.connections.0;
-        if connection.track.is_some() {
-            self.blocks.note(tables.first_way(key));
+        let search = (words, (generation, tick), is_kernels);
+        let family = key.family();
+        if self.connections.0.of(family).may_grow() && self.would_lose(family, &search) {
+            self.grow(family);
         }
-        let place = tables.of(key.family()).place(&words, (generation, tick), is_kernels);
-        place.inspect(|slot| slot.write(&words, connection, translation, now_ns)).is_some()
+        let tables = &self.connections.0;
+        let slots = tables.of(family);
+        if connection.track.is_some() {
+            slots.ways(&words).take(1).for_each(|way| self.blocks.note(tables.first(family) + way));
+        }
+        let Some(place) = slots.place(&words, (generation, tick), is_kernels) else { return false };
+        // Its packets go past the track from now on.
+        if let Some(track) = self.lost(&place, &words).and_then(|lost| lost.track) {
+            self.tracks.miss(track.0);
+        }
+        place.write(&words, connection, translation, now_ns);
+        true
+    }
+
+    /// Says whether a table has no room for an entry, or only in the place of one that still matters.
+    fn would_lose(&self, family: Family, (words, now, is_kernels): &Search) -> bool {
+        /// After such a pause, the next packet is the kernel's (`MOST_PAUSE` of bpf/connections.h).
+        const MOST_PAUSE: u16 = 372;
+        let place = self.connections.0.of(family).place(words, *now, *is_kernels);
+        let Some(place) = place else { return true };
+        self.lost(&place, words).is_some_and(|lost| match lost.track {
+            Some((track, _)) => self.tracks.is_current(track) && !self.tracks.read(track).is_closed,
+            None => place.idle(now.1) <= MOST_PAUSE,
+        })
+    }
+
+    /// The entry of another key that loses its slot.
+    fn lost(&self, place: &Slot<'_>, words: &[u64; MOST_KEY]) -> Option<Connection> {
+        let (key, connection, _) = place.read()?;
+        (key.words() != *words).then_some(connection)
+    }
+
+    fn grow(&mut self, family: Family) {
+        let tables = &self.connections.0;
+        let moved = tables.of(family).grow(|| self.tell());
+        let first = tables.first(family);
+        moved.into_iter().for_each(|slot| self.blocks.note(first + slot));
+    }
+
+    /// Tells the programs what is in use.
+    fn tell(&self) {
+        let tables = &self.connections.0;
+        let buckets = [&tables.v4, &tables.v6].map(Slots::used_word);
+        self.state.set_connections_in_use(buckets, self.tracks.used() as u32);
     }
 }
+
+/// What a slot is looked for by: the words of the key, the generation and tick of now, and whether the packets are the
+/// kernel's.
+type Search = ([u64; MOST_KEY], (u32, u16), bool);

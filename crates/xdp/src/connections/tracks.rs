@@ -17,6 +17,8 @@ use crate::shared::Shared;
 
 /// Tracks that a connection may have, by its hash.
 const WAYS: usize = 8;
+/// Tracks that are in use at first, 256 KB: as for entries (`sizes.rs`), their pages are few while connections are.
+const FIRST_TRACKS: usize = 1 << 12;
 /// Words of a track, a cache line.
 const WORDS: usize = 16;
 /// The word of the lock, and what is in it while somebody changes the track.
@@ -106,6 +108,10 @@ pub(super) struct Tracks {
     versions: Box<[u16]>,
     /// Whether a connection has gone quiet is known for packets until this tick.
     told: Box<[u32]>,
+    /// How many of them have a connection, or had one that has ended.
+    taken: usize,
+    /// How many tracks were in use one time after the other; the last number is that of today.
+    used: Vec<usize>,
 }
 
 impl Tracks {
@@ -120,13 +126,40 @@ impl Tracks {
         let owners = vec![[0; MOST_KEY]; count].into_boxed_slice();
         let versions = vec![0; count].into_boxed_slice();
         let told = vec![0; count].into_boxed_slice();
-        Ok(Self { words, seeds, owners, versions, told })
+        Ok(Self {
+            words,
+            seeds,
+            owners,
+            versions,
+            told,
+            taken: 0,
+            used: vec![count.min(FIRST_TRACKS)],
+        })
+    }
+
+    /// How many tracks are in use: the programs fetch one of these for a packet. A track that was taken while fewer were in
+    /// use stays where it is, since entries refer to it; it is not the one that is fetched.
+    pub(super) fn used(&self) -> usize {
+        self.used[self.used.len() - 1]
+    }
+
+    /// Uses more tracks where an eighth is taken, so that few are where they were before.
+    fn use_more(&mut self) {
+        let used = self.used();
+        if self.taken > used / 8 && used < self.owners.len() {
+            self.used.push((16 * used).min(self.owners.len()));
+        }
     }
 
     /// The track of a connection with an original tuple, whose link does not matter.
     pub(super) fn find(&self, original: &ConnectionKey) -> Option<Track> {
-        let owner = owner(original);
-        self.ways(owner).find(|index| self.owners[*index] == owner).map(|index| self.track(index))
+        self.place_of(owner(original)).map(|index| self.track(index))
+    }
+
+    /// The place of a connection's track, which may be from when fewer were in use.
+    fn place_of(&self, owner: Owner) -> Option<usize> {
+        let mut ways = self.used.iter().rev().flat_map(|used| self.ways_of(owner, *used));
+        ways.find(|index| self.owners[*index] == owner)
     }
 
     /// Says whether a track is still the one that was referred to.
@@ -154,6 +187,7 @@ impl Tracks {
         is_liberal: bool,
         now: u32,
     ) -> Option<Track> {
+        self.use_more();
         let owner = owner(original);
         let index = self.place(owner, now)?;
         let flags = if is_liberal { LIBERAL } else { 0 };
@@ -167,6 +201,17 @@ impl Tracks {
         let track = self.track(index);
         self.tell(track, now);
         Some(track)
+    }
+
+    /// Notes that packets of a connection go past its track: the next one that does not makes the track start over.
+    pub(super) fn miss(&self, track: Track) {
+        let words = self.words_of(track.index());
+        if self.is_current(track) && lock(&words[LOCK]) {
+            let mut bytes = words[HAS_MISSED / 4].load(Relaxed).to_ne_bytes();
+            bytes[HAS_MISSED % 4] = 1;
+            words[HAS_MISSED / 4].store(u32::from_ne_bytes(bytes), Relaxed);
+            words[LOCK].store(0, Release);
+        }
     }
 
     /// Takes a connection's track away, if it has one: entries that refer to it do not count any more.
@@ -184,6 +229,8 @@ impl Tracks {
         bytes[VERSION..VERSION + 2].copy_from_slice(&version.to_ne_bytes());
         fill(&mut bytes);
         change(self.words_of(index), bytes);
+        self.taken -= usize::from(self.owners[index] != [0; MOST_KEY]);
+        self.taken += usize::from(owner != [0; MOST_KEY]);
         self.owners[index] = owner;
         self.versions[index] = version;
     }
@@ -220,14 +267,19 @@ impl Tracks {
     /// The indexes where a connection's track may be: the first one is where the programs expect it, which then fetch it
     /// from memory together with the entry.
     fn ways(&self, owner: Owner) -> impl Iterator<Item = usize> {
-        let home = home(self.seeds.hash(key_of(&owner)), self.owners.len());
+        self.ways_of(owner, self.used())
+    }
+
+    /// The same while so many tracks were in use.
+    fn ways_of(&self, owner: Owner, used: usize) -> impl Iterator<Item = usize> + use<> {
+        let home = home(self.seeds.hash(key_of(&owner)), used);
         (0..WAYS).map(move |way| home / WAYS * WAYS + (home + way) % WAYS)
     }
 
     /// The track that a connection has, or else a free one, or a closed one, or that which was not used for the longest time.
     fn place(&self, owner: Owner, now: u32) -> Option<usize> {
-        let known = |wanted: Owner| self.ways(owner).find(|at| self.owners[*at] == wanted);
-        if let Some(index) = known(owner).or_else(|| known([0; MOST_KEY])) {
+        let free = || self.ways(owner).find(|at| self.owners[*at] == [0; MOST_KEY]);
+        if let Some(index) = self.place_of(owner).or_else(free) {
             return Some(index);
         }
         let (mut longest, mut best) = (u32::from(KEPT_TICKS), None);
