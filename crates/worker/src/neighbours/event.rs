@@ -131,8 +131,10 @@ fn neigh(header: &[u8; NEIGH], body: &[u8], exists: bool) -> Option<Event> {
     /// `NTF_PROXY`.
     const PROXY: u8 = 8;
     const LLADDR: u16 = 2;
-    let [_, _, _, _, i0, i1, i2, i3, s0, s1, flags, _] = *header;
-    if flags & PROXY != 0 {
+    let [family, _, _, _, i0, i1, i2, i3, s0, s1, flags, _] = *header;
+    // An entry of a bridge's or a VXLAN device's table may have an address, too: that of a tunnel's other end.
+    let is_of_ip = [libc::AF_INET, libc::AF_INET6].contains(&i32::from(family));
+    if !is_of_ip || flags & PROXY != 0 {
         return None;
     }
     let (mut address, mut mac) = (None, None);
@@ -222,6 +224,9 @@ mod tests {
         assert_eq!(read(&neigh(2, 8, &[192, 0, 2, 1], &MAC)), Ok(None));
         assert_eq!(read(&neigh(2, 0, &[224, 0, 0, 1], &MAC)), Ok(None));
         assert_eq!(read(&neigh(2, 0, &[1, 2, 3], &MAC)), Ok(None));
+        let mut of_a_tunnel = neigh(2, 0, &[192, 0, 2, 1], &MAC);
+        of_a_tunnel[0] = libc::AF_BRIDGE as u8;
+        assert_eq!(read(&of_a_tunnel), Ok(None));
         let gone = read_body(is::DEL_NEIGH, &neigh(2, 0, &[192, 0, 2, 1], &MAC));
         assert_eq!(gone, Ok(Some(Event::Neigh(KEY, None))));
     }
