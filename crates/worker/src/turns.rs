@@ -285,8 +285,7 @@ fn wait(
     for device in devices {
         device.each_fd(&mut |fd| fds.push(sys::readable(fd.as_raw_fd())));
     }
-    let timeout_ms = timeout_ns.div_ceil(1_000_000).min(1000);
-    sys::wait(&mut fds, timeout_ms as i32)?;
+    sys::wait(&mut fds, sys::timeout_ms(Duration::from_nanos(timeout_ns)).min(1000))?;
     mailbox.note_wake(fds[0].revents != 0);
     Ok(fds[others..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
 }

@@ -372,8 +372,8 @@ static __always_inline void fetch_track(__u32 reference)
 }
 
 /*
- * The track that a connection has if no other one was there first and as many were in use, by the hash of its original tuple (`home` of
- * src/connections/tracks.rs).
+ * The track that a connection has if no other one was there first, and as many were in use when it began: by the hash of
+ * its original tuple (`home` of src/connections/tracks.rs).
  */
 static __always_inline __u32 home_of(__u64 hash, __u32 tracks)
 {

@@ -68,6 +68,12 @@ pub(super) const PACKETS: u64 = (1 << TICK_AT) - 1;
 pub(super) const TICK_AT: u32 = 48;
 /// Nanoseconds per tick, as a power of two: 67 ms.
 pub(super) const TICK_SHIFT: u32 = 26;
+
+/// The tick of a time by the clock of heartbeats.
+pub(super) const fn tick_of(now_ns: u64) -> u32 {
+    (now_ns >> TICK_SHIFT) as u32
+}
+
 /// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
 /// bucket holds, some of them take the user path, instead of all in turn.
 pub(super) const KEPT_TICKS: u16 = 30;
@@ -304,7 +310,7 @@ impl Table {
 
     /// Enters or replaces a flow; returns false if there is no room, or another worker changes this part of the table.
     fn insert<K: Key>(&self, key: K, flow: &Flow, state: &State, now_ns: u64) -> bool {
-        let (words, tick) = (key.words(), (now_ns >> TICK_SHIFT) as u16);
+        let (words, tick) = (key.words(), tick_of(now_ns) as u16);
         let (bucket, _) = self.bucket(&words[..K::WORDS]);
         let _writer = match self.writer(bucket).try_lock() {
             Ok(writer) => writer,

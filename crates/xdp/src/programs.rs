@@ -16,7 +16,7 @@ use crate::attach::Attachment;
 use crate::connections::{ConnectionTable, Queries};
 use crate::device::make_tap;
 use crate::error::XdpError;
-use crate::flows::{FlowMaps, TICK_SHIFT};
+use crate::flows::{FlowMaps, tick_of};
 use crate::load::{Maps, PortProgram, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
@@ -136,7 +136,7 @@ impl XdpPrograms {
 
     /// Takes note that packets may have gone past the programs until now: tracks of TCP learn the windows again.
     fn note_unserved(&self) {
-        self.state.set_unserved_tick((coarse_ns() >> TICK_SHIFT) as u32);
+        self.state.set_unserved_tick(tick_of(coarse_ns()));
     }
 
     /// The port as it was entered.

@@ -9,7 +9,7 @@ use crate::event::Event;
 use tollway_linux::sys;
 
 /// The longest wait before the next check for due work, in milliseconds.
-const MOST_WAIT: u128 = 100;
+const MOST_WAIT: i32 = 100;
 
 impl Source {
     /// Reads until the configuration is complete ([`Event::Complete`]); false if that takes longer than the
@@ -32,10 +32,10 @@ impl Source {
                 break;
             }
             if !more && !is_whole {
-                let wait = self.due().saturating_duration_since(Instant::now()).as_millis();
+                let left = self.due().saturating_duration_since(Instant::now());
                 let fd = self.fd().as_raw_fd();
                 let mut fds = [sys::readable(fd)];
-                sys::wait(&mut fds, wait.clamp(1, MOST_WAIT) as i32)?;
+                sys::wait(&mut fds, sys::timeout_ms(left).clamp(1, MOST_WAIT))?;
             }
         }
         Ok(is_whole)

@@ -267,7 +267,7 @@ pub const fn readable(fd: RawFd) -> libc::pollfd {
 
 /// The timeout of [`wait`] that is not shorter than a time: one that is rounded down makes a loop spin before its time comes.
 pub fn timeout_ms(time: Duration) -> c_int {
-    c_int::try_from(time.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }
 
 /// Waits until a descriptor is ready or `timeout_ms` have passed; a signal ends the wait.

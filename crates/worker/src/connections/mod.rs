@@ -38,6 +38,7 @@ use std::time::Instant;
 
 use tollway_conntrack::Conntrack;
 use tollway_dataplane::router::Router;
+use tollway_linux::kept_files::KeptFiles;
 use tollway_linux::mailbox::Waker;
 use tollway_xdp::State;
 use tollway_xdp::connections::{ConnectionTable, Connections, ConnectionsByTuple, Queries, Tally};
@@ -107,7 +108,7 @@ impl LiveConnections {
     /// Whether all connections are the kernel's now, since it has to count their packets exactly.
     #[must_use]
     pub fn are_kernels(&self) -> bool {
-        Settings::must_count(self.exact_counters)
+        Settings::must_count(&mut KeptFiles::default(), self.exact_counters)
     }
 
     /// How often the programs have asked about a direction, and got an answer.

@@ -40,19 +40,18 @@ struct Timeouts {
 
 impl Settings {
     /// Whether the kernel counts packets of connections, and has to do so exactly.
-    pub(super) fn must_count(exact_counters: bool) -> bool {
-        let is_on = || Sysctls(&mut KeptFiles::default()).number("acct");
-        exact_counters && is_on().is_some_and(|is_on| is_on != 0)
+    pub(super) fn must_count(files: &mut KeptFiles, exact_counters: bool) -> bool {
+        exact_counters && Sysctls(files).number("acct").is_some_and(|is_on| is_on != 0)
     }
 
     /// Reads the settings; none if the kernel does not track connections, or counts their packets and has to do so exactly
     /// (`exact_counters`).
     pub(super) fn read(files: &mut KeptFiles, exact_counters: bool) -> Option<Self> {
         files.begin();
-        let mut sysctls = Sysctls(files);
-        if Self::must_count(exact_counters) {
+        if Self::must_count(files, exact_counters) {
             return None;
         }
+        let mut sysctls = Sysctls(files);
         // A packet prolongs a connection by this; 0 would end it.
         let udp_timeout_ms = sysctls.milliseconds("udp_timeout_stream")?.max(1);
         let verifies_sums = sysctls.number("checksum").is_none_or(|is_on| is_on != 0);

@@ -10,7 +10,7 @@ use super::key::{ConnectionKey, Family};
 use super::sizes::small_buckets;
 use super::tracks::Track;
 use super::translation::{MOST_TRANSLATION, Translation};
-use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, TICK_SHIFT, WAYS};
+use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, WAYS, tick_of};
 use crate::shared::Shared;
 
 /// The place of each word behind the key: head, next hop or mark, use, bytes, and how packets leave.
@@ -244,7 +244,7 @@ impl Slot<'_> {
         translation: [u64; MOST_TRANSLATION],
         now_ns: u64,
     ) {
-        let tick = (now_ns >> TICK_SHIFT) as u16;
+        let tick = tick_of(now_ns) as u16;
         let head = self.head();
         let (goes_on, closed) = (self.goes_on(key, head, connection), head.closed());
         let rest = self.rest;

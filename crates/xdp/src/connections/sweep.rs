@@ -7,7 +7,7 @@ use super::blocks::BLOCK_SLOTS;
 use super::key::ConnectionKey;
 use super::table::ConnectionTable;
 use super::tracks::TrackState;
-use crate::flows::TICK_SHIFT;
+use crate::flows::{TICK_SHIFT, tick_of};
 use crate::page::coarse_ns;
 
 /// A connection without packets for this many ticks is quiet: 1 s.
@@ -56,7 +56,7 @@ impl ConnectionTable {
     ) -> io::Result<bool> {
         let first = block * BLOCK_SLOTS;
         let slots = first..self.connections.0.all_len().min(first + BLOCK_SLOTS);
-        let now = (coarse_ns() >> TICK_SHIFT) as u32;
+        let now = tick_of(coarse_ns());
         let mut has_tracks = false;
         for slot in slots {
             has_tracks |= self.look_at(slot, now, quiet)?;

@@ -13,7 +13,7 @@ use super::key::{ConnectionKey, Family};
 use super::sizes::Sizes;
 use super::slots::{Slot, Slots};
 use super::tracks::{Track, TrackState, Tracks};
-use crate::flows::{Flow4Key, Flow6Key, MOST_KEY, Seeds, TICK_SHIFT};
+use crate::flows::{Flow4Key, Flow6Key, MOST_KEY, Seeds, tick_of};
 use crate::maps::State;
 use crate::page::coarse_ns;
 
@@ -231,7 +231,7 @@ impl ConnectionTable {
     /// knows then; packets are never out of window if the kernel finds none so (`is_liberal`). None if there is no room.
     pub fn begin_track(&mut self, original: &ConnectionKey, is_liberal: bool) -> Option<Track> {
         let used = self.tracks.used();
-        let track = self.tracks.begin(original, is_liberal, (coarse_ns() >> TICK_SHIFT) as u32);
+        let track = self.tracks.begin(original, is_liberal, tick_of(coarse_ns()));
         if self.tracks.used() != used {
             self.tell();
         }
@@ -254,42 +254,35 @@ impl ConnectionTable {
         let Some(translation) = connection.translation.words(key) else { return false };
         let (words, now_ns) = (key.words(), coarse_ns());
         let is_kernels = matches!(connection.treatment, Treatment::Kernel { .. });
-        let tick = (now_ns >> TICK_SHIFT) as u16;
-        let search = (words, (generation, tick), is_kernels);
-        let family = key.family();
-        if self.connections.0.of(family).may_grow() && self.would_lose(family, &search) {
+        let (family, now) = (key.family(), (generation, tick_of(now_ns) as u16));
+        let mut place = self.connections.0.of(family).place(&words, now, is_kernels);
+        if self.connections.0.of(family).may_grow() && self.would_lose(place, &words, now.1) {
             self.grow(family);
+            place = self.connections.0.of(family).place(&words, now, is_kernels);
         }
-        let tables = &self.connections.0;
-        let slots = tables.of(family);
+        let Some(place) = place else { return false };
         if connection.track.is_some() {
-            slots.ways(&words).take(1).for_each(|way| self.blocks.note(tables.first(family) + way));
+            let tables = &self.connections.0;
+            let first_way = tables.of(family).ways(&words).next();
+            first_way.into_iter().for_each(|way| self.blocks.note(tables.first(family) + way));
         }
-        let Some(place) = slots.place(&words, (generation, tick), is_kernels) else { return false };
         // Its packets go past the track from now on.
-        if let Some(track) = self.lost(&place, &words).and_then(|lost| lost.track) {
-            self.tracks.miss(track.0);
+        if let Some((track, _)) = lost(place, &words).and_then(|lost| lost.track) {
+            self.tracks.miss(track);
         }
         place.write(&words, connection, translation, now_ns);
         true
     }
 
-    /// Says whether a table has no room for an entry, or only in the place of one that still matters.
-    fn would_lose(&self, family: Family, (words, now, is_kernels): &Search) -> bool {
+    /// Says whether a place is none, or that of an entry of another key that still matters.
+    fn would_lose(&self, place: Option<Slot<'_>>, words: &[u64; MOST_KEY], tick: u16) -> bool {
         /// After such a pause, the next packet is the kernel's (`MOST_PAUSE` of bpf/connections.h).
         const MOST_PAUSE: u16 = 372;
-        let place = self.connections.0.of(family).place(words, *now, *is_kernels);
         let Some(place) = place else { return true };
-        self.lost(&place, words).is_some_and(|lost| match lost.track {
+        lost(place, words).is_some_and(|lost| match lost.track {
             Some((track, _)) => self.tracks.is_current(track) && !self.tracks.read(track).is_closed,
-            None => place.idle(now.1) <= MOST_PAUSE,
+            None => place.idle(tick) <= MOST_PAUSE,
         })
-    }
-
-    /// The entry of another key that loses its slot.
-    fn lost(&self, place: &Slot<'_>, words: &[u64; MOST_KEY]) -> Option<Connection> {
-        let (key, connection, _) = place.read()?;
-        (key.words() != *words).then_some(connection)
     }
 
     fn grow(&mut self, family: Family) {
@@ -307,6 +300,8 @@ impl ConnectionTable {
     }
 }
 
-/// What a slot is looked for by: the words of the key, the generation and tick of now, and whether the packets are the
-/// kernel's.
-type Search = ([u64; MOST_KEY], (u32, u16), bool);
+/// The entry of another key that loses its slot.
+fn lost(place: Slot<'_>, words: &[u64; MOST_KEY]) -> Option<Connection> {
+    let (key, connection, _) = place.read()?;
+    (key.words() != *words).then_some(connection)
+}

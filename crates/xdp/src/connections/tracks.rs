@@ -205,8 +205,11 @@ impl Tracks {
 
     /// Notes that packets of a connection go past its track: the next one that does not makes the track start over.
     pub(super) fn miss(&self, track: Track) {
+        if !self.is_current(track) {
+            return;
+        }
         let words = self.words_of(track.index());
-        if self.is_current(track) && lock(&words[LOCK]) {
+        if lock(&words[LOCK]) {
             let mut bytes = words[HAS_MISSED / 4].load(Relaxed).to_ne_bytes();
             bytes[HAS_MISSED % 4] = 1;
             words[HAS_MISSED / 4].store(u32::from_ne_bytes(bytes), Relaxed);

@@ -60,7 +60,7 @@ fn forwarded(dice: &mut Dice, family: Family, protocol: u8) -> Taken {
 fn enter(slots: &Slots, taken: &Taken) -> bool {
     let (key, connection, _) = taken;
     let now_ns = coarse_ns();
-    let tick = (now_ns >> TICK_SHIFT) as u16;
+    let tick = tick_of(now_ns) as u16;
     let place = slots.place(&key.words(), (connection.generation, tick), false);
     let words = connection.translation.words(key).unwrap();
     place.inspect(|slot| slot.write(&key.words(), connection, words, now_ns)).is_some()
