@@ -7,6 +7,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket as Raw, SocketAddr};
 
 use super::bytes::Message;
+use super::filter::{self, NeighFamily};
 use crate::sys;
 
 /// The kernel fills no larger datagram.
@@ -71,6 +72,14 @@ impl Socket {
     /// Limits lists to exactly what was requested (`NETLINK_GET_STRICT_CHK`), on kernels that can (4.20).
     pub fn set_strict_check(&self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
+    }
+
+    /// Receives no entries of neighbours but those of a family, and all other messages.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn keep_neighs(&self, family: NeighFamily) -> io::Result<()> {
+        filter::attach(self.fd(), family)
     }
 
     /// The descriptor to wait for.

@@ -180,6 +180,17 @@ pub fn set_option<T: Plain>(
     Ok(())
 }
 
+/// Lets a filter (socket(7), `SO_ATTACH_FILTER`) select what a socket receives from now on.
+pub fn attach_filter(socket: BorrowedFd<'_>, filter: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
+    let (pointer, size) = (&raw const program, size_of_val(&program) as libc::socklen_t);
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the kernel copies `len` instructions, which are borrowed, and changes none.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, pointer.cast(), size) })?;
+    Ok(())
+}
+
 /// Reads a socket option; `value` is its initial value.
 pub fn get_option<T: Plain>(
     socket: BorrowedFd<'_>,

@@ -161,6 +161,29 @@ pub fn losses() {
     assert!(stats.lists > 1);
 }
 
+/// A bridge learns more addresses than the follower has room for: it receives none of them.
+pub fn of_bridges() {
+    const COUNT: u32 = 20_000;
+    cable();
+    sh("ip link add br0 type bridge");
+    sh("ip link add m0 type veth peer name m1");
+    sh("ip link set m0 master br0");
+    let (worker, follower) = followed(Settings { receive_buffer: 1, ..Settings::default() });
+    let mut entries = String::new();
+    for number in 0..COUNT {
+        let [_, a, b, c] = number.to_be_bytes();
+        writeln!(entries, "fdb add 02:00:01:{a:02x}:{b:02x}:{c:02x} dev m0 master static").unwrap();
+    }
+    let file = std::env::temp_dir().join(format!("tollway-fdb-{}", std::process::id()));
+    std::fs::write(&file, entries).unwrap();
+    sh(&format!("bridge -batch {}", file.display()));
+    std::fs::remove_file(file).unwrap();
+    sh("ip neigh replace 10.0.0.7 lladdr 02:00:00:00:00:07 dev ra nud permanent");
+    installed(&worker, "10.0.0.7", Some([2, 0, 0, 0, 0, 7]));
+    let stats = follower.stats();
+    assert_eq!((stats.lost, stats.lists), (0, 1), "{stats:?}");
+}
+
 pub fn devices() {
     cable();
     let model = parse(CONFIG);

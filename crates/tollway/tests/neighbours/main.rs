@@ -23,9 +23,10 @@ mod worker;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const BESIDE: [namespaces::Test; 24] = [
+const BESIDE: [namespaces::Test; 25] = [
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("devices_come_go_and_change", follow::devices),
+    ("what_bridges_learn_is_no_neighbour", follow::of_bridges),
     ("stale_neighbours_are_confirmed", follow::confirmation),
     ("neighbours_go_over_to_new_tables", follow::handover),
     ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),

@@ -9,7 +9,7 @@ use netlink_packet_core::{
 };
 
 use super::event::{self, Event, Key};
-use tollway_linux::netlink::{self, Message, Socket, request};
+use tollway_linux::netlink::{self, Message, NeighFamily, Socket, request};
 
 /// The notification groups (`RTNLGRP_LINK`, `RTNLGRP_NEIGH`).
 const GROUPS: [u32; 2] = [1, 3];
@@ -39,7 +39,9 @@ pub(super) struct Netlink {
 impl Netlink {
     /// Starts to follow the groups, with room for this many bytes of unread messages.
     pub(super) fn open(receive_buffer: usize) -> io::Result<Self> {
-        Ok(Self { socket: Socket::open(&GROUPS, receive_buffer)?, interrupted: false })
+        let socket = Socket::open(&GROUPS, receive_buffer)?;
+        socket.keep_neighs(NeighFamily::Ip)?;
+        Ok(Self { socket, interrupted: false })
     }
 
     /// The descriptor to wait for.
