@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up: ports, links, VRFs, VLAN ids, next hops.
+//! Numbers that must not be mixed up: ports, links, VRFs, bridges, VLAN ids, next hops.
 
 /// A port's position in [`crate::tables::ForwardingState::ports`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +25,30 @@ impl Vid {
     }
 
     /// The 12-bit number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// A bridge's position among those of the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BridgeId(pub u16);
+
+/// A (bridge, VID) pair in use, within which MAC addresses are learned: 1 to 65,535. A bridge that does not filter VLANs
+/// is one domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Domain(u16);
+
+impl Domain {
+    /// Creates a number; none for 0, which no domain has, so that no [key](crate::stages::bridge::FdbKey) is 0.
+    #[must_use]
+    pub const fn new(domain: u16) -> Option<Self> {
+        if domain == 0 { None } else { Some(Self(domain)) }
+    }
+
+    /// The number.
+    #[inline(always)]
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0

@@ -6,7 +6,10 @@ mod lent;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use lent::{Capacities, Capacity, Lender, MOST_GROUPS, MOST_NEXT_HOPS, Memory, Part, Words};
+pub use lent::{
+    Capacities, Capacity, Lender, MOST_FDB_BUCKETS, MOST_GROUPS, MOST_NEXT_HOPS, Memory, Part,
+    Words,
+};
 #[cfg(loom)]
 pub(crate) use loom_kind::{Aligned, zeroed};
 #[cfg(not(loom))]

@@ -109,6 +109,7 @@ enum part {
 	PART_set_roots,
 	PART_set_nodes,
 	PART_set_values,
+	PART_fdb,
 	PARTS,
 };
 

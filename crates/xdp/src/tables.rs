@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
+use tollway_dataplane::stages::bridge::fdb_lines;
 use tollway_dataplane::stages::ecmp::MOST_MEMBERS;
 use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES};
 
@@ -45,6 +46,7 @@ const FULL_TABLE: Capacities = Capacities {
     rules: RULES,
     sets: SETS,
     processors: 0,
+    fdb_buckets: 0,
 };
 
 /// A set of maps for the tables of one forwarding state. It lends each of them once.
@@ -81,6 +83,7 @@ impl TableMaps {
             rules: RULES,
             sets: of_fib(FULL_TABLE.sets),
             processors: sys::possible_processors()?,
+            fdb_buckets: FULL_TABLE.fdb_buckets,
         })
     }
 
@@ -149,12 +152,14 @@ const fn name(part: Part) -> &'static str {
         Part::SetRoots => "set_roots",
         Part::SetNodes => "set_nodes",
         Part::SetValues => "set_values",
+        Part::Fdb => "fdb",
     }
 }
 
 /// The size of the map's elements in bytes, and their number.
 const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
-    let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors } = capacities;
+    let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors, fdb_buckets } =
+        capacities;
     match part {
         // One more: the generation.
         Part::Roots4 => (ROOT, fib4.roots + 1),
@@ -174,5 +179,6 @@ const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
         Part::Rules => (LINE, *rules + 1),
         Part::RuleCounts => (RULE_COUNT, *processors * MOST_ENGINE_COUNTERS + 1),
         Part::RouteRules => (LINE, MOST_ROUTE_RULES),
+        Part::Fdb => (LINE, fdb_lines(*fdb_buckets)),
     }
 }

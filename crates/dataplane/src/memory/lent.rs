@@ -11,6 +11,10 @@ pub const MOST_NEXT_HOPS: usize = 1 << 20;
 /// The maximum number of next-hop groups.
 pub const MOST_GROUPS: usize = 1 << 16;
 
+/// The maximum number of buckets of the [`Fdb`](crate::stages::bridge::Fdb) in the process's own memory: 262,144 entries
+/// at most, 4 MB.
+pub const MOST_FDB_BUCKETS: usize = 1 << 16;
+
 /// The limits of a [`Fib`](crate::fib::Fib); the process's own memory is taken as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -66,11 +70,13 @@ pub enum Part {
     SetNodes,
     /// As [`Part::Values4`], for these sets.
     SetValues,
+    /// The forwarding database of bridges, in lines of 64 bytes.
+    Fdb,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -88,6 +94,7 @@ impl Part {
         Self::SetRoots,
         Self::SetNodes,
         Self::SetValues,
+        Self::Fdb,
     ];
 
     /// The parts of the FIBs for sets: roots, nodes, values.
@@ -135,6 +142,8 @@ pub struct Capacities {
     pub sets: Capacity,
     /// Processors on which BPF programs count.
     pub processors: usize,
+    /// Buckets of the forwarding database of bridges, a power of two; 0 if there is none.
+    pub fdb_buckets: usize,
 }
 
 impl Default for Capacities {
@@ -147,6 +156,7 @@ impl Default for Capacities {
             rules: 0,
             sets: Capacity { roots: 0, nodes: 0, values: 0 },
             processors: 0,
+            fdb_buckets: MOST_FDB_BUCKETS,
         }
     }
 }

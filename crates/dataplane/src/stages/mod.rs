@@ -5,6 +5,7 @@
 //! packets; a cold function then examines them one by one and finds the exact reason.
 
 pub mod admit;
+pub mod bridge;
 pub mod classify;
 pub mod ecmp;
 pub mod filter;

@@ -65,6 +65,7 @@ impl PlainLender {
             rules: 1 << 12,
             sets: fib,
             processors: 2,
+            fdb_buckets: 1 << 10,
         })
     }
 
@@ -106,7 +107,8 @@ impl Lender for PlainLender {
     }
 
     fn lend(&self, part: Part) -> Option<Box<dyn Words>> {
-        let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors } = self.capacities;
+        let Capacities { fib4, fib6, next_hops, groups, rules, sets, processors, fdb_buckets } =
+            self.capacities;
         let bytes = match part {
             Part::Roots4 => 8 * fib4.roots,
             Part::Nodes4 => 64 * fib4.nodes,
@@ -125,6 +127,7 @@ impl Lender for PlainLender {
             Part::SetRoots => 8 * sets.roots,
             Part::SetNodes => 64 * sets.nodes,
             Part::SetValues => 4 * sets.values,
+            Part::Fdb => 64 * tollway_dataplane::stages::bridge::fdb_lines(fdb_buckets),
         };
         let mut lent = self.lent.lock().expect("no test has panicked");
         if lent.contains_key(&part) {

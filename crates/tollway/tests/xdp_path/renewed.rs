@@ -82,6 +82,7 @@ fn small() -> Capacities {
         rules: 0,
         sets: fib,
         processors: 0,
+        fdb_buckets: 0,
     }
 }
 

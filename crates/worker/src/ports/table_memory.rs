@@ -121,6 +121,7 @@ mod tests {
             rules: 0,
             sets: fib(64),
             processors: 0,
+            fdb_buckets: 0,
         })))
     }
 

@@ -36,6 +36,7 @@ fn tables() -> Tables {
         rules: 0,
         sets: fib,
         processors: 0,
+        fdb_buckets: 0,
     };
     let maps = TableMaps::with_capacities(capacities).unwrap();
     let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
