@@ -238,7 +238,7 @@ impl ReloadThread {
             Arc::make_mut(rules).take_live_sets(&filter);
         }
         let dispatcher = Arc::clone(self.installer.dispatcher());
-        let compiled = dispatcher.make_tables(|memory| compile_in(memory, &model));
+        let compiled = dispatcher.make_tables(&model, |memory| compile_in(memory, &model));
         let compiled = compiled.map_err(ReloadError::Compile)?;
         let next = Next { compiled, logger: self.logger(&model)? };
         let took = start.elapsed();

@@ -41,6 +41,12 @@ pub struct BridgeId(pub u16);
 pub struct Domain(u16);
 
 impl Domain {
+    /// The domain of a bridge that does not filter VLANs; none for the last number.
+    #[must_use]
+    pub const fn of_bridge(bridge: BridgeId) -> Option<Self> {
+        Self::new(bridge.0.wrapping_add(1))
+    }
+
     /// Creates a number; none for 0, which no domain has, so that no [key](crate::stages::bridge::FdbKey) is 0.
     #[must_use]
     pub const fn new(domain: u16) -> Option<Self> {

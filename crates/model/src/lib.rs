@@ -15,6 +15,7 @@ pub mod config;
 mod engine;
 pub mod names;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct Model {
     pub control: Option<PathBuf>,
     /// Sources and sinks of frames.
     pub ports: Vec<Port>,
+    /// The ports whose device belongs to a bridge, which says where their frames leave.
+    pub bridge_ports: BTreeMap<PortIndex, BridgeMember>,
     /// Logical links: first one for each port (at the index of the port), then VLAN links, each
     /// after the link that carries it.
     pub links: Vec<Link>,
@@ -83,6 +86,15 @@ pub struct Model {
     pub filter_log: Option<PathBuf>,
 }
 
+/// A port's device and its bridge, by their numbers in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BridgeMember {
+    /// The device.
+    pub device: u32,
+    /// The bridge.
+    pub bridge: u32,
+}
+
 /// The kernel behind the ports has the firewall's rules as well. It evaluates them for packets that
 /// these rules leave to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +113,14 @@ impl Model {
             Some(PortKind::AfXdp { engine, .. }) => engine.xdp_path(self.xdp_path),
             _ => XdpPathMode::Off,
         }
+    }
+
+    /// The place of a bridge among those that have ports; none if it has no port.
+    #[must_use]
+    pub fn bridge_number(&self, bridge: u32) -> Option<u16> {
+        let bridges: BTreeSet<u32> = self.bridge_ports.values().map(|of| of.bridge).collect();
+        let number = bridges.iter().position(|other| *other == bridge)?;
+        u16::try_from(number).ok()
     }
 
     /// Gives the link of a port the Ethernet address of the port's device, and with it every VLAN

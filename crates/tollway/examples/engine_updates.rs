@@ -143,6 +143,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             link: LinkId(number),
             kernel_path: KernelPath::default(),
         }],
+        is_bridge_port: false,
     };
     let ports = [port(0), port(1)];
     let mut programs = XdpPrograms::load(&ports, &Options::default())?;

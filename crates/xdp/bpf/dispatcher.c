@@ -6,6 +6,7 @@
  */
 #include "engine_xdp.h"
 
+#include "bridge.h"
 #include "checksum.h"
 #include "decide.h"
 #include "ingress.h"
@@ -253,4 +254,20 @@ int dispatch(struct xdp_md *ctx)
 		return dispatch_frame(&packet, 1);
 	/* Nobody is there to evaluate the rules, and the kernel does not know them. */
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
+}
+
+/* In the place of `dispatch`, where the port is one of a bridge. */
+SEC("xdp.frags")
+int member(struct xdp_md *ctx)
+{
+	struct packet packet = { .ctx = ctx };
+	__u32 zero = 0, port = PORT;
+
+	packet.state = bpf_map_lookup_elem(&state, &zero);
+	packet.counts = bpf_map_lookup_elem(&counts, &port);
+	if (GENERIC && has_mark((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return unmark(&packet);
+	if (!packet.state || !packet.counts || !is_served(&packet))
+		return XDP_PASS;
+	return bridge_frame(&packet);
 }

@@ -110,6 +110,7 @@ enum part {
 	PART_set_nodes,
 	PART_set_values,
 	PART_fdb,
+	PART_bridge_ports,
 	PARTS,
 };
 

@@ -11,16 +11,21 @@
 #include "tcp.h"
 #include "xdp_path.h"
 
-/* Says whether a port's device takes a packet by this next hop. */
-static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
+/* Says whether a port's device takes a frame of this length. */
+static __always_inline int takes_frame(const struct packet *packet, __u32 port, __u32 len)
 {
-	__u32 port = hop->port;
 	struct refusals *refused;
 
-	if (port >= MOST_PORTS || hop->mtu + hop->header_len > packet->state->exit_limits[port])
+	if (port >= MOST_PORTS || len > packet->state->exit_limits[port])
 		return 0;
 	refused = bpf_map_lookup_elem(&refusals, &port);
 	return refused && !refused->cause;
+}
+
+/* Says whether a port's device takes a packet by this next hop. */
+static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
+{
+	return takes_frame(packet, hop->port, hop->mtu + hop->header_len);
 }
 
 /* What a card has verified, only the kernel knows. */
@@ -58,10 +63,16 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 	return l3_len <= hop->mtu;
 }
 
+/* Says whether the kernel sends what leaves by a port. */
+static __always_inline int is_exit_of_kernel(const struct packet *packet, __u32 port)
+{
+	return port < MOST_PORTS && packet->state->exit_limits[port] == EXIT_OF_KERNEL;
+}
+
 /* Says whether the kernel sends what leaves by the port of a next hop. */
 static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
 {
-	return hop->port < MOST_PORTS && packet->state->exit_limits[hop->port] == EXIT_OF_KERNEL;
+	return is_exit_of_kernel(packet, hop->port);
 }
 
 /* Says whether the tc program beside this one forwards what leaves by a next hop. */
@@ -162,6 +173,19 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	if (action == XDP_REDIRECT)
 		count_sent(packet, &way);
 	return action;
+}
+
+/* Sends a frame that a bridge forwards. */
+static __always_inline int send_bridged(struct packet *packet, __u32 port, __u32 len)
+{
+	struct way way = { .port = port, .l2 = ETH_HLEN, .l3 = ETH_HLEN, .len = len };
+
+	if (is_exit_of_kernel(packet, port))
+		return leave_to_kernel(packet);
+	if (!takes_frame(packet, port, len) || bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
+		return pass(packet, PASS_BRIDGE_PORT);
+	count_sent(packet, &way);
+	return XDP_REDIRECT;
 }
 
 #endif

@@ -57,6 +57,14 @@ pub enum PassReason {
     KernelExit,
     /// The kernel tracks its connection, and the programs have no entry for it.
     Connection,
+    /// The bridge does not forward it from its port, or to that of its destination, or the programs cannot.
+    BridgePort,
+    /// The bridge has not learned its source address at its port.
+    BridgeSource,
+    /// It keeps the source address of a frame in the bridge's forwarding database.
+    BridgeRefresh,
+    /// The bridge does not know its destination address, or that is where it comes from.
+    BridgeDestination,
 }
 
 impl PassReason {
@@ -87,6 +95,10 @@ impl PassReason {
         Self::KernelRule,
         Self::KernelExit,
         Self::Connection,
+        Self::BridgePort,
+        Self::BridgeSource,
+        Self::BridgeRefresh,
+        Self::BridgeDestination,
     ];
 
     /// The reason's name in reports.
@@ -118,12 +130,16 @@ impl PassReason {
             Self::KernelRule => "kernel_rule",
             Self::KernelExit => "kernel_exit",
             Self::Connection => "connection",
+            Self::BridgePort => "bridge_port",
+            Self::BridgeSource => "bridge_source",
+            Self::BridgeRefresh => "bridge_refresh",
+            Self::BridgeDestination => "bridge_destination",
         }
     }
 }
 
 /// The number of [`PassReason`]s.
-pub const PASS_REASONS: usize = 25;
+pub const PASS_REASONS: usize = 29;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
 const DROP_REASONS: usize = 23;

@@ -337,12 +337,14 @@ impl Maps {
         port: &XdpPort,
         variant: Variant<'_>,
     ) -> Result<PortProgram, XdpError> {
-        let (hook, name) = match variant.mode.is_tc() {
-            true => (Hook::Tc, "forward"),
-            false => (Hook::Xdp, "dispatch"),
+        let (hook, name) = match (variant.mode.is_tc(), port.is_bridge_port) {
+            (true, _) => (Hook::Tc, "forward"),
+            (false, false) => (Hook::Xdp, "dispatch"),
+            (false, true) => (Hook::Xdp, "member"),
         };
         let xdp_path = variant.xdp_path || hook == Hook::Tc;
-        let functions = kfuncs::functions().filter(|_| xdp_path && variant.tables.is_some());
+        let asks = xdp_path && variant.tables.is_some() && !port.is_bridge_port;
+        let functions = kfuncs::functions().filter(|_| asks);
         let (mut object, compiled) =
             self.object(hook, port, Variant { xdp_path, ..variant }, functions.as_ref())?;
         let program = object::load(&mut object, hook, name);

@@ -31,6 +31,8 @@ pub struct XdpPort {
     pub queues: u32,
     /// The links on it, the port's own included.
     pub links: Vec<XdpLink>,
+    /// Whether its device belongs to a bridge: its frames are for anybody, and a program of its own forwards them.
+    pub is_bridge_port: bool,
 }
 
 /// A link as the XDP program sees it.

@@ -6,11 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use tollway_dataplane::memory::{Capacities, Capacity, Lender, Part, Words};
+use tollway_dataplane::memory::{Capacities, Capacity, Lender, MOST_FDB_BUCKETS, Part, Words};
 use tollway_dataplane::next_hops::SPARE_RECORDS;
 use tollway_dataplane::stages::bridge::fdb_lines;
 use tollway_dataplane::stages::ecmp::MOST_MEMBERS;
-use tollway_dataplane::tables::{MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES};
+use tollway_dataplane::tables::{
+    MOST_BRIDGE_PORTS, MOST_ENGINE_COUNTERS, MOST_LINKS, MOST_ROUTE_RULES,
+};
 
 use super::shared::Shared;
 use super::sys;
@@ -70,6 +72,18 @@ impl TableMaps {
     /// # Errors
     /// The system refused, for want of memory or privileges.
     pub fn new(doublings: u32) -> io::Result<Self> {
+        Self::with_room(doublings, 0)
+    }
+
+    /// As [`TableMaps::new`], with room for what bridges have learned: 262,144 addresses at most.
+    ///
+    /// # Errors
+    /// As [`TableMaps::new`].
+    pub fn with_bridges(doublings: u32) -> io::Result<Self> {
+        Self::with_room(doublings, MOST_FDB_BUCKETS)
+    }
+
+    fn with_room(doublings: u32, fdb_buckets: usize) -> io::Result<Self> {
         let of_fib = |fib: Capacity| Capacity {
             roots: fib.roots,
             nodes: fib.nodes << doublings,
@@ -83,7 +97,7 @@ impl TableMaps {
             rules: RULES,
             sets: of_fib(FULL_TABLE.sets),
             processors: sys::possible_processors()?,
-            fdb_buckets: FULL_TABLE.fdb_buckets,
+            fdb_buckets,
         })
     }
 
@@ -153,6 +167,7 @@ const fn name(part: Part) -> &'static str {
         Part::SetNodes => "set_nodes",
         Part::SetValues => "set_values",
         Part::Fdb => "fdb",
+        Part::BridgePorts => "bridge_ports",
     }
 }
 
@@ -180,5 +195,6 @@ const fn elements(part: Part, capacities: &Capacities) -> (usize, usize) {
         Part::RuleCounts => (RULE_COUNT, *processors * MOST_ENGINE_COUNTERS + 1),
         Part::RouteRules => (LINE, MOST_ROUTE_RULES),
         Part::Fdb => (LINE, fdb_lines(*fdb_buckets)),
+        Part::BridgePorts => (LINE, MOST_BRIDGE_PORTS),
     }
 }

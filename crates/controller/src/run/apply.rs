@@ -212,8 +212,8 @@ impl Controller {
         self.kernel_state.rib.touch_all();
         let dispatcher = Arc::clone(self.installer.dispatcher());
         let kernel_state = &mut self.kernel_state;
-        let (compiled, fib_sync) =
-            dispatcher.make_tables(|memory| begin::build(&plan, kernel_state, &model, memory))?;
+        let (compiled, fib_sync) = dispatcher
+            .make_tables(&model, |memory| begin::build(&plan, kernel_state, &model, memory))?;
         let next = Next { compiled, logger: logger(&model) };
         self.installer.install(model, next)?;
         (self.plan, self.fib_sync) = (plan, Some(fib_sync));

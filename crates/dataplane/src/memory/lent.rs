@@ -72,11 +72,13 @@ pub enum Part {
     SetValues,
     /// The forwarding database of bridges, in lines of 64 bytes.
     Fdb,
+    /// Ports of bridges, 64 bytes each.
+    BridgePorts,
 }
 
 impl Part {
     /// All parts, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Roots4,
         Self::Nodes4,
         Self::Values4,
@@ -95,6 +97,7 @@ impl Part {
         Self::SetNodes,
         Self::SetValues,
         Self::Fdb,
+        Self::BridgePorts,
     ];
 
     /// The parts of the FIBs for sets: roots, nodes, values.

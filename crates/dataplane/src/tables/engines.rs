@@ -1,6 +1,7 @@
 //! What the BPF programs read beside FIBs, next hops and groups: where they look up a packet's route, if they may
 //! decide about it, and how they select a group's member.
 
+mod bridge_ports;
 mod gap;
 mod route_rules;
 mod rules;
@@ -17,6 +18,8 @@ use crate::memory::{Aligned, Memory, Part};
 use crate::stages::ecmp::MULTIPATH_WORDS;
 use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::{AtomicU32, AtomicU64};
+use bridge_ports::BridgePorts;
+pub use bridge_ports::MOST_BRIDGE_PORTS;
 pub use route_rules::{MOST_ROUTE_RULES, ROOT_RULES};
 use route_rules::{RouteRules, Start};
 pub use rules::MOST_ENGINE_COUNTERS;
@@ -64,6 +67,7 @@ pub(crate) struct Engines {
     route_rules: RouteRules,
     links: Aligned<EngineLink>,
     multipath: Aligned<AtomicU64>,
+    bridge_ports: BridgePorts,
 }
 
 impl Engines {
@@ -74,6 +78,7 @@ impl Engines {
             route_rules: RouteRules::new(memory, epochs),
             links: Aligned::new(memory, Part::Links, MOST_LINKS),
             multipath: Aligned::new(memory, Part::Multipath, MULTIPATH_WORDS),
+            bridge_ports: BridgePorts::new(memory),
         }
     }
 
@@ -90,6 +95,7 @@ impl Engines {
             self.write_link(state, LinkId(number as u16), rules, place);
         }
         self.route_rules.end();
+        self.bridge_ports.write(&state.bridge_ports);
         self.rules.retire();
     }
 
@@ -130,6 +136,7 @@ impl Engines {
         for (_, place) in state.routes.links.iter().zip(self.links.get()) {
             set_long(&place.decision, 0);
         }
+        self.bridge_ports.end();
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::{Tables, TablesError};
-use crate::id::{LinkId, VrfId};
+use crate::id::{LinkId, PortId, VrfId};
+use crate::stages::bridge::BridgePort;
 use crate::stages::ecmp::Hash;
 use crate::stages::rule::{Decision, Policy, PolicyAction, PolicyRule, Rule};
 use crate::stages::source_check::{Check, SourceCheck, SourceLookup, Sources};
@@ -107,6 +108,24 @@ impl Tables {
         if all.is_empty() {
             self.redirects = None;
         }
+        self.epochs.changes.note();
+        Ok(())
+    }
+
+    /// Sets how a port of a bridge forwards frames; none if it does not.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn set_bridge_port(
+        &mut self,
+        port: PortId,
+        forwards: Option<BridgePort>,
+    ) -> Result<(), TablesError> {
+        self.ports.get(usize::from(port.0)).ok_or(TablesError::Unknown)?;
+        match forwards {
+            Some(forwards) => self.bridge_ports.insert(port, forwards),
+            None => self.bridge_ports.remove(&port),
+        };
         self.epochs.changes.note();
         Ok(())
     }

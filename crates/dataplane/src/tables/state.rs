@@ -1,14 +1,16 @@
 //! The forwarding state: what every worker reads for a packet.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::changes::Version;
 use crate::epoch::Epochs;
-use crate::id::{LinkId, NextHopId, VrfId};
+use crate::id::{LinkId, NextHopId, PortId, VrfId};
 use crate::links::LinkRecord;
 use crate::memory::Memory;
 use crate::next_hops::{HEADER_ROOM, NextHop};
+use crate::stages::bridge::{BridgePort, Fdb};
 use crate::stages::classify::PortRecord;
 use crate::stages::filter::Filter;
 use crate::stages::icmp_redirect::Redirects;
@@ -25,7 +27,7 @@ use crate::wire::eth::ethertype;
 pub struct ForwardingState {
     /// Says when memory of the FIBs may be reused.
     pub epochs: Arc<Epochs>,
-    /// Ports by [`PortId`](crate::id::PortId).
+    /// Ports by [`PortId`].
     pub ports: Vec<PortRecord>,
     /// What decides a packet's route: links, VRFs, FIBs, policies, groups and next hops.
     pub routes: RouteTables,
@@ -35,6 +37,10 @@ pub struct ForwardingState {
     pub(crate) sources: Option<Box<Sources>>,
     /// Links on which the kernel sends redirects, if any.
     pub(crate) redirects: Option<Box<Redirects>>,
+    /// The forwarding database of bridges, which changes in place, too.
+    pub fdb: Arc<Fdb>,
+    /// The ports of bridges that forward.
+    pub(crate) bridge_ports: BTreeMap<PortId, BridgePort>,
 }
 
 impl ForwardingState {
@@ -47,6 +53,8 @@ impl ForwardingState {
             filter: None,
             sources: None,
             redirects: None,
+            fdb: Arc::new(Fdb::new(memory)),
+            bridge_ports: BTreeMap::new(),
             epochs,
         }
     }

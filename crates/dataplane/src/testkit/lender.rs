@@ -127,6 +127,7 @@ impl Lender for PlainLender {
             Part::SetRoots => 8 * sets.roots,
             Part::SetNodes => 64 * sets.nodes,
             Part::SetValues => 4 * sets.values,
+            Part::BridgePorts => 64 * tollway_dataplane::tables::MOST_BRIDGE_PORTS,
             Part::Fdb => 64 * tollway_dataplane::stages::bridge::fdb_lines(fdb_buckets),
         };
         let mut lent = self.lent.lock().expect("no test has panicked");

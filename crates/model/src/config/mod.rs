@@ -25,6 +25,7 @@ mod values;
 mod vlans;
 mod vrfs;
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -137,6 +138,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     Model {
         control,
         ports,
+        bridge_ports: BTreeMap::new(),
         links,
         vrfs,
         routes,

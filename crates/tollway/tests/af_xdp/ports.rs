@@ -101,7 +101,7 @@ fn try_open(
         link: LinkId(0),
         kernel_path: KernelPath::default(),
     }];
-    let plan = Arc::new(Mutex::new(Plan { links, mac: None }));
+    let plan = Arc::new(Mutex::new(Plan { links, mac: None, is_bridge_port: false }));
     let xdp_path = XdpPathOfPort { wanted: XdpPathMode::Off, ports: Ports::new(1) };
     let program = Box::new(LoadedPort::new(programs, PortId(0), &plan, xdp_path));
     let (umem_of, umem) = memory;

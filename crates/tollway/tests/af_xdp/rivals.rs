@@ -128,6 +128,7 @@ fn rival() -> XdpPrograms {
         mac: Mac([2, 0, 0, 0, 0, 0x0a]),
         queues: 1,
         links: Vec::new(),
+        is_bridge_port: false,
     };
     XdpPrograms::load(&[port], &Options { replace: true, ..Options::default() }).unwrap()
 }

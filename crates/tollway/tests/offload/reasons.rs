@@ -135,6 +135,7 @@ fn own() {
         mac: Mac::parse(mac).unwrap(),
         queues: 1,
         links,
+        is_bridge_port: false,
     };
     let mut programs = XdpPrograms::load(&[port], &Options::default()).unwrap();
     programs.attach(PortId(0), &Mode::ALL, false).unwrap();

@@ -56,7 +56,15 @@ fn port(device: usize) -> XdpPort {
         kernel_path: KernelPath::default(),
     };
     let (port, ifindex) = (PortId(device as u16), ifindex(&name));
-    XdpPort { port, device: name, ifindex, mac: Mac(mac), queues: 0, links: vec![link] }
+    XdpPort {
+        port,
+        device: name,
+        ifindex,
+        mac: Mac(mac),
+        queues: 0,
+        links: vec![link],
+        is_bridge_port: false,
+    }
 }
 
 impl Engines {

@@ -97,6 +97,7 @@ pub fn clsact() {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         queues: 0,
         links: Vec::new(),
+        is_bridge_port: false,
     };
     let mut programs = XdpPrograms::load(&[], &Options::default()).unwrap();
     assert!(!programs.serve(port, &[Mode::Clsact], true).unwrap().replaced);

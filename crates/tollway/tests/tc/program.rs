@@ -49,7 +49,15 @@ fn port(number: u8) -> XdpPort {
         kernel_path: KernelPath::default(),
     };
     let (port, ifindex) = (PortId(number.into()), ifindex(&device));
-    XdpPort { port, device, ifindex, mac: Mac(mac), queues: 0, links: vec![link] }
+    XdpPort {
+        port,
+        device,
+        ifindex,
+        mac: Mac(mac),
+        queues: 0,
+        links: vec![link],
+        is_bridge_port: false,
+    }
 }
 
 impl Bench {

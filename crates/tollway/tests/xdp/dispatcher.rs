@@ -178,12 +178,17 @@ pub fn reasons() {
         }
         for reason in PassReason::ALL {
             use PassReason::{
-                Bypass, Checksum, Connection, Crowded, KernelExit, KernelFlow, KernelRoute,
-                KernelRule, MtuExceeded, NeighUnresolved, Offload, Punted, Stale, Undecided,
+                BridgeDestination, BridgePort, BridgeRefresh, BridgeSource, Bypass, Checksum,
+                Connection, Crowded, KernelExit, KernelFlow, KernelRoute, KernelRule, MtuExceeded,
+                NeighUnresolved, Offload, Punted, Stale, Undecided,
             };
             let has_others = matches!(
                 reason,
                 Bypass
+                    | BridgePort
+                    | BridgeSource
+                    | BridgeRefresh
+                    | BridgeDestination
                     | Stale
                     | Punted
                     | Offload

@@ -159,6 +159,7 @@ pub fn port() -> XdpPort {
                 kernel_path: KernelPath::default(),
             },
         ],
+        is_bridge_port: false,
     }
 }
 

@@ -27,7 +27,7 @@ fn logger() -> Logger {
 }
 
 fn compiled(dispatcher: &Dispatcher, model: &Model) -> Compiled {
-    dispatcher.make_tables(|memory| compile_in(memory, model)).unwrap()
+    dispatcher.make_tables(model, |memory| compile_in(memory, model)).unwrap()
 }
 
 /// A port with the tc program, which decides by tables and has no sockets.

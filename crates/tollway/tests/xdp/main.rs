@@ -8,6 +8,7 @@
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod bridges;
 mod devices;
 mod directory;
 mod dispatcher;
@@ -26,9 +27,14 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const TESTS: [Test; 45] = [
+const TESTS: [Test; 50] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
+    ("a_bridge_forwards_from_known_hosts_to_known_hosts", bridges::addresses),
+    ("a_bridge_knows_many_hosts", bridges::many),
+    ("a_bridge_keeps_hosts_that_go_on", bridges::refreshes),
+    ("ports_of_bridges_have_settings", bridges::settings),
+    ("frames_that_bridges_look_into_are_the_kernels", bridges::content),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
     ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),
     ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),

@@ -58,6 +58,7 @@ pub fn xdp_port(port: u8) -> XdpPort {
         mac: Mac(LinkVariant::Plain.mac(port)),
         queues: 1,
         links: LinkVariant::ALL.map(|variant| xdp_link(port, variant)).to_vec(),
+        is_bridge_port: false,
     }
 }
 

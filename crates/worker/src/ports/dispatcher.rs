@@ -94,16 +94,18 @@ impl Dispatcher {
         Self { programs, ports, wanted, voided: Arc::default(), plans, table_memory }
     }
 
-    /// Makes tables in memory that the XDP programs can read, if some port has the XDP path or may get it, or else in the
+    /// Makes the tables of a model in memory that the XDP programs can read, if some port has the XDP path or may get it, or else in the
     /// process's own. `make` may be called again if the tables had no room.
     ///
     /// # Errors
     /// That of `make`.
     pub fn make_tables<T>(
         &self,
+        model: &Model,
         make: impl FnMut(&Memory) -> Result<T, CompileError>,
     ) -> Result<T, CompileError> {
-        self.table_memory.make(self.may_have_xdp_path(), make)
+        let has_bridges = !model.bridge_ports.is_empty();
+        self.table_memory.make(self.may_have_xdp_path(), has_bridges, make)
     }
 
     /// Gives the tables that are made from now on more room: the last ones were too small. False if there is no more.
@@ -200,14 +202,16 @@ impl Dispatcher {
             // By now the model has adopted the devices' addresses.
             let mac = model.links.get(index).map(|link| link.mac);
             let links = links(model, PortIndex(index));
-            *lock(shared) = Plan { links: links.clone(), mac };
+            let is_bridge_port = model.bridge_ports.contains_key(&PortIndex(index));
+            *lock(shared) = Plan { links: links.clone(), mac, is_bridge_port };
             let Some(port) = programs.port(port_id(index)).cloned() else { continue };
             let mac = mac.unwrap_or(port.mac);
-            let is_moved = mac != port.mac;
+            // By these, another program is on the device.
+            let is_moved = mac != port.mac || is_bridge_port != port.is_bridge_port;
             if !is_moved && links == port.links {
                 continue;
             }
-            match programs.set_port(XdpPort { mac, links, ..port }) {
+            match programs.set_port(XdpPort { mac, links, is_bridge_port, ..port }) {
                 // The port itself notices this, and attaches by the plan when the device comes
                 // back.
                 Err(XdpError::NoDevice { .. }) => continue,
@@ -354,7 +358,7 @@ fn has_tc(model: &Model, port: PortIndex) -> bool {
 /// The plan for a port's program.
 fn plan(model: &Model, port: PortIndex) -> Plan {
     let mac = model.links.get(port.0).filter(|link| link.mac_given).map(|link| link.mac);
-    Plan { links: links(model, port), mac }
+    Plan { links: links(model, port), mac, is_bridge_port: model.bridge_ports.contains_key(&port) }
 }
 
 fn port_id(index: usize) -> PortId {

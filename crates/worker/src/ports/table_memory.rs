@@ -11,8 +11,17 @@ use tollway_xdp::TableMaps;
 /// How often the room is doubled at most; larger tables get memory of the process's own.
 const MOST_DOUBLINGS: u32 = 5;
 
-/// Lends memory for tables, with room that is doubled so often.
-type Lend = fn(u32) -> io::Result<Arc<dyn Lender>>;
+/// Lends memory for tables.
+type Lend = fn(Room) -> io::Result<Arc<dyn Lender>>;
+
+/// What tables have to have room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Room {
+    /// How often the room is doubled.
+    doublings: u32,
+    /// Whether there are ports of bridges.
+    has_bridges: bool,
+}
 
 /// Where the tables of a model get their memory.
 #[derive(Default)]
@@ -28,7 +37,10 @@ pub(super) struct TableMemory {
 impl TableMemory {
     /// Memory of maps, if there are programs that can read it.
     pub(super) fn of(has_programs: bool) -> Self {
-        let maps = |doublings| Ok(Arc::new(TableMaps::new(doublings)?) as Arc<dyn Lender>);
+        let maps = |Room { doublings, has_bridges }| {
+            let made = if has_bridges { TableMaps::with_bridges } else { TableMaps::new };
+            Ok(Arc::new(made(doublings)?) as Arc<dyn Lender>)
+        };
         Self { lend: has_programs.then_some(maps), ..Self::default() }
     }
 
@@ -37,12 +49,13 @@ impl TableMemory {
     pub(super) fn make<T>(
         &self,
         is_read: bool,
+        has_bridges: bool,
         mut make: impl FnMut(&Memory) -> Result<T, CompileError>,
     ) -> Result<T, CompileError> {
         // A port that is just opened again has no path for a moment.
         let is_read = self.was_read.fetch_or(is_read, Ordering::Relaxed) || is_read;
         loop {
-            let memory = if is_read { self.memory() } else { Memory::default() };
+            let memory = if is_read { self.memory(has_bridges) } else { Memory::default() };
             match make(&memory) {
                 Err(error) if error.is_for_room() && memory.is_lent() => {
                     self.grow();
@@ -67,11 +80,11 @@ impl TableMemory {
         before.is_ok()
     }
 
-    fn memory(&self) -> Memory {
+    fn memory(&self, has_bridges: bool) -> Memory {
         let doublings = self.doublings.load(Ordering::Relaxed);
         let lend = self.lend.filter(|_| doublings <= MOST_DOUBLINGS);
         let Some(lend) = lend else { return Memory::default() };
-        match lend(doublings) {
+        match lend(Room { doublings, has_bridges }) {
             Ok(lender) => Memory::lent(lender),
             Err(error) => {
                 tracing::warn!(
@@ -106,7 +119,7 @@ mod tests {
         }
     }
 
-    fn limit(doublings: u32) -> io::Result<Arc<dyn Lender>> {
+    fn limit(Room { doublings, .. }: Room) -> io::Result<Arc<dyn Lender>> {
         let fib = |nodes: usize| Capacity {
             roots: 8,
             nodes: nodes << doublings,
@@ -125,7 +138,7 @@ mod tests {
         })))
     }
 
-    fn refused(_: u32) -> io::Result<Arc<dyn Lender>> {
+    fn refused(_: Room) -> io::Result<Arc<dyn Lender>> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
 
@@ -146,7 +159,7 @@ mod tests {
     /// Compiles in the memory; returns the result and the number of attempts.
     fn made(memory: &TableMemory, model: &Model) -> (Result<Compiled, CompileError>, u32) {
         let mut attempts = 0;
-        let made = memory.make(true, |memory| {
+        let made = memory.make(true, false, |memory| {
             attempts += 1;
             compile_in(memory, model)
         });
@@ -187,7 +200,7 @@ mod tests {
             assert_eq!(attempts, 1);
             assert!(!compiled.unwrap().tables.memory().is_lent());
         }
-        let unread = memory(limit).make(false, |memory| compile_in(memory, &model(400)));
+        let unread = memory(limit).make(false, false, |memory| compile_in(memory, &model(400)));
         assert!(!unread.unwrap().tables.memory().is_lent());
     }
 

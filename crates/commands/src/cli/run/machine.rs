@@ -66,7 +66,7 @@ impl Machine {
         let (devices, of_others) =
             opened.map_err(|error| CliError::failed(&error, error.remedy()))?;
         let compiled = dispatcher
-            .make_tables(|memory| compile(memory, model))
+            .make_tables(model, |memory| compile(memory, model))
             .map_err(|error| CliError::failed(&error, error.remedy()))?;
         dispatcher.use_tables(&compiled.tables);
         let umems = ports::share(&umem, workers - 1);

@@ -12,8 +12,10 @@
 //! [`Domain`]: crate::id::Domain
 
 mod fdb;
+mod port;
 
 pub use fdb::{
     Fdb, FdbEntry, FdbFull, FdbHit, FdbHome, FdbKey, FdbKind, FdbView, FdbWriter, SMALL_BUCKETS,
     fdb_lines,
 };
+pub use port::{BridgePort, BridgedIp, SourceRule, Tagged};

@@ -68,6 +68,7 @@ fn port(port: PortId, device: &str, mac: [u8; 6], links: &[XdpLink]) -> XdpPort 
         mac: Mac(mac),
         queues: 1,
         links: links.to_vec(),
+        is_bridge_port: false,
     }
 }
 

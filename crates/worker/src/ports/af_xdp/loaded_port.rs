@@ -34,6 +34,8 @@ pub struct Plan {
     pub links: Vec<XdpLink>,
     /// The port's address, if it differs from its device's.
     pub mac: Option<Mac>,
+    /// Whether its device belongs to a bridge.
+    pub is_bridge_port: bool,
 }
 
 /// A port's relation to the XDP path.
@@ -101,6 +103,7 @@ impl LoadedPort {
             mac: plan.mac.unwrap_or(target.mac),
             queues: target.queues,
             links: plan.links,
+            is_bridge_port: plan.is_bridge_port,
         }
     }
 }
