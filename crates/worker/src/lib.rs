@@ -2,7 +2,7 @@
 //!
 //! [`ports`] are what they receive from and send to. Between two bursts a worker does the jobs that other threads
 //! post to its mailbox: the [`installer`] swaps tables. Other changes of tables happen on the thread that makes
-//! them ([`Updater`]): [`neighbours`] follows the kernel's neighbours.
+//! them ([`Updater`]): [`neighbours`] follows the kernel's neighbours, [`fdb`] what its bridges have learned.
 
 // These macros panic on a closed pipe. Only `tollway-commands` prints, by functions that do not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -10,6 +10,7 @@
 mod activity;
 pub mod connections;
 mod cores;
+pub mod fdb;
 mod guard;
 pub mod hand_over;
 mod heartbeat;
@@ -22,6 +23,7 @@ pub mod priority;
 pub mod service;
 mod silence;
 mod stop;
+mod sweep;
 mod turns;
 mod update;
 mod valve;

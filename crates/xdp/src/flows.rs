@@ -69,8 +69,9 @@ pub(super) const TICK_AT: u32 = 48;
 /// Nanoseconds per tick, as a power of two: 67 ms.
 pub(super) const TICK_SHIFT: u32 = 26;
 
-/// The tick of a time by the clock of heartbeats.
-pub(super) const fn tick_of(now_ns: u64) -> u32 {
+/// The tick of a time by the clock of heartbeats ([`State::now_ns`]).
+#[must_use]
+pub const fn tick_of(now_ns: u64) -> u32 {
     (now_ns >> TICK_SHIFT) as u32
 }
 

@@ -1,4 +1,4 @@
-//! Tollway follows the kernel's neighbours and changed configurations, in network namespaces of the
+//! Tollway follows the kernel's neighbours, bridges and changed configurations, in network namespaces of the
 //! tests.
 
 #![allow(clippy::unwrap_used)]
@@ -8,6 +8,7 @@ mod contents;
 #[path = "../../../dataplane/src/testkit/dice.rs"]
 mod dice;
 mod elements;
+mod fdb;
 mod follow;
 mod ipsets;
 mod listed;
@@ -18,18 +19,25 @@ mod reload;
 mod rules;
 #[path = "../running/mod.rs"]
 mod running;
+mod wire;
 mod worker;
 
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const BESIDE: [namespaces::Test; 25] = [
+const BESIDE: [namespaces::Test; 31] = [
     ("only_neighbours_that_can_be_sent_to_are_known", follow::states),
     ("devices_come_go_and_change", follow::devices),
     ("what_bridges_learn_is_no_neighbour", follow::of_bridges),
     ("stale_neighbours_are_confirmed", follow::confirmation),
     ("neighbours_go_over_to_new_tables", follow::handover),
     ("a_reload_that_is_given_up_loses_no_neighbour", follow::given_up),
+    ("fdb_entries_come_move_and_go", fdb::changes),
+    ("fdb_entries_age", fdb::ageing),
+    ("fdb_entries_of_other_devices_are_ignored", fdb::tunnels),
+    ("fdb_entries_of_hosts_not_yet_admitted_are_locked", fdb::locked),
+    ("fdb_entries_go_over_to_new_tables", fdb::switches),
+    ("fdb_readers_find_nothing_old_after_a_pause", fdb::pauses),
     ("rules_are_read_whenever_they_change", rules::changes),
     ("elements_change_without_a_reading", elements::changes),
     ("sets_have_what_nft_lists", contents::same),
@@ -52,9 +60,12 @@ const BESIDE: [namespaces::Test; 25] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [namespaces::Test; 9] = [
+const ALONE: [namespaces::Test; 12] = [
     ("neighbours_are_active_within_milliseconds", follow::latency),
     ("lost_messages_end_in_what_the_kernel_has", follow::losses),
+    ("fdb_moves_are_followed_within_milliseconds", fdb::latency),
+    ("fdb_has_twenty_thousand_entries", fdb::many),
+    ("fdb_losses_end_in_what_the_kernel_has", fdb::losses),
     ("a_backlog_of_elements_is_reported", elements::behind),
     ("rules_that_change_all_the_time_end_as_the_kernels", rules::storm),
     ("lost_messages_end_in_the_kernels_rules", elements::losses),

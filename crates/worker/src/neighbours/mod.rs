@@ -25,7 +25,6 @@ mod event;
 mod follow;
 mod socket;
 mod state;
-mod sweep;
 mod watch;
 
 use std::fmt;
