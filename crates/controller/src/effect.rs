@@ -1,7 +1,7 @@
 //! Applies events to the known state of the kernel.
 
 use super::event::{Event, Presence};
-use super::kernel::{Address, Ifindex, Kernel, Netdev, Rule};
+use super::kernel::{Address, BridgePort, Ifindex, Kernel, Netdev, Rule};
 
 /// The effect of an event on the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub enum Effect {
     Nothing,
     /// Routes, or next hops that routes use.
     Routes,
-    /// Devices, addresses or rules, which the plan depends on.
+    /// Devices, ports of bridges, addresses or rules, which the plan depends on.
     Topology,
 }
 
@@ -20,6 +20,7 @@ impl Kernel {
         let (changed, effect) = match event {
             Event::Whole(whole) => (self.replace(whole), Effect::Topology),
             Event::Link(index, netdev) => (self.link(*index, netdev.as_deref()), Effect::Topology),
+            Event::BridgePort(index, port) => (self.bridge_port(*index, *port), Effect::Topology),
             Event::Address(address, presence) => {
                 (self.address(address, *presence), Effect::Topology)
             }
@@ -60,6 +61,14 @@ impl Kernel {
             }
             None => self.netdevs.remove(&index).is_some(),
         }
+    }
+
+    fn bridge_port(&mut self, index: Ifindex, port: Option<BridgePort>) -> bool {
+        let before = match port {
+            Some(port) => self.bridge_ports.insert(index, port),
+            None => self.bridge_ports.remove(&index),
+        };
+        before != port
     }
 
     fn address(&mut self, address: &Address, presence: Presence) -> bool {

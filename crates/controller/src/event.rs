@@ -1,6 +1,6 @@
 //! Notifications of the kernel, in the order in which they apply.
 //!
-//! Devices, addresses, rules and next-hop objects come as one whole at the start and after a loss
+//! Devices, ports of bridges, addresses, rules and next-hop objects come as one whole at the start and after a loss
 //! ([`Event::Whole`]), then one by one as they change. Routes always come one by one.
 //!
 //! [`Event::Listing`] and [`Event::Listed`] enclose a list of all routes of a family. The RIB has a
@@ -9,16 +9,18 @@
 //! in use until then. If a list is lost, another `Listing` follows without a `Listed`.
 
 use super::kernel::{
-    Address, Family, Ifindex, Kernel, Netdev, Nexthop, NexthopId, Route, RouteKey, Rule,
+    Address, BridgePort, Family, Ifindex, Kernel, Netdev, Nexthop, NexthopId, Route, RouteKey, Rule,
 };
 
 /// A notification of the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// All devices, addresses, rules and next-hop objects, as of now.
+    /// All devices, ports of bridges, addresses, rules and next-hop objects, as of now.
     Whole(Box<Kernel>),
     /// A device exists, or exists no more.
     Link(Ifindex, Option<Box<Netdev>>),
+    /// A device is a port of a bridge, or no longer.
+    BridgePort(Ifindex, Option<BridgePort>),
     /// An address exists, or exists no more.
     Address(Address, Presence),
     /// A next-hop object exists, or exists no more. Its routes go with it, without events of their own.

@@ -1,9 +1,15 @@
 //! The kernel's configuration as plain data: the content of its messages, without interpretation.
 
+mod bridge;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+
+pub use bridge::{
+    BridgePort, BridgePortFlag, BridgePortFlags, BridgePortState, BridgeSettings, Stp,
+};
 
 /// A network device's number.
 pub type Ifindex = u32;
@@ -57,10 +63,20 @@ pub struct Netdev {
     pub vlan: Option<(u16, u16)>,
     /// For a VRF device: its table.
     pub vrf_table: Option<TableId>,
+    /// For a bridge: its settings.
+    pub bridge: Option<BridgeSettings>,
     /// The queueing discipline's name (`IFLA_QDISC`).
     pub qdisc: String,
     /// The number of the attached XDP program.
     pub xdp: Option<u32>,
+}
+
+impl Netdev {
+    /// Says whether the device is switched on (`IFF_UP`).
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP as u32 != 0
+    }
 }
 
 /// An address of a device (`RTM_NEWADDR`).
@@ -322,6 +338,8 @@ pub enum RuleAction {
 pub struct Kernel {
     /// Devices.
     pub netdevs: BTreeMap<Ifindex, Netdev>,
+    /// The devices that belong to bridges, each to that of its [master](Netdev::master).
+    pub bridge_ports: BTreeMap<Ifindex, BridgePort>,
     /// Addresses.
     pub addresses: std::collections::BTreeSet<Address>,
     /// Rules, in the order of evaluation.

@@ -29,6 +29,7 @@ impl OwnDevices {
                 let was_own = self.devices.remove(&index);
                 (netdev.is_some() || !was_own).then_some(Event::Link(index, netdev))
             }
+            Event::BridgePort(index, _) if self.has(index) => None,
             Event::Address(address, _) if self.has(address.ifindex) => None,
             Event::Route(_, ref route, _) if self.leads_to(route) => None,
             Event::Sysctl(_, Some(index)) | Event::Tc(Some(index)) if self.has(index) => None,
@@ -48,6 +49,7 @@ impl OwnDevices {
         let own = kernel.netdevs.iter().filter(|(_, netdev)| is_own(netdev));
         self.devices = own.map(|(index, _)| *index).collect();
         kernel.netdevs.retain(|index, _| !self.devices.contains(index));
+        kernel.bridge_ports.retain(|index, _| !self.devices.contains(index));
         kernel.addresses.retain(|address| !self.devices.contains(&address.ifindex));
     }
 }

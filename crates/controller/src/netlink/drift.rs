@@ -8,7 +8,9 @@ use ipnet::IpNet;
 
 use super::object::{MOST, Object};
 use crate::event::Event;
-use crate::kernel::{Family, Ifindex, Kernel, Netdev, RouteKey, TableId};
+use crate::kernel::{
+    BridgePort, BridgeSettings, Family, Ifindex, Kernel, Netdev, RouteKey, TableId,
+};
 
 /// How long an audit waits for a notification that explains a difference: a list may be ahead of it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -71,12 +73,12 @@ impl Findings {
 
     /// Compares everything apart from routes.
     pub(super) fn compare(&mut self, known: &Kernel, fresh: &Kernel) {
-        // The kernel does not notify of programs attached by a link of bpf(2), such as Tollway's own.
         let netdevs = |kernel: &Kernel| -> BTreeMap<_, _> {
-            let all = kernel.netdevs.iter();
-            all.map(|(index, netdev)| (*index, Netdev { xdp: None, ..netdev.clone() })).collect()
+            kernel.netdevs.iter().map(|(index, netdev)| (*index, notified(netdev))).collect()
         };
         self.compare_maps(netdevs(known).iter(), netdevs(fresh).iter(), |id| Object::Link(*id));
+        let ports = [notified_ports(known), notified_ports(fresh)];
+        self.compare_maps(ports[0].iter(), ports[1].iter(), |id| Object::BridgePort(*id));
         self.compare_maps(known.nexthops.iter(), fresh.nexthops.iter(), |id| Object::Nexthop(*id));
         let addresses = |kernel: &Kernel| -> BTreeMap<_, _> {
             let all = kernel.addresses.iter();
@@ -146,6 +148,22 @@ impl Findings {
     }
 }
 
+/// The properties of a device that change only with a notification. There is none of programs attached by a
+/// link of bpf(2), such as Tollway's own, nor of the settings of a bridge that is down
+/// (`netdev_state_change`). The notification that the bridge is up has them.
+fn notified(netdev: &Netdev) -> Netdev {
+    let bridge = netdev.bridge.filter(|_| netdev.is_up()).map(BridgeSettings::notified);
+    Netdev { xdp: None, bridge, ..netdev.clone() }
+}
+
+/// The ports of bridges. As with a bridge, the kernel does not notify of all settings of a port that is down,
+/// so these are left out.
+fn notified_ports(kernel: &Kernel) -> BTreeMap<Ifindex, Option<BridgePort>> {
+    let is_up = |index| kernel.netdevs.get(index).is_some_and(Netdev::is_up);
+    let ports = kernel.bridge_ports.iter();
+    ports.map(|(index, port)| (*index, Some(*port).filter(|_| is_up(index)))).collect()
+}
+
 impl AuditedObject {
     const fn of(object: Object) -> Self {
         match object {
@@ -173,6 +191,9 @@ impl fmt::Display for Named<'_> {
         let (table, dst) = match self.object {
             AuditedObject::Small(Object::Link(index)) => {
                 return write!(f, "device {}", self.device(*index));
+            }
+            AuditedObject::Small(Object::BridgePort(index)) => {
+                return write!(f, "bridge port {}", self.device(*index));
             }
             AuditedObject::Small(Object::Address(index, address, _)) => {
                 return write!(f, "address {address} of device {}", self.device(*index));

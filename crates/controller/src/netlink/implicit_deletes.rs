@@ -1,7 +1,7 @@
 //! What the kernel deletes without notification.
 
 use crate::event::{Event, Presence};
-use crate::kernel::{Ifindex, Kernel, Netdev, Nexthop, NexthopId};
+use crate::kernel::{BridgePort, Ifindex, Kernel, Netdev, Nexthop, NexthopId};
 
 const UP: u32 = libc::IFF_UP as u32;
 const RUNNING: u32 = libc::IFF_RUNNING as u32;
@@ -14,12 +14,16 @@ pub(super) fn implicit_deletes(kernel: &Kernel, event: &Event) -> Vec<Event> {
         Event::Link(index, None) => {
             let addresses = kernel.addresses.iter().filter(|address| address.ifindex == *index);
             let addresses = addresses.map(|address| Event::Address(*address, Presence::Gone));
-            addresses.chain(nexthops_of(kernel, *index)).collect()
+            let gone = addresses.chain(nexthops_of(kernel, *index));
+            gone.chain(bridge_port_of(kernel, *index)).collect()
         }
-        // `nh_netdev_event`: next-hop objects go when their device loses its carrier.
-        Event::Link(index, Some(netdev)) if !carries_nexthops(netdev) => {
-            nexthops_of(kernel, *index).collect()
+        Event::Link(index, Some(netdev)) => {
+            let port = netdev.master.is_none().then(|| bridge_port_of(kernel, *index));
+            // `nh_netdev_event`: next-hop objects go when their device loses its carrier.
+            let nexthops = (!carries_nexthops(netdev)).then(|| nexthops_of(kernel, *index));
+            nexthops.into_iter().flatten().chain(port.into_iter().flatten()).collect()
         }
+        Event::BridgePort(index, None) => ports_without_backup(kernel, *index).collect(),
         Event::Nexthop(id, None) => groups_without(kernel, &[*id]),
         _ => Vec::new(),
     }
@@ -38,8 +42,24 @@ pub(super) fn invalidates_routes(kernel: &Kernel, event: &Event) -> bool {
     }
 }
 
+/// The port that goes with a device, or with its membership of a bridge. The kernel notifies of that before,
+/// but that message may have been lost.
+fn bridge_port_of(kernel: &Kernel, index: Ifindex) -> impl Iterator<Item = Event> {
+    let port = kernel.bridge_ports.get(&index).map(|_| Event::BridgePort(index, None));
+    port.into_iter().chain(ports_without_backup(kernel, index))
+}
+
+/// The changes of ports that have another as a backup, when that goes: `nbp_backup_clear`.
+fn ports_without_backup(kernel: &Kernel, gone: Ifindex) -> impl Iterator<Item = Event> {
+    let ports = kernel.bridge_ports.iter();
+    let changed = ports.filter(move |(_, port)| port.backup_port == Some(gone));
+    changed.map(|(index, port)| {
+        Event::BridgePort(*index, Some(BridgePort { backup_port: None, ..*port }))
+    })
+}
+
 const fn carries_nexthops(netdev: &Netdev) -> bool {
-    netdev.flags & UP != 0 && netdev.flags & (RUNNING | LOWER_UP) != 0
+    netdev.is_up() && netdev.flags & (RUNNING | LOWER_UP) != 0
 }
 
 /// The next-hop objects that go with a device, and the changes of their groups.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::bridge;
 use crate::event::Event;
 use crate::kernel::{Address, Family, Ifindex, Netdev};
 use tollway_linux::netlink::{Attribute, attributes, vlan_tag};
@@ -72,6 +73,7 @@ fn describe(netdev: &mut Netdev, info: Attribute<'_>) {
     const DATA: u16 = 2;
     match (info.kind, netdev.kind.as_deref()) {
         (KIND, _) => netdev.kind = Some(info.text()),
+        (DATA, Some(bridge::KIND)) => netdev.bridge = Some(bridge::settings(info)),
         (DATA, Some("vlan")) => netdev.vlan = vlan_tag(info),
         (DATA, Some("vrf")) => {
             const TABLE: u16 = 1;

@@ -1,6 +1,6 @@
 //! Converts messages to events, and builds the requests for lists.
 
-use super::{link, nexthop, route, rule};
+use super::{bridge, link, nexthop, route, rule};
 use crate::event::{Change, Event, Presence};
 use crate::kernel::{Family, Ifindex};
 use tollway_linux::netlink::{Message, push, request};
@@ -46,8 +46,14 @@ pub(super) mod rtm {
     pub(super) const GET_NEXTHOP: u16 = 106;
 }
 
-/// The event of a message; none if the message does not matter.
-pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
+/// The events of a message; none if the message does not matter. A message about a device may also be about a
+/// port of a bridge.
+pub(super) fn read(message: &Message<'_>, listed: bool) -> impl Iterator<Item = Event> {
+    object(message, listed).into_iter().chain(bridge_port(message))
+}
+
+/// The event of a message, except about ports of bridges.
+fn object(message: &Message<'_>, listed: bool) -> Option<Event> {
     let body = message.body;
     Some(match message.kind {
         rtm::NEW_ROUTE => {
@@ -87,6 +93,19 @@ pub(super) fn read(message: &Message<'_>, listed: bool) -> Option<Event> {
         | rtm::DEL_CHAIN => link::traffic_control(body)?,
         _ => return None,
     })
+}
+
+/// The event about a port of a bridge.
+fn bridge_port(message: &Message<'_>) -> Option<Event> {
+    let body = message.body;
+    match message.kind {
+        rtm::NEW_LINK => {
+            let (index, port) = bridge::port(body)?;
+            Some(Event::BridgePort(index, Some(port)))
+        }
+        rtm::DEL_LINK => Some(Event::BridgePort(bridge::gone_port(body)?, None)),
+        _ => None,
+    }
 }
 
 /// The lists that can be requested.

@@ -14,12 +14,15 @@
 //! Limits, until an audit: two IPv6 routes of one key count as one if they differ only in their source, or
 //! if a replacement makes them equal. The kernel does not list IPv6 routes that stand between siblings of
 //! their key (`fib6_dump_node`). A program that is attached by a BPF link changes
-//! [`Netdev::xdp`](super::kernel::Netdev::xdp) without notification.
+//! [`Netdev::xdp`](super::kernel::Netdev::xdp) without notification. So does the kernel's spanning tree protocol
+//! with two times of a bridge ([`BridgeSettings::notified`](super::kernel::BridgeSettings::notified)). The
+//! settings of a bridge or port that is down may change without notification until it is up.
 //!
 //! Kernel equivalents: `rtmsg_fib` and `inet_dump_fib`, `inet6_rt_notify` and `inet6_dump_fib`,
 //! `nexthop_notify`, `notify_rule_change`, `rtmsg_ifinfo`, `rtmsg_ifa`. Needs Linux 5.3, whose routes
 //! may have next-hop objects.
 
+mod bridge;
 mod drift;
 mod implicit_deletes;
 mod link;

@@ -15,6 +15,7 @@ pub(super) const MOST: usize = 500_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Object {
     Link(Ifindex),
+    BridgePort(Ifindex),
     Address(Ifindex, IpNet, Option<IpAddr>),
     Nexthop(NexthopId),
     Rules(Family),
@@ -26,6 +27,7 @@ impl Object {
     pub(super) const fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::Link(index, _) => Self::Link(*index),
+            Event::BridgePort(index, _) => Self::BridgePort(*index),
             Event::Address(address, _) => {
                 Self::Address(address.ifindex, address.address, address.peer)
             }

@@ -96,7 +96,7 @@ impl Pass {
                 }
                 None
             }
-            (Event::Link(..), List::Links)
+            (Event::Link(..) | Event::BridgePort(..), List::Links)
             | (Event::Address(..), List::Addresses)
             | (Event::Nexthop(..), List::Nexthops) => {
                 if Object::of(&event).is_some_and(|object| !touched.has(&object)) {

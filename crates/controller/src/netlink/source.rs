@@ -251,9 +251,14 @@ impl Source {
 
     /// Passes an event on, if it changes the known configuration.
     fn emit(&mut self, event: Event, sink: &mut dyn FnMut(Event)) {
-        if self.known.apply(&event) != Effect::Nothing {
-            sink(event);
+        if self.known.apply(&event) == Effect::Nothing {
+            return;
         }
+        if let Event::BridgePort(index, Some(_)) = event {
+            // A timer's message of a new state may overtake another message, which has the old one.
+            self.devices_to_query.insert(index);
+        }
+        sink(event);
     }
 
     /// Messages were lost: everything has to be listed again.
@@ -478,13 +483,14 @@ fn take_listed(
     known: &Kernel,
     sink: &mut dyn FnMut(Event),
 ) {
-    let Some(event) = message::read(message, true) else { return };
-    // The route has gone with its next-hop object, or is about to.
-    if let Event::Route(_, Route { hops: Hops::Object(id), .. }, _) = &event
-        && !known.nexthops.contains_key(id)
-    {
-        touched.doubt();
-    } else if let Some(event) = pass.listed(event, touched) {
-        sink(event);
+    for event in message::read(message, true) {
+        // The route has gone with its next-hop object, or is about to.
+        if let Event::Route(_, Route { hops: Hops::Object(id), .. }, _) = &event
+            && !known.nexthops.contains_key(id)
+        {
+            touched.doubt();
+        } else if let Some(event) = pass.listed(event, touched) {
+            sink(event);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of what the available kernels cannot show: devices that they do not have, malformed messages, and
 //! lists that contradict notifications.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -13,7 +13,8 @@ use super::touched::Touched;
 use super::{link, nexthop, route, rule};
 use crate::event::{Change, Event, Place, Presence};
 use crate::kernel::{
-    Family, Hop, Hops, Kernel, Netdev, Route, RouteKey, RouteKind, Rule, RuleAction,
+    BridgePort, BridgePortFlags, BridgePortState, BridgeSettings, Family, Hop, Hops, Kernel,
+    Netdev, Route, RouteKey, RouteKind, Rule, RuleAction, Stp,
 };
 use tollway_linux::netlink::Message;
 
@@ -74,13 +75,14 @@ fn link_messages_of_other_protocols_are_ignored() {
 proptest! {
     #[test]
     fn broken_messages_are_no_trouble(
-        kind in 16_u16..110, flags: u16, listed: bool, mut body: Vec<u8>, family in 0_usize..3,
+        kind in 16_u16..110, flags: u16, listed: bool, mut body: Vec<u8>, family in 0_usize..4,
     ) {
         if let Some(first) = body.first_mut() {
-            *first = [0, libc::AF_INET as u8, libc::AF_INET6 as u8][family];
+            let families = [0, libc::AF_INET, libc::AF_INET6, libc::AF_BRIDGE];
+            *first = families[family] as u8;
         }
         let message = Message { kind, flags, sequence: 1, port: 0, body: &body };
-        let _ = message::read(&message, listed);
+        let _ = message::read(&message, listed).count();
         let _ = (route::read(&body), nexthop::read(&body), rule::read(&body), link::address(&body));
         let _ = Message::cut(&body);
     }
@@ -232,6 +234,60 @@ fn programs_without_notification_are_no_findings() {
         findings.close(now);
         assert_eq!(findings.log(&known), found);
     }
+}
+
+/// What an audit finds if the kernel's configuration is another than the known one.
+fn found(known: &Kernel, fresh: &Kernel) -> Vec<String> {
+    let mut findings = Findings::default();
+    findings.open();
+    findings.compare(known, fresh);
+    findings.names(known)
+}
+
+#[test]
+fn ports_of_bridges_are_findings() {
+    let kernel = |state, flags| {
+        let (backup_port, backup_nexthop) = (None, None);
+        let port =
+            BridgePort { state, flags: BridgePortFlags::default(), backup_port, backup_nexthop };
+        let netdev =
+            Netdev { name: "eth0".to_owned(), master: Some(3), flags, ..Netdev::default() };
+        Kernel {
+            netdevs: [(2, netdev)].into(),
+            bridge_ports: [(2, port)].into(),
+            ..Kernel::default()
+        }
+    };
+    let known = kernel(BridgePortState::Forwarding, 1);
+    assert!(found(&known, &known).is_empty());
+    assert_eq!(found(&known, &kernel(BridgePortState::Blocking, 1)), ["bridge port eth0"]);
+    let without = Kernel { bridge_ports: [].into(), ..known.clone() };
+    assert_eq!(found(&known, &without), ["bridge port eth0"]);
+    assert_eq!(found(&without, &known), ["bridge port eth0"]);
+    // The settings of a port that is down may change without notification.
+    let down = kernel(BridgePortState::Forwarding, 0);
+    assert!(found(&down, &kernel(BridgePortState::Blocking, 0)).is_empty());
+    assert_eq!(found(&down, &without), ["device eth0", "bridge port eth0"]);
+}
+
+#[test]
+fn settings_of_bridges_without_notification_are_no_findings() {
+    let kernel = |stp, seconds, vlan_filtering, flags| {
+        let ageing_time = Duration::from_secs(seconds);
+        let settings =
+            BridgeSettings { stp, ageing_time, vlan_filtering, ..BridgeSettings::default() };
+        let (name, bridge) = ("br0".to_owned(), Some(settings));
+        let netdev = Netdev { name, bridge, flags, ..Netdev::default() };
+        Kernel { netdevs: [(2, netdev)].into(), ..Kernel::default() }
+    };
+    for stp in [Stp::Off, Stp::User, Stp::Kernel] {
+        let named = found(&kernel(stp, 300, false, 1), &kernel(stp, 30, false, 1));
+        assert_eq!(named.is_empty(), stp == Stp::Kernel, "{named:?}");
+        assert_eq!(found(&kernel(stp, 300, false, 1), &kernel(stp, 300, true, 1)), ["device br0"]);
+    }
+    // The bridge is down.
+    let named = found(&kernel(Stp::Off, 300, false, 0), &kernel(Stp::Off, 30, true, 0));
+    assert!(named.is_empty(), "{named:?}");
 }
 
 #[test]

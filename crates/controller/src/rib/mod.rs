@@ -154,7 +154,12 @@ impl Rib {
                 self.audited[place(*family)] = *audit;
             }
             Event::Listed { family, lists } => self.sweep(*family, *lists),
-            Event::Rule(..) | Event::Complete | Event::Lost | Event::Sysctl(..) | Event::Tc(_) => {}
+            Event::BridgePort(..)
+            | Event::Rule(..)
+            | Event::Complete
+            | Event::Lost
+            | Event::Sysctl(..)
+            | Event::Tc(_) => {}
         }
     }
 

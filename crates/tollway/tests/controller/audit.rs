@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tollway_controller::netlink::Settings;
 
+use crate::bridges;
 use crate::dice::Dice;
 use crate::ip::{Ip, batch, veth_pairs};
 use crate::model::SyncedModel;
@@ -43,6 +44,7 @@ pub fn drift() {
 /// While much changes, an audit finds no differences and introduces none.
 pub fn busy() {
     veth_pairs();
+    bridges::add();
     let mut dice = Dice(11);
     batch(&random::many());
     let settings = Settings { audit_every: Duration::from_millis(20), ..Settings::default() };

@@ -25,7 +25,16 @@ pub struct Ip(Process);
 
 impl Ip {
     pub fn new() -> Self {
-        let mut ip = Command::new("ip");
+        Self::of("ip")
+    }
+
+    /// The same with `bridge`.
+    pub fn bridge() -> Self {
+        Self::of("bridge")
+    }
+
+    fn of(program: &str) -> Self {
+        let mut ip = Command::new(program);
         ip.args(["-force", "-batch", "-"]).stdin(Stdio::piped());
         ip.stdout(Stdio::null()).stderr(Stdio::null());
         Self(Process(ip.spawn().unwrap()))

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tollway_controller::netlink::Settings;
 
+use crate::bridges;
 use crate::dice::Dice;
 use crate::ip::{Ip, veth_pairs};
 use crate::model::SyncedModel;
@@ -13,6 +14,7 @@ use crate::random;
 /// The receive buffer is far too small.
 pub fn buffer() {
     veth_pairs();
+    bridges::add();
     let mut dice = Dice(7);
     let settings = Settings { receive_buffer: 1, ..Settings::default() };
     let mut synced = SyncedModel::new(settings);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod audit;
+mod bridges;
 mod changes;
 #[path = "../../../dataplane/src/testkit/dice.rs"]
 mod dice;
@@ -19,7 +20,7 @@ mod words;
 use std::process::ExitCode;
 
 /// The tests by name; each runs in a network namespace of its own.
-const BESIDE: [namespaces::Test; 11] = [
+const BESIDE: [namespaces::Test; 14] = [
     ("routes_are_read_as_ip_shows_them", words::routes),
     ("devices_addresses_rules_and_objects_are_read", words::small),
     ("changes_are_reported_in_order", changes::order),
@@ -28,6 +29,9 @@ const BESIDE: [namespaces::Test; 11] = [
     ("devices_that_go_take_their_objects_along", changes::implicit_deletes),
     ("sysctls_and_traffic_control_are_reported", changes::settings),
     ("random_changes_end_in_what_is_listed", random::changes),
+    ("random_changes_of_bridges_end_in_what_is_listed", bridges::changes),
+    ("silent_changes_of_bridges_are_no_faults", bridges::silent_changes),
+    ("the_spanning_tree_of_a_bridge_is_followed", bridges::spanning_tree),
     ("random_changes_during_lists_end_in_what_is_listed", random::lists),
     ("a_stop_of_five_seconds_ends_in_what_is_listed", losses::stop),
     ("an_audit_names_and_mends_what_is_wrong", audit::drift),

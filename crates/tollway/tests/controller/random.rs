@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tollway_controller::netlink::Settings;
 
+use crate::bridges;
 use crate::dice::Dice;
 use crate::ip::{Ip, batch, veth_pairs};
 use crate::model::SyncedModel;
@@ -14,6 +15,7 @@ fn line(dice: &mut Dice, lines: &mut String, addresses: bool) {
         0 => rule(dice, lines),
         1 if addresses => address(dice, lines),
         2..6 => nexthop(dice, lines),
+        6 | 7 => bridges::line(dice, lines),
         _ => route(dice, lines),
     };
     written.unwrap();
@@ -106,7 +108,7 @@ pub fn reported_lines(dice: &mut Dice, count: usize) -> String {
     lines
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let seed = std::env::var("TOLLWAY_RIB_SEED").map_or(1, |seed| seed.parse().unwrap());
     println!("TOLLWAY_RIB_SEED={seed}");
     seed
@@ -115,6 +117,7 @@ fn seed() -> u64 {
 /// Changes while the kernel lists nothing.
 pub fn changes() {
     veth_pairs();
+    bridges::add();
     let mut dice = Dice(seed());
     let mut synced = SyncedModel::new(Settings::default());
     for _ in 0..40 {
@@ -161,6 +164,7 @@ pub fn spread(dice: &mut Dice, count: usize) -> String {
 /// Changes while the kernel lists everything over and over.
 pub fn lists() {
     veth_pairs();
+    bridges::add();
     let mut dice = Dice(seed());
     batch(&many());
     let mut synced = SyncedModel::new(Settings::default());

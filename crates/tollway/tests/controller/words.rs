@@ -7,6 +7,7 @@ use serde_json::Value;
 use tollway_controller::kernel::{Family, Hop, Hops, Kernel, Nexthop, Route, RouteKey, RuleAction};
 use tollway_controller::netlink::Settings;
 
+use crate::bridges;
 use crate::ip::{batch, veth_pairs};
 use crate::model::SyncedModel;
 use crate::namespaces::sh;
@@ -168,6 +169,8 @@ link set a2 mtu 1400 address 02:00:00:00:00:a2
 link add bridge0 type bridge
 link set bridge0 up
 link set b2 master bridge0
+link set bridge0 type bridge ageing_time 4200 forward_delay 600 nf_call_ip6tables 1
+link set b2 type bridge_slave isolated on neigh_suppress on flood off
 link set a3 down
 address add 10.7.0.1/16 brd 10.7.255.255 dev a1
 address add 10.7.0.2 peer 10.7.0.9/32 dev a1
@@ -204,6 +207,7 @@ pub fn small() {
     synced.assert_agrees_but_for_routes();
     let kernel = &synced.model.kernel;
     links(kernel);
+    bridges::assert_as_shown(kernel);
     addresses(kernel);
     rules(kernel);
     let hop = |via: Option<&str>, ifindex, flags| {
