@@ -55,6 +55,17 @@ pub enum DeviceError {
         /// The device below.
         below: String,
     },
+    /// It belongs to a bridge, and has another engine than xdp.
+    #[error(
+        "{name} belongs to the bridge {bridge}, whose frames only the engine xdp forwards; select that for it \
+         (--engine {name}=xdp), or leave it out"
+    )]
+    BridgePort {
+        /// The name.
+        name: String,
+        /// The bridge.
+        bridge: String,
+    },
     /// It belongs to another device, which takes its packets.
     #[error(
         "{name} belongs to the {kind} {master}, whose traffic the kernel forwards; leave it out (to take it \
@@ -98,15 +109,19 @@ pub fn find(
         if found.iter().any(|(other, _)| *other == index) {
             return Err(DeviceError::Twice(name.clone()));
         }
-        let choice = choice_for(netdev, engines);
+        let choice = choice_for(kernel, netdev, engines);
         check(kernel, netdev, choice.engine)?;
         found.push((index, choice));
     }
     Ok(found)
 }
 
-fn choice_for(netdev: &Netdev, engines: &Engines) -> Choice {
+fn choice_for(kernel: &Kernel, netdev: &Netdev, engines: &Engines) -> Choice {
     let kind = netdev.kind.as_deref();
+    let selected = engines.selected(&netdev.name);
+    if selected == Engine::Auto && is_bridge_port(kernel, netdev) {
+        return Choice { engine: Engine::Xdp, because: "auto: a port of a bridge".to_owned() };
+    }
     // Other devices are known by their kind.
     let driver = kind.is_none().then(|| tollway_xdp::driver(&netdev.name).ok()).flatten();
     engines.of(&netdev.name, kind, driver.as_deref())
@@ -129,7 +144,7 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         "vlan" => return Err(DeviceError::Vlan { name, below: named(netdev.lower) }),
         "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned(), hint: "" }),
         "bridge" if engine != Engine::Tc => {
-            let hint = " once they have been taken from it: the kernel forwards what a bridge has";
+            let hint = " (or give it the engine tc, for what is routed there)";
             return Err(DeviceError::Master { name, kind, hint });
         }
         _ => {}
@@ -142,6 +157,13 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         let kind = if kind.is_empty() { kind } else { format!(" (it is of the kind {kind})") };
         return Err(DeviceError::NotEthernet { name, kind });
     }
+    if is_bridge_port(kernel, netdev) {
+        let bridge = named(netdev.master);
+        return match engine {
+            Engine::Xdp => Ok(()),
+            _ => Err(DeviceError::BridgePort { name, bridge }),
+        };
+    }
     let master = netdev.master.and_then(|master| kernel.netdevs.get(&master));
     match master.and_then(|master| master.kind.clone()) {
         Some(kind) if kind != "vrf" => {
@@ -149,6 +171,11 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
         }
         _ => Ok(()),
     }
+}
+
+fn is_bridge_port(kernel: &Kernel, netdev: &Netdev) -> bool {
+    let master = netdev.master.and_then(|master| kernel.netdevs.get(&master));
+    master.is_some_and(|master| master.kind.as_deref() == Some("bridge"))
 }
 
 /// Says whether Tollway has made a device for itself; no route uses such a device.
@@ -165,7 +192,7 @@ fn candidates(kernel: &Kernel, engines: &Engines) -> String {
     let can_be = kernel
         .netdevs
         .values()
-        .filter(|netdev| check(kernel, netdev, choice_for(netdev, engines).engine).is_ok());
+        .filter(|netdev| check(kernel, netdev, choice_for(kernel, netdev, engines).engine).is_ok());
     let names: Vec<&str> = can_be.map(|netdev| netdev.name.as_str()).collect();
     match names[..] {
         [] => "is none that could be meant".to_owned(),
@@ -221,7 +248,7 @@ mod tests {
         assert_eq!(result(&["eth0", "eth1", "eth3"]), "[2, 3, 8]");
         assert_eq!(
             result(&["eth0", "eth9"]),
-            "there is no network device eth9; there are eth0, eth1, eth3 and tollgate"
+            "there is no network device eth9; there are eth0, eth1, eth2, eth3 and tollgate"
         );
         assert_eq!(result(&["eth0", "eth0"]), "eth0 is named twice; name each device once");
         assert!(result(&["lo"]).starts_with("lo is the loopback device"));
@@ -233,7 +260,11 @@ mod tests {
             result(&["br0"]).starts_with("br0 is a bridge; name the devices that belong to it")
         );
         assert!(result(&["red"]).starts_with("red is a VRF; name the devices"));
-        assert!(result(&["eth2"]).starts_with("eth2 belongs to the bridge br0"));
+        assert_eq!(result(&["eth2"]), "[6]", "a port of a bridge");
+        let engines = Engines::from(Engine::User);
+        let refused = find(&kernel(), &["eth2".to_owned()], &engines).unwrap_err().to_string();
+        assert!(refused.contains("belongs to the bridge br0"), "{refused}");
+        assert!(refused.contains("(--engine eth2=xdp)"), "{refused}");
         assert!(result(&["ib0"]).starts_with("ib0 carries no Ethernet (it is of the kind ipoib)"));
         assert!(result(&["vti0"]).starts_with("vti0 carries no Ethernet"));
         assert!(result(&["wg0"]).contains("select that for it (--engine wg0=tc)"));
@@ -251,5 +282,7 @@ mod tests {
         let found = [(5, Engine::Tc), (9, Engine::Tc), (12, Engine::User)];
         let found = found.map(|(index, engine)| (index, Choice::selected(engine)));
         assert_eq!(find(&kernel(), &names, &engines), Ok(found.to_vec()));
+        let by_default = find(&kernel(), &["eth2".to_owned()], &Engines::default()).unwrap();
+        assert_eq!(by_default[0].1.engine, Engine::Xdp, "a port of a bridge");
     }
 }

@@ -356,6 +356,14 @@ impl Kernel {
         named.map(|(index, netdev)| (*index, netdev))
     }
 
+    /// The bridge that a device belongs to, and its number.
+    #[must_use]
+    pub fn bridge_of(&self, device: Ifindex) -> Option<(Ifindex, &Netdev)> {
+        let index = self.netdevs.get(&device)?.master?;
+        let bridge = self.netdevs.get(&index)?;
+        bridge.bridge.map(|_| (index, bridge))
+    }
+
     /// The VRF device that a device belongs to.
     #[must_use]
     pub fn vrf_of(&self, netdev: &Netdev) -> Option<(Ifindex, &Netdev)> {

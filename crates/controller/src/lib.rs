@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod begin;
+mod bridges;
 pub mod devices;
 pub mod effect;
 pub mod event;

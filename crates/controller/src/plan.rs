@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tollway_dataplane::id::{LinkId, VrfId};
+use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
+use tollway_dataplane::stages::bridge::BridgePort;
 use tollway_dataplane::stages::ecmp::Hash;
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck, SourceLookup};
 use tollway_dataplane::tables::{Tables, TablesError};
 
+use super::bridges;
 use super::fib_sync::{EgressLink, EgressLinks};
 use super::kernel::{Family, Ifindex, Kernel, Netdev};
 use super::lookup_chains::{BaseTable, LookupChains, PolicyLine};
@@ -22,8 +24,8 @@ use super::ports::Port;
 use super::rib::MAIN;
 use super::sysctl::{LinkSysctls, Sysctls};
 use tollway_model::{
-    self, AfXdpMode, Choice, KernelRules, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind,
-    VrfIndex, XdpPathMode,
+    self, AfXdpMode, BridgeMember, Choice, KernelRules, Link, LinkIndex, LinkKind, Model,
+    PortIndex, PortKind, VrfIndex, XdpPathMode,
 };
 use tollway_net::{KernelPath, Mac, VlanProtocol};
 
@@ -58,6 +60,8 @@ pub(super) struct Plan {
     pub(super) egress_links: EgressLinks,
     /// The checks of packets, by ingress link.
     links: Vec<Ingress>,
+    /// The ports of bridges that forward.
+    bridge_ports: BTreeMap<PortId, BridgePort>,
     /// The router's own IPv4 addresses, and its broadcast addresses.
     own4: Vec<Ipv4Addr>,
     broadcast4: Vec<Ipv4Addr>,
@@ -128,7 +132,8 @@ impl Plan {
             hash6: hash(global.multipath6),
             seed: global.multipath_seed.unwrap_or_default(),
         };
-        Self { topology, egress_links, links, own4, broadcast4, multipath }
+        let bridge_ports = bridges::ports(&topology.model, facts.ports, &facts.offload.bridged);
+        Self { topology, egress_links, links, bridge_ports, own4, broadcast4, multipath }
     }
 
     /// The model for the dispatcher: it names the traffic of the kernel path, and these addresses of the host.
@@ -165,6 +170,10 @@ impl Plan {
             if link.redirects != had.redirects {
                 tables.set_redirects(id, link.redirects.0, link.redirects.1)?;
             }
+        }
+        let had = has.map(|has| &has.bridge_ports);
+        for (port, forwards) in bridges::changes(had, &self.bridge_ports) {
+            tables.set_bridge_port(port, forwards)?;
         }
         if has.is_none_or(|has| has.own4 != self.own4) {
             tables.set_own_addresses(&self.own4);
@@ -203,6 +212,11 @@ impl Build<'_> {
             let Choice { engine, because } = port.choice.clone();
             let kind = PortKind::AfXdp { device, mode: AfXdpMode::Best, engine, because };
             self.model.ports.push(tollway_model::Port { name: port.name.clone(), kind });
+            let member = port.device.and_then(|device| {
+                let (bridge, _) = self.facts.kernel.bridge_of(device)?;
+                Some((PortIndex(index), BridgeMember { device, bridge }))
+            });
+            self.model.bridge_ports.extend(member);
             let kind = LinkKind::Port(PortIndex(index));
             // Rules use the device's present name.
             let device = port.device.and_then(|device| self.facts.kernel.netdevs.get(&device));

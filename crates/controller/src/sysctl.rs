@@ -48,6 +48,14 @@ pub struct Global {
     pub multipath_seed: Option<u32>,
     /// `fib_multipath_use_neigh`: next hops that do not answer are skipped.
     pub multipath_neigh: bool,
+    /// `bridge-nf-call-iptables`: bridges show IPv4 packets to the hooks of IPv4.
+    pub bridge_calls4: bool,
+    /// `bridge-nf-call-ip6tables`: the same of IPv6.
+    pub bridge_calls6: bool,
+    /// `bridge-nf-filter-vlan-tagged`: also those in tagged frames.
+    pub bridge_filters_tagged: bool,
+    /// `bridge-nf-filter-pppoe-tagged`: also those in frames of PPPoE.
+    pub bridge_filters_pppoe: bool,
 }
 
 /// IPv4 sysctls of a device, or of `all`.
@@ -152,8 +160,8 @@ impl Sysctls {
     ) -> Self {
         files.begin();
         let files = RefCell::new(files);
-        let [v4, v6] =
-            ["ipv4", "ipv6"].map(|family| Directory { path: root.join(family), files: &files });
+        let [v4, v6, bridge] = ["ipv4", "ipv6", "bridge"]
+            .map(|family| Directory { path: root.join(family), files: &files });
         let global = Global {
             path_mtu: v4.flag("ip_forward_use_pmtu"),
             keeps_priority: v4.some::<i64>("ip_fwd_update_priority") == Some(0),
@@ -161,6 +169,10 @@ impl Sysctls {
             multipath6: v6.number("fib_multipath_hash_policy"),
             multipath_seed: v4.some("fib_multipath_hash_seed"),
             multipath_neigh: v4.flag("fib_multipath_use_neigh"),
+            bridge_calls4: bridge.flag("bridge-nf-call-iptables"),
+            bridge_calls6: bridge.flag("bridge-nf-call-ip6tables"),
+            bridge_filters_tagged: bridge.flag("bridge-nf-filter-vlan-tagged"),
+            bridge_filters_pppoe: bridge.flag("bridge-nf-filter-pppoe-tagged"),
         };
         let devices = devices.into_iter().map(|name| {
             let device = Device { conf4: v4.conf(name).conf4(), conf6: v6.conf(name).conf6() };

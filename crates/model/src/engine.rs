@@ -130,7 +130,13 @@ impl Engines {
     /// The engine of a device of this name, kind and driver ([`Engine::of_device`]).
     #[must_use]
     pub fn of(&self, name: &str, kind: Option<&str>, driver: Option<&str>) -> Choice {
-        self.of_devices.get(name).unwrap_or(&self.of_others).of_device(kind, driver)
+        self.selected(name).of_device(kind, driver)
+    }
+
+    /// The engine that is selected for a device of this name.
+    #[must_use]
+    pub fn selected(&self, name: &str) -> Engine {
+        *self.of_devices.get(name).unwrap_or(&self.of_others)
     }
 }
 

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use tollway_dataplane::id::LinkId;
+use tollway_dataplane::id::{BridgeId, Domain, LinkId, PortId};
 
+use crate::fdb::{FdbFollower, FdbWatch};
 use crate::neighbours::{Follower, Watch};
 use crate::ports::dispatcher::{Dispatcher, ruled};
 use crate::{Updater, WorkerMailbox};
@@ -82,6 +83,7 @@ impl Parts {
 pub struct Installer {
     parts: Parts,
     follower: Option<Follower>,
+    fdb: Option<FdbFollower>,
     /// The kernel forwards, since the dispatcher could neither be updated nor restored.
     is_bypassed: bool,
     /// The kernel forwards at the caller's request.
@@ -92,7 +94,14 @@ impl Installer {
     /// Creates the installer of a running router; `follower` follows the kernel's neighbours.
     #[must_use]
     pub const fn new(parts: Parts, follower: Option<Follower>) -> Self {
-        Self { parts, follower, is_bypassed: false, is_wanted: false }
+        Self { parts, follower, fdb: None, is_bypassed: false, is_wanted: false }
+    }
+
+    /// Has the tables know what the kernel's bridges have learned, which `fdb` follows for those of the active model
+    /// ([`watch_bridges`]).
+    #[must_use]
+    pub fn with_bridges(self, fdb: FdbFollower) -> Self {
+        Self { fdb: Some(fdb), ..self }
     }
 
     /// The active model.
@@ -309,6 +318,13 @@ impl Installer {
             debug_assert!(answered.as_ref().is_none_or(|(_, old, _)| old.is_ok()));
             answered.filter(|(_, old, _)| old.is_ok())
         };
+        let swap = |compiled: Compiled| match &self.fdb {
+            Some(follower) => {
+                let fdb = Arc::clone(&compiled.tables.fdb);
+                follower.hand_over(watch_bridges(model), fdb, || swap(compiled))
+            }
+            None => swap(compiled),
+        };
         let swapped = match &self.follower {
             Some(follower) => follower.hand_over(self.parts.watch(model), compiled, swap),
             None => swap(compiled),
@@ -318,6 +334,21 @@ impl Installer {
         self.updater().synchronize();
         Some(pause)
     }
+}
+
+/// The bridges of a model's ports, for a follower of what they learn.
+#[must_use]
+pub fn watch_bridges(model: &Model) -> FdbWatch {
+    /// Of a bridge that does not tell VLANs apart.
+    const NO_VLAN: u16 = 0;
+    model.bridge_ports.iter().fold(FdbWatch::default(), |watch, (port, member)| {
+        let number = model.bridge_number(member.bridge).map(BridgeId);
+        let (Some(domain), Ok(port)) = (number.and_then(Domain::of_bridge), u16::try_from(port.0))
+        else {
+            return watch;
+        };
+        watch.with_domain(member.bridge, NO_VLAN, domain).with_port(member.device, PortId(port))
+    })
 }
 
 /// For each link of the old model, the link of the new one on the same port under the same tags.

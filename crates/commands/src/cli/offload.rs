@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::text::{one_line, plural, section, table, thousands};
-use crate::control::{Offload, OffloadedLink, PortPaths, Reasons, Why};
+use crate::control::{Offload, OffloadedFrames, OffloadedLink, PortPaths, Reasons, Why};
 
 /// The names of the combinations of a link's four directions, as bits; the largest come first.
 const WAYS: [(u8, &str); 9] = [
@@ -102,6 +102,12 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     if !link.up {
         head += ", down";
     }
+    if let Some(frames) = &link.bridged {
+        let _ = write!(head, ", a port of {}", frames.bridge);
+        out.line("", &head);
+        self::frames(frames, out);
+        return out.gap();
+    }
     out.line("", &head);
     let general = &offload.general;
     let of = |general: &[Why], tracked: &Option<String>| match tracked {
@@ -146,6 +152,27 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     out.gap();
 }
 
+/// The rows of a port of a bridge.
+fn frames(frames: &OffloadedFrames, out: &mut Lines) {
+    let OffloadedFrames { all, packets, tagged, .. } = frames;
+    let lead = |label: &str| format!("  {label:<11}  ");
+    let known = ("known hosts", all);
+    let parts = [("IPv4", &packets.ipv4), ("IPv6", &packets.ipv6), ("tagged", tagged)];
+    let parts = parts.into_iter().filter(|(_, reasons)| all.is_empty() && !reasons.is_empty());
+    for (label, reasons) in std::iter::once(known).chain(parts) {
+        let lead = lead(label);
+        match &reasons[..] {
+            [] => out.line(&lead, "fast, from one to another"),
+            [first, rest @ ..] => {
+                out.line(&lead, &format!("kernel path: {}", first.why));
+                let lead = " ".repeat(lead.len());
+                rest.iter().for_each(|why| out.line(&lead, &format!("and {}", why.why)));
+            }
+        }
+    }
+    out.line(&lead("other"), "kernel path: the bridge learns hosts, and floods");
+}
+
 /// The names of the directions in a mask.
 fn called(mut mask: u8) -> String {
     let mut names = Vec::new();
@@ -160,10 +187,9 @@ fn called(mut mask: u8) -> String {
 
 fn summary(offload: &Offload, out: &mut Lines) {
     let count = |n: u64, what: &str| format!("{} {}", thousands(n), plural(n, what));
-    let all = offload.links.len();
-    let fast = |is_fast: fn(&OffloadedLink) -> bool| {
-        offload.links.iter().filter(|link| is_fast(link)).count()
-    };
+    let routed = || offload.links.iter().filter(|link| link.bridged.is_none());
+    let all = routed().count();
+    let fast = |is_fast: fn(&OffloadedLink) -> bool| routed().filter(|link| is_fast(link)).count();
     for headline in traffic::headlines(offload) {
         out.line("", &headline);
     }
@@ -280,6 +306,7 @@ mod tests {
             ipv6_fast: true,
             arrives: Reasons::default(),
             leaves: Reasons::default(),
+            bridged: None,
         }
     }
 

@@ -40,8 +40,8 @@ pub use message::{
     RouteLookup, RoutesPage, ShowRequest, StageToll, Tolls, Totals, Traffic, VERSION, Xdp,
 };
 pub use offload::{
-    Offload, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic, PortPaths, Reasons,
-    RouteCounts, Shares, Tracked, Why,
+    Offload, OffloadedFrames, OffloadedLink, OffloadedPart, Other, PathCounts, PathTraffic,
+    PortPaths, Reasons, RouteCounts, Shares, Tracked, Why,
 };
 pub use peer::Peer;
 pub use request::{Command, HandedOver, NO_FILE, Reloaded, Request, RequestError};

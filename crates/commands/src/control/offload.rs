@@ -111,6 +111,23 @@ pub struct OffloadedLink {
     pub arrives: Reasons,
     /// Why traffic that would exit by the link takes the kernel path, likewise.
     pub leaves: Reasons,
+    /// Of a port of a bridge: what becomes of the frames that the bridge forwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridged: Option<OffloadedFrames>,
+}
+
+/// What becomes of frames that a bridge forwards from a port, or to it: those from known hosts to known hosts, if nothing here
+/// says otherwise, are fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadedFrames {
+    /// The bridge.
+    pub bridge: String,
+    /// Why all of them take the kernel path.
+    pub all: Vec<Why>,
+    /// Why those with packets of a family do.
+    pub packets: Reasons,
+    /// Why tagged ones do.
+    pub tagged: Vec<Why>,
 }
 
 /// An exception: its packets take the kernel path.
@@ -230,6 +247,11 @@ impl From<&offload::Offload> for Offload {
                 ipv6_fast: fast.v6,
                 arrives: Reasons::from(&link.arrives),
                 leaves: Reasons::from(&link.leaves),
+                bridged: offload
+                    .bridged
+                    .iter()
+                    .find(|bridged| bridged.port.0 == link.ifindex)
+                    .map(OffloadedFrames::from),
             }
         };
         let part =
@@ -270,14 +292,29 @@ impl From<offload::Traffic> for PathTraffic {
 
 impl From<&PerFamily<Vec<offload::Reason>>> for Reasons {
     fn from(reasons: &PerFamily<Vec<offload::Reason>>) -> Self {
-        let texts = |reasons: &[offload::Reason]| {
-            let why = |reason: &offload::Reason| Why {
-                reason: reason.key().to_owned(),
-                why: reason.to_string(),
-            };
-            reasons.iter().map(why).collect()
-        };
+        let texts = |reasons: &[offload::Reason]| reasons.iter().map(Why::from).collect();
         Self { ipv4: texts(&reasons.v4), ipv6: texts(&reasons.v6) }
+    }
+}
+
+impl From<&offload::Reason> for Why {
+    fn from(reason: &offload::Reason) -> Self {
+        Self { reason: reason.key().to_owned(), why: reason.to_string() }
+    }
+}
+
+impl From<&offload::Bridged> for OffloadedFrames {
+    fn from(bridged: &offload::Bridged) -> Self {
+        let packets = |packets: &offload::BridgedPackets| match packets {
+            offload::BridgedPackets::Kernel(reason) => vec![Why::from(reason)],
+            offload::BridgedPackets::Plain | offload::BridgedPackets::Validated => Vec::new(),
+        };
+        Self {
+            bridge: bridged.bridge.1.clone(),
+            all: bridged.kernel.iter().map(Why::from).collect(),
+            packets: Reasons { ipv4: packets(&bridged.ip.v4), ipv6: packets(&bridged.ip.v6) },
+            tagged: bridged.tagged.iter().map(Why::from).collect(),
+        }
     }
 }
 

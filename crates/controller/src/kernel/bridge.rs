@@ -84,7 +84,7 @@ pub struct BridgePort {
 }
 
 /// The state of a bridge's port (`BR_STATE_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BridgePortState {
     /// Nothing passes: device or bridge is down, or the device has no carrier.
     Disabled,
@@ -98,6 +98,21 @@ pub enum BridgePortState {
     Blocking,
     /// A state unknown to Tollway.
     Other(u8),
+}
+
+/// As bridge(8) writes it.
+impl fmt::Display for BridgePortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Disabled => "disabled",
+            Self::Listening => "listening",
+            Self::Learning => "learning",
+            Self::Forwarding => "forwarding",
+            Self::Blocking => "blocking",
+            Self::Other(number) => return write!(f, "in state {number}"),
+        };
+        f.write_str(name)
+    }
 }
 
 /// A setting of a bridge's port that is on or off.

@@ -26,6 +26,8 @@ impl From<&Reading> for Firewall {
             }),
             at_devices: at_devices(reading),
             of_ethernet: of_ethernet(reading),
+            of_frames: of_frames(reading),
+            of_forwarded: PerFamily::each(|family| of_forwarded(reading, family)),
             whole: PerFamily::each(|family| {
                 let is_ipv4 = family == Family::V4;
                 // Connection tracking explains more than one of its rules.
@@ -101,6 +103,25 @@ fn at_devices(reading: &Reading) -> Vec<(Hook, String)> {
         matches!(hook, Hook::Ingress | Hook::Egress).then(|| (hook, chain.name.clone()))
     };
     reading.rules.chains.iter().filter_map(of).collect()
+}
+
+/// Whether there is a chain for frames of bridges, or at a device.
+fn of_frames(reading: &Reading) -> bool {
+    let is_of_frames = |chain: &Chain| {
+        let is_base = chain.base.is_some();
+        is_base && matches!(chain.family, ir::Family::Bridge | ir::Family::Netdev)
+    };
+    reading.rules.chains.iter().any(is_of_frames)
+}
+
+/// Whether forwarded packets of a family come to a chain.
+fn of_forwarded(reading: &Reading, family: Family) -> bool {
+    let is_on_the_way = |chain: &Chain| {
+        let is_of_hosts = |hook| matches!(hook, Hook::Input | Hook::Output);
+        let base = chain.base.as_ref().filter(|base| !is_of_hosts(base.hook));
+        base.is_some() && *families(chain).of(family) && chain.family != ir::Family::Bridge
+    };
+    reading.rules.chains.iter().any(is_on_the_way)
 }
 
 /// Says whether rules are about fields of Ethernet's header. The type of IP packets counts, too: rules about
@@ -199,6 +220,8 @@ mod tests {
         };
         let expected = Rules {
             of_ethernet: false,
+            of_frames: true,
+            of_forwarded: PerFamily { v4: true, v6: true },
             compiled: 1,
             compiled_for_connections: 1,
             kernel: vec![KernelRule {

@@ -25,6 +25,13 @@ pub(super) fn reasons(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
     reasons
 }
 
+/// The reasons of a family about netfilter.
+pub(super) fn of_netfilter(facts: &Facts<'_>, family: Family) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    netfilter(facts, family, &mut reasons);
+    reasons
+}
+
 fn xfrm(facts: &Facts<'_>, family: Family, reasons: &mut Vec<Reason>) {
     match &facts.probes.xfrm {
         Ok(xfrm) => {

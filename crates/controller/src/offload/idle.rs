@@ -12,6 +12,11 @@ impl Offload {
     /// another program is on the port: attaching then reports that.
     #[must_use]
     pub fn idle(&self, port: Ifindex) -> Option<String> {
+        if let Some(bridged) = self.bridged.iter().find(|bridged| bridged.port.0 == port) {
+            let is_taken = bridged.kernel.iter().any(|why| matches!(why, Reason::OtherXdp(_)));
+            let obstacle = bridged.kernel.first().filter(|_| !is_taken);
+            return obstacle.map(ToString::to_string);
+        }
         let gains =
             [Family::V4, Family::V6].into_iter().any(|family| self.could_be_fast(port, family));
         let mut reasons = self.links_of(port).flat_map(|link| link.arrives.v4.iter());

@@ -109,6 +109,9 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
         outgoing.extend(peers.get(&port.ifindex).into_iter().flatten().cloned());
     }
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();
+    let is_of_frames = |reason: &Reason| !matches!(reason, Reason::Member { .. });
+    let frames = [&both_ways[..], &incoming, &outgoing].concat();
+    let frames = frames.into_iter().filter(is_of_frames).collect();
     let mut arrives =
         PerFamily::each(|family| of_family(&incoming, arrives(&top.netdev.name, family, &sysctls)));
     for family in [Family::V4, Family::V6] {
@@ -134,6 +137,7 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
             of_family(&outgoing, leaves(&top.netdev.name, family, &sysctls))
         }),
         tc_exits,
+        frames,
     }
 }
 

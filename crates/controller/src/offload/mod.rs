@@ -12,6 +12,7 @@
 //! Limits: Tollway does not see what NetLabel is configured to do without SELinux's `always_check_network`.
 //! It does not see netfilter's BPF programs if the kernel neither lists hooks ([`Hook`]) nor has BTF.
 
+mod bridge;
 mod firewall;
 mod general;
 mod idle;
@@ -34,13 +35,14 @@ use super::sysctl::Sysctls;
 use tollway_firewall::ir;
 use tollway_model::Engine;
 
+pub use bridge::{Bridged, BridgedPackets};
 pub use live::Live;
 pub use parts::{Note, Part};
 pub use probe::{
     Checksums, Device, ForeignUpper, Hook, Legacy, Probes, QueryResult, QuickPoll, Tags, Unknown,
     Watch, Xfrm,
 };
-pub use reason::Reason;
+pub use reason::{BridgeWork, Reason};
 pub use routes::RouteTally;
 pub use snapshot::{KernelSnapshot, SnapshotError};
 pub use traffic::{Counted, Other, Shares, Traffic};
@@ -141,6 +143,10 @@ pub struct Rules {
     pub whole: PerFamily<Vec<String>>,
     /// Some rules are about fields of Ethernet's header.
     pub of_ethernet: bool,
+    /// Whether there is a chain for frames of bridges, or at a device.
+    pub of_frames: bool,
+    /// Whether forwarded packets of a family come to a chain.
+    pub of_forwarded: PerFamily<bool>,
 }
 
 /// A rule of nftables whose packets take the kernel path.
@@ -186,6 +192,8 @@ pub struct Link {
     pub leaves: PerFamily<Vec<Reason>>,
     /// Why what arrives for an XDP program and leaves by a port with a tc program takes the kernel path.
     pub tc_exits: Vec<Reason>,
+    /// Why frames that a bridge forwards from the link's device, or to it, take the kernel path.
+    pub frames: Vec<Reason>,
 }
 
 /// Which traffic takes which path.
@@ -195,6 +203,8 @@ pub struct Offload {
     pub general: PerFamily<Vec<Reason>>,
     /// The links: each port, followed by the VLAN devices on it.
     pub links: Vec<Link>,
+    /// The ports that belong to bridges.
+    pub bridged: Vec<Bridged>,
     /// The rule for which the kernel tracks connections, where the programs forward those that are established.
     pub tracked: PerFamily<Option<String>>,
     /// Why routes with several next hops take the kernel path.
@@ -225,6 +235,7 @@ impl Offload {
             rule.filter(|_| general.of(family).is_empty()).map(str::to_owned)
         });
         let links = link::links(facts);
+        let bridged = bridge::bridged(facts, &links);
         let groups = PerFamily::each(|family| general::groups(facts, family));
         let mut parts = parts::tracked(&tracked);
         parts.extend(parts::fragments(&fragments));
@@ -238,7 +249,7 @@ impl Offload {
             Firewall::Unread(_) => 0,
         };
         let routes = facts.routes.total;
-        Self { general, links, tracked, groups, fragments, parts, notes, compiled, routes }
+        Self { general, links, bridged, tracked, groups, fragments, parts, notes, compiled, routes }
     }
 
     /// The path of packets that arrive by a device.

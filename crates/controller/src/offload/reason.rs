@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::probe::Watch;
-use crate::kernel::Family;
+use crate::kernel::{BridgePortState, Family};
 
 /// Why traffic takes the kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,8 +162,43 @@ pub enum Reason {
     OwnHash(String),
     /// The kernel chooses among several next hops differently from the router.
     Multipath(String),
+    /// A port of a bridge does not forward.
+    BridgePortState {
+        /// The port's device.
+        device: String,
+        /// Its state.
+        state: BridgePortState,
+    },
+    /// A bridge does more than forward.
+    Bridge {
+        /// The bridge.
+        bridge: String,
+        /// What it does.
+        work: BridgeWork,
+    },
+    /// No other port of the bridge forwards by Tollway.
+    OnlyBridgePort(String),
+    /// This sysctl has a bridge show tagged frames to the rules for IP.
+    BridgeSysctl(String),
+    /// There are chains of nftables for frames of bridges, or of a device.
+    FrameRules,
+    /// A table of ebtables-legacy has been loaded.
+    Ebtables,
+    /// Bridges show packets of the family to its rules (`br_netfilter`).
+    BridgedRules(Family),
     /// A query failed: what, and the system's error.
     Unknown(&'static str, String),
+}
+
+/// What a bridge does that the programs leave to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BridgeWork {
+    /// It tells VLANs apart (`vlan_filtering 1`).
+    Vlans,
+    /// It learns nothing (`ageing_time 0`), or for so short that each frame counts.
+    Ageing,
+    /// Its ports send into tunnels (`vlan_tunnel on`).
+    Tunnels,
 }
 
 impl Reason {
@@ -213,6 +248,13 @@ impl Reason {
             Self::Hidden { .. } => "hidden",
             Self::OwnHash(_) => "own_hash",
             Self::Multipath(_) => "multipath",
+            Self::BridgePortState { .. } => "bridge_port_state",
+            Self::Bridge { .. } => "bridge",
+            Self::OnlyBridgePort(_) => "only_bridge_port",
+            Self::BridgeSysctl(_) => "bridge_sysctl",
+            Self::FrameRules => "frame_rules",
+            Self::Ebtables => "ebtables",
+            Self::BridgedRules(_) => "bridged_rules",
             Self::Unknown(..) => "unknown",
         }
     }
@@ -226,6 +268,30 @@ impl fmt::Display for Reason {
             Self::NoFamily(family, device) => write!(f, "{device} has no {}", family_name(*family)),
             Self::Member { device, kind, master } => {
                 write!(f, "{device} belongs to the {kind} {master}")
+            }
+            Self::BridgePortState { device, state } => {
+                write!(f, "{device} is {state} (bridge link show dev {device})")
+            }
+            Self::Bridge { bridge, work } => write!(f, "{bridge} {work}"),
+            Self::OnlyBridgePort(bridge) => {
+                write!(f, "no other port of {bridge} is one that Tollway forwards by")
+            }
+            Self::BridgeSysctl(sysctl) => write!(f, "{sysctl} is set"),
+            Self::FrameRules => {
+                f.write_str("nftables has chains of family bridge or netdev, which see frames")
+            }
+            Self::Ebtables => {
+                f.write_str("a table of ebtables-legacy may have rules (lsmod lists ebtable_filter, _nat or _broute)")
+            }
+            Self::BridgedRules(family) => {
+                let (family, which) = match family {
+                    Family::V4 => ("IPv4", "iptables"),
+                    Family::V6 => ("IPv6", "ip6tables"),
+                };
+                write!(
+                    f,
+                    "bridges show {family} packets to the rules (net.bridge.bridge-nf-call-{which} is 1)"
+                )
             }
             Self::Upper { device, kind, upper } => {
                 write!(f, "{upper}, a {kind} on {device}, takes frames first")
@@ -417,5 +483,16 @@ pub(super) const fn family_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
         Family::V6 => "IPv6",
+    }
+}
+
+/// A clause: the bridge is named before it.
+impl fmt::Display for BridgeWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vlans => "tells VLANs apart (vlan_filtering 1)",
+            Self::Ageing => "forgets hosts at once, or too soon (ageing_time)",
+            Self::Tunnels => "sends into tunnels by VLAN (vlan_tunnel on)",
+        })
     }
 }

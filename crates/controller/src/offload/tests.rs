@@ -7,6 +7,7 @@ use tollway_linux::kept_files::KeptFiles;
 
 use crate::kernel::{Netdev, Rule, RuleAction};
 
+mod bridges;
 mod general;
 mod links;
 mod parts;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Link, Offload, PerFamily, Reason};
+use super::{Bridged, Link, Offload, PerFamily, Reason};
 use crate::kernel::{Ifindex, Kernel};
 
 /// `IFF_LOOPBACK`.
@@ -89,6 +89,11 @@ impl Traffic {
                 own.received = own.received.saturating_sub(above.received);
                 own.sent = own.sent.saturating_sub(above.sent);
             }
+            if let Some(bridged) = offload.bridged.iter().find(|of| of.port.0 == link.ifindex) {
+                traffic.received.add_frames(own.received, bridged);
+                traffic.sent.add_frames(own.sent, bridged);
+                continue;
+            }
             traffic.received.add(own.received, &offload.general, &link.arrives);
             traffic.sent.add(own.sent, &offload.general, &link.leaves);
         }
@@ -104,6 +109,14 @@ impl Traffic {
 }
 
 impl Shares {
+    /// Adds what a port of a bridge has counted.
+    const fn add_frames(&mut self, packets: u64, bridged: &Bridged) {
+        self.packets += packets;
+        if !bridged.is_fast() {
+            self.kernel += packets;
+        }
+    }
+
     /// Adds what a link has counted.
     fn add(
         &mut self,

@@ -13,11 +13,11 @@ pub fn refused() {
     sh("ip link add x0 type veth peer name x1");
     sh("ip link set x0 master br0");
     for (devices, code, part) in [
-        ("ra rz --engine xdp", 2, "there is no network device rz; there are ra, rb and x1"),
+        ("ra rz --engine xdp", 2, "there is no network device rz; there are ra, rb, x1 and x0"),
         ("ra ra", 2, "ra is named twice"),
         ("lo", 2, "lo is the loopback device"),
         ("br0 --engine xdp", 2, "br0 is a bridge"),
-        ("x0", 2, "x0 belongs to the bridge br0"),
+        ("x0 --engine tc", 2, "x0 belongs to the bridge br0"),
         ("", 2, "DEVICE"),
         ("ra --config x.toml", 2, "cannot be used with"),
         ("ra --xdp maybe", 2, "invalid value"),

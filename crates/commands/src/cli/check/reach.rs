@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::control::{Offload, Reasons, Why};
+use crate::control::{Offload, OffloadedFrames, Reasons, Why};
 
 /// Reasons for which the kernel forwards nothing itself: there is nothing that could be fast.
 const NOT_FORWARDED: [&str; 2] = ["forwarding_off", "no_family"];
@@ -23,6 +23,7 @@ impl Reach {
         let families = [
             Family::of(offload, |reasons| &reasons.ipv4),
             Family::of(offload, |reasons| &reasons.ipv6),
+            Family::of_frames(offload),
         ];
         // Where next-hop groups take the kernel path, the routes that have one are a part.
         let is_excepted = !offload.parts.is_empty();
@@ -59,7 +60,7 @@ impl Reach {
     }
 }
 
-/// Where the packets of an IP version go.
+/// Where the packets of an IP version go, or frames between hosts of bridges.
 struct Family {
     /// Some arrive and leave on the fast path.
     fast: bool,
@@ -71,8 +72,9 @@ impl Family {
     fn of(offload: &Offload, of: fn(&Reasons) -> &Vec<Why>) -> Self {
         let is_general = !of(&offload.general).is_empty();
         let forwarded = |why: &[Why]| !why.iter().any(is_not_forwarded);
-        let arrives = || offload.links.iter().map(|link| of(&link.arrives));
-        let leaves = || offload.links.iter().map(|link| of(&link.leaves));
+        let links = || offload.links.iter().filter(|link| link.bridged.is_none());
+        let arrives = || links().map(|link| of(&link.arrives));
+        let leaves = || links().map(|link| of(&link.leaves));
         if !arrives().any(|why| forwarded(why)) {
             // What does not arrive to be forwarded does not leave either.
             return Self { fast: false, kernel: false };
@@ -80,6 +82,18 @@ impl Family {
         let is_fast = arrives().any(Vec::is_empty) && leaves().any(Vec::is_empty);
         let is_excepted = arrives().chain(leaves()).any(|why| forwarded(why) && !why.is_empty());
         Self { fast: is_fast && !is_general, kernel: is_excepted || is_general }
+    }
+
+    fn of_frames(offload: &Offload) -> Self {
+        let frames = || offload.links.iter().filter_map(|link| link.bridged.as_ref());
+        let has_exceptions = |frames: &OffloadedFrames| {
+            let OffloadedFrames { all, packets, tagged, .. } = frames;
+            [all, &packets.ipv4, &packets.ipv6, tagged].into_iter().any(|why| !why.is_empty())
+        };
+        Self {
+            fast: frames().any(|frames| frames.all.is_empty()),
+            kernel: frames().any(has_exceptions),
+        }
     }
 }
 
@@ -110,6 +124,7 @@ mod tests {
             ipv6_fast: true,
             arrives,
             leaves,
+            bridged: None,
         };
         Offload { links: links.map(link).into(), ..Offload::default() }
     }

@@ -19,11 +19,14 @@ use tollway_controller::{Settings, Startup, StartupError, netlink};
 use tollway_dataplane::router::Router;
 use tollway_linux::privileges;
 use tollway_linux::sync::lock;
+use tollway_model::Model;
 use tollway_worker::connections::ConnectionFollower;
-use tollway_worker::installer::Installer;
+use tollway_worker::fdb::{FdbFollower, FdbSettings};
+use tollway_worker::installer::{Installer, watch_bridges};
 use tollway_worker::neighbours::{self, Follower};
 use tollway_worker::ports;
 use tollway_worker::service::{Beat, Service, Watchdog};
+use tollway_xdp::State;
 
 pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let audit_every = Duration::from_secs(args.audit.into());
@@ -56,7 +59,9 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     let follower = Follower::start(watch, parts.updater.clone(), Box::new(|_, _| {}), follow);
     let follower = follower.map_err(super::follow_failed)?;
     let of_neighbours = follower.beat();
-    let installer = Installer::new(parts, Some(follower));
+    let fdb = fdb(parts.updater.router(), &model).map_err(super::follow_failed)?;
+    let (of_bridges, fdb_paused) = (fdb.beat(), fdb.pause_reporter());
+    let installer = Installer::new(parts, Some(follower)).with_bridges(fdb);
     let beat = Beat::default();
     let live = Live::new(machine.dispatcher.programs().map(|programs| lock(programs).counts()));
     live.set(startup.offload().clone());
@@ -75,15 +80,24 @@ pub(super) fn run(args: &Args, log: &Arc<Log>) -> Result<(), CliError> {
     audit_on_signal(handle.clone()).map_err(super::follow_failed)?;
     let service = Service::from_environment();
     service.ready();
-    let watchdog = Watchdog::new(service, vec![beat, of_neighbours]);
-    let ran =
-        machine.run(&mut prepared, watchdog, Some(Arc::new(move |state| handle.paused(state))));
+    let watchdog = Watchdog::new(service, vec![beat, of_neighbours, of_bridges]);
+    let on_pause = move |state: &State| {
+        fdb_paused.paused();
+        handle.paused(state);
+    };
+    let ran = machine.run(&mut prepared, watchdog, Some(Arc::new(on_pause)));
     drop(server);
     drop(connections);
     // The controller may be waiting for the worker, which has ended; this ends the wait.
     drop(prepared);
     drop(controller);
     machine.end(&model, ran)
+}
+
+/// Starts the thread that follows what the kernel's bridges have learned.
+fn fdb(router: &Router, model: &Model) -> io::Result<FdbFollower> {
+    let fdb = Arc::clone(&router.state().fdb);
+    FdbFollower::start(watch_bridges(model), fdb, FdbSettings::default())
 }
 
 /// Starts the thread that enters connections of the kernel into the XDP programs' table; none if there are no programs, or

@@ -61,6 +61,8 @@ pub struct Probes {
     pub legacy: QueryResult<PerFamily<Legacy>>,
     /// Netfilter's functions for forwarded packets; none if the kernel does not list them.
     pub hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
+    /// Whether a table of ebtables-legacy has been loaded.
+    pub ebtables: bool,
     /// Whether connections are being tracked at the moment.
     pub tracked: bool,
     /// The listener for all connections, if there is one.
@@ -169,6 +171,7 @@ impl Default for Probes {
             xfrm: Ok(Xfrm::default()),
             legacy: Ok(PerFamily::default()),
             hooks: Ok(Some(PerFamily::default())),
+            ebtables: false,
             tracked: false,
             watched: None,
             asks_conntrack: false,
@@ -216,6 +219,7 @@ impl Probes {
             xfrm: known(xfrm::xfrm()),
             legacy: known(tables::legacy()),
             hooks: known(hooks::hooks()),
+            ebtables: quick_poll::ebtables(),
             tracked: count(quick_poll::TRACKED) > 0,
             watched: connections::watched(),
             asks_conntrack: tollway_xdp::has_conntrack(),

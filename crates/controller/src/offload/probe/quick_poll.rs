@@ -16,6 +16,7 @@ pub struct QuickPoll {
     tcx: BTreeMap<Ifindex, QueryResult<Option<Tcx>>>,
     legacy: QueryResult<PerFamily<Legacy>>,
     hooks: QueryResult<Option<PerFamily<BTreeSet<Hook>>>>,
+    ebtables: bool,
     tracked: bool,
     ipvs: bool,
     taps: BTreeSet<Option<Ifindex>>,
@@ -30,11 +31,22 @@ impl QuickPoll {
             tcx: devices.into_iter().map(tcx).collect(),
             legacy: known(tables::legacy()),
             hooks: if before.hooks == Ok(None) { Ok(None) } else { known(hooks::hooks()) },
+            ebtables: ebtables(),
             tracked: count(TRACKED) > 0,
             ipvs: text(SERVICES).lines().count() > 3,
             taps: taps(&text(TAPS)),
         }
     }
+}
+
+/// The modules of ebtables-legacy: each is loaded when somebody first looks at its table. Whether that has rules, only
+/// who may load it can ask.
+const EBTABLES: [&str; 3] =
+    ["/sys/module/ebtable_filter", "/sys/module/ebtable_nat", "/sys/module/ebtable_broute"];
+
+/// Whether one of them is there.
+pub(super) fn ebtables() -> bool {
+    EBTABLES.iter().any(|module| std::path::Path::new(module).exists())
 }
 
 pub(super) const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";

@@ -1,0 +1,223 @@
+//! The ports that belong to bridges: which of their frames the programs forward, and why the kernel forwards the others.
+//!
+//! A program forwards frames of a known host to a known host as `br_handle_frame`, `br_forward` and `br_netfilter` do. All
+//! else is the kernel's: a setting that makes it do anything more with known unicast is a reason here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::reason::BridgeWork;
+use super::{Facts, Firewall, Link, PerFamily, Reason, general};
+use crate::kernel::{
+    BridgePort, BridgePortFlag, BridgePortFlags, BridgePortState, BridgeSettings, Family, Ifindex,
+    Netdev, Stp,
+};
+use tollway_model::Engine;
+
+/// The part of the ageing time after which the kernel sees a frame of each host again.
+const REFRESHES: u32 = 4;
+/// The shortest forward delay of a bridge (`BR_MIN_FORWARD_DELAY`).
+const SHORTEST_FORWARD_DELAY: Duration = Duration::from_secs(2);
+/// The shortest time between two of these frames: the programs' clock has ticks of 67 ms.
+const SHORTEST_REFRESH: Duration = Duration::from_millis(500);
+/// With these, bridges show packets in frames of a VLAN, or of PPPoE, to the hooks of IP.
+const TAGGED: &str = "net.bridge.bridge-nf-filter-vlan-tagged";
+const PPPOE: &str = "net.bridge.bridge-nf-filter-pppoe-tagged";
+
+/// A port that belongs to a bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridged {
+    /// Its device, and the device's name.
+    pub port: (Ifindex, String),
+    /// The bridge.
+    pub bridge: (Ifindex, String),
+    /// Why the kernel forwards all frames that arrive at the port, or leave by it.
+    pub kernel: Vec<Reason>,
+    /// What becomes of packets in the frames that are not the kernel's.
+    pub ip: PerFamily<BridgedPackets>,
+    /// Why the kernel forwards tagged frames, if it does.
+    pub tagged: Option<Reason>,
+    /// The address of the bridge.
+    pub mac: [u8; 6],
+    /// The largest packet that leaves by the port, in bytes.
+    pub mtu: u32,
+    /// The settings of the port.
+    pub flags: BridgePortFlags,
+    /// Whether the bridge answers neighbour discovery for hosts of some port.
+    pub suppresses_nd: bool,
+    /// The time after which the kernel sees a frame of each host again.
+    pub refresh: Duration,
+}
+
+/// What becomes of the packets of a family that a bridge forwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BridgedPackets {
+    /// They are frames as all others.
+    #[default]
+    Plain,
+    /// The kernel has no rules for them, but drops malformed ones (`br_netfilter`).
+    Validated,
+    /// The kernel forwards them.
+    Kernel(Reason),
+}
+
+impl Bridged {
+    /// Whether some frames take the fast path.
+    #[must_use]
+    pub const fn is_fast(&self) -> bool {
+        self.kernel.is_empty()
+    }
+}
+
+/// The ports that belong to bridges, with the links of all ports.
+pub(super) fn bridged(facts: &Facts<'_>, links: &[Link]) -> Vec<Bridged> {
+    let of_port = |(port, engine): &(Ifindex, Engine)| {
+        let netdev = facts.kernel.netdevs.get(port)?;
+        let bridge = netdev.master?;
+        let master = facts.kernel.netdevs.get(&bridge)?;
+        let settings = master.bridge?;
+        let link = links.iter().find(|link| link.ifindex == *port)?;
+        let of = Member { port: *port, netdev, bridge, master, settings };
+        Some(of.bridged(facts, link, *engine))
+    };
+    let mut all: Vec<_> = facts.ports.iter().filter_map(of_port).collect();
+    let mut fast: BTreeMap<Ifindex, usize> = BTreeMap::new();
+    for of in all.iter().filter(|of| of.is_fast()) {
+        *fast.entry(of.bridge.0).or_default() += 1;
+    }
+    for of in all.iter_mut().filter(|of| of.is_fast() && fast[&of.bridge.0] < 2) {
+        of.kernel.push(Reason::OnlyBridgePort(of.bridge.1.clone()));
+    }
+    all
+}
+
+/// A port and its bridge.
+struct Member<'a> {
+    port: Ifindex,
+    netdev: &'a Netdev,
+    bridge: Ifindex,
+    master: &'a Netdev,
+    settings: BridgeSettings,
+}
+
+impl Member<'_> {
+    fn bridged(&self, facts: &Facts<'_>, link: &Link, engine: Engine) -> Bridged {
+        let known = facts.kernel.bridge_ports.get(&self.port);
+        let flags = known.map_or_else(BridgePortFlags::default, |port| port.flags);
+        let refresh = refresh(&self.settings);
+        let mut kernel = self.obstacles(known, refresh);
+        kernel.extend(link.frames.iter().cloned());
+        kernel.extend(rules_of_frames(facts));
+        kernel.extend(facts.probes.ebtables.then_some(Reason::Ebtables));
+        let pppoe = || Reason::BridgeSysctl(PPPOE.to_owned());
+        kernel.extend(facts.sysctls.global.bridge_filters_pppoe.then(pppoe));
+        if engine != Engine::Xdp {
+            let (device, what) = (self.netdev.name.clone(), "forwards no frames of bridges");
+            kernel.push(Reason::Engine { device, what });
+        }
+        Bridged {
+            port: (self.port, self.netdev.name.clone()),
+            bridge: (self.bridge, self.master.name.clone()),
+            kernel,
+            ip: PerFamily::each(|family| self.packets(facts, family)),
+            tagged: self.tagged(facts),
+            mac: self.master.mac.unwrap_or_default(),
+            mtu: self.netdev.mtu,
+            flags,
+            suppresses_nd: self.suppresses_nd(facts),
+            refresh,
+        }
+    }
+
+    /// What the bridge, or the port's settings, leave to the kernel.
+    fn obstacles(&self, known: Option<&BridgePort>, refresh: Duration) -> Vec<Reason> {
+        let work = |work| Reason::Bridge { bridge: self.master.name.clone(), work };
+        let mut reasons = Vec::new();
+        match known.map(|port| port.state) {
+            Some(BridgePortState::Forwarding) => {}
+            state => {
+                let state = state.unwrap_or(BridgePortState::Disabled);
+                reasons.push(Reason::BridgePortState { device: self.netdev.name.clone(), state });
+            }
+        }
+        let has = |flag| known.is_some_and(|port| port.flags.has(flag));
+        reasons.extend(self.settings.vlan_filtering.then(|| work(BridgeWork::Vlans)));
+        reasons.extend((refresh < SHORTEST_REFRESH).then(|| work(BridgeWork::Ageing)));
+        reasons.extend(has(BridgePortFlag::VlanTunnel).then(|| work(BridgeWork::Tunnels)));
+        reasons
+    }
+
+    /// What becomes of packets of a family.
+    fn packets(&self, facts: &Facts<'_>, family: Family) -> BridgedPackets {
+        let called = match family {
+            Family::V4 => self.settings.nf_call_iptables,
+            Family::V6 => self.settings.nf_call_ip6tables,
+        };
+        let global = &facts.sysctls.global;
+        let by_sysctl = match family {
+            Family::V4 => global.bridge_calls4,
+            Family::V6 => global.bridge_calls6,
+        };
+        if !called && !by_sysctl {
+            return BridgedPackets::Plain;
+        }
+        match rules_of_packets(facts, family) {
+            Some(reason) => BridgedPackets::Kernel(reason),
+            None => BridgedPackets::Validated,
+        }
+    }
+
+    /// Why tagged frames are the kernel's.
+    fn tagged(&self, facts: &Facts<'_>) -> Option<Reason> {
+        let is_vlan = |upper: &&Netdev| upper.lower == Some(self.port) && upper.vlan.is_some();
+        if let Some(upper) = facts.kernel.netdevs.values().find(is_vlan) {
+            let (device, kind) = (self.netdev.name.clone(), "vlan".to_owned());
+            return Some(Reason::Upper { device, kind, upper: upper.name.clone() });
+        }
+        let shows = facts.sysctls.global.bridge_filters_tagged;
+        shows.then(|| Reason::BridgeSysctl(TAGGED.to_owned()))
+    }
+
+    /// Whether a port of the bridge has the bridge answer for its hosts (`br_recalculate_neigh_suppress_enabled`).
+    fn suppresses_nd(&self, facts: &Facts<'_>) -> bool {
+        let of_bridge = |port: &Ifindex| {
+            facts.kernel.netdevs.get(port).is_some_and(|dev| dev.master == Some(self.bridge))
+        };
+        let answers = |port: &BridgePort| {
+            port.flags.has(BridgePortFlag::NeighSuppress)
+                || port.flags.has(BridgePortFlag::NeighVlanSuppress)
+        };
+        facts.kernel.bridge_ports.iter().any(|(port, known)| of_bridge(port) && answers(known))
+    }
+}
+
+/// How often the kernel has to see a frame of a host that goes on. While the spanning tree changes, a bridge keeps hosts for
+/// twice the forward delay of the root bridge only, of which nobody is told (`__br_set_topology_change`).
+fn refresh(settings: &BridgeSettings) -> Duration {
+    let hold = match settings.stp {
+        Stp::Off => settings.ageing_time,
+        Stp::Kernel | Stp::User => settings.ageing_time.min(SHORTEST_FORWARD_DELAY),
+    };
+    hold / REFRESHES
+}
+
+/// Why all frames are the kernel's: rules of which nobody knows whether they are about them.
+fn rules_of_frames(facts: &Facts<'_>) -> Option<Reason> {
+    match facts.firewall {
+        Firewall::Unread(why) => Some(Reason::RulesUnread(why.clone())),
+        Firewall::Read(rules) => rules.of_frames.then_some(Reason::FrameRules),
+    }
+}
+
+/// Why packets of a family are the kernel's where bridges show them to the hooks of IP: any rule there, or connections that
+/// are tracked.
+fn rules_of_packets(facts: &Facts<'_>, family: Family) -> Option<Reason> {
+    let Firewall::Read(rules) = facts.firewall else { return None };
+    let of_hooks = general::of_netfilter(facts, family).into_iter().next();
+    let tracked = || {
+        let rule = rules.tracking.of(family).as_ref().or(rules.fragments.of(family).as_ref());
+        rule.map(|rule| Reason::Conntrack(Some(rule.clone())))
+    };
+    let any = || rules.of_forwarded.of(family).then_some(Reason::BridgedRules(family));
+    of_hooks.or_else(tracked).or_else(any)
+}
