@@ -51,6 +51,14 @@ struct packet6 {
 	struct payload payload;
 };
 
+/*
+ * The last four bytes of the address of the host with a number, behind a bridge's port on the left, or on the right. The
+ * first two are HOST_MAC.
+ */
+#define HOST_MAC 0x0200
+#define LEFT_HOST(number) (0x02000000U | ((number) & 0xffffff))
+#define RIGHT_HOST(number) (0x01000000U | ((number) & 0xffffff))
+
 /* Two more bytes make a frame of 60: 64 on the wire, with the FCS. */
 #define LENGTH (sizeof(struct packet) + 2)
 #define TCP_LENGTH (sizeof(struct tcphdr) + sizeof(struct payload))

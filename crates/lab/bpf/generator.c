@@ -9,13 +9,15 @@
 
 /* How packets get their addresses and ports: in turn those of flows that differ in all of them, in turn
  * the destinations in a map, or new ones for every packet; or like the first, but of TCP; or new ones for
- * every SYN. */
+ * every SYN; or like the first, between hosts of a bridge. */
 #define IN_TURN 0
 #define TO_IPV4 1
 #define TO_IPV6 2
 #define RANDOM 3
 #define TCP_IN_TURN 4
 #define SYN 5
+/* As in turn, from one of 256 hosts behind a bridge's port to one of the hosts behind another. */
+#define BRIDGED 6
 volatile const __u8 ADDRESSES = IN_TURN;
 /* Number of flows less one; a power of two less one. */
 volatile const __u32 FLOW_MASK = 0;
@@ -104,6 +106,15 @@ static __always_inline struct flow random_flow(__u64 seq)
 static __always_inline void store(void *at, int word, __be32 value)
 {
 	((__be32 *)at)[word] = value;
+}
+
+static __always_inline void write_hosts(struct ethhdr *eth, __u32 number)
+{
+	__u32 to = RIGHT_HOST(number), from = LEFT_HOST(number & 0xff);
+
+	store(eth, 0, bpf_htonl(HOST_MAC << 16 | to >> 16));
+	store(eth, 1, bpf_htonl(to << 16 | HOST_MAC));
+	store(eth, 2, bpf_htonl(from));
 }
 
 static __always_inline void write_payload(struct payload *payload, __u64 seq, __u64 now)
@@ -240,8 +251,11 @@ int generator(struct xdp_md *ctx)
 	}
 	if ((void *)(tag + 1) > end)
 		return XDP_DROP;
-	for (i = 0; i < 3; i++)
-		store(eth, i, ETHERNET[i]);
+	if (ADDRESSES == BRIDGED)
+		write_hosts(eth, at->sent & FLOW_MASK);
+	else
+		for (i = 0; i < 3; i++)
+			store(eth, i, ETHERNET[i]);
 	eth->h_proto = protocol;
 	if (VID) {
 		eth->h_proto = bpf_htons(ETH_P_8021Q);

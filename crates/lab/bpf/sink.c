@@ -6,6 +6,9 @@
 /* The destination MAC address and the VLAN tag that the frames must have (0: no tag). */
 volatile const __u16 DESTINATION[3] = {};
 volatile const __u16 VID = 0;
+/* Whether a bridge has forwarded the frames, unchanged, to one of so many hosts less one. */
+volatile const __u8 BRIDGED = 0;
+volatile const __u32 FLOW_MASK = 0;
 /* Whether to track sequence numbers and times. */
 volatile const __u8 FOLLOW = 0;
 /* Number of sequence numbers that fit into `seen`. */
@@ -97,6 +100,12 @@ struct frame {
 	__u16 vid;
 };
 
+/* Says whether a frame is for the host whose turn it was. */
+static __always_inline int is_for_host(const void *mac, __u32 number)
+{
+	return *(const __be16 *)mac == bpf_htons(HOST_MAC) && *(const __be32 *)(mac + 2) == bpf_htonl(RIGHT_HOST(number));
+}
+
 /* Counts a frame of the generator. `tcp` is the packet if it is one of TCP. */
 static __always_inline void count(const struct frame *frame, const struct payload *payload, __u8 ttl,
 				  const struct iphdr *ip, const struct packet_tcp *tcp)
@@ -113,13 +122,16 @@ static __always_inline void count(const struct frame *frame, const struct payloa
 	count->bytes += frame->end - frame->data;
 	if (payload->stream)
 		count->second++;
-	for (i = 0; i < 3; i++)
-		wrong_mac |= mac[i] ^ DESTINATION[i];
+	if (BRIDGED)
+		wrong_mac = !is_for_host(mac, payload->seq & FLOW_MASK);
+	else
+		for (i = 0; i < 3; i++)
+			wrong_mac |= mac[i] ^ DESTINATION[i];
 	if (wrong_mac)
 		count->wrong_mac++;
 	if (frame->vid != VID)
 		count->wrong_tag++;
-	if (ttl != TTL - 1)
+	if (ttl != TTL - !BRIDGED)
 		count->wrong_ttl++;
 	/* IPv6 has no checksum of its header, and UDP is sent without one. */
 	if (ip && SAMPLED(payload->seq) &&

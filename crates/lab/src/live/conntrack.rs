@@ -211,7 +211,7 @@ mod tests {
     use crate::live::tests::{send, send_in_vain, turn};
     use crate::live::topology::Topology;
 
-    const EXPECT: Expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp };
+    const EXPECT: Expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None };
 
     fn stream(connections: Connections) -> Stream {
         Stream { flows: connections.flows(), vid: None, rate: Some(50_000) }

@@ -93,7 +93,7 @@ fn behind_tollway(topology: &Topology) -> Result<Late, String> {
 /// Starts a sink, loads rules that drop packets of new connections, and makes some known.
 fn prepare(topology: &Topology) -> Result<Sink, String> {
     established::prepare(topology, CONNECTIONS, rulesets::ESTABLISHED)?;
-    Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp })
+    Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None })
 }
 
 /// Deletes the connections under traffic on all of them, which Tollway has to carry if there is one.

@@ -43,6 +43,8 @@ pub(super) enum Flows {
     Random,
     /// The same of TCP: a SYN for every frame.
     Syn,
+    /// Frames from 256 hosts behind a bridge's port to so many hosts behind another, used in turn; a power of two.
+    Bridged(u32),
 }
 
 /// Destinations of frames, as many as a power of two.
@@ -63,13 +65,14 @@ impl Flows {
             Self::Random => 3,
             Self::TcpInTurn(_) => 4,
             Self::Syn => 5,
+            Self::Bridged(_) => 6,
         }
     }
 
     /// The number of flows that take turns.
     pub(super) fn count(&self) -> u32 {
         let count = match self {
-            Self::InTurn(count) | Self::TcpInTurn(count) => *count,
+            Self::InTurn(count) | Self::TcpInTurn(count) | Self::Bridged(count) => *count,
             Self::To(destinations) => destinations.addresses.len() as u32,
             Self::Random | Self::Syn => 1,
         };

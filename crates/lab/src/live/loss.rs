@@ -116,7 +116,10 @@ fn note(report: &mut Report<Row>, name: &str, losses: &[Loss]) {
 /// Kills or stops Tollway with a signal while frames and pings flow.
 fn die(topology: &Topology, setup: Setup, signal: i32) -> Result<Loss, String> {
     let tollway = Tollway::start(topology, setup, false)?;
-    let sink = Sink::start(&topology.b, Expect { vid: None, follow: true, hook: SinkHook::Xdp })?;
+    let sink = Sink::start(
+        &topology.b,
+        Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None },
+    )?;
     let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(RATE) };
     let generator = Generator::start(&topology.a, stream)?;
     let time = BEFORE.iter().sum::<Duration>() + AFTER;

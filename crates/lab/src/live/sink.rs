@@ -28,6 +28,8 @@ pub(super) struct Expect {
     pub(super) follow: bool,
     /// Where the sink is attached.
     pub(super) hook: SinkHook,
+    /// How many hosts a bridge forwards to, if the frames come by one.
+    pub(super) bridged: Option<u32>,
 }
 
 /// The hook of its device that a sink uses.
@@ -132,6 +134,8 @@ impl Sink {
 
 fn attach(expect: Expect) -> Result<Sink, String> {
     let (vid, follow) = (expect.vid.unwrap_or(0), u8::from(expect.follow));
+    let (bridged, mask) =
+        (u8::from(expect.bridged.is_some()), expect.bridged.map_or(0, |hosts| hosts - 1));
     let room = if expect.follow { ROOM } else { 0 };
     let words = u32::try_from(ROOM.div_ceil(64)).unwrap_or(1);
     let failed = |error: &dyn std::error::Error| bpf::refused("sink", error);
@@ -140,6 +144,8 @@ fn attach(expect: Expect) -> Result<Sink, String> {
         .map_max_entries("seen", if expect.follow { words } else { 1 })
         .override_global("DESTINATION", &B0, true)
         .override_global("VID", &vid, true)
+        .override_global("BRIDGED", &bridged, true)
+        .override_global("FLOW_MASK", &mask, true)
         .override_global("FOLLOW", &follow, true)
         .override_global("ROOM", &room, true);
     let mut ebpf = loader.load(OBJECT).map_err(|error| failed(&error))?;

@@ -107,7 +107,10 @@ fn by_tollway(topology: &Topology, processors: [usize; 2]) -> Result<Goodput, St
 /// Starts a sink, loads rules that let connections begin, and makes some known.
 fn prepare(topology: &Topology) -> Result<Sink, String> {
     established::prepare(topology, CONNECTIONS, rulesets::OUTBOUND)?;
-    Sink::start(&topology.b, Expect { vid: None, follow: false, hook: SinkHook::Xdp })
+    Sink::start(
+        &topology.b,
+        Expect { vid: None, follow: false, hook: SinkHook::Xdp, bridged: None },
+    )
 }
 
 /// Measures the connections' goodput without a flood and under one, each on a processor of its own.

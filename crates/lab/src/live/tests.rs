@@ -63,7 +63,7 @@ pub(super) fn send_in_vain(
 fn paced(topology: &Topology, flows: u32) -> f64 {
     let stream = Stream { flows: Flows::InTurn(flows), vid: None, rate: Some(200_000) };
     let before = topology.kernel_forwarded().unwrap();
-    let expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp };
+    let expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None };
     let (sent, seen) = send(topology, stream, expect);
     assert!(sent.frames > 10_000);
     assert_eq!(seen.frames, sent.frames);
@@ -92,14 +92,20 @@ fn frames_are_paced_and_each_is_seen_once_and_in_order() {
 fn wrongly_forwarded_frames_are_seen() {
     let Some((topology, _turn)) = topology() else { return };
     let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(100_000) };
-    let (_, seen) =
-        send(&topology, stream.clone(), Expect { vid: Some(7), follow: true, hook: SinkHook::Xdp });
+    let (_, seen) = send(
+        &topology,
+        stream.clone(),
+        Expect { vid: Some(7), follow: true, hook: SinkHook::Xdp, bridged: None },
+    );
     assert_eq!(seen.wrong, [0, seen.frames, 0, 0]);
     assert!(seen.check().unwrap_err().contains("a wrong VLAN tag"));
     // The kernel drops frames of a VLAN without a device.
     let stream = Stream { vid: Some(7), ..stream };
-    let (sent, seen) =
-        send_in_vain(&topology, stream, Expect { vid: None, follow: true, hook: SinkHook::Xdp });
+    let (sent, seen) = send_in_vain(
+        &topology,
+        stream,
+        Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None },
+    );
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
 }
@@ -109,8 +115,11 @@ fn lost_frames_are_counted() {
     let Some((topology, _turn)) = topology() else { return };
     topology.kernel_forwards(false).unwrap();
     let stream = Stream { flows: Flows::InTurn(256), vid: None, rate: Some(100_000) };
-    let (sent, seen) =
-        send_in_vain(&topology, stream, Expect { vid: None, follow: true, hook: SinkHook::Xdp });
+    let (sent, seen) = send_in_vain(
+        &topology,
+        stream,
+        Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None },
+    );
     assert!(sent.frames > 1000);
     assert_eq!(seen.frames, 0);
     let plan = Plan { count: 20, interval: Duration::from_millis(2), exact: false };

@@ -47,7 +47,7 @@ struct Window {
 
 impl<'a> XdpTraffic<'a> {
     fn new(router: &'a Router) -> Result<Self, String> {
-        let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc };
+        let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc, bridged: None };
         let sink = Sink::start(&router.topology.b, expect)?;
         // Tollway and its audit have a separate processor.
         let tollway = router.start(&["--xdp", "off", "--audit", EVERY], true)?;

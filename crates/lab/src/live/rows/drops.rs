@@ -49,7 +49,7 @@ pub(super) struct Dropper<'a> {
 
 impl<'a> Dropper<'a> {
     pub(super) fn new(topology: &'a Topology, flows: Flows, follows: bool) -> Result<Self, String> {
-        let expect = Expect { vid: None, follow: false, hook: SinkHook::Xdp };
+        let expect = Expect { vid: None, follow: false, hook: SinkHook::Xdp, bridged: None };
         let sink = Sink::start(&topology.b, expect)?;
         Ok(Self { topology, sink, stream: Stream { flows, vid: None, rate: None }, follows })
     }

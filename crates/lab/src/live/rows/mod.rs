@@ -1,6 +1,7 @@
 //! What gets through the kernel and through Tollway, measured in turn. [`table`] has the rows.
 
 mod between_sockets;
+mod bridge;
 mod connections;
 mod drops;
 mod features;
@@ -128,6 +129,7 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
         Kind::Drops { flood } => drops::measure(bench, flood),
         Kind::Features => features::measure(bench),
         Kind::KernelRule => kernel_rule::measure(bench),
+        Kind::Bridged { hosts, calls } => bridge::measure(bench, hosts, calls),
         Kind::Streams { count, rules } => {
             let side = |topology| streams::Streams::new(topology, count);
             between_sockets::measure(bench, rules, side)

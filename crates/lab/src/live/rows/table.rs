@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Features,
     /// Frames that a rule leaves to the kernel.
     KernelRule,
+    /// Frames between hosts of a bridge, to so many of them, with `br_netfilter` or without.
+    Bridged { hosts: u32, calls: bool },
     /// So many TCP connections between real sockets.
     Streams { count: usize, rules: SocketRules },
     /// Datagrams between real sockets.
@@ -108,7 +110,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 38] = [
+pub(super) const CASES: [Case; 41] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -158,6 +160,9 @@ pub(super) const CASES: [Case; 38] = [
     case("drop-flood", "all of new flows", Kind::Drops { flood: true }),
     case("features", "VLAN, VRF, 100 rules", Kind::Features),
     case("kernel-rule-delivered", "the kernel's rule", Kind::KernelRule),
+    case("bridge", "bridge, br_netfilter", Kind::Bridged { hosts: 256, calls: true }),
+    case("bridge-64k", "65,536 hosts", Kind::Bridged { hosts: 1 << 16, calls: true }),
+    case("bridge-plain", "bridge, no br_netfilter", Kind::Bridged { hosts: 256, calls: false }),
     streams("tcp-stream", "TCP goodput", 1, SocketRules::None),
     streams("tcp-stream-8", "8 connections", 8, SocketRules::None),
     streams("nat-stream", "firewall, masquerade", 1, SocketRules::Firewall),

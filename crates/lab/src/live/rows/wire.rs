@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::generator::{Generator, Stream};
+use super::super::generator::{Flows, Generator, Stream};
 use super::super::sink::{Expect, Sink, SinkHook};
 use super::super::topology::Topology;
 use super::pairs::Side;
@@ -40,7 +40,11 @@ impl<'a> Wire<'a> {
         hook: SinkHook,
         vid: Option<u16>,
     ) -> Result<Self, String> {
-        let sink = Sink::start(&topology.b, Expect { vid, follow: false, hook })?;
+        let bridged = match stream.flows {
+            Flows::Bridged(hosts) => Some(hosts),
+            _ => None,
+        };
+        let sink = Sink::start(&topology.b, Expect { vid, follow: false, hook, bridged })?;
         Ok(Self { topology, sink, stream })
     }
 

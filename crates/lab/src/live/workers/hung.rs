@@ -74,7 +74,7 @@ fn hang(
     processors: [usize; 2],
     (worker, thread): (usize, Option<&str>),
 ) -> Result<Cost, String> {
-    let expect = Expect { vid: None, follow: true, hook: SinkHook::Tc };
+    let expect = Expect { vid: None, follow: true, hook: SinkHook::Tc, bridged: None };
     let sink = Sink::start(&topology.b, expect)?;
     let generators = streams::start(topology, &processors, Some(RATE))?;
     std::thread::sleep(BEFORE);

@@ -44,7 +44,7 @@ pub(super) fn measure(processor: usize, report: &mut Report<Row>) -> Result<(), 
     topology.kernel_forwards(false)?;
     send_by_own_queue(&topology.a, processor)?;
     let tollway = Tollway::start_with(&topology, streams::SETUP, &[], Some(vec![processor]))?;
-    let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc };
+    let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc, bridged: None };
     let bench = Bench { sink: Sink::start(&topology.b, expect)?, topology, tollway, processor };
     let bar = progress::bar(STEPS + ROUNDS as u64);
     let best = bench.best(&|| bar.inc(1))?;

@@ -74,7 +74,7 @@ impl Pipelines {
         let setup = streams::SETUP;
         let tollway = Tollway::start_with(&topology, setup, &more, Some(processors.to_vec()))?;
         // Workers send kernel packets (`sk_buff`), which an XDP sink would copy.
-        let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc };
+        let expect = Expect { vid: None, follow: false, hook: SinkHook::Tc, bridged: None };
         let sink = Sink::start(&topology.b, expect)?;
         Ok(Self { topology, sink, tollway, processors: processors.to_vec() })
     }

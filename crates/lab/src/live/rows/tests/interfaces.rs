@@ -20,7 +20,7 @@ use crate::live::sink::Expect;
 use crate::live::tests::{send, turn};
 use crate::live::topology::Topology;
 
-const EXPECT: Expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp };
+const EXPECT: Expect = Expect { vid: None, follow: true, hook: SinkHook::Xdp, bridged: None };
 
 /// How often a measurement is tried that another program may have disturbed.
 const TRIES: usize = 5;

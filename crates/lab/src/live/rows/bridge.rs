@@ -1,0 +1,75 @@
+//! Frames between hosts of a bridge, whose ports are the router's devices.
+
+use std::fmt::Write as _;
+
+use super::super::generator::{Flows, Stream};
+use super::super::host::Host;
+use super::super::setups::Topologies;
+use super::super::sink::SinkHook;
+use super::super::topology::Topology;
+use super::follow::{self, AS_CARDS};
+use super::wire::Wire;
+use super::{Bench, Outcome};
+
+/// Hosts that send.
+const SENDERS: u32 = 256;
+
+/// Measures where the kernel's bridge knows so many hosts; `calls` says whether it shows packets to the hooks of IP
+/// (`br_netfilter`), as it does on hosts with containers.
+pub(super) fn measure(bench: &Bench<'_>, hosts: u32, calls: bool) -> Result<Outcome, String> {
+    let topologies = bench.setups.tuned()?;
+    let Topologies { kernel, tollway } = topologies;
+    let bridges = [kernel, tollway].map(|topology| Bridge::make(topology, hosts, calls));
+    let [kernel_bridge, tollway_bridge] = bridges;
+    let (kernel_bridge, tollway_bridge) = (kernel_bridge?, tollway_bridge?);
+    let stream = || Stream { flows: Flows::Bridged(hosts), vid: None, rate: None };
+    let wire = |topology| Wire::new(topology, stream(), SinkHook::Xdp, None);
+    let outcome = follow::measure(bench, tollway, AS_CARDS, [&wire(kernel)?, &wire(tollway)?])?;
+    kernel_bridge.end()?;
+    tollway_bridge.end()?;
+    Ok(outcome)
+}
+
+/// A bridge of a router's two devices.
+struct Bridge<'a> {
+    topology: &'a Topology,
+}
+
+impl<'a> Bridge<'a> {
+    fn make(topology: &'a Topology, hosts: u32, calls: bool) -> Result<Self, String> {
+        let r = &topology.r;
+        r.sh("ip link add br0 type bridge")?;
+        for port in ["r0", "r1"] {
+            r.sh(&format!("ip link set {port} master br0"))?;
+        }
+        r.sh("ip link set br0 up")?;
+        // Without the module, no bridge shows packets to the hooks.
+        let done = r.sysctl("bridge/bridge-nf-call-iptables", if calls { "1" } else { "0" });
+        if calls {
+            done?;
+        }
+        learn(r, "r0", 2, SENDERS)?;
+        learn(r, "r1", 1, hosts)?;
+        Ok(Self { topology })
+    }
+
+    fn end(self) -> Result<(), String> {
+        self.topology.r.sh("ip link del br0").map(drop)
+    }
+}
+
+/// Has the bridge know so many hosts behind a port, as if it had learned them; `side` is a byte of their addresses
+/// (`bpf/frame.h`).
+fn learn(r: &Host, port: &str, side: u8, hosts: u32) -> Result<(), String> {
+    let mut entries = String::new();
+    for number in 0..hosts {
+        let [_, a, b, c] = number.to_be_bytes();
+        let mac = format!("02:00:{side:02x}:{a:02x}:{b:02x}:{c:02x}");
+        let _ = writeln!(entries, "fdb replace {mac} dev {port} master dynamic");
+    }
+    let path = format!("/run/{port}.fdb");
+    let file = path.clone();
+    let written = r.run(move || std::fs::write(file, entries))?;
+    written.map_err(|error| format!("cannot write {path}: {error}"))?;
+    r.sh(&format!("bridge -batch {path}")).map(drop)
+}
