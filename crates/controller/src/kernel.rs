@@ -65,6 +65,8 @@ pub struct Netdev {
     pub vrf_table: Option<TableId>,
     /// For a bridge: its settings.
     pub bridge: Option<BridgeSettings>,
+    /// Of a bridge: somebody wants all of its frames (`IFLA_PROMISCUITY`), as packet sockets do.
+    pub is_promiscuous: bool,
     /// The queueing discipline's name (`IFLA_QDISC`).
     pub qdisc: String,
     /// The number of the attached XDP program.

@@ -106,7 +106,7 @@ static __always_inline int bridge_v4(struct packet *packet, __u32 flags, const s
 	if ((const void *)(ip + 1) > end)
 		return pass(packet, PASS_MALFORMED);
 	if (flags & BRIDGE_VALIDATES4 && !is_whole4(ip, len))
-		return pass(packet, PASS_MALFORMED);
+		return pass(packet, PASS_OFFLOAD);
 	return lacks_sum(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
 }
 
@@ -119,7 +119,7 @@ static __always_inline int bridge_v6(struct packet *packet, __u32 flags, const s
 	if ((const void *)(ip + 1) > end)
 		return pass(packet, PASS_MALFORMED);
 	if (flags & BRIDGE_VALIDATES6 && !is_whole6(ip, len))
-		return pass(packet, PASS_MALFORMED);
+		return pass(packet, PASS_OFFLOAD);
 	if (flags & BRIDGE_SUPPRESSES_ND && may_be_nd(ip))
 		return pass(packet, PASS_OFFLOAD);
 	return lacks_sum6(packet, ip, end) ? pass(packet, PASS_CHECKSUM) : GOES_ON;

@@ -28,6 +28,7 @@ mod ifla {
     pub(super) const MASTER: u16 = 10;
     pub(super) const WIRELESS: u16 = 11;
     pub(super) const LINKINFO: u16 = 18;
+    pub(super) const PROMISCUITY: u16 = 30;
     pub(super) const LINK_NETNSID: u16 = 37;
     pub(super) const XDP: u16 = 43;
 }
@@ -55,6 +56,9 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
             ifla::QDISC => netdev.qdisc = attribute.text(),
             ifla::MASTER => netdev.master = attribute.u32().filter(|index| *index != 0),
             ifla::LINKINFO => attribute.nested().for_each(|info| describe(&mut netdev, info)),
+            ifla::PROMISCUITY => {
+                netdev.is_promiscuous = attribute.u32().is_some_and(|users| users > 0)
+            }
             ifla::XDP => netdev.xdp = xdp_program(attribute),
             // A wireless event, without the properties of the device.
             ifla::WIRELESS => return None,
@@ -64,6 +68,8 @@ pub(super) fn read(body: &[u8]) -> Option<(Ifindex, Netdev)> {
     if has_foreign_lower {
         netdev.lower = None;
     }
+    // Of other devices it does not matter, and changes with each capture.
+    netdev.is_promiscuous &= netdev.bridge.is_some();
     Some((u32::from_ne_bytes([i0, i1, i2, i3]), netdev))
 }
 

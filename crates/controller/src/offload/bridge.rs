@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::probe::ForeignUpper;
 use super::reason::BridgeWork;
 use super::{Facts, Firewall, Link, PerFamily, Reason, general};
 use crate::kernel::{
@@ -14,7 +15,7 @@ use crate::kernel::{
 };
 use tollway_model::Engine;
 
-/// The part of the ageing time after which the kernel sees a frame of each host again.
+/// The part of the time that a bridge keeps hosts after which the kernel sees a frame of each host again.
 const REFRESHES: u32 = 4;
 /// The shortest forward delay of a bridge (`BR_MIN_FORWARD_DELAY`).
 const SHORTEST_FORWARD_DELAY: Duration = Duration::from_secs(2);
@@ -67,6 +68,17 @@ impl Bridged {
     pub const fn is_fast(&self) -> bool {
         self.kernel.is_empty()
     }
+
+    /// Whether some do, or would if the port forwarded. A port that has no carrier for a moment keeps its program: many
+    /// drivers start their card again for each one.
+    fn may_be_fast(&self) -> bool {
+        self.obstacle().is_none()
+    }
+
+    /// Why no frames take the fast path, whatever the state of the port is.
+    pub(super) fn obstacle(&self) -> Option<&Reason> {
+        self.kernel.iter().find(|reason| !matches!(reason, Reason::BridgePortState { .. }))
+    }
 }
 
 /// The ports that belong to bridges, with the links of all ports.
@@ -82,10 +94,10 @@ pub(super) fn bridged(facts: &Facts<'_>, links: &[Link]) -> Vec<Bridged> {
     };
     let mut all: Vec<_> = facts.ports.iter().filter_map(of_port).collect();
     let mut fast: BTreeMap<Ifindex, usize> = BTreeMap::new();
-    for of in all.iter().filter(|of| of.is_fast()) {
+    for of in all.iter().filter(|of| of.may_be_fast()) {
         *fast.entry(of.bridge.0).or_default() += 1;
     }
-    for of in all.iter_mut().filter(|of| of.is_fast() && fast[&of.bridge.0] < 2) {
+    for of in all.iter_mut().filter(|of| of.may_be_fast() && fast[&of.bridge.0] < 2) {
         of.kernel.push(Reason::OnlyBridgePort(of.bridge.1.clone()));
     }
     all
@@ -115,11 +127,16 @@ impl Member<'_> {
             let (device, what) = (self.netdev.name.clone(), "forwards no frames of bridges");
             kernel.push(Reason::Engine { device, what });
         }
+        let ip = PerFamily::each(|family| self.packets(facts, family));
+        if let (BridgedPackets::Kernel(reason), BridgedPackets::Kernel(_)) = (&ip.v4, &ip.v6) {
+            // What is left would not be worth the program.
+            kernel.push(reason.clone());
+        }
         Bridged {
             port: (self.port, self.netdev.name.clone()),
             bridge: (self.bridge, self.master.name.clone()),
             kernel,
-            ip: PerFamily::each(|family| self.packets(facts, family)),
+            ip,
             tagged: self.tagged(facts),
             mac: self.master.mac.unwrap_or_default(),
             mtu: self.netdev.mtu,
@@ -142,6 +159,7 @@ impl Member<'_> {
         }
         let has = |flag| known.is_some_and(|port| port.flags.has(flag));
         reasons.extend(self.settings.vlan_filtering.then(|| work(BridgeWork::Vlans)));
+        reasons.extend(self.master.is_promiscuous.then(|| work(BridgeWork::Copies)));
         reasons.extend((refresh < SHORTEST_REFRESH).then(|| work(BridgeWork::Ageing)));
         reasons.extend(has(BridgePortFlag::VlanTunnel).then(|| work(BridgeWork::Tunnels)));
         reasons
@@ -174,6 +192,14 @@ impl Member<'_> {
             let (device, kind) = (self.netdev.name.clone(), "vlan".to_owned());
             return Some(Reason::Upper { device, kind, upper: upper.name.clone() });
         }
+        let mut elsewhere = facts.probes.foreign_uppers.iter().flatten();
+        let is_vlan = |upper: &&ForeignUpper| upper.lower == self.port && upper.kind == "vlan";
+        if let Some(upper) = elsewhere.find(is_vlan) {
+            let ForeignUpper { kind, name, namespace, .. } = upper;
+            let (device, kind) = (self.netdev.name.clone(), kind.clone());
+            let (upper, namespace) = (name.clone(), *namespace);
+            return Some(Reason::UpperElsewhere { device, kind, upper, namespace });
+        }
         let shows = facts.sysctls.global.bridge_filters_tagged;
         shows.then(|| Reason::BridgeSysctl(TAGGED.to_owned()))
     }
@@ -192,13 +218,14 @@ impl Member<'_> {
 }
 
 /// How often the kernel has to see a frame of a host that goes on. While the spanning tree changes, a bridge keeps hosts for
-/// twice the forward delay of the root bridge only, of which nobody is told (`__br_set_topology_change`).
+/// its forward delay, or for twice that of the root bridge (`hold_time`, `__br_set_topology_change`), of which nobody is
+/// told; and if the protocol is switched off then, for longer.
 fn refresh(settings: &BridgeSettings) -> Duration {
-    let hold = match settings.stp {
-        Stp::Off => settings.ageing_time,
-        Stp::Kernel | Stp::User => settings.ageing_time.min(SHORTEST_FORWARD_DELAY),
+    let delay = match settings.stp {
+        Stp::Off => settings.forward_delay.max(SHORTEST_FORWARD_DELAY),
+        Stp::Kernel | Stp::User => SHORTEST_FORWARD_DELAY,
     };
-    hold / REFRESHES
+    settings.ageing_time.min(delay) / REFRESHES
 }
 
 /// Why all frames are the kernel's: rules of which nobody knows whether they are about them.

@@ -108,8 +108,9 @@ fn at_devices(reading: &Reading) -> Vec<(Hook, String)> {
 /// Whether there is a chain for frames of bridges, or at a device.
 fn of_frames(reading: &Reading) -> bool {
     let is_of_frames = |chain: &Chain| {
-        let is_base = chain.base.is_some();
-        is_base && matches!(chain.family, ir::Family::Bridge | ir::Family::Netdev)
+        let is_at_device = |hook| matches!(hook, Hook::Ingress | Hook::Egress);
+        let is_of_bridge = chain.family == ir::Family::Bridge;
+        chain.base.as_ref().is_some_and(|base| is_of_bridge || is_at_device(base.hook))
     };
     reading.rules.chains.iter().any(is_of_frames)
 }
@@ -117,8 +118,9 @@ fn of_frames(reading: &Reading) -> bool {
 /// Whether forwarded packets of a family come to a chain.
 fn of_forwarded(reading: &Reading, family: Family) -> bool {
     let is_on_the_way = |chain: &Chain| {
-        let is_of_hosts = |hook| matches!(hook, Hook::Input | Hook::Output);
-        let base = chain.base.as_ref().filter(|base| !is_of_hosts(base.hook));
+        let is_forwarded =
+            |hook| matches!(hook, Hook::Prerouting | Hook::Forward | Hook::Postrouting);
+        let base = chain.base.as_ref().filter(|base| is_forwarded(base.hook));
         base.is_some() && *families(chain).of(family) && chain.family != ir::Family::Bridge
     };
     reading.rules.chains.iter().any(is_on_the_way)

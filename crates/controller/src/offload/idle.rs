@@ -14,7 +14,7 @@ impl Offload {
     pub fn idle(&self, port: Ifindex) -> Option<String> {
         if let Some(bridged) = self.bridged.iter().find(|bridged| bridged.port.0 == port) {
             let is_taken = bridged.kernel.iter().any(|why| matches!(why, Reason::OtherXdp(_)));
-            let obstacle = bridged.kernel.first().filter(|_| !is_taken);
+            let obstacle = bridged.obstacle().filter(|_| !is_taken);
             return obstacle.map(ToString::to_string);
         }
         let gains =

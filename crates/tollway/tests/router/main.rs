@@ -51,7 +51,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 58] = [
+const BESIDE: [Test; 57] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -67,7 +67,6 @@ const BESIDE: [Test; 58] = [
     ("frames_between_hosts_of_a_bridge_are_forwarded", bridges::forwarded),
     ("a_bridge_answers_for_itself", bridges::bridge_itself),
     ("a_host_moves_to_another_port_of_a_bridge", bridges::moves),
-    ("a_bridge_ages_hosts_as_before", bridges::ages),
     ("a_successor_takes_ports_of_a_bridge_over", bridges::takeover),
     ("a_signal_is_an_audit", changes::signal),
     ("flows_keep_their_next_hop_whoever_forwards", groups::stay),
@@ -113,12 +112,13 @@ const BESIDE: [Test; 58] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 27] = [
+const ALONE: [Test; 28] = [
     ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_bridge_forwards_after_a_kill", bridges::kill),
+    ("a_bridge_ages_hosts_as_before", bridges::ages),
     ("a_worker_that_hangs_costs_the_others_nothing", hung::worker),
     ("a_router_whose_workers_starve_goes_on", starved::by_xdp),
     ("a_router_by_tc_whose_workers_starve_goes_on", starved::by_tc),

@@ -18,12 +18,15 @@
 //! entries, and logs what differs.
 //!
 //! While Tollway does not know what the kernel has, the database is paused, and bridged frames take the kernel
-//! path: when more notifications arrive than the thread reads within milliseconds, messages were lost, or the
-//! router was paused ([`FdbPauseReporter`]). Nothing else of the router is affected.
+//! path: when more notifications arrive than the thread reads within milliseconds, messages were lost, the
+//! router was paused ([`FdbPauseReporter`]), or entries are listed. Nothing else of the router is affected, unless the
+//! thread does not work for a second. Where the router has no port of a bridge, nothing is listed.
 //!
 //! Limits: an entry from a list, or after a switch of tables, is taken for one that was not refreshed for long,
 //! although the list has its age. So the next frame from that address takes the kernel path. When two processors
-//! learn one address at the same time, their notifications may overtake each other, which the next list mends.
+//! learn one address at the same time, their notifications may overtake each other; a list follows each move.
+//! The kernel may forget a host that has fallen silent a quarter sooner than by itself, since it has not seen the
+//! last frames. One that was about to expire when it was listed, and goes on, takes the kernel path until the next list.
 
 mod event;
 mod gate;

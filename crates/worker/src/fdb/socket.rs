@@ -66,7 +66,7 @@ impl Netlink {
         [self.notifications.fd(), self.lists.fd()]
     }
 
-    /// Requests the list of all entries.
+    /// Requests the list of all entries, and may wait as [`Netlink::receive_list`].
     pub(super) fn list(&mut self) -> io::Result<()> {
         self.list = self.lists.next_sequence();
         self.lists.send(&request(event::GET_NEIGH, NLM_F_DUMP, self.list, &event::ALL))
@@ -85,7 +85,8 @@ impl Netlink {
         Ok(backlog(received))
     }
 
-    /// Reads the entries of one datagram of the present list, if there is one. Never waits.
+    /// Reads the entries of one datagram of the present list, if there is one. It may wait for the lock of the kernel's
+    /// configuration.
     pub(super) fn receive_list(&mut self, mut take: impl FnMut(Listed)) -> io::Result<Backlog> {
         let list = self.list;
         let received = self.lists.receive(|message| {

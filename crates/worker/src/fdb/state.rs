@@ -33,6 +33,8 @@ struct Change {
 pub(super) enum News {
     /// The entry is another.
     Other,
+    /// It has gone from one device to another.
+    Moved,
     /// It is as before, or has only aged, about which the kernel is silent.
     Nothing,
 }
@@ -81,7 +83,11 @@ impl State {
         let is_expired = |entry: Option<KernelEntry>| {
             entry.is_some_and(|entry| entry.kind == EntryKind::Expired)
         };
-        if is_expired(before) || is_expired(entry) { News::Nothing } else { News::Other }
+        match (before, entry) {
+            _ if is_expired(before) || is_expired(entry) => News::Nothing,
+            (Some(before), Some(entry)) if before.device != entry.device => News::Moved,
+            _ => News::Other,
+        }
     }
 
     /// Makes the changes in the database; returns how many.
@@ -145,6 +151,11 @@ impl State {
     /// The kernel's entries.
     pub(super) fn keys(&self) -> impl Iterator<Item = EntryKey> {
         self.entries.keys().copied()
+    }
+
+    /// Whether the router has no port of a bridge.
+    pub(super) fn watches_nothing(&self) -> bool {
+        self.watch.is_empty()
     }
 
     /// The number of entries for which the database has no room.

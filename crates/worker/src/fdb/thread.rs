@@ -31,8 +31,10 @@ const LIST_PATIENCE: Duration = Duration::from_secs(5);
 /// When to list again after a list that was not quiet: twice as long each time, up to the second one.
 const REPEAT_FIRST: Duration = Duration::from_secs(1);
 const REPEAT_LAST: Duration = Duration::from_secs(8);
-/// When to list again after an error.
+/// When to list again after an error, or where the router has no port of a bridge.
 const AGAIN: Duration = Duration::from_secs(1);
+/// When to list after an entry has moved: two processors that learn an address at once may tell so in the wrong order.
+const VERIFY_AFTER: Duration = Duration::from_millis(100);
 /// How often the database may return to its small table.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
 
@@ -46,7 +48,7 @@ pub(super) fn now_tick() -> u32 {
 enum Cause {
     /// Messages are missing.
     Loss,
-    /// There were changes during the list before.
+    /// There were changes during the list before, or an entry has moved.
     Unquiet,
     /// To verify the entries.
     Audit,
@@ -226,10 +228,22 @@ impl FollowerThread {
         }
         let (shared, tick) = (Arc::clone(&self.state), now_tick());
         let mut state = self.lock(&shared);
-        for event in events {
-            state.apply(*event, tick);
-        }
+        let news = events.iter().map(|event| state.apply(*event, tick));
+        let have_moved = news.filter(|news| *news == News::Moved).count() > 0;
         self.install(&mut state);
+        drop(state);
+        if have_moved {
+            self.verify();
+        }
+    }
+
+    /// Lists soon, unless the entries move all the time.
+    fn verify(&mut self) {
+        let at = Instant::now() + VERIFY_AFTER;
+        let is_later = self.next.is_some_and(|(next, cause)| next > at && cause == Cause::Audit);
+        if is_later && self.repeat_after == REPEAT_FIRST {
+            self.next = Some((at, Cause::Unquiet));
+        }
     }
 
     fn install(&self, state: &mut State) {
@@ -261,7 +275,7 @@ impl FollowerThread {
             Phase::Listing(_) => {}
             Phase::Idle => self.begin_list()?,
         }
-        if self.knowledge == Knowledge::Whole {
+        if self.knowledge == Knowledge::Whole && !matches!(self.phase, Phase::Listing(_)) {
             self.gate.resume(self.report);
             self.waiting.drain(..).for_each(|waiter| waiter());
         }
@@ -269,12 +283,20 @@ impl FollowerThread {
     }
 
     /// Begins to list all entries, if that is due. All notifications are read: the kernel sends none of those since a
-    /// loss, and the list would win over one from before it.
+    /// loss, and the list would win over one from before it. The database is paused until the end: the kernel lists
+    /// under the lock of its configuration, for which this thread may wait for long.
     fn begin_list(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if let Some((at, cause)) = self.next
             && at <= now
         {
+            self.gate.pause();
+            if lock(&self.state).watches_nothing() {
+                // Nobody asks for what nobody looks up.
+                self.knowledge = Knowledge::Broken;
+                self.next = Some((now + AGAIN, Cause::Loss));
+                return Ok(());
+            }
             (self.next, self.cause) = (None, cause);
             (self.sweep, self.differences) = (Sweep::default(), 0);
             self.netlink.list()?;
@@ -308,7 +330,7 @@ impl FollowerThread {
     }
 
     fn differ(&mut self, news: News) {
-        self.differences += usize::from(news == News::Other);
+        self.differences += usize::from(news != News::Nothing);
     }
 
     fn refused(&mut self, error: &io::Error) {

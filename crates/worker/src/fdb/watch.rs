@@ -33,6 +33,11 @@ impl FdbWatch {
         self
     }
 
+    /// Whether there is no bridge.
+    pub(super) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
     /// What an entry of the kernel is to the router; none if the router must not have it.
     pub(super) fn translate(
         &self,

@@ -72,11 +72,11 @@ fn entries_come_move_and_go() {
     assert_eq!((found(&fdb, 1, one), tick(&fdb, one)), (host(1), NOW));
     assert_eq!(state.learn(one, at(A, EntryKind::Host), NOW + 9), (News::Nothing, 0));
     assert_eq!(tick(&fdb, one), NOW, "what has not changed was not refreshed");
-    assert_eq!(state.learn(one, at(B, EntryKind::Host), NOW + 10), (News::Other, 1));
+    assert_eq!(state.learn(one, at(B, EntryKind::Host), NOW + 10), (News::Moved, 1));
     assert_eq!((found(&fdb, 1, one), tick(&fdb, one)), (host(3), NOW + 10));
-    assert_eq!(state.learn(one, at(OTHER, EntryKind::Host), NOW), (News::Other, 1));
+    assert_eq!(state.learn(one, at(OTHER, EntryKind::Host), NOW), (News::Moved, 1));
     assert_eq!(found(&fdb, 1, one), None, "its frames take the kernel path");
-    assert_eq!(state.learn(one, at(A, EntryKind::Locked), NOW), (News::Other, 1));
+    assert_eq!(state.learn(one, at(A, EntryKind::Locked), NOW), (News::Moved, 1));
     let locked = FdbEntry { port: PortId(1), kind: FdbKind::Locked };
     assert_eq!(found(&fdb, 1, one), Some(locked));
     assert_eq!(state.learn(one, None, NOW), (News::Other, 1));
