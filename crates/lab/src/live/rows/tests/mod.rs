@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 38] = [
+const FIGURES: [&str; 41] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -36,6 +36,9 @@ const FIGURES: [&str; 38] = [
     "drop_flood_ratio",
     "features_ratio",
     "kernel_rule_delivered_percent",
+    "bridge_ratio",
+    "bridge_64k_ratio",
+    "bridge_plain_ratio",
     "tcp_stream_ratio",
     "tcp_stream_8_ratio",
     "nat_stream_ratio",
