@@ -27,6 +27,7 @@ mod sweep;
 mod turns;
 mod update;
 mod valve;
+mod waiter;
 mod wake;
 mod workers;
 

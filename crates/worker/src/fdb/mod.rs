@@ -37,12 +37,12 @@ mod watch;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::service::Beat;
+use crate::waiter::{Waiter, wait_for};
 use tollway_dataplane::stages::bridge::Fdb;
 use tollway_linux::mailbox::Mailbox;
 use tollway_linux::sync::lock;
@@ -90,9 +90,6 @@ pub struct FdbStats {
     /// Entries for which the database has no room at present.
     pub left_out: u64,
 }
-
-/// Called when the database has all notifications of the kernel.
-type Waiter = Box<dyn FnOnce() + Send>;
 
 /// A request to the thread.
 enum Request {
@@ -154,10 +151,7 @@ impl FdbFollower {
     /// than `patience`.
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
-        let (answer, answered) = mpsc::sync_channel(1);
-        // The requester may have gone.
-        let waiter = Box::new(move || _ = answer.try_send(()));
-        self.requests.post(Request::CatchUp(waiter)) && answered.recv_timeout(patience).is_ok()
+        wait_for(|waiter| self.requests.post(Request::CatchUp(waiter)), patience)
     }
 
     /// A handle for who notices that the router was paused.

@@ -31,7 +31,6 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,6 +38,7 @@ use std::time::Duration;
 use crate::Updater;
 use crate::ports::Facts;
 use crate::service::Beat;
+use crate::waiter::{Waiter, wait_for};
 use tollway_dataplane::id::LinkId;
 use tollway_dataplane::router::Resolver;
 use tollway_linux::mailbox::Mailbox;
@@ -98,9 +98,6 @@ pub struct Follower {
     thread: Option<JoinHandle<()>>,
     requests: Mailbox<Request>,
 }
-
-/// Called when the tables have all notifications of the kernel.
-type Waiter = Box<dyn FnOnce() + Send>;
 
 /// A request to the thread.
 enum Request {
@@ -192,10 +189,7 @@ impl Follower {
     /// than `patience`.
     #[must_use]
     pub fn catch_up(&self, patience: Duration) -> bool {
-        let (answer, answered) = mpsc::sync_channel(1);
-        // The requester may have gone.
-        let waiter = Box::new(move || _ = answer.try_send(()));
-        self.requests.post(Request::CatchUp(waiter)) && answered.recv_timeout(patience).is_ok()
+        wait_for(|waiter| self.requests.post(Request::CatchUp(waiter)), patience)
     }
 
     /// A handle for a worker without a controller. A controller has its own (`paused` of its
