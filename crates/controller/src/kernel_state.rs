@@ -21,18 +21,15 @@ use super::rib::{Ignoring, Rib};
 use super::seed;
 use super::sysctl::Sysctls;
 use tollway_linux::kept_files::KeptFiles;
+use tollway_linux::pace::{self, POLL};
 use tollway_linux::sys;
 use tollway_model::XdpPathMode;
 use tollway_rules::Reading;
 
-/// How often sysctls are read, since the kernel does not notify of all of them.
-const SYSCTLS_EVERY: Duration = Duration::from_millis(80);
-/// How often other state without notifications is polled, which costs less than sysctls.
-const QUICK_POLL_EVERY: Duration = Duration::from_millis(50);
-/// Each of the two polls takes at most `1 / POLL_SHARE` of the time: at 50 ms, a poll of 400 us.
+/// Each of the two polls, of sysctls and of other state, takes at most `1 / POLL_SHARE` of the time: at 80 ms, 640 us.
 const POLL_SHARE: u32 = 125;
 /// Everything attached to devices is queried this often.
-const PROBES_EVERY: Duration = Duration::from_secs(1);
+const PROBES_EVERY: Duration = POLL.saturating_mul(12);
 /// Queries of other namespaces take `1 / NAMESPACES_SHARE` of the time, unless something relevant
 /// changes.
 const NAMESPACES_SHARE: u32 = 100;
@@ -112,8 +109,8 @@ impl KernelState {
             groups: PerFamily::default(),
             seed_refused: false,
             xdp_path,
-            sysctl_schedule: PollSchedule::new(SYSCTLS_EVERY),
-            quick_poll_schedule: PollSchedule::new(QUICK_POLL_EVERY),
+            sysctl_schedule: PollSchedule::begin(),
+            quick_poll_schedule: PollSchedule::begin(),
             exceptions: Exceptions::open(),
             probes_at: now,
             namespaces_at: now,
@@ -292,7 +289,7 @@ impl KernelState {
             }
         }
         if self.probes_at <= now {
-            self.probes_at = now + PROBES_EVERY;
+            self.probes_at = pace::next(PROBES_EVERY);
             let foreign_uppers =
                 (self.namespaces_at > now).then(|| self.probes.foreign_uppers.clone());
             let queries_all = foreign_uppers.is_none();
@@ -415,15 +412,14 @@ fn has_relevant_sysctls(index: Ifindex, netdev: &Netdev, probed: &BTreeSet<Ifind
 /// The schedule of a repeated poll.
 #[derive(Debug)]
 struct PollSchedule {
-    every: Duration,
     at: Instant,
     /// The processor time that the last poll took.
     took: Duration,
 }
 
 impl PollSchedule {
-    fn new(every: Duration) -> Self {
-        Self { every, at: Instant::now(), took: Duration::ZERO }
+    fn begin() -> Self {
+        Self { at: Instant::now(), took: Duration::ZERO }
     }
 
     /// Schedules the next poll; `began` is this thread's processor time before the last one.
@@ -431,7 +427,8 @@ impl PollSchedule {
         let took = sys::thread_time().saturating_sub(began);
         let before = std::mem::replace(&mut self.took, took);
         // The time includes interrupts, so a single long poll is no reason to slow down.
-        self.at = Instant::now() + self.every.max(took.min(before) * POLL_SHARE);
+        let share = took.min(before) * POLL_SHARE;
+        self.at = if share > POLL { Instant::now() + share } else { pace::next(POLL) };
     }
 }
 

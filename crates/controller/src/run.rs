@@ -27,6 +27,7 @@ use super::netlink::{self, Source};
 use super::offload::Live;
 use super::plan::Plan;
 use super::policies::Policies;
+use tollway_linux::pace::POLL;
 use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
 use tollway_linux::sys::{self, why};
@@ -46,10 +47,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The controller reads notifications for at most this long before it installs them.
 const SLICE: Duration = Duration::from_millis(2);
 /// How often the controller queries whether the ports work: normally, and while one does not.
-const PORTS_EVERY: Duration = Duration::from_millis(250);
+const PORTS_EVERY: Duration = POLL.saturating_mul(3);
 const PORTS_AGAIN: Duration = Duration::from_millis(20);
 /// How often the controller polls for the pending answer of the ports.
-const PORTS_ANSWER: Duration = Duration::from_millis(5);
+const PORTS_ANSWER: Duration = Duration::from_millis(20);
 /// The kernel forwards once the oldest notification that is not active yet may be older than this.
 const LATE: Duration = Duration::from_millis(5);
 const PAUSED: &str = "Tollway was paused, and installs what has changed meanwhile";
@@ -194,7 +195,7 @@ impl Controller {
     /// the thread should end.
     fn turn(&mut self, more: bool) -> io::Result<Option<bool>> {
         let mut fds = entries(&self.source, &self.mailbox, &self.policies, &self.kernel_state);
-        sys::wait(&mut fds, if more { 0 } else { self.patience() })?;
+        sys::wait_for(&mut fds, if more { Duration::ZERO } else { self.patience() })?;
         self.turned_at = Instant::now();
         self.priority.get_or_insert_with(ThreadPriority::begin).update();
         self.beat.beat();
@@ -227,12 +228,12 @@ impl Controller {
         Ok(Some(more))
     }
 
-    /// The time until there is something to do, in milliseconds.
-    fn patience(&self) -> i32 {
+    /// The time until there is something to do.
+    fn patience(&self) -> Duration {
         let due = self.source.due().min(self.kernel_state.due()).min(self.ports_at);
         let due = self.again_at.map_or(due, |at| at.min(due));
         let due = self.attach_requests.due().map_or(due, |at| at.min(due));
-        sys::timeout_ms(due.saturating_duration_since(Instant::now()).min(BEAT))
+        due.saturating_duration_since(Instant::now()).min(BEAT)
     }
 
     /// Handles requests; false if the thread should end.

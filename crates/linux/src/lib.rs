@@ -5,6 +5,7 @@
 pub mod kept_files;
 pub mod mailbox;
 pub mod netlink;
+pub mod pace;
 pub mod priority;
 pub mod privileges;
 pub mod programs;

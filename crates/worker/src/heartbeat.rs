@@ -17,12 +17,15 @@ use std::time::Duration;
 
 use crate::priority::Priority;
 use crate::service::Beat;
-use tollway_linux::priority;
+use crate::sleep::Sleep;
 use tollway_linux::sys::{self, Schedule};
+use tollway_linux::{pace, priority};
 use tollway_xdp::State;
 
 /// The time between two confirmations; more of them would cost an idle router too much of its processor.
-const EVERY: Duration = Duration::from_millis(30);
+const EVERY: Duration = Duration::from_millis(40);
+/// The same while it beats for workers, at whose heartbeats the programs look.
+const EVERY_WITH_WORKERS: Duration = Duration::from_millis(20);
 /// After a gap of this length, the programs may have left everything to the kernel: they do so after
 /// `UNCONFIRMED_NS` of xdp/bpf/maps.h, and their clock advances by up to 10 ms at once.
 const PAUSE_NS: u64 = 70_000_000;
@@ -40,12 +43,12 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts to confirm the tables, which `parts` of the router change.
+    /// Starts to confirm the tables, which `parts` of the router change, and to beat for workers that sleep.
     pub(crate) fn start(
         state: State,
         (priority, longest_pause_ns): (Priority, Arc<AtomicU64>),
         on_pause: Option<OnPause>,
-        parts: Vec<Beat>,
+        (sleeps, parts): (Arc<[Sleep]>, Vec<Beat>),
     ) -> io::Result<Self> {
         let ends = Arc::<AtomicBool>::default();
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
@@ -64,7 +67,12 @@ impl Heartbeat {
                     on_pause(&state);
                 }
                 state.confirm_at(now_ns);
-                std::thread::sleep(EVERY);
+                for (worker, _) in sleeps.iter().enumerate().filter(|(_, sleep)| sleep.lasts()) {
+                    state.beat_at(worker, now_ns);
+                }
+                let beats = sleeps.iter().any(Sleep::has_ports);
+                let every = if beats { EVERY_WITH_WORKERS } else { EVERY };
+                std::thread::sleep(pace::until_next(every));
             }
         })?;
         Ok(Self { ends, thread: Some(thread) })

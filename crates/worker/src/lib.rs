@@ -22,6 +22,7 @@ pub mod ports;
 pub mod priority;
 pub mod service;
 mod silence;
+mod sleep;
 mod stop;
 mod sweep;
 mod turns;

@@ -15,15 +15,17 @@ use crate::losses::Losses;
 use crate::mailbox::WorkerMailboxReceiver;
 use crate::ports::Devices;
 use crate::priority::{Priority, Scheduling};
+use crate::sleep::Sleep;
 use crate::valve::Valves;
 use tollway_firewall::log::Journal;
+use tollway_linux::pace::{self, POLL};
 use tollway_linux::sys;
 use tollway_xdp::State;
 
 /// How often the loop looks after the ports.
-const TICK_NS: u64 = 100_000_000;
-/// The longest time between two heartbeats for the XDP programs; these give up after 30 ms. More of them would cost an
-/// idle router too much of its processors.
+const TICK: Duration = POLL;
+/// The longest time between two heartbeats for the XDP programs, if nobody else writes them ([`Sleep`]); the programs give
+/// up after 30 ms.
 const PULSE_NS: u64 = 20_000_000;
 /// A gap of this length counts as a pause. It is a little less than those 30 ms, since the clock advances by
 /// ticks.
@@ -59,6 +61,8 @@ pub(crate) struct Common {
     pub(crate) valves: Option<Valves>,
     pub(crate) journal: Journal,
     pub(crate) priority: Priority,
+    /// Whether each worker waits, for who beats meanwhile.
+    pub(crate) sleeps: Arc<[Sleep]>,
     /// The longest pause of a worker or of the heartbeat since worker 0 last looked, in ns.
     pub(crate) longest_pause_ns: Arc<AtomicU64>,
 }
@@ -82,6 +86,8 @@ pub(crate) struct Turns {
     scheduling: Scheduling,
     load: LoadMeter,
     next_tick_ns: u64,
+    /// The longest sleep, for the worker's own heartbeat.
+    longest_sleep_ns: u64,
     spin: Spin,
 }
 
@@ -104,7 +110,9 @@ impl Turns {
             last_ns: State::now_ns(),
             longest_ns: Arc::clone(&common.longest_pause_ns),
         });
+        let must_beat = pulse.is_some() && !common.sleeps[number].show();
         Self {
+            longest_sleep_ns: if must_beat { PULSE_NS } else { u64::MAX },
             pulse,
             losses: Losses::of_worker(number),
             scheduling: Scheduling::begin(common.priority),
@@ -146,7 +154,7 @@ impl Turns {
         }
         self.common.journal.drain(&mut seat.worker.filter);
         look_after(seat.devices, now_ns);
-        self.next_tick_ns = now_ns + TICK_NS;
+        self.next_tick_ns = now_ns + pace::until_next(TICK).as_nanos() as u64;
     }
 
     /// Sleeps until there is something to do, if the turn has found nothing; `stop` becomes readable with a
@@ -171,10 +179,10 @@ impl Turns {
             return Ok(());
         }
         seat.worker.park();
-        let longest = if self.pulse.is_some() { PULSE_NS } else { TICK_NS };
         let asleep_ns = clock.now_ns();
-        let timeout = self.next_tick_ns.saturating_sub(asleep_ns).min(longest);
-        let trouble = wait(seat.devices, stop, seat.mailbox, timeout);
+        let timeout_ns = self.next_tick_ns.saturating_sub(asleep_ns).min(self.longest_sleep_ns);
+        let sleep = &self.common.sleeps[seat.number];
+        let trouble = wait(seat.devices, stop, (seat.mailbox, sleep), timeout_ns);
         let slept_ns = clock.now_ns() - asleep_ns;
         self.scheduling.slept(slept_ns);
         seat.mailbox.activity().slept(slept_ns);
@@ -237,7 +245,9 @@ impl Pulse {
     #[inline]
     fn beat(&mut self) {
         let now_ns = State::now_ns();
-        let pause_ns = now_ns.saturating_sub(self.last_ns);
+        // Others may have beaten while the worker slept.
+        let last_ns = self.last_ns.max(self.state.heartbeat_ns(self.number));
+        let pause_ns = now_ns.saturating_sub(last_ns);
         if pause_ns > PAUSE_NS {
             self.longest_ns.fetch_max(pause_ns, Ordering::Relaxed);
         }
@@ -275,7 +285,7 @@ impl Spin {
 fn wait(
     devices: &Devices,
     stop: Option<BorrowedFd<'_>>,
-    mailbox: &mut WorkerMailboxReceiver,
+    (mailbox, sleep): (&mut WorkerMailboxReceiver, &Sleep),
     timeout_ns: u64,
 ) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(devices.len() + 2);
@@ -285,7 +295,10 @@ fn wait(
     for device in devices {
         device.each_fd(&mut |fd| fds.push(sys::readable(fd.as_raw_fd())));
     }
-    sys::wait(&mut fds, sys::timeout_ms(Duration::from_nanos(timeout_ns)).min(1000))?;
+    sleep.begin(fds.len() > others);
+    let waited = sys::wait_for(&mut fds, Duration::from_nanos(timeout_ns));
+    sleep.end();
+    waited?;
     mailbox.note_wake(fds[0].revents != 0);
     Ok(fds[others..].iter().any(|fd| fd.revents & !libc::POLLIN != 0))
 }
@@ -325,7 +338,8 @@ mod tests {
         let (mut worker, mut devices) = idle_worker();
         let slept_ms = |mailbox_receiver: &mut WorkerMailboxReceiver, timeout_ms: u64| {
             let start = Instant::now();
-            wait(&Devices::new(), None, mailbox_receiver, timeout_ms * 1_000_000).unwrap();
+            let waiter = (mailbox_receiver, &Sleep::default());
+            wait(&Devices::new(), None, waiter, timeout_ms * 1_000_000).unwrap();
             u64::try_from(start.elapsed().as_millis()).unwrap()
         };
         // The sender has left the job, and the worker has done it, before the sender wakes the worker.
@@ -341,7 +355,7 @@ mod tests {
         let (hand_over, _consumer) = mailbox.ring();
         let push = || assert_eq!(hand_over.push(PortId(0), &[Default::default()]), 1);
         let is_woken = |receiver: &mut WorkerMailboxReceiver| {
-            wait(&Devices::new(), None, receiver, 1).unwrap();
+            wait(&Devices::new(), None, (receiver, &Sleep::default()), 1).unwrap();
             receiver.take_wakes()
         };
         push();

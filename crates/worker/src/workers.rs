@@ -17,6 +17,7 @@ use crate::ports::Devices;
 use crate::priority::Priority;
 use crate::service::Watchdog;
 use crate::silence::Silence;
+use crate::sleep::Sleep;
 use crate::stop::Stop;
 use crate::turns::{Clock, Common, Seat, Turn, Turns};
 use crate::valve::Valves;
@@ -102,11 +103,13 @@ pub fn run(
         valves,
         journal: duties.journal,
         priority: duties.priority,
+        sleeps: (0..=others.len()).map(|_| Sleep::default()).collect(),
         longest_pause_ns,
     };
     let heartbeat = common.pulse.clone().map(|state| {
         let scheduling = (common.priority, Arc::clone(&common.longest_pause_ns));
-        Heartbeat::start(state, scheduling, duties.on_pause, duties.watchdog.parts().to_vec())
+        let parts = (Arc::clone(&common.sleeps), duties.watchdog.parts().to_vec());
+        Heartbeat::start(state, scheduling, duties.on_pause, parts)
     });
     let _heartbeat = heartbeat.transpose()?;
     let cores = cores::of_workers(others.len() + 1, &duties.devices);

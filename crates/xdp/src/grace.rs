@@ -13,13 +13,14 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use tollway_dataplane::epoch::{Epochs, Reader};
+use tollway_linux::pace::{self, POLL};
 
 use super::sys;
 
 /// How often the thread looks whether something has been taken out of the tables. A grace period takes longer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How often it looks while the tables do not change.
-const LOOK_SELDOM: Duration = Duration::from_millis(80);
+const LOOK_SELDOM: Duration = POLL;
 
 /// Reports to the tables that the XDP programs have passed, on a thread of its own, until dropped.
 ///
@@ -68,7 +69,7 @@ fn follow(reader: &Reader, period: &Period, is_ended: &AtomicBool) {
                 }
             },
             None => {
-                std::thread::park_timeout(pause);
+                std::thread::park_timeout(pace::until_next(pause));
                 pause = LOOK_SELDOM.min(2 * pause);
             }
         }

@@ -95,10 +95,17 @@ impl State {
         self.0.set_heartbeat_ns(worker, now_ns);
     }
 
+    /// The time of a worker's last heartbeat, whoever has written it.
+    #[inline]
+    #[must_use]
+    pub fn heartbeat_ns(&self, worker: usize) -> u64 {
+        self.0.heartbeat_ns(worker)
+    }
+
     /// The time since a worker's last heartbeat, in nanoseconds.
     #[must_use]
     pub fn silence_ns(&self, worker: usize) -> u64 {
-        Self::now_ns().saturating_sub(self.0.heartbeat_ns(worker))
+        Self::now_ns().saturating_sub(self.heartbeat_ns(worker))
     }
 
     /// Sets or clears the bypass for the time before the first turn and after the last: while it is

@@ -15,6 +15,7 @@ use crate::offload::Offload;
 use crate::plan::Plan;
 use tollway_firewall::ir::Ruleset;
 use tollway_firewall::log::Logger;
+use tollway_linux::pace;
 use tollway_model::Model;
 use tollway_model::compile::{CompileError, rule_links};
 use tollway_rules as rules;
@@ -110,7 +111,7 @@ impl Controller {
                 Ok(works) => works,
                 Err(TryRecvError::Empty) => {
                     self.ports_answer = Some(answer);
-                    self.ports_at = now + PORTS_ANSWER;
+                    self.ports_at = pace::next(PORTS_ANSWER);
                     return Ok(());
                 }
                 Err(TryRecvError::Disconnected) => return Err(InstallError::Gone.into()),
@@ -134,7 +135,7 @@ impl Controller {
                 every = PORTS_AGAIN;
             }
         }
-        self.ports_at = now + every;
+        self.ports_at = pace::next(every);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr;
 use std::time::Duration;
 
 use libc::{c_int, ifreq};
@@ -265,9 +266,19 @@ pub fn request(name: &str) -> io::Result<ifreq> {
 
 /// The processor time of the calling thread.
 pub fn thread_time() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The time of the monotonic clock, by which waits end.
+pub fn monotonic_time() -> Duration {
+    time_of(libc::CLOCK_MONOTONIC)
+}
+
+/// The time of a clock that every kernel has.
+fn time_of(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the timespec, which is borrowed exclusively. It cannot fail: the clock exists.
-    let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let _ = unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -285,7 +296,22 @@ pub fn timeout_ms(time: Duration) -> c_int {
 pub fn wait(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of a slice that is borrowed exclusively.
     let result = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-    match check(result) {
+    unless_interrupted(check(result))
+}
+
+/// As [`wait`], to the nanosecond: who waits for a moment of [`pace`](crate::pace) comes with the others.
+pub fn wait_for(fds: &mut [libc::pollfd], time: Duration) -> io::Result<()> {
+    let seconds = time.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() };
+    let len = fds.len() as libc::nfds_t;
+    // SAFETY: the pointers are those of a slice that is borrowed exclusively, with its length, and of a time that
+    // outlives the call; none is a signal mask.
+    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), len, &raw const time, ptr::null()) };
+    unless_interrupted(check(result))
+}
+
+fn unless_interrupted(result: io::Result<c_int>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }

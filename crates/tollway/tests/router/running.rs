@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -225,10 +225,12 @@ impl KernelRouter {
     /// Asserts that Tollway forwards pings.
     #[track_caller]
     pub fn forwards(&self, host: &Host, address: &str) {
-        let mut tried = Vec::new();
+        /// A port that has come up is looked at every second.
+        const PATIENCE: Duration = Duration::from_secs(3);
+        let (mut tried, start) = (Vec::new(), Instant::now());
         // The first packet may make the kernel look for a neighbour. On a busy machine the worker
         // may be late, and the kernel then forwards.
-        for _ in 0..10 {
+        while tried.len() < 10 || start.elapsed() < PATIENCE {
             let (answered, counts) = self.ping(host, address);
             tried.push((answered, counts));
             if answered == 5 && counts.sent >= 10 && counts.punted == 0 {

@@ -4,16 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollway_linux::kept_files::KeptFiles;
+use tollway_linux::pace::POLL;
 use tollway_xdp::TcpSettings;
 use tollway_xdp::connections::TrackState;
 
 /// The sysctls of connection tracking, for the network namespace of this thread.
 const DIRECTORY: &str = "/proc/sys/net/netfilter";
 
-/// How often the settings are read while the kernel tracks connections, since it does not notify of changes.
-pub(super) const EVERY: Duration = Duration::from_millis(100);
-/// The same while it does not.
-pub(super) const SELDOM: Duration = Duration::from_secs(1);
+/// How often the settings are read while the kernel does not track connections, since it does not notify of changes.
+pub(super) const SELDOM: Duration = POLL.saturating_mul(12);
 
 /// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

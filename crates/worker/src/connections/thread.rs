@@ -10,6 +10,7 @@ use tollway_conntrack::{Change, Conntrack};
 use tollway_dataplane::router::Router;
 use tollway_linux::kept_files::KeptFiles;
 use tollway_linux::mailbox::WakeReceiver;
+use tollway_linux::pace::{self, POLL};
 use tollway_linux::sys::{self, why};
 use tollway_xdp::State;
 use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query};
@@ -17,7 +18,7 @@ use tollway_xdp::connections::{Connection, ConnectionTable, Part, Queries, Query
 use super::Counts;
 use super::answer::{Before, answer, tuple_of};
 use super::handover::HandOver;
-use super::settings::{EVERY, SELDOM, Settings};
+use super::settings::{SELDOM, Settings};
 
 /// The most queries answered by the rules and the generation that were read before them.
 const BATCH: usize = 64;
@@ -25,8 +26,7 @@ const BATCH: usize = 64;
 const BATCHES: usize = 16;
 /// How often the thread looks for connections of TCP that have gone quiet, at best; in so many parts, and for no more than
 /// one in so many of its time: among a million connections, a third may go quiet each second.
-const SWEEP: Duration = Duration::from_secs(1);
-const SWEEP_PARTS: u32 = 16;
+const SWEEP_PARTS: usize = 12;
 const SWEEP_SHARE: u32 = 16;
 /// After an error, nobody is asked for so long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -126,7 +126,7 @@ impl Thread {
         let sweeps = self.settings.is_some_and(|settings| settings.tcp.is_some());
         let next = if sweeps { self.read_at.min(self.sweep_at) } else { self.read_at };
         let patience = next.saturating_duration_since(Instant::now());
-        sys::wait(&mut fds, sys::timeout_ms(patience))?;
+        sys::wait_for(&mut fds, patience)?;
         if fds[0].revents != 0 && !self.wakes.drain() {
             return Ok(false);
         }
@@ -155,7 +155,7 @@ impl Thread {
             return;
         }
         let settings = Settings::read(&mut self.settings_files, self.exact_counters);
-        self.read_at = now + if settings.is_some() { EVERY } else { SELDOM };
+        self.read_at = pace::next(if settings.is_some() { POLL } else { SELDOM });
         if settings != self.settings {
             self.state.set_verifies_sums(settings.is_none_or(|settings| settings.verifies_sums));
             self.state.set_udp_timeout_ms(settings.map_or(0, |settings| settings.udp_timeout_ms));
@@ -214,9 +214,8 @@ impl Thread {
         if now < self.sweep_at {
             return Ok(());
         }
-        self.sweep_at = now + SWEEP / SWEEP_PARTS;
-        let part =
-            Part { of: SWEEP_PARTS as usize, until: now + SWEEP / SWEEP_PARTS / SWEEP_SHARE };
+        self.sweep_at = pace::next(POLL);
+        let part = Part { of: SWEEP_PARTS, until: now + POLL / SWEEP_SHARE };
         let Self { table, conntrack, state: programs, .. } = self;
         table.sweep(part, |key, idle_ms, state| {
             // The kernel may have seen the last packet. Then it knows better.

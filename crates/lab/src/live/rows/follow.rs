@@ -1,5 +1,7 @@
 //! A Tollway that follows its kernel's configuration, as `tollway run DEVICE...` does.
 
+use std::time::Duration;
+
 use super::super::program::{self, Tollway};
 use super::super::topology::Topology;
 use super::pairs::{Side, in_turn};
@@ -15,13 +17,19 @@ pub(super) struct Launch<'a> {
     pub(super) arguments: &'a [&'a str],
     /// Whether it avoids the generator's processor.
     pub(super) own_processors: bool,
+    /// Whether its process is stopped while the kernel is measured. Where sockets use all processors, each of its
+    /// wake-ups would delay what passes through the kernel too, and the row would not show that.
+    pub(super) stops_for_kernel: bool,
 }
 
 /// Where the devices stand in for network cards, and the generator has a processor.
 pub(super) const AS_CARDS: Launch<'static> =
-    Launch { arguments: &["--engine", "xdp"], own_processors: true };
+    Launch { arguments: &["--engine", "xdp"], own_processors: true, stops_for_kernel: false };
 /// Where everything is as the kernel and Tollway choose it.
-pub(super) const BY_DEFAULT: Launch<'static> = Launch { arguments: &[], own_processors: false };
+pub(super) const BY_DEFAULT: Launch<'static> =
+    Launch { arguments: &[], own_processors: false, stops_for_kernel: true };
+/// How long a process that goes on installs what has changed meanwhile, at most.
+const RESUMED: Duration = Duration::from_millis(300);
 
 /// A running Tollway.
 pub(super) struct Follower<'a> {
@@ -39,10 +47,33 @@ pub(super) fn measure(
 ) -> Result<Outcome, String> {
     let follower = Follower::start(topology, launch)?;
     tollway.warm_up()?;
+    let alone = Alone { kernel, follower: &follower };
+    let kernel = if launch.stops_for_kernel { &alone } else { kernel };
     let pairs = in_turn(kernel, tollway, bench.pairs, bench.step)?;
     let note = follower.note();
     follower.stop()?;
     Ok(Outcome::Measured { pairs, note })
+}
+
+/// The kernel while Tollway's process is stopped.
+struct Alone<'a> {
+    kernel: &'a dyn Side,
+    follower: &'a Follower<'a>,
+}
+
+impl Side for Alone<'_> {
+    fn rate(&self) -> Result<f64, String> {
+        let tollway = &self.follower.tollway;
+        tollway.signal(libc::SIGSTOP)?;
+        let rate = self.kernel.rate();
+        tollway.signal(libc::SIGCONT)?;
+        std::thread::sleep(RESUMED);
+        rate
+    }
+
+    fn processor_ns(&self) -> Option<[f64; 2]> {
+        self.kernel.processor_ns()
+    }
 }
 
 impl<'a> Follower<'a> {

@@ -34,6 +34,7 @@ use tollway_dataplane::id::PortId;
 use super::interface;
 use super::interface::Facts;
 use tollway_linux::mailbox::{WakeReceiver, Waker};
+use tollway_linux::pace::{self, POLL};
 use tollway_linux::sys;
 use tollway_xdp::ProbeTarget;
 use tollway_xdp::refusals::{Cause, Refusals};
@@ -42,9 +43,7 @@ use tollway_xdp::xdp_path::{Exit, Ports};
 use netdev::Netdev;
 
 /// The longest time between two full checks, in case a notification was lost.
-const PERIOD: Duration = Duration::from_millis(500);
-/// The interval between checks of refusals.
-const LOOK_MS: i32 = 100;
+const PERIOD: Duration = POLL.saturating_mul(6);
 /// The first and the longest pause before a device that refuses is tried again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(256);
@@ -204,7 +203,7 @@ impl Exits {
         let changes = self.netdev.as_ref().map_or(NO_FILE, Netdev::changes);
         let mut fds = [wakes.as_fd().as_raw_fd(), changes].map(sys::readable);
         // Waking too early does no harm.
-        let _ = sys::wait(&mut fds, LOOK_MS);
+        let _ = sys::wait_for(&mut fds, pace::until_next(POLL));
         if let Some(netdev) = &self.netdev {
             netdev.skip_changes();
         }
