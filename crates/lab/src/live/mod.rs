@@ -8,6 +8,7 @@ mod arrival;
 mod conntrack;
 pub mod controller;
 mod established;
+mod fdb_move;
 mod flush;
 mod generator;
 mod host;
@@ -38,8 +39,16 @@ use setups::Setups;
 pub use text::render;
 
 /// The measurements besides the rows, by name.
-const PARTS: [&str; 7] =
-    ["kill", "stop", "upgrade", flush::NAME, arrival::NAME, syn_flood::NAME, "latency"];
+const PARTS: [&str; 8] = [
+    "kill",
+    "stop",
+    "upgrade",
+    flush::NAME,
+    arrival::NAME,
+    syn_flood::NAME,
+    fdb_move::NAME,
+    "latency",
+];
 
 /// The width of a help text.
 const HELP_WIDTH: usize = 79;
@@ -120,5 +129,6 @@ fn between_interfaces(options: &Options, report: &mut Report<Row>) -> Result<(),
     flush::measure(topologies, options, report)?;
     arrival::measure(topologies, options, report)?;
     syn_flood::measure(topologies, options, report)?;
+    fdb_move::measure(topologies, options, report)?;
     latency::measure(topologies, options, report)
 }

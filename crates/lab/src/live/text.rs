@@ -43,6 +43,7 @@ pub fn render(report: &Report<Row>) -> String {
     text + &flush(report)
         + &arrival(report)
         + &syn_flood(report)
+        + &fdb_move(report)
         + &latency(report)
         + &workers::render(&report.figures)
 }
@@ -93,6 +94,19 @@ fn syn_flood(report: &Report<Row>) -> String {
     format!(
         "{connections} connections beside a flood of SYNs, {repeats} times: {percent:.1}% of their goodput is \
          left (kernel {kernel:.1}%), {flood:.0} kpps of SYNs arrive (kernel {by_kernel:.0})\n"
+    )
+}
+
+fn fdb_move(report: &Report<Row>) -> String {
+    let figure = |name| report.figures.get(&format!("fdb_move_{name}")).copied();
+    let [Some(repeats), Some(late), Some(kernel)] =
+        ["repeats", "late_frames", "kernel_late_frames"].map(figure)
+    else {
+        return String::new();
+    };
+    format!(
+        "a host that moves to another port of a bridge under 200 kpps to it, {repeats} times: at most {late} \
+         frames leave by the old port after 5 ms (kernel {kernel})\n"
     )
 }
 

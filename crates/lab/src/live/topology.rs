@@ -140,7 +140,7 @@ fn wire(
 
 /// Makes an interface suit the generator's frames; `checksums` are those that it must not leave to its peer, or
 /// expect from it.
-fn tune(host: &Host, name: &str, checksums: &str, queues: usize) -> Result<(), String> {
+pub(super) fn tune(host: &Host, name: &str, checksums: &str, queues: usize) -> Result<(), String> {
     // Only an interface that is up notifies its peer of being a redirect target. Frames carry
     // their VLAN tags in the data, and Tollway's controller must see from the settings that they do.
     let tags = "txvlan off tx-vlan-stag-hw-insert off rxvlan off";

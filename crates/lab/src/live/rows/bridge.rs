@@ -13,13 +13,17 @@ use super::{Bench, Outcome};
 
 /// Hosts that send.
 const SENDERS: u32 = 256;
+/// The bytes by which the addresses of hosts differ that send, and of those that receive (`bpf/frame.h`).
+const SENDERS_SIDE: u8 = 2;
+pub(in super::super) const HOSTS_SIDE: u8 = 1;
 
 /// Measures where the kernel's bridge knows so many hosts; `calls` says whether it shows packets to the hooks of IP
 /// (`br_netfilter`), as it does on hosts with containers.
 pub(super) fn measure(bench: &Bench<'_>, hosts: u32, calls: bool) -> Result<Outcome, String> {
     let topologies = bench.setups.tuned()?;
     let Topologies { kernel, tollway } = topologies;
-    let bridges = [kernel, tollway].map(|topology| Bridge::make(topology, hosts, calls));
+    let make = |topology| Bridge::make(topology, &["r0", "r1"], hosts, calls);
+    let bridges = [kernel, tollway].map(make);
     let [kernel_bridge, tollway_bridge] = bridges;
     let (kernel_bridge, tollway_bridge) = (kernel_bridge?, tollway_bridge?);
     let stream = || Stream { flows: Flows::Bridged(hosts), vid: None, rate: None };
@@ -30,16 +34,23 @@ pub(super) fn measure(bench: &Bench<'_>, hosts: u32, calls: bool) -> Result<Outc
     Ok(outcome)
 }
 
-/// A bridge of a router's two devices.
-struct Bridge<'a> {
+/// A bridge of devices of a router.
+pub(in super::super) struct Bridge<'a> {
     topology: &'a Topology,
 }
 
 impl<'a> Bridge<'a> {
-    fn make(topology: &'a Topology, hosts: u32, calls: bool) -> Result<Self, String> {
+    /// Makes a bridge that knows the hosts that send at `r0`, and so many that receive at `r1`; `calls` says whether it
+    /// shows packets to the hooks of IP.
+    pub(in super::super) fn make(
+        topology: &'a Topology,
+        ports: &[&str],
+        hosts: u32,
+        calls: bool,
+    ) -> Result<Self, String> {
         let r = &topology.r;
         r.sh("ip link add br0 type bridge")?;
-        for port in ["r0", "r1"] {
+        for port in ports {
             r.sh(&format!("ip link set {port} master br0"))?;
         }
         r.sh("ip link set br0 up")?;
@@ -48,18 +59,18 @@ impl<'a> Bridge<'a> {
         if calls {
             done?;
         }
-        learn(r, "r0", 2, SENDERS)?;
-        learn(r, "r1", 1, hosts)?;
+        learn(r, "r0", SENDERS_SIDE, SENDERS)?;
+        learn(r, "r1", HOSTS_SIDE, hosts)?;
         Ok(Self { topology })
     }
 
-    fn end(self) -> Result<(), String> {
+    /// Removes the bridge.
+    pub(in super::super) fn end(self) -> Result<(), String> {
         self.topology.r.sh("ip link del br0").map(drop)
     }
 }
 
-/// Has the bridge know so many hosts behind a port, as if it had learned them; `side` is a byte of their addresses
-/// (`bpf/frame.h`).
+/// Has the bridge know so many hosts behind a port, as if it had learned them; `side` is a byte of their addresses.
 fn learn(r: &Host, port: &str, side: u8, hosts: u32) -> Result<(), String> {
     let mut entries = String::new();
     for number in 0..hosts {

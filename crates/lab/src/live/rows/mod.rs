@@ -1,7 +1,7 @@
 //! What gets through the kernel and through Tollway, measured in turn. [`table`] has the rows.
 
 mod between_sockets;
-mod bridge;
+pub(super) mod bridge;
 mod connections;
 mod drops;
 mod features;
