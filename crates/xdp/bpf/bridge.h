@@ -48,7 +48,7 @@ TABLE(bridge_ports, struct bridge_port);
 /* It answers for others: neighbour discovery (neigh_suppress). */
 #define BRIDGE_SUPPRESSES_ND (1U << 8)
 
-/* Says whether the sender of a packet may have left its checksum to a card. These are the engine's part (send_xdp.h). */
+/* Says whether the sender of a packet may have left its checksum to a card. These are the engine's part (send_*.h). */
 static __always_inline int may_lack_sum(const struct packet *packet);
 static __always_inline int lacks_sum(const struct packet *packet, const struct iphdr *ip, const void *end);
 static __always_inline int lacks_sum6(const struct packet *packet, const struct ipv6hdr *ip, const void *end);
@@ -138,20 +138,26 @@ static __always_inline int bridge_l3(struct packet *packet, __u32 flags, __be16 
 	return may_lack_sum(packet) ? pass(packet, PASS_CHECKSUM) : GOES_ON;
 }
 
-/* The same of what a frame of `len` bytes has behind its addresses. A bridge without VLANs does not know tags. */
+/*
+ * The same of what a frame of `len` bytes has behind its addresses. A bridge without VLANs does not know tags, of which the
+ * outer one may lie beside the frame.
+ */
 static __always_inline int bridge_content(struct packet *packet, __u32 flags, const void *eth, const void *end,
 					  __u32 len)
 {
 	const struct vlan *vlan = eth + ETH_HLEN;
 	__be16 protocol = ethertype_of(eth);
+	__u32 beside = tag_len(packet->ctx);
 
-	if (!is_tag(protocol))
+	if (!beside && !is_tag(protocol))
 		return bridge_l3(packet, flags, protocol, vlan, end, len - ETH_HLEN);
 	if (flags & BRIDGE_KERNEL_TAGGED)
 		return pass(packet, PASS_OFFLOAD);
+	flags &= ~(BRIDGE_VALIDATES4 | BRIDGE_VALIDATES6 | BRIDGE_KERNEL4 | BRIDGE_KERNEL6);
+	if (beside)
+		return bridge_l3(packet, flags, protocol, vlan, end, len - ETH_HLEN - beside);
 	if ((const void *)(vlan + 1) > end)
 		return pass(packet, PASS_MALFORMED);
-	flags &= ~(BRIDGE_VALIDATES4 | BRIDGE_VALIDATES6 | BRIDGE_KERNEL4 | BRIDGE_KERNEL6);
 	return bridge_l3(packet, flags, vlan->protocol, vlan + 1, end, len - ETH_HLEN - sizeof(*vlan));
 }
 
@@ -175,15 +181,20 @@ static __always_inline int is_known(struct packet *packet, const struct bridge_p
 	return 0;
 }
 
-/* Says whether a frame may leave by a port, as should_deliver() and br_dev_queue_push_xmit(). */
-static __always_inline int may_leave(const struct bridge_port *in, __u32 flags, const struct bridge_port *out,
-				     __u32 len)
+/*
+ * Says whether a frame may leave by a port, as should_deliver() and br_dev_queue_push_xmit(). Where br_netfilter has seen a
+ * packet, the kernel cuts it to the MTU, which a tag beside the frame does not count for.
+ */
+static __always_inline int may_leave(const struct packet *packet, const struct bridge_port *in, __u32 flags,
+				     const struct bridge_port *out, __u32 len)
 {
 	__u32 flags_out = bridge_flags(out);
 
 	if (!(flags_out & BRIDGE_FORWARDS) || out->bridge != in->bridge)
 		return 0;
-	return !(flags & flags_out & BRIDGE_ISOLATED) && len <= ETH_HLEN + out->mtu;
+	if (flags & flags_out & BRIDGE_ISOLATED)
+		return 0;
+	return len <= ETH_HLEN + out->mtu + tag_len(packet->ctx) || is_super_frame(packet->ctx);
 }
 
 /* Forwards a frame of a known sender, which is for this address. */
@@ -199,7 +210,7 @@ static __always_inline int bridge_to(struct packet *packet, const struct bridge_
 	out = ELEMENT(bridge_ports, port);
 	if (port == PORT || !out)
 		return pass(packet, PASS_BRIDGE_DESTINATION);
-	if (!may_leave(in, flags, out, len))
+	if (!may_leave(packet, in, flags, out, len))
 		return pass(packet, PASS_BRIDGE_PORT);
 	return send_bridged(packet, port, len);
 }

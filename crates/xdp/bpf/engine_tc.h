@@ -21,9 +21,15 @@ typedef struct __sk_buff context;
 #define NOTES_OF_ENGINE (1U << 31)
 
 /* Bytes of the tag that lies beside the frame: the kernel has taken the outer one out of each frame. */
-static __always_inline __u32 tag_len(context *ctx)
+static __always_inline __u32 tag_len(const context *ctx)
 {
 	return ctx->vlan_present ? 4 : 0;
+}
+
+/* Says whether the kernel still has to cut a frame into segments. */
+static __always_inline int is_super_frame(const context *ctx)
+{
+	return ctx->gso_size != 0;
 }
 
 /*

@@ -16,6 +16,20 @@ typedef struct xdp_md context;
 /* Added to the generation of what an engine's programs note (tracked.h). */
 #define NOTES_OF_ENGINE 0
 
+/* Tags are in the frame. */
+static __always_inline __u32 tag_len(const context *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
+/* A frame is as long as on a wire. */
+static __always_inline int is_super_frame(const context *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
 /* Where the accessible bytes of a frame begin and end. */
 static __always_inline void *data_of(const context *ctx)
 {

@@ -376,6 +376,16 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 	return pass(packet, PASS_KERNEL_EXIT);
 }
 
+/* The device of a port, to which the program sends; 0 if it is not up. */
+static __always_inline __u32 exit_device(const struct packet *packet, __u64 port)
+{
+	if (port >= MOST_PORTS)
+		return 0;
+	/* Changes nothing, but shows the verifier of Linux 6.1 the bound. */
+	asm volatile("%0 &= %1" : "+r"(port) : "i"(MOST_PORTS - 1));
+	return packet->state->exit_devices[port];
+}
+
 /* Forwards a packet by a next hop, which has a header for it. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, const union translation *translation,
@@ -385,18 +395,15 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
 	};
 	const void *end_of_header = hop->header + HEADER_ROOM / 8;
-	__u64 port = hop->port;
 	__u32 device;
 	int action;
 
-	if (has_trailer(&way) || port >= MOST_PORTS)
+	if (has_trailer(&way))
 		return NOT_TAKEN;
 	/* Only Ethernet has padding. */
 	if ((LAYER3 || !way.l2) && len != l3 + l3_len)
 		return NOT_TAKEN;
-	/* Changes nothing, but shows the verifier of Linux 6.1 the bound. */
-	asm volatile("%0 &= %1" : "+r"(port) : "i"(MOST_PORTS - 1));
-	device = packet->state->exit_devices[port];
+	device = exit_device(packet, way.port);
 	if (!device)
 		return NOT_TAKEN;
 	way.headers = joined_headers(packet, v4);
@@ -412,6 +419,19 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 		return NOT_TAKEN;
 	if (action != SENT)
 		return action;
+	count_sent(packet, &way);
+	return bpf_redirect(device, 0);
+}
+
+/* Sends a frame that a bridge forwards, as it is: the kernel does the same to super-frames and unfinished checksums. */
+static __always_inline int send_bridged(struct packet *packet, __u32 port, __u32 len)
+{
+	__u32 before_l3 = ETH_HLEN + tag_len(packet->ctx), device = exit_device(packet, port);
+	struct way way = { .port = port, .l2 = before_l3, .l3 = before_l3, .len = len };
+
+	if (!device)
+		return pass(packet, PASS_BRIDGE_PORT);
+	way.headers = joined_headers(packet, packet->ctx->protocol == bpf_htons(ETH_P_IP));
 	count_sent(packet, &way);
 	return bpf_redirect(device, 0);
 }

@@ -181,7 +181,7 @@ static __always_inline int send_bridged(struct packet *packet, __u32 port, __u32
 	struct way way = { .port = port, .l2 = ETH_HLEN, .l3 = ETH_HLEN, .len = len };
 
 	if (is_exit_of_kernel(packet, port))
-		return pass(packet, PASS_KERNEL_EXIT);
+		return leave_to_kernel(packet);
 	if (!takes_frame(packet, port, len) || bpf_redirect_map(&egress, port, XDP_PASS) != XDP_REDIRECT)
 		return pass(packet, PASS_BRIDGE_PORT);
 	count_sent(packet, &way);

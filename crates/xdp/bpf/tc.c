@@ -13,6 +13,7 @@
 #include "engine_tc.h"
 
 #include "beside.h"
+#include "bridge.h"
 #include "decide.h"
 #include "ingress.h"
 #include "send_tc.h"
@@ -155,21 +156,38 @@ int tracked6(context *ctx)
 	return take_tracked(ctx, 0);
 }
 
+/* Says whether the program decides about a packet. */
+static __always_inline int takes_up(struct packet *packet)
+{
+	__u32 zero = 0, port = PORT;
+
+	packet->state = bpf_map_lookup_elem(&state, &zero);
+	packet->counts = bpf_map_lookup_elem(&counts, &port);
+	if (!packet->state || !packet->counts)
+		return 0;
+	if (BESIDE && !take_marked(packet))
+		return 0;
+	return is_served(packet);
+}
+
 SEC("classifier")
 int forward(context *ctx)
 {
 	struct packet packet = { .ctx = ctx };
-	__u32 zero = 0, port = PORT;
 
-	packet.state = bpf_map_lookup_elem(&state, &zero);
-	packet.counts = bpf_map_lookup_elem(&counts, &port);
-	if (!packet.state || !packet.counts)
+	return takes_up(&packet) ? decide_frame(&packet) : TO_KERNEL;
+}
+
+/* In the place of `forward`, where the port is one of a bridge. The bridge would see a frame behind this hook. */
+SEC("classifier")
+int member(context *ctx)
+{
+	struct packet packet = { .ctx = ctx };
+
+	if (!takes_up(&packet))
 		return TO_KERNEL;
-	if (BESIDE && !take_marked(&packet))
-		return TO_KERNEL;
-	if (!is_served(&packet))
-		return TO_KERNEL;
-	return decide_frame(&packet);
+	pull_headers(ctx);
+	return bridge_frame(&packet);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

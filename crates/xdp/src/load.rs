@@ -337,11 +337,11 @@ impl Maps {
         port: &XdpPort,
         variant: Variant<'_>,
     ) -> Result<PortProgram, XdpError> {
-        let (hook, name) = match (variant.mode.is_tc(), port.is_bridge_port) {
-            (true, _) => (Hook::Tc, "forward"),
-            (false, false) => (Hook::Xdp, "dispatch"),
-            (false, true) => (Hook::Xdp, "member"),
+        let (hook, of_routing) = match variant.mode.is_tc() {
+            true => (Hook::Tc, "forward"),
+            false => (Hook::Xdp, "dispatch"),
         };
+        let name = if port.is_bridge_port { "member" } else { of_routing };
         let xdp_path = variant.xdp_path || hook == Hook::Tc;
         let asks = xdp_path && variant.tables.is_some() && !port.is_bridge_port;
         let functions = kfuncs::functions().filter(|_| asks);

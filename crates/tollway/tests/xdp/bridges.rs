@@ -1,5 +1,7 @@
-//! Tests which frames the program of a bridge's port forwards, and why the kernel gets the others.
+//! Tests which frames the program of a bridge's port forwards, and why the kernel gets the others: that of XDP, and that of
+//! tc.
 
+use std::io;
 use std::sync::Arc;
 
 use tollway_dataplane::id::{BridgeId, Domain, PortId};
@@ -54,6 +56,7 @@ fn bridge_port(port: u16) -> BridgePort {
 
 /// The programs of the ports, and what they decide by.
 struct Bench {
+    mode: Mode,
     tables: Tables,
     programs: XdpPrograms,
     loaded: Vec<Program>,
@@ -75,7 +78,7 @@ fn capacities() -> Capacities {
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(mode: Mode) -> Self {
         let maps = TableMaps::with_capacities(capacities()).unwrap();
         let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
         let vrf = tables.add_vrf().unwrap();
@@ -90,9 +93,9 @@ impl Bench {
         for port in &ports {
             programs.state().set_exit_limit(port.port, 14 + MTU);
         }
-        let load = |port: &XdpPort| programs.program(port.port, Mode::Native, true).unwrap();
+        let load = |port: &XdpPort| programs.program(port.port, mode, true).unwrap();
         let loaded = ports.iter().map(load).collect();
-        let bench = Self { tables, programs, loaded };
+        let bench = Self { mode, tables, programs, loaded };
         bench.tables.write_engines();
         for port in 0..PORTS {
             bench.learn(port, host(port));
@@ -128,12 +131,29 @@ impl Bench {
     /// Sends a frame to a port: the port that it leaves by, or why the kernel gets it.
     #[track_caller]
     fn run(&self, port: u16, frame: &[u8]) -> Result<u16, PassReason> {
+        self.run_by(port, frame, |program| program.probe(frame))
+    }
+
+    /// The same of a super-frame, whose segments have so many bytes of payload.
+    #[track_caller]
+    fn run_super(&self, port: u16, frame: &[u8], segment: u32) -> Result<u16, PassReason> {
+        let device = ifindex(&device(port));
+        self.run_by(port, frame, |program| program.probe_super((device, segment), frame))
+    }
+
+    #[track_caller]
+    fn run_by(
+        &self,
+        port: u16,
+        frame: &[u8],
+        probe: impl Fn(&Program) -> io::Result<(Action, Vec<u8>)>,
+    ) -> Result<u16, PassReason> {
         // On a busy machine the heartbeat may become stale, but not each time.
         for _ in 0..10 {
             let counts = || (0..PORTS).map(|port| self.counts(port)).collect::<Vec<_>>();
             let before = counts();
             self.programs.state().beat(0);
-            let (action, output) = self.loaded[usize::from(port)].probe(frame).unwrap();
+            let (action, output) = probe(&self.loaded[usize::from(port)]).unwrap();
             let after = counts();
             assert_eq!(output, frame, "no frame changes");
             let at = usize::from(port);
@@ -159,14 +179,33 @@ impl Bench {
         panic!("this machine is too busy for a heartbeat");
     }
 
+    /// What becomes of a frame in which a sender may have left a checksum to a card: the kernel has a flag for that, which
+    /// programs of XDP do not see.
+    fn doubted(&self) -> Result<u16, PassReason> {
+        if self.mode.is_tc() { Ok(1) } else { Err(PassReason::Checksum) }
+    }
+
+    /// Lets the device of a port take nothing.
+    fn close(&self, port: u16) {
+        let state = self.programs.state();
+        match self.mode.is_tc() {
+            true => state.set_exit_device(PortId(port), 0),
+            false => state.set_exit_limit(PortId(port), 0),
+        }
+    }
+
     fn counts(&self, port: u16) -> tollway_xdp::PortCounts {
         self.programs.counts().port(PortId(port)).unwrap()
     }
 }
 
+fn device(port: u16) -> String {
+    format!("p{port}")
+}
+
 /// A port of a bridge, with a device of its own.
 fn xdp_port(number: u16) -> XdpPort {
-    let device = format!("p{number}");
+    let device = device(number);
     sh(&format!("ip link add {device} type veth peer name q{number}"));
     XdpPort {
         port: PortId(number),
@@ -197,8 +236,8 @@ fn of_protocol(protocol: u16) -> Vec<u8> {
     [header(host(1), host(0), &[], protocol), vec![0; 46]].concat()
 }
 
-pub fn addresses() {
-    let bench = Bench::new();
+pub fn addresses(mode: Mode) {
+    let bench = Bench::new(mode);
     for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 1)] {
         for packet in [Packet::v4(), Packet::v6()] {
             assert_eq!(bench.run(from, &between(from, to, &packet)), Ok(to));
@@ -236,9 +275,9 @@ pub fn addresses() {
 }
 
 /// More entries than the small table of the database has room for.
-pub fn many() {
+pub fn many(mode: Mode) {
     const COUNT: u16 = 2_000;
-    let bench = Bench::new();
+    let bench = Bench::new(mode);
     let mac = |number: u16| {
         let [high, low] = number.to_be_bytes();
         [2, 0, 0, 7, high, low]
@@ -257,8 +296,8 @@ pub fn many() {
     }
 }
 
-pub fn refreshes() {
-    let bench = Bench::new();
+pub fn refreshes(mode: Mode) {
+    let bench = Bench::new(mode);
     let frame = between(0, 1, &Packet::v4());
     let tick = bench.tick();
     // The time from which on an entry is due, and the last one before, with a tick to spare.
@@ -272,8 +311,8 @@ pub fn refreshes() {
     assert_eq!(bench.run(0, &frame), Ok(1));
 }
 
-pub fn settings() {
-    let mut bench = Bench::new();
+pub fn settings(mode: Mode) {
+    let mut bench = Bench::new(mode);
     let (v4, v6) = (between(0, 1, &Packet::v4()), between(0, 1, &Packet::v6()));
     let unknown = framed(host(1), [2, 0, 0, 9, 9, 9], &Packet::v4());
     bench.set(0, |port| port.source = SourceRule::Any);
@@ -300,22 +339,22 @@ pub fn settings() {
         bench.set(gone, |_| {});
         assert_eq!(bench.run(0, &v4), Ok(1));
     }
-    bench.programs.state().set_exit_limit(PortId(1), 0);
+    bench.close(1);
     assert_eq!(bench.run(0, &v4), Err(PassReason::BridgePort), "its device takes nothing");
 }
 
-pub fn content() {
-    let mut bench = Bench::new();
+pub fn content(mode: Mode) {
+    let mut bench = Bench::new(mode);
     let tagged = |tags: &[(u16, u16)]| between(0, 1, &Packet::v4().tagged(tags));
     assert_eq!(bench.run(0, &tagged(&[(0x8100, 10)])), Ok(1));
     assert_eq!(bench.run(0, &tagged(&[(0x88a8, 10)])), Ok(1));
     let two = tagged(&[(0x88a8, 10), (0x8100, 11)]);
-    assert_eq!(bench.run(0, &two), Err(PassReason::Checksum), "it may be unfinished");
+    assert_eq!(bench.run(0, &two), bench.doubted());
     for of_bridge in [0x0806, 0x8035, 0x88e3, 0x8902] {
         assert_eq!(bench.run(0, &of_protocol(of_bridge)), Err(PassReason::Ethertype));
     }
     // A veth may have left a checksum in it to its peer.
-    assert_eq!(bench.run(0, &of_protocol(0x8847)), Err(PassReason::Checksum));
+    assert_eq!(bench.run(0, &of_protocol(0x8847)), bench.doubted());
     let sized = |payload| between(0, 1, &Packet { payload, ..Packet::v4() });
     assert_eq!(bench.run(0, &sized(MTU as usize - 28)), Ok(1));
     assert_eq!(bench.run(0, &sized(MTU as usize - 27)), Err(PassReason::BridgePort));
@@ -344,8 +383,31 @@ pub fn content() {
     let hop_by_hop = between(0, 1, &Packet { protocol: 0, ..Packet::v6() });
     assert_eq!(bench.run(0, &hop_by_hop), Err(PassReason::Offload));
     assert_eq!(bench.run(0, &padded(&Packet::v4().tagged(&[(0x8100, 10)]))), Ok(1), "not in VLANs");
-    for len in [14, 17, 33] {
+    // The kernel hands no such frames to programs of tc here.
+    let lens = if mode.is_tc() { &[][..] } else { &[14, 17, 33] };
+    for &len in lens {
         let cut = &between(0, 1, &Packet::v4())[..len];
         assert_eq!(bench.run(0, cut), Err(PassReason::Malformed), "{len} bytes");
     }
+}
+
+/// A super-frame leaves whatever its length is (`is_skb_forwardable`).
+pub fn super_frames() {
+    let mut bench = Bench::new(Mode::Tcx);
+    let long = between(0, 1, &Packet { payload: 3000, ..Packet::v4() });
+    assert_eq!(bench.run(0, &long), Err(PassReason::BridgePort));
+    assert_eq!(bench.run_super(0, &long, 1400), Ok(1));
+    bench.set(0, |port| port.ip = [BridgedIp::Validated; 2]);
+    assert_eq!(bench.run_super(0, &long, 1400), Ok(1));
+    bench.set(1, |port| port.is_isolated = true);
+    bench.set(0, |port| port.is_isolated = true);
+    assert_eq!(bench.run_super(0, &long, 1400), Err(PassReason::BridgePort));
+}
+
+/// What leaves by a device whose frames the kernel makes is the kernel's, where it arrives by XDP.
+pub fn between_engines() {
+    let bench = Bench::new(Mode::Native);
+    bench.programs.state().set_exit_limit(PortId(1), u32::MAX);
+    let frame = between(0, 1, &Packet::v4());
+    assert_eq!(bench.run(0, &frame), Err(PassReason::KernelExit), "no tc program is beside");
 }

@@ -26,15 +26,23 @@ mod xdp_path;
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
+use tollway_xdp::Mode;
 
-const TESTS: [Test; 50] = [
+const TESTS: [Test; 57] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
-    ("a_bridge_forwards_from_known_hosts_to_known_hosts", bridges::addresses),
-    ("a_bridge_knows_many_hosts", bridges::many),
-    ("a_bridge_keeps_hosts_that_go_on", bridges::refreshes),
-    ("ports_of_bridges_have_settings", bridges::settings),
-    ("frames_that_bridges_look_into_are_the_kernels", bridges::content),
+    ("a_bridge_forwards_from_known_hosts_to_known_hosts", || bridges::addresses(Mode::Native)),
+    ("a_bridge_knows_many_hosts", || bridges::many(Mode::Native)),
+    ("a_bridge_keeps_hosts_that_go_on", || bridges::refreshes(Mode::Native)),
+    ("ports_of_bridges_have_settings", || bridges::settings(Mode::Native)),
+    ("frames_that_bridges_look_into_are_the_kernels", || bridges::content(Mode::Native)),
+    ("a_bridge_forwards_from_known_hosts_to_known_hosts_by_tc", || bridges::addresses(Mode::Tcx)),
+    ("a_bridge_knows_many_hosts_by_tc", || bridges::many(Mode::Tcx)),
+    ("a_bridge_keeps_hosts_that_go_on_by_tc", || bridges::refreshes(Mode::Tcx)),
+    ("ports_of_bridges_have_settings_by_tc", || bridges::settings(Mode::Tcx)),
+    ("frames_that_bridges_look_into_are_the_kernels_by_tc", || bridges::content(Mode::Tcx)),
+    ("a_bridge_forwards_super_frames", bridges::super_frames),
+    ("frames_of_a_bridge_from_xdp_to_tc_are_the_kernels", bridges::between_engines),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
     ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),
     ("a_port_closes_while_no_worker_evaluates_rules", dispatcher::closed),
