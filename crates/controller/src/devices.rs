@@ -55,9 +55,9 @@ pub enum DeviceError {
         /// The device below.
         below: String,
     },
-    /// It belongs to a bridge, and has another engine than xdp.
+    /// It belongs to a bridge, and its engine has no program for that.
     #[error(
-        "{name} belongs to the bridge {bridge}, whose frames only the engine xdp forwards; select that for it \
+        "{name} belongs to the bridge {bridge}, whose frames only the engines xdp and tc forward; select one of them for it \
          (--engine {name}=xdp), or leave it out"
     )]
     BridgePort {
@@ -118,13 +118,14 @@ pub fn find(
 
 fn choice_for(kernel: &Kernel, netdev: &Netdev, engines: &Engines) -> Choice {
     let kind = netdev.kind.as_deref();
-    let selected = engines.selected(&netdev.name);
-    if selected == Engine::Auto && is_bridge_port(kernel, netdev) {
-        return Choice { engine: Engine::Xdp, because: "auto: a port of a bridge".to_owned() };
-    }
     // Other devices are known by their kind.
     let driver = kind.is_none().then(|| tollway_xdp::driver(&netdev.name).ok()).flatten();
-    engines.of(&netdev.name, kind, driver.as_deref())
+    let choice = engines.of(&netdev.name, kind, driver.as_deref());
+    // The user path knows no bridges, so zero-copy gains nothing there.
+    if choice.engine == Engine::Auto && is_bridge_port(kernel, netdev) {
+        return Choice { engine: Engine::Xdp, because: "auto: a port of a bridge".to_owned() };
+    }
+    choice
 }
 
 fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceError> {
@@ -159,9 +160,9 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
     }
     if is_bridge_port(kernel, netdev) {
         let bridge = named(netdev.master);
-        return match engine {
-            Engine::Xdp => Ok(()),
-            _ => Err(DeviceError::BridgePort { name, bridge }),
+        return match engine.has_bridge_ports() {
+            true => Ok(()),
+            false => Err(DeviceError::BridgePort { name, bridge }),
         };
     }
     let master = netdev.master.and_then(|master| kernel.netdevs.get(&master));
@@ -227,6 +228,8 @@ mod tests {
             netdev("tollgate", "tun"),
             Netdev { mac: None, ..netdev("ib0", "ipoib") },
             Netdev { mac: None, is_layer3: true, ..netdev("vti0", "vti") },
+            Netdev { master: Some(5), ..netdev("tap0", "tun") },
+            Netdev { master: Some(5), ..netdev("dummy0", "dummy") },
         ];
         kernel
             .netdevs
@@ -248,7 +251,8 @@ mod tests {
         assert_eq!(result(&["eth0", "eth1", "eth3"]), "[2, 3, 8]");
         assert_eq!(
             result(&["eth0", "eth9"]),
-            "there is no network device eth9; there are eth0, eth1, eth2, eth3 and tollgate"
+            "there is no network device eth9; there are eth0, eth1, eth2, eth3, tollgate, tap0 \
+             and dummy0"
         );
         assert_eq!(result(&["eth0", "eth0"]), "eth0 is named twice; name each device once");
         assert!(result(&["lo"]).starts_with("lo is the loopback device"));
@@ -282,7 +286,9 @@ mod tests {
         let found = [(5, Engine::Tc), (9, Engine::Tc), (12, Engine::User)];
         let found = found.map(|(index, engine)| (index, Choice::selected(engine)));
         assert_eq!(find(&kernel(), &names, &engines), Ok(found.to_vec()));
-        let by_default = find(&kernel(), &["eth2".to_owned()], &Engines::default()).unwrap();
+        let of_bridge = ["dummy0", "tap0"].map(str::to_owned);
+        let by_default = find(&kernel(), &of_bridge, &Engines::default()).unwrap();
         assert_eq!(by_default[0].1.engine, Engine::Xdp, "a port of a bridge");
+        assert_eq!(by_default[1].1.engine, Engine::Tc, "one whose frames a kernel makes");
     }
 }

@@ -106,6 +106,12 @@ impl Engine {
         }
     }
 
+    /// Whether the engine has a program for ports of bridges.
+    #[must_use]
+    pub const fn has_bridge_ports(self) -> bool {
+        matches!(self, Self::Xdp | Self::Tc)
+    }
+
     /// Whether a port with this engine has the XDP path, where `usual` says so of the others.
     #[must_use]
     pub const fn xdp_path(self, usual: XdpPathMode) -> XdpPathMode {

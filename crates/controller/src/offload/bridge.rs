@@ -123,9 +123,9 @@ impl Member<'_> {
         kernel.extend(facts.probes.ebtables.then_some(Reason::Ebtables));
         let pppoe = || Reason::BridgeSysctl(PPPOE.to_owned());
         kernel.extend(facts.sysctls.global.bridge_filters_pppoe.then(pppoe));
-        if engine != Engine::Xdp {
-            let (device, what) = (self.netdev.name.clone(), "forwards no frames of bridges");
-            kernel.push(Reason::Engine { device, what });
+        if !engine.has_bridge_ports() {
+            let (device, engine) = (self.netdev.name.clone(), engine.name());
+            kernel.push(Reason::BridgeEngine { device, engine });
         }
         let ip = PerFamily::each(|family| self.packets(facts, family));
         if let (BridgedPackets::Kernel(reason), BridgedPackets::Kernel(_)) = (&ip.v4, &ip.v6) {

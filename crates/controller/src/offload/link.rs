@@ -54,7 +54,9 @@ pub(super) fn links(facts: &Facts<'_>) -> Vec<Link> {
         // A stable sort: devices of one height stay in the order of their numbers.
         of_port.sort_by_key(|(height, _)| *height);
         let has_tc = *engine == Engine::Tc;
-        let has_xdp = matches!(engine, Engine::Auto | Engine::Xdp);
+        // What limits packets that are routed does not limit frames of bridges.
+        let is_routed = facts.kernel.bridge_of(*port).is_none();
+        let has_xdp = is_routed && matches!(engine, Engine::Auto | Engine::Xdp);
         let known = PortFacts { uppers: &uppers, peers: &peers, has_tc, has_xdp };
         links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
     }
@@ -94,7 +96,7 @@ struct PortFacts<'a> {
     peers: &'a Reasons,
     /// The port has a tc program.
     has_tc: bool,
-    /// It may have an XDP program that decides.
+    /// It may have an XDP program that decides about packets to route.
     has_xdp: bool,
 }
 

@@ -123,6 +123,13 @@ pub enum Reason {
         /// What the program does not do, as the end of a sentence.
         what: &'static str,
     },
+    /// The engine of a bridge's port has no program for such ports.
+    BridgeEngine {
+        /// The device.
+        device: String,
+        /// The engine's name.
+        engine: &'static str,
+    },
     /// 127/8 is routed.
     RouteLocalnet(String),
     /// The kernel follows redirects.
@@ -232,7 +239,7 @@ impl Reason {
             Self::TooManyTags(_) => "too_many_tags",
             Self::LargeMtu { .. } => "large_mtu",
             Self::External(_) => "external",
-            Self::Engine { .. } => "engine",
+            Self::Engine { .. } | Self::BridgeEngine { .. } => "engine",
             Self::RouteLocalnet(_) => "route_localnet",
             Self::Redirected(..) => "accept_redirects",
             Self::PathMtu => "path_mtu",
@@ -410,6 +417,10 @@ impl fmt::Display for Reason {
             Self::Engine { device, what } => {
                 write!(f, "the tc program {what}, and decides about nothing from {device}")
             }
+            Self::BridgeEngine { device, engine } => write!(
+                f,
+                "the engine {engine} of {device} forwards no frames of bridges, as xdp and tc do"
+            ),
             Self::RouteLocalnet(device) => {
                 write!(
                     f,

@@ -50,8 +50,9 @@ mod vlans;
 use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
+use tollway_model::Engine;
 
-const BESIDE: [Test; 57] = [
+const BESIDE: [Test; 62] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -64,10 +65,15 @@ const BESIDE: [Test; 57] = [
     ("devices_may_swap_their_names", changes::swapped),
     ("devices_of_others_come_and_go", changes::others),
     ("an_audit_finds_no_drift", changes::audit),
-    ("frames_between_hosts_of_a_bridge_are_forwarded", bridges::forwarded),
-    ("a_bridge_answers_for_itself", bridges::bridge_itself),
-    ("a_host_moves_to_another_port_of_a_bridge", bridges::moves),
-    ("a_successor_takes_ports_of_a_bridge_over", bridges::takeover),
+    ("frames_between_hosts_of_a_bridge_are_forwarded", || bridges::forwarded(Engine::Xdp)),
+    ("frames_between_hosts_of_a_bridge_are_forwarded_by_tc", || bridges::forwarded(Engine::Tc)),
+    ("a_bridge_answers_for_itself", || bridges::bridge_itself(Engine::Xdp)),
+    ("a_bridge_answers_for_itself_by_tc", || bridges::bridge_itself(Engine::Tc)),
+    ("a_host_moves_to_another_port_of_a_bridge", || bridges::moves(Engine::Xdp)),
+    ("a_host_moves_to_another_port_of_a_bridge_by_tc", || bridges::moves(Engine::Tc)),
+    ("a_successor_takes_ports_of_a_bridge_over", || bridges::takeover(Engine::Xdp)),
+    ("a_successor_takes_ports_of_a_bridge_over_by_tc", || bridges::takeover(Engine::Tc)),
+    ("frames_between_ports_of_two_engines_are_forwarded", bridges::between_engines),
     ("a_signal_is_an_audit", changes::signal),
     ("flows_keep_their_next_hop_whoever_forwards", groups::stay),
     ("a_seed_is_set_where_it_counts", groups::seed),
@@ -112,13 +118,15 @@ const BESIDE: [Test; 57] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 28] = [
+const ALONE: [Test; 30] = [
     ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
-    ("a_bridge_forwards_after_a_kill", bridges::kill),
-    ("a_bridge_ages_hosts_as_before", bridges::ages),
+    ("a_bridge_forwards_after_a_kill", || bridges::kill(Engine::Xdp)),
+    ("a_bridge_forwards_after_a_kill_by_tc", || bridges::kill(Engine::Tc)),
+    ("a_bridge_ages_hosts_as_before", || bridges::ages(Engine::Xdp)),
+    ("a_bridge_ages_hosts_as_before_by_tc", || bridges::ages(Engine::Tc)),
     ("a_worker_that_hangs_costs_the_others_nothing", hung::worker),
     ("a_router_whose_workers_starve_goes_on", starved::by_xdp),
     ("a_router_by_tc_whose_workers_starve_goes_on", starved::by_tc),

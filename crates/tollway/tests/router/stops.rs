@@ -17,7 +17,7 @@ pub fn refused() {
         ("ra ra", 2, "ra is named twice"),
         ("lo", 2, "lo is the loopback device"),
         ("br0 --engine xdp", 2, "br0 is a bridge"),
-        ("x0 --engine tc", 2, "x0 belongs to the bridge br0"),
+        ("x0 --engine user", 2, "x0 belongs to the bridge br0"),
         ("", 2, "DEVICE"),
         ("ra --config x.toml", 2, "cannot be used with"),
         ("ra --xdp maybe", 2, "invalid value"),

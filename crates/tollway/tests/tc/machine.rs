@@ -2,13 +2,15 @@
 //! (`make machines`).
 
 use super::machines::Part;
-use super::{beside, changes, connections, layer3, others, streams};
+use super::{beside, bridged, changes, connections, layer3, others, streams};
 
 /// The tests in the machine.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 11] = [
     ("streams", streams::plain),
     ("connections", connections::tc),
     ("vlans", streams::vlans),
+    ("ports of a bridge", bridged::streams),
+    ("vlans by a bridge", bridged::vlans),
     ("tunnels", streams::tunnels),
     ("bonds", streams::bonds),
     ("layer-3 devices", layer3::tunnels),

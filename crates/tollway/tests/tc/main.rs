@@ -20,6 +20,7 @@ mod testkit;
 mod tracked;
 
 mod beside;
+mod bridged;
 mod changes;
 mod connections;
 #[path = "../running/mod.rs"]
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 
 use namespaces::{Test, Tests, is_root};
 
-const BESIDE: [Test; 30] = [
+const BESIDE: [Test; 32] = [
     ("the_program_forwards_as_the_user_path", program::as_the_user_path),
     ("each_reason_has_its_frame", program::reasons),
     ("segments_must_fit_the_next_hop", program::segments),
@@ -46,6 +47,8 @@ const BESIDE: [Test; 30] = [
     ("streams_arrive_whole", streams::plain),
     ("streams_into_a_small_mtu_arrive_whole", streams::small_mtu),
     ("streams_by_a_bridge_arrive_whole", streams::bridges),
+    ("streams_between_ports_of_a_bridge_arrive_whole", bridged::streams),
+    ("streams_of_a_bridge_that_calls_hooks_arrive_whole", bridged::validated),
     ("streams_by_a_macvlan_arrive_whole", streams::macvlans),
     ("streams_of_big_tcp_arrive_whole", streams::big_tcp),
     ("a_queueing_discipline_sees_what_the_program_forwards", streams::queueing_discipline),

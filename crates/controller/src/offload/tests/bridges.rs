@@ -181,6 +181,41 @@ fn rules_that_bridges_show_packets_to() {
 }
 
 #[test]
+fn engines_of_ports() {
+    let tc = |router: &mut Router| router.engine = Engine::Tc;
+    expect_both(tc, &[]);
+    expect_both(|router| router.engine_of_3 = Some(Engine::Tc), &[]);
+    // What programs of XDP do not see, those of tc do.
+    let unseen = |router: &mut Router| {
+        router.found(2).tags = Tags::Stripped;
+        router.found(2).checksums = Checksums::ByPeer("peer".to_owned());
+        router.found(2).xdp = Some(7);
+    };
+    expect_both(
+        |router| {
+            tc(router);
+            unseen(router);
+        },
+        &[],
+    );
+    // Programs of others run before.
+    let filters = |router: &mut Router| router.found(2).filters_in = Ok(true);
+    expect_both(
+        |router| {
+            tc(router);
+            filters(router);
+        },
+        &[],
+    );
+    // A bridge gives packets no priorities.
+    let mut router = bridge();
+    router.engine_of_3 = Some(Engine::Tc);
+    router.set("ipv4/ip_fwd_update_priority", "0");
+    assert_eq!(reasons(&router), [&[] as &[&str]; 2]);
+    assert_eq!(router.offload().parts, []);
+}
+
+#[test]
 fn devices_of_ports() {
     let upper = |kind: &'static str, vlan| {
         move |router: &mut Router| {
@@ -208,6 +243,10 @@ fn devices_of_ports() {
     for engine in [Engine::Auto, Engine::User] {
         expect_of(|router| router.engine_of_3 = Some(engine), [ALONE, &["all: engine"]]);
     }
+    let mut router = bridge();
+    router.engine_of_3 = Some(Engine::User);
+    let why = router.offload().bridged[1].kernel[0].to_string();
+    assert_eq!(why, "the engine user of eth1 forwards no frames of bridges, as xdp and tc do");
     // Another program on the device: attaching reports that.
     let mut router = bridge();
     router.found(2).xdp = Some(7);
