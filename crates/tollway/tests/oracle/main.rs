@@ -40,6 +40,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cables;
 mod case;
 mod constants;
 #[path = "../../../dataplane/src/testkit/dice.rs"]

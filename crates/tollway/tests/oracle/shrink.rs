@@ -28,7 +28,7 @@ pub fn shrink(mut case: Case, routers: &mut Routers) -> Case {
     let mut differs = |case: &Case| {
         start.elapsed() < PATIENCE && matches!(case.run(routers), Outcome::Differs(_))
     };
-    packets(&mut case, &mut differs);
+    fewer(&mut case, |case| &mut case.packets, &mut differs);
     loop {
         let before = case.rules.count();
         rules(&mut case, &mut differs);
@@ -36,18 +36,23 @@ pub fn shrink(mut case: Case, routers: &mut Routers) -> Case {
             break;
         }
     }
-    packets(&mut case, &mut differs);
+    fewer(&mut case, |case| &mut case.packets, &mut differs);
     case
 }
 
-/// Removes ever smaller pieces of the packets.
-fn packets(case: &mut Case, differs: &mut impl FnMut(&Case) -> bool) {
-    let mut piece = case.packets.len().div_ceil(2);
+/// Removes ever smaller pieces of a list.
+pub fn fewer<C: Clone, T>(
+    case: &mut C,
+    list: impl Fn(&mut C) -> &mut Vec<T>,
+    differs: &mut impl FnMut(&C) -> bool,
+) {
+    let mut piece = list(case).len().div_ceil(2);
     while piece > 0 {
         let mut at = 0;
-        while at < case.packets.len() {
+        while at < list(case).len() {
             let mut fewer = case.clone();
-            fewer.packets.drain(at..(at + piece).min(case.packets.len()));
+            let end = (at + piece).min(list(case).len());
+            list(&mut fewer).drain(at..end);
             if differs(&fewer) {
                 *case = fewer;
             } else {

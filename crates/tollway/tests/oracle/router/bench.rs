@@ -158,7 +158,8 @@ impl Bench {
         match &mut self.second {
             Second::Tollway(none @ None) => {
                 *none = Some(
-                    KernelRouter::start(&self.namespaces[1], setup).map_err(|error| vec![error])?,
+                    KernelRouter::start(&self.namespaces[1].cables, setup)
+                        .map_err(|error| vec![error])?,
                 );
             }
             Second::Tollway(_) => {}
@@ -221,14 +222,14 @@ impl Bench {
             };
             (by_first.join().unwrap(), by_second)
         });
-        let late = first.late || second.late;
+        let late = first.is_late() || second.is_late();
         Outputs { first: by_first, second: by_second, counts, complaints, late }
     }
 }
 
 /// What `tollway check` reports about a router.
 fn check(namespace: &RouterNamespace, setup: Setup) -> Result<Value, String> {
-    let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
+    let mut command = namespace.cables.command(env!("CARGO_BIN_EXE_tollway"));
     let output = command
         .args(["check", "--engine", setup.engine.name(), "--json"])
         .args(&DEVICES[..setup.ports])

@@ -10,7 +10,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tollway_model::Engine;
 
-use super::router_namespace::{Idle, RouterNamespace};
+use super::router_namespace::Idle;
+use crate::cables::Cables;
 use crate::namespaces::{Process, patience, workers};
 use crate::net::DEVICES;
 
@@ -51,9 +52,9 @@ pub struct KernelRouter {
 
 impl KernelRouter {
     /// Starts Tollway. Returns its output if it does not start.
-    pub fn start(namespace: &RouterNamespace, setup: Setup) -> Result<Self, String> {
+    pub fn start(cables: &Cables, setup: Setup) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_tollway"));
+        let mut command = cables.command(env!("CARGO_BIN_EXE_tollway"));
         command.arg("run").args(&DEVICES[..setup.ports]).args(["--socket", "control.sock"]);
         command.args(["--engine", setup.engine.name()]);
         command.args(["--workers", &workers().to_string()]);

@@ -1,11 +1,5 @@
-//! The namespace of one of the two routers, and the far ends of its wires in the test's namespace.
-//!
-//! Everything runs on one CPU, where the kernel handles frames in the order in which they arrive.
-//! When a marker has gone to the router's namespace and back, the kernel has handled everything
-//! that was sent before it.
+//! The namespace of one of the two routers, and the hosts at the far ends of its wires.
 
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::config::{self, Config};
@@ -13,8 +7,9 @@ use super::draw::DeviceTypes;
 use super::net::{Reply, reply};
 use super::sysctl;
 use super::traffic::{Packet, WAVES, did_not_fit};
-use crate::kernel::{Sent, namespace, run};
-use crate::namespaces::{PATIENCE, Process, queues, sh};
+use crate::cables::{Cables, number_of};
+use crate::kernel::Sent;
+use crate::namespaces::{PATIENCE, sh};
 use crate::net::{self, DEVICES};
 use crate::socket::Wire;
 
@@ -25,11 +20,6 @@ const LATE: Duration = Duration::from_millis(150);
 
 /// After this time the router has learnt that packets did not fit.
 const LEARNT: Duration = Duration::from_millis(100);
-
-/// The device for markers, which are frames of no protocol.
-const MARKER: &str = "mark";
-/// The markers' ethertype, one for experiments.
-const MARKED: [u8; 2] = [0x88, 0xb5];
 
 /// What else, apart from the kernel, may still have work in progress.
 pub trait Idle {
@@ -48,80 +38,44 @@ impl Idle for KernelAlone {
 
 /// A router's namespace, and the wires to it.
 pub struct RouterNamespace {
-    pub namespace: Process,
-    wires: Vec<Wire>,
-    /// The same wires, for frames whose sender leaves work to its network card.
+    pub cables: Cables,
+    /// The wires once more, for frames whose sender leaves work to its network card.
     offloading: Vec<Wire>,
-    /// The names of the hosts' devices, and whether these take over work.
-    far: Vec<String>,
     has_offloads: bool,
-    /// Both ends of the marker's wire: here, and in the router's namespace.
-    marker: [Wire; 2],
-    markers: u32,
+    hosts: Hosts,
+    /// The applied configuration.
+    applied: Option<Config>,
+}
+
+/// The hosts at the far ends, which answer requests of the router.
+struct Hosts {
     /// When the router last sent a request for a silent neighbour.
     silence: Option<Instant>,
     /// When the test last read the wires, and whether that was too late for an answer.
     looked: Instant,
-    pub late: bool,
-    /// The applied configuration.
-    applied: Option<Config>,
+    late: bool,
 }
 
 impl RouterNamespace {
     /// Creates a router without a configuration. `name` distinguishes its wires from others.
     pub fn new(name: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        // The kernel takes some time to remove the devices of a namespace that has gone.
-        let name = format!("{name}{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let namespace = namespace();
-        let mut script = String::from("set -e\nip link set lo up\n");
-        script += &sysctl::fixed();
-        for device in DEVICES.iter().chain([&MARKER]) {
-            let queues = queues(1);
-            script += &format!(
-                "ip link add {device} {queues} type veth peer name {name}-{device} {queues}\n"
-            );
-            script += &format!("ip link set {name}-{device} netns {}\n", std::process::id());
-            // Otherwise the kernel leaves checksums of its own messages to a network card that does
-            // not exist.
-            script += &format!("ethtool -K {device} tx off rx off rxvlan off >/dev/null\n");
-        }
+        let cables = Cables::new(name, &DEVICES, &sysctl::fixed());
+        let mut script = String::new();
         for (number, device) in DEVICES.iter().enumerate() {
             script += &format!("ip link set {device} address {}\n", net::text(net::mac(number)));
         }
         // The first VRF adds a rule.
         script += "! ip link add probe type vrf table 9 2>/dev/null || ip link delete probe\n";
-        run(&namespace, &script, "").unwrap();
-        let wire = |device: &str| {
-            let far = format!("{name}-{device}");
-            sh(&format!("ip link set {far} mtu 3400 up"));
-            // Without GRO the device takes no frames that XDP sends.
-            // Tags stay in the frames.
-            sh(&format!("ethtool -K {far} gro on tx off txvlan off tx-vlan-stag-hw-insert off"));
-            // Beside it, frames are sent by another socket.
-            Wire::open(number_of(&far)).and_then(Wire::without_outgoing).unwrap()
-        };
-        let wires = DEVICES.iter().map(|device| wire(device)).collect();
-        let far: Vec<_> = DEVICES.iter().map(|device| format!("{name}-{device}")).collect();
-        let offloading = far.iter().map(|far| Wire::open_offloads(number_of(far)).unwrap());
+        cables.run(&script, "").unwrap();
+        let offloading = cables.far.iter().map(|far| Wire::open_offloads(number_of(far)).unwrap());
         let offloading = offloading.collect();
-        let here = wire(MARKER);
-        let own = format!("ip link set {MARKER} up && ip -oneline link show dev {MARKER}");
-        let output = run(&namespace, &own, "").unwrap();
-        let marker = [here, Wire::open_in(namespace.0.id(), number(&output)).unwrap()];
-        Self {
-            namespace,
-            wires,
-            offloading,
-            far,
-            has_offloads: false,
-            marker,
-            markers: 0,
-            silence: None,
-            looked: Instant::now(),
-            late: false,
-            applied: None,
-        }
+        let hosts = Hosts { silence: None, looked: Instant::now(), late: false };
+        Self { cables, offloading, has_offloads: false, hosts, applied: None }
+    }
+
+    /// Whether a neighbour was last answered so late that the router may have given up.
+    pub fn is_late(&self) -> bool {
+        self.hosts.late
     }
 
     /// Sets whether the hosts leave work to their network cards. Then these do not put segments together (GRO), which
@@ -129,14 +83,14 @@ impl RouterNamespace {
     pub fn set_offloads(&mut self, on: bool) {
         if self.has_offloads != on {
             let words = if on { "tx on gro off" } else { "tx off gro on" };
-            self.far.iter().for_each(|far| drop(sh(&format!("ethtool -K {far} {words}"))));
+            self.cables.far.iter().for_each(|far| drop(sh(&format!("ethtool -K {far} {words}"))));
             self.has_offloads = on;
         }
     }
 
     /// Runs a script in the router's namespace. Returns its output.
     pub fn run(&self, script: &str, input: &str) -> Result<String, String> {
-        run(&self.namespace, script, input)
+        self.cables.run(script, input)
     }
 
     /// Applies a configuration. Returns the complaints about it.
@@ -185,7 +139,7 @@ impl RouterNamespace {
     /// Sends packets, wave by wave. Returns what comes out of any device, once everything has.
     pub fn send(&mut self, packets: &[Packet], idle: &mut impl Idle) -> Vec<Sent> {
         let mut sent = Vec::new();
-        (self.looked, self.late, self.silence) = (Instant::now(), false, None);
+        self.hosts = Hosts { silence: None, looked: Instant::now(), late: false };
         for wave in 0..WAVES {
             let of_wave = packets.iter().filter(|packet| packet.wave == wave);
             // A path MTU applies to the packets after it: those before it may still be on a longer
@@ -196,13 +150,13 @@ impl RouterNamespace {
                 for packet in packets {
                     // A device that is down takes no frames.
                     let _ = match packet.offload {
-                        None => self.wires[packet.device].send(&packet.frame),
+                        None => self.cables.wires[packet.device].send(&packet.frame),
                         Some(offload) => {
                             let frame = [&offload.header()[..], &packet.frame].concat();
                             self.offloading[packet.device].send(&frame)
                         }
                     };
-                    self.drain(&mut sent);
+                    self.hosts.drain(&mut self.cables.wires, &mut sent);
                 }
                 self.wait_until_quiet(idle, &mut sent);
             }
@@ -217,13 +171,13 @@ impl RouterNamespace {
     fn give_up(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
         let start = Instant::now();
         // An error that results from this may itself wait for a silent neighbour.
-        while let Some(since) = self.silence.take() {
+        while let Some(since) = self.hosts.silence.take() {
             // A machine under load runs the kernel's timers late.
             while since.elapsed() < GIVEN_UP || self.is_waiting() {
                 assert!(start.elapsed() < PATIENCE, "the kernel waits for a neighbour for ever");
                 std::thread::sleep(Duration::from_millis(5));
                 // Other neighbours need answers meanwhile.
-                self.drain(sent);
+                self.hosts.drain(&mut self.cables.wires, sent);
             }
             self.wait_until_quiet(idle, sent);
         }
@@ -237,38 +191,17 @@ impl RouterNamespace {
 
     /// Waits until no more frames arrive and nothing is in progress.
     pub fn wait_until_quiet(&mut self, idle: &mut impl Idle, sent: &mut Vec<Sent>) {
-        let mut quiet = 0;
-        let mut progress = idle.progress();
-        let start = Instant::now();
-        while quiet < 2 {
-            assert!(start.elapsed() < PATIENCE, "the router does not come to rest");
-            let before = sent.len();
-            self.mark(sent);
-            let now = idle.progress();
-            quiet = if sent.len() == before && now == progress { quiet + 1 } else { 0 };
-            progress = now;
-        }
+        let hosts = &mut self.hosts;
+        self.cables.wait_until_quiet(|| idle.progress(), |wires| hosts.drain(wires, sent));
     }
+}
 
-    /// Sends a marker to the router's namespace and back.
-    fn mark(&mut self, sent: &mut Vec<Sent>) {
-        self.markers += 1;
-        let number = self.markers.to_be_bytes();
-        let marker = [&[0xff; 12][..], &MARKED, &number, &[0; 42]].concat();
-        let start = Instant::now();
-        for [from, to] in [[0, 1], [1, 0]] {
-            self.marker[from].send(&marker).unwrap();
-            while self.marker[to].receive().unwrap().is_none_or(|frame| frame != marker) {
-                assert!(start.elapsed() < PATIENCE, "a marker is lost");
-                self.drain(sent);
-            }
-        }
-        self.drain(sent);
-    }
-
-    fn drain(&mut self, sent: &mut Vec<Sent>) {
+impl Hosts {
+    /// Takes the frames that have arrived, and answers them; returns how many they are.
+    fn drain(&mut self, wires: &mut [Wire], sent: &mut Vec<Sent>) -> usize {
+        let before = sent.len();
         let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
-        for (device, wire) in self.wires.iter_mut().enumerate() {
+        for (device, wire) in wires.iter_mut().enumerate() {
             // A read fails once for a device that went down.
             while let Ok(Some(frame)) = wire.receive() {
                 match reply(device, &frame) {
@@ -282,25 +215,6 @@ impl RouterNamespace {
                 sent.push((device, frame));
             }
         }
+        sent.len() - before
     }
-}
-
-impl RouterNamespace {
-    /// The command that starts a program in the router's namespace.
-    pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.namespace.0.id().to_string(), "-n", "--", program]);
-        command.stdin(Stdio::null());
-        command
-    }
-}
-
-/// The number of a device in this namespace.
-fn number_of(device: &str) -> i32 {
-    number(&sh(&format!("ip -oneline link show dev {device}")))
-}
-
-/// The number of a device, from the output of `ip -oneline link`.
-fn number(output: &str) -> i32 {
-    output.split(':').next().unwrap().parse().unwrap()
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::bench::{Bench, Start};
 use super::case::{Case, Outcome};
 use crate::rules::{Language, Rules};
-use crate::shrink::{directory, fewer_rules};
+use crate::shrink::{directory, fewer, fewer_rules};
 
 /// Longest time to spend on one case.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -77,29 +77,6 @@ fn size(case: &Case) -> usize {
 
 fn rules(case: &mut Case) -> &mut Rules {
     case.config.rules.get_or_insert_with(|| Rules { language: Language::Nft, tables: Vec::new() })
-}
-
-/// Removes ever smaller pieces of a list.
-fn fewer<T>(
-    case: &mut Case,
-    list: impl Fn(&mut Case) -> &mut Vec<T>,
-    differs: &mut impl FnMut(&Case) -> bool,
-) {
-    let mut piece = list(case).len().div_ceil(2);
-    while piece > 0 {
-        let mut at = 0;
-        while at < list(case).len() {
-            let mut fewer = case.clone();
-            let end = (at + piece).min(list(case).len());
-            list(&mut fewer).drain(at..end);
-            if differs(&fewer) {
-                *case = fewer;
-            } else {
-                at += piece;
-            }
-        }
-        piece = if piece == 1 { 0 } else { piece.div_ceil(2) };
-    }
 }
 
 /// Writes a case to a file. Returns the path.
