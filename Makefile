@@ -12,8 +12,8 @@
 #   make loom    runs shared tables in every order that the memory model allows; seconds, part of make test
 #   make oracle  compares Tollway with the kernel on random packets. KIND=filter: random rules, KIND=router:
 #                random routers, KIND=machine: routers with VLAN and VRF devices in a virtual machine;
-#                KIND=rules: rules against their meaning, a million packets each. SEED=n selects other cases,
-#                CASES=n their number
+#                KIND=bridge: random bridges that change, as root; KIND=rules: rules against their meaning, a
+#                million packets each. SEED=n selects other cases, CASES=n their number
 #   make routes  reads and follows ROUTES routes (default 1000000) of the kernel: time, memory; as root
 #   make bgp     receives 100,000 routes by BGP from FRR while other traffic runs; as root
 #   make leaks   measures how long the XDP path goes on with what a command forbids, LEAKS times per change

@@ -40,6 +40,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bridge;
 mod cables;
 mod case;
 mod constants;
@@ -72,11 +73,13 @@ use engines::Engines;
 use kernel::Kernel;
 use rules::{Language, Rules};
 
-const TESTS: [namespaces::Test; 6] = [
+const TESTS: [namespaces::Test; 8] = [
     ("vlans_and_vrfs_are_compared_in_a_virtual_machine", machine::like_the_kernel),
     ("the_filter_decides_like_the_kernel", like_the_kernel),
     ("connections_are_tracked_like_the_kernel_does", tracked::like_the_kernel),
     ("connections_are_translated_like_the_kernel_does", tracked::translated_like_the_kernel),
+    ("two_bridges_that_differ_are_told_apart", bridge::proven),
+    ("the_bridge_forwards_like_the_kernel", bridge::like_the_kernel),
     ("the_oracle_finds_where_two_kernels_differ", router::proven),
     ("the_router_forwards_like_the_kernel", router::like_the_kernel),
 ];
@@ -100,7 +103,7 @@ fn missing(name: &str) -> Option<&'static str> {
     if namespaces::is_root() {
         return None;
     }
-    if name.starts_with("the_router_forwards") {
+    if name.ends_with("_forwards_like_the_kernel") {
         return Some("only root may load XDP programs");
     }
     namespaces::lacks_namespaces()

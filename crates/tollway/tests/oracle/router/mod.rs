@@ -7,7 +7,7 @@ mod case;
 mod config;
 mod draw;
 mod excluded;
-mod kernel_router;
+pub mod kernel_router;
 mod net;
 mod offloads;
 mod paths;
