@@ -42,6 +42,7 @@ mod sync;
 pub mod tables;
 #[cfg(test)]
 mod testkit;
+mod token_bucket;
 pub mod tolls;
 pub mod verdict;
 pub mod wire;

@@ -7,15 +7,13 @@
 //! share of its packets, and many in number ([`Crowd`]). The dispatcher then sends the port's packets
 //! to the kernel directly.
 
-#[cfg(all(test, loom))]
-mod models;
-
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::Traffic;
 use crate::id::PortId;
 use crate::memory::Apart;
 use crate::sync::AtomicU64;
+use crate::token_bucket::{Rate, TokenBucket};
 use crate::verdict::PuntReason;
 
 /// Packets per second for each reason that the kernel answers.
@@ -24,6 +22,7 @@ pub(crate) const PER_SECOND: u64 = 10_000;
 pub(crate) const BURST: u64 = 1_000;
 /// Nanoseconds per packet of each such reason.
 const INTERVAL_NS: u64 = 1_000_000_000 / PER_SECOND;
+const RATE: Rate = Rate { interval_ns: INTERVAL_NS, burst: BURST };
 
 /// Says whether the kernel would forward, queue or deliver a packet that is punted for this reason,
 /// rather than answer or drop it.
@@ -72,13 +71,10 @@ impl Limits {
     }
 }
 
-/// A token bucket: the generic cell rate algorithm (ITU-T I.371), which needs one word and no lock.
+/// The bucket of a reason.
 #[derive(Debug, Default)]
 struct Bucket {
-    /// The time from which the bucket is full, in ns.
-    full_at: AtomicU64,
-    /// The latest time that a worker has passed, in ns.
-    latest: AtomicU64,
+    tokens: TokenBucket,
     /// Packets that found the bucket empty.
     refused: AtomicU64,
 }
@@ -86,17 +82,11 @@ struct Bucket {
 impl Bucket {
     /// Takes a token; says whether there was one.
     fn take(&self, now_ns: u64) -> bool {
-        // A worker that was interrupted has an old time, at which the bucket seems to hold less.
-        let now_ns = self.latest.fetch_max(now_ns, Relaxed).max(now_ns);
-        let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
-            let full_at = full_at.max(now_ns);
-            let has_token = full_at - now_ns <= INTERVAL_NS * (BURST - 1);
-            has_token.then(|| full_at.saturating_add(INTERVAL_NS))
-        });
-        if taken.is_err() {
+        let taken = self.tokens.take(RATE, now_ns);
+        if !taken {
             self.refused.fetch_add(1, Relaxed);
         }
-        taken.is_ok()
+        taken
     }
 }
 
