@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex, TryLockError};
 
+use tollway_dataplane::clock::tick_of;
 use tollway_dataplane::verdict::DropReason;
 use tollway_dataplane::wire::{eth, vlan};
 
@@ -66,14 +67,6 @@ const DROP: u8 = 0x60;
 /// The bits of `used` that count packets; those above hold the tick of the last packet.
 pub(super) const PACKETS: u64 = (1 << TICK_AT) - 1;
 pub(super) const TICK_AT: u32 = 48;
-/// Nanoseconds per tick, as a power of two: 67 ms.
-pub(super) const TICK_SHIFT: u32 = 26;
-
-/// The tick of a time by the clock of heartbeats ([`State::now_ns`]).
-#[must_use]
-pub const fn tick_of(now_ns: u64) -> u32 {
-    (now_ns >> TICK_SHIFT) as u32
-}
 
 /// A flow that was used within this many ticks (2 s) is not evicted. If more flows are alive than a
 /// bucket holds, some of them take the user path, instead of all in turn.

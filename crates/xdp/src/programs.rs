@@ -16,7 +16,7 @@ use crate::attach::Attachment;
 use crate::connections::{ConnectionTable, Queries};
 use crate::device::make_tap;
 use crate::error::XdpError;
-use crate::flows::{FlowMaps, tick_of};
+use crate::flows::FlowMaps;
 use crate::load::{Maps, PortProgram, Variant};
 use crate::locals::LocalBits;
 use crate::maps::{CountMap, State};
@@ -27,6 +27,7 @@ use crate::reading::{Reading, SharedTables};
 use crate::{Mode, Options, Refusals, pin, sys};
 pub use preparation::Preparation;
 pub use renewal::Renewal;
+use tollway_dataplane::clock::tick_of;
 
 /// The values of own addresses in the maps; `LOCAL_TRANSLATED` is in `bpf/packet.h`.
 const LOCAL: u32 = 1;

@@ -14,12 +14,12 @@ use super::{Counts, FdbSettings, Request};
 use crate::sweep::Sweep;
 use crate::update::soon;
 use crate::waiter::Waiter;
+use tollway_dataplane::clock::tick_of;
 use tollway_linux::mailbox::MailboxReceiver;
 use tollway_linux::priority::ThreadPriority;
 use tollway_linux::sync::lock;
 use tollway_linux::sys;
 use tollway_xdp::State as Clock;
-use tollway_xdp::flows::tick_of;
 
 /// Notifications read before the database changes.
 const BATCH: usize = 256;

@@ -10,8 +10,9 @@ use super::key::{ConnectionKey, Family};
 use super::sizes::small_buckets;
 use super::tracks::Track;
 use super::translation::{MOST_TRANSLATION, Translation};
-use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, WAYS, tick_of};
+use crate::flows::{KEPT_TICKS, MOST_KEY, PACKETS, Seeds, TICK_AT, WAYS};
 use crate::shared::Shared;
+use tollway_dataplane::clock::tick_of;
 
 /// The place of each word behind the key: head, next hop or mark, use, bytes, and how packets leave.
 const HEAD: usize = 0;

@@ -7,8 +7,8 @@ use super::blocks::BLOCK_SLOTS;
 use super::key::ConnectionKey;
 use super::table::ConnectionTable;
 use super::tracks::TrackState;
-use crate::flows::{TICK_SHIFT, tick_of};
 use crate::page::coarse_ns;
+use tollway_dataplane::clock::{TICK_SHIFT, tick_of};
 
 /// A connection without packets for this many ticks is quiet: 1 s.
 const QUIET_TICKS: u16 = 15;

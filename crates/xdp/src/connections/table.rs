@@ -13,9 +13,10 @@ use super::key::{ConnectionKey, Family};
 use super::sizes::Sizes;
 use super::slots::{Slot, Slots};
 use super::tracks::{Track, TrackState, Tracks};
-use crate::flows::{Flow4Key, Flow6Key, MOST_KEY, Seeds, tick_of};
+use crate::flows::{Flow4Key, Flow6Key, MOST_KEY, Seeds};
 use crate::maps::State;
 use crate::page::coarse_ns;
+use tollway_dataplane::clock::tick_of;
 
 /// The entries, for any thread to read; cheap to clone.
 #[derive(Clone)]
