@@ -23,8 +23,8 @@ impl Traffic {
 
 /// All counters of one worker.
 ///
-/// [`Counters::check`] asserts the identity: received is the sum of sent, dropped, punted, delivered
-/// and held. Frames that the router makes itself (answers, errors, fragments) are in
+/// [`Counters::check`] asserts the identity: received and cloned are the sum of sent, dropped, punted,
+/// delivered and held. Frames that the router makes itself (answers, errors, fragments) are in
 /// [`Counters::originated`] and in none of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -32,7 +32,9 @@ pub struct Counters {
     pub rx: Vec<Traffic>,
     /// Handed to the port and accepted by it, by port; includes frames that the router made.
     pub tx: Vec<Traffic>,
-    /// Received packets that were forwarded.
+    /// Copies of received packets that a bridge floods, each of them sent or dropped.
+    pub cloned: u64,
+    /// Received packets and their copies that were forwarded.
     pub sent: u64,
     /// Received packets dropped, by [`DropReason`].
     pub drops: [u64; DropReason::COUNT],
@@ -77,6 +79,7 @@ impl Counters {
         for (own, other) in self.punts.iter_mut().zip(other.punts) {
             *own += other;
         }
+        self.cloned += other.cloned;
         self.sent = self.sent.wrapping_add(other.sent);
         self.delivered += other.delivered;
         self.held = self.held.wrapping_add(other.held);
@@ -139,11 +142,11 @@ impl Counters {
     pub fn check(&self) -> Result<(), String> {
         let received = self.received_packets();
         let (dropped, punted) = (self.dropped_packets(), self.punted_packets());
-        let (sent, delivered, held) = (self.sent, self.delivered, self.held);
+        let Self { cloned, sent, delivered, held, .. } = *self;
         let transmitted: u64 = self.tx.iter().map(|traffic| traffic.packets).sum();
-        if received != (sent + dropped + punted + delivered).wrapping_add(held) {
+        if received + cloned != (sent + dropped + punted + delivered).wrapping_add(held) {
             return Err(format!(
-                "packets do not add up: received {received} is not sent {sent} + dropped \
+                "packets do not add up: received {received} + cloned {cloned} is not sent {sent} + dropped \
                  {dropped} + punted {punted} + delivered {delivered} + held {held}"
             ));
         }

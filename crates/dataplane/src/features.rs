@@ -15,6 +15,8 @@ pub(crate) trait Features {
     const RULE: bool;
     /// Checks of the source address, and packets that exit through their ingress link.
     const SOURCE_CHECK: bool;
+    /// Bridges that learn by themselves.
+    const BRIDGE: bool;
 }
 
 /// Every optional stage.
@@ -25,6 +27,7 @@ impl Features for AllStages {
     const FILTER: bool = true;
     const RULE: bool = true;
     const SOURCE_CHECK: bool = true;
+    const BRIDGE: bool = true;
 }
 
 /// No optional stage.
@@ -35,4 +38,5 @@ impl Features for NoStages {
     const FILTER: bool = false;
     const RULE: bool = false;
     const SOURCE_CHECK: bool = false;
+    const BRIDGE: bool = false;
 }

@@ -2,6 +2,7 @@
 
 mod area;
 mod chain;
+mod copy;
 mod pool;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,14 @@
 //! The path of a packet through the router: every stage, in order, on one screen.
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Lanes};
 use crate::features::Features;
 use crate::frame::Umem;
+use crate::stages::admit::Admitted;
 use crate::stages::filter::Point;
 use crate::stages::transmit::Egress;
 use crate::stages::{
-    Stage, admit, classify, ecmp, filter, icmp_redirect, rewrite, route, rule, source_check,
-    transmit, validate,
+    Stage, admit, bridge, classify, ecmp, filter, icmp_redirect, rewrite, route, rule,
+    source_check, transmit, validate,
 };
 use crate::tables::ForwardingState;
 use crate::tolls::{StageTimer, Tolls};
@@ -28,8 +29,17 @@ pub(crate) fn forward<F: Features, const TIMED: bool>(
     let (routes, next_hops) = (&tables.routes, &*tables.routes.next_hops);
     let mut timer = StageTimer::<TIMED>::start(tolls);
 
-    let admitted = admit::run(burst, umem, port.mac, port.link);
-    timer.record(Stage::Admit, burst.lanes());
+    let (mut bridged, mut admitted) = (Lanes::NONE, Admitted::default());
+    if F::BRIDGE
+        && let Some(bridges) = &tables.bridges
+        && let Some(from) = bridges.port(burst.port)
+    {
+        bridged = bridge::run(burst, umem, bridges, from, egress, state.now_ns);
+        timer.record(Stage::Bridge, burst.lanes());
+    } else {
+        admitted = admit::run(burst, umem, port.mac, port.link);
+        timer.record(Stage::Admit, burst.lanes());
+    }
 
     let mut packets = classify::run::<F>(burst, umem, &routes.links, port, admitted);
     timer.record(Stage::Classify, packets.ip4.or(packets.ip6));
@@ -109,6 +119,7 @@ pub(crate) fn forward<F: Features, const TIMED: bool>(
     let ready = ready.or(rewrite::ipv6(burst, umem, next_hops, ip6));
     timer.record(Stage::Rewrite, ip4.or(ip6.lanes));
 
+    let ready = ready.or(bridged);
     transmit::run(burst, egress, ready);
     timer.record(Stage::Transmit, ready);
 

@@ -29,7 +29,7 @@ reasons! {
     DropReason {
         /// The frame ends within its Ethernet header, or the packet before its length field says.
         PktTooSmall = "pkt_too_small",
-        /// The frame does not fit the memory chunk that a port has for it.
+        /// The frame does not fit the memory chunk that a port has for it, or is longer than a bridge's port can send.
         PktTooBig = "pkt_too_big",
         /// The destination MAC address is another station's.
         OtherHost = "otherhost",
@@ -76,6 +76,18 @@ reasons! {
         /// A rule translates it to an address of the router, whose kernel does not know the rule: it could not translate
         /// the answers.
         NoSocket = "no_socket",
+        /// The source address is no station's: a group address, or zero.
+        MacInvalidSource = "mac_invalid_source",
+        /// The destination is a group address that no bridge forwards (01:80:c2:00:00:00 to :0f; IEEE 802.1Q-2018,
+        /// table 8-1).
+        MacReserved = "mac_reserved",
+        /// No port of the bridge may get the frame: the destination is behind the port that it came from, or both are
+        /// isolated, or there is no other port.
+        NoTxTarget = "no_tx_target",
+        /// More frames were to be flooded from the port than its storm limit allows.
+        StormLimit = "storm_limit",
+        /// There was no memory for a copy of a frame that was flooded.
+        NoMem = "nomem",
     }
 }
 

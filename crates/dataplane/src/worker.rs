@@ -320,6 +320,9 @@ impl Worker {
         }
         // Any thread may do so, also beside another, but one is enough.
         self.view.state.routes.next_hops.restore_displaced();
+        if let Some(bridges) = &self.view.state.bridges {
+            bridges.age(now_ns);
+        }
         let router = Arc::clone(&self.router);
         let Some(mut locked) = router.try_lock() else { return };
         let Control { tables, host, .. } = &mut *locked;
@@ -357,6 +360,9 @@ impl Worker {
     /// Hands the forwarded frames to their ports.
     fn transmit<P: Port>(&mut self, ports: &mut [P]) {
         let (umem, counters) = (&mut self.umem, &mut self.counters);
+        let copies = self.egress.take_copies();
+        counters.cloned += copies.due;
+        counters.drops[DropReason::NoMem as usize] += copies.lost;
         self.egress.drain(|port, frames| {
             let sent = hand_over(umem, counters, ports, port, frames);
             counters.sent = counters.sent.wrapping_add(sent as u64);

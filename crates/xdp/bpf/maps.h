@@ -146,7 +146,7 @@ struct state {
 #define FAIL_CLOSED 2
 
 /* As DropReason in the crate tollway-dataplane. */
-#define DROP_REASONS 23
+#define DROP_REASONS 28
 
 /* Of these, those for which programs drop packets themselves. */
 enum drop_reason {

@@ -142,7 +142,7 @@ impl PassReason {
 pub const PASS_REASONS: usize = 29;
 
 /// The number of [`DropReason`]s, as in `bpf/maps.h`.
-const DROP_REASONS: usize = 23;
+const DROP_REASONS: usize = 28;
 const _: () = assert!(DROP_REASONS == DropReason::COUNT, "bpf/maps.h has another number");
 const _: () = assert!(
     DropReason::Blackhole as usize == 12 && DropReason::NetfilterDrop as usize == 18,

@@ -58,6 +58,8 @@ macro_rules! stages {
 }
 
 stages! {
+    Bridge "bridge" "bridge/stage.rs" "run"
+        "* Addresses to ports of a bridge that learns by itself; floods and learns (`bridge/slow.rs`).";
     Admit "admit" "admit/stage.rs" "run"
         "For our MAC? IPv4, IPv6, tagged?";
     Classify "classify" "classify/stage.rs" "run"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Tables, TablesError};
 use crate::id::{LinkId, PortId, VrfId};
-use crate::stages::bridge::BridgePort;
+use crate::stages::bridge::{BridgePort, BridgeSettings, LearningBridges};
 use crate::stages::ecmp::Hash;
 use crate::stages::rule::{Decision, Policy, PolicyAction, PolicyRule, Rule};
 use crate::stages::source_check::{Check, SourceCheck, SourceLookup, Sources};
@@ -126,6 +126,24 @@ impl Tables {
             Some(forwards) => self.bridge_ports.insert(port, forwards),
             None => self.bridge_ports.remove(&port),
         };
+        self.epochs.changes.note();
+        Ok(())
+    }
+
+    /// Sets the bridges that learn by themselves, each port in one at most. They have learned nothing.
+    ///
+    /// # Errors
+    /// [`TablesError::Full`]; the tables then keep their bridges.
+    pub fn set_bridges(&mut self, settings: &[BridgeSettings]) -> Result<(), TablesError> {
+        let mtus: Vec<u16> = self.ports.iter().map(|port| self.link(port.link).mtu).collect();
+        let bridges = match settings.is_empty() {
+            true => None,
+            false => {
+                let bridges = LearningBridges::new(&self.fdb, settings, &mtus);
+                Some(Arc::new(bridges.ok_or(TablesError::Full)?))
+            }
+        };
+        self.bridges = bridges;
         self.epochs.changes.note();
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::id::{LinkId, NextHopId, PortId, VrfId};
 use crate::links::LinkRecord;
 use crate::memory::Memory;
 use crate::next_hops::{HEADER_ROOM, NextHop};
-use crate::stages::bridge::{BridgePort, Fdb};
+use crate::stages::bridge::{BridgePort, Fdb, LearningBridges};
 use crate::stages::classify::PortRecord;
 use crate::stages::filter::Filter;
 use crate::stages::icmp_redirect::Redirects;
@@ -41,6 +41,8 @@ pub struct ForwardingState {
     pub fdb: Arc<Fdb>,
     /// The ports of bridges that forward.
     pub(crate) bridge_ports: BTreeMap<PortId, BridgePort>,
+    /// Bridges that learn by themselves, if any.
+    pub bridges: Option<Arc<LearningBridges>>,
 }
 
 impl ForwardingState {
@@ -55,6 +57,7 @@ impl ForwardingState {
             redirects: None,
             fdb: Arc::new(Fdb::new(memory)),
             bridge_ports: BTreeMap::new(),
+            bridges: None,
             epochs,
         }
     }

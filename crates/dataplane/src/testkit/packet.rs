@@ -77,6 +77,11 @@ impl Packet {
         packet.ports(1000, 2000)
     }
 
+    pub fn from(mut self, mac: Mac) -> Self {
+        self.src = mac;
+        self
+    }
+
     pub fn to(mut self, mac: Mac) -> Self {
         self.dst = mac;
         self

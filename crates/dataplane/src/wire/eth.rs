@@ -52,6 +52,27 @@ impl EthView<'_> {
         MacWord(word64(self.0, 0) << 16)
     }
 
+    /// Source address.
+    #[inline(always)]
+    #[must_use]
+    pub fn src(self) -> MacWord {
+        // The upper 48 bits of the word are its last six bytes.
+        MacWord(word64(self.0, 4) & !0xffff)
+    }
+
+    /// Says whether the source address can be a station's: no group address, and not zero.
+    #[must_use]
+    pub fn has_station_source(self) -> bool {
+        self.0[6] & 1 == 0 && self.src() != MacWord(0)
+    }
+
+    /// Says whether the destination is one of the group addresses that no bridge forwards: 01:80:c2:00:00:00 to :0f
+    /// (IEEE 802.1Q-2018, table 8-1).
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
+        self.0[..5] == [1, 0x80, 0xc2, 0, 0] && self.0[5] < 0x10
+    }
+
     /// Says whether the destination is a group address (multicast or broadcast).
     #[inline(always)]
     #[must_use]

@@ -10,6 +10,7 @@ use tollway_dataplane::frame::{Descriptor, Umem};
 use tollway_dataplane::id::{LinkId, PortId, VrfId};
 use tollway_dataplane::port::Port;
 use tollway_dataplane::prefix::RoutePrefix;
+use tollway_dataplane::stages::bridge::{BridgePortSettings, BridgeSettings};
 use tollway_dataplane::stages::filter::{Filter, Op, Point, Reject, Rule, Rules};
 use tollway_dataplane::stages::rule::{PolicyAction, PolicyRule};
 use tollway_dataplane::stages::source_check::{Rpf, SourceCheck};
@@ -111,6 +112,27 @@ fn under_rule(net: &mut Net, op: Op) {
     net.send(0, &good().build());
 }
 
+/// Makes ports a bridge and sends this frame by the first one.
+fn bridged(net: &mut Net, ports: &[u16], (dst, src): ([u8; 6], [u8; 6]), copies: usize) {
+    let port = |id: &u16| BridgePortSettings {
+        storm_limit: Some(1),
+        ..BridgePortSettings::new(PortId(*id))
+    };
+    let bridge = BridgeSettings {
+        ports: ports.iter().map(port).collect(),
+        ageing_s: 300,
+        max_entries: 10,
+        entries: vec![(STATION, PortId(2))],
+    };
+    net.worker.lock().tables.set_bridges(&[bridge]).expect("room");
+    for _ in 0..copies {
+        assert!(net.inject(0, &good().from(src).to(dst).build()));
+    }
+}
+
+const STATION: [u8; 6] = [6, 0, 0, 0, 0, 2];
+const BROADCAST: [u8; 6] = [0xff; 6];
+
 fn drop_case(reason: DropReason) -> Case {
     match reason {
         DropReason::PktTooSmall => |net| {
@@ -203,6 +225,27 @@ fn drop_case(reason: DropReason) -> Case {
         DropReason::NoSocket => |net| {
             net.worker.set_filter(Some(Arc::new(to_destination(Special::Local.host4()))), &[]);
             from_kernel(net, Kernel { waiting: 1, takes: true });
+        },
+        DropReason::MacInvalidSource => |net| {
+            bridged(net, &[0, 1, 2], (STATION, BROADCAST), 1);
+            net.run();
+        },
+        DropReason::MacReserved => |net| {
+            bridged(net, &[0, 1, 2], ([1, 0x80, 0xc2, 0, 0, 15], STATION), 1);
+            net.run();
+        },
+        DropReason::NoTxTarget => |net| {
+            bridged(net, &[0], (BROADCAST, [6; 6]), 1);
+            net.run();
+        },
+        DropReason::StormLimit => |net| {
+            bridged(net, &[0, 1, 2], (BROADCAST, [6; 6]), 2);
+            net.run();
+        },
+        DropReason::NoMem => |net| {
+            bridged(net, &[0, 1, 2], (BROADCAST, [6; 6]), 1);
+            while net.inject(1, &good().from([8; 6]).to(STATION).build()) {}
+            net.run();
         },
     }
 }

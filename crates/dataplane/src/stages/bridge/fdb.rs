@@ -150,6 +150,20 @@ pub struct FdbView<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FdbHome(u32);
 
+impl FdbHome {
+    /// Two of them in one word, which a burst has room for.
+    #[inline(always)]
+    pub(super) const fn pair(self, other: Self) -> u64 {
+        self.0 as u64 | (other.0 as u64) << u32::BITS
+    }
+
+    /// Those of [`FdbHome::pair`].
+    #[inline(always)]
+    pub(super) const fn of_pair(word: u64) -> (Self, Self) {
+        (Self(word as u32), Self((word >> u32::BITS) as u32))
+    }
+}
+
 impl<'a> FdbView<'a> {
     /// The bucket in which the search for a key begins.
     #[inline(always)]

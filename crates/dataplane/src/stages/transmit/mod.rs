@@ -6,4 +6,4 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use stage::{Egress, run};
+pub use stage::{Copies, Egress, run};

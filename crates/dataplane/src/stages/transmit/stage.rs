@@ -1,11 +1,21 @@
 use crate::burst::{BURST, Burst, Lanes};
-use crate::frame::Descriptor;
+use crate::frame::{Descriptor, Umem};
 use crate::id::PortId;
 
 /// Queues of frames that wait for their ports, one for each port.
 #[derive(Clone, Debug, Default)]
 pub struct Egress {
     queues: Vec<Queue>,
+    copies: Copies,
+}
+
+/// Frames that were copied for further ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// The copies that were to be made.
+    pub due: u64,
+    /// Those for which there was no memory.
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -19,7 +29,33 @@ impl Egress {
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let queue = Queue { count: 0, frames: [Descriptor::default(); BURST] };
-        Self { queues: vec![queue; ports] }
+        Self { queues: vec![queue; ports], copies: Copies::default() }
+    }
+
+    /// Queues a copy of a frame for a further port.
+    pub(crate) fn push_copy(&mut self, umem: &mut Umem, frame: Descriptor, port: PortId) {
+        self.copies.due += 1;
+        let Some(queue) = self.queues.get_mut(usize::from(port.0)) else {
+            self.copies.lost += 1;
+            return;
+        };
+        // A port gets each frame of a burst once, so there is a slot.
+        match (queue.frames.get_mut(queue.count), umem.copy(frame)) {
+            (Some(slot), Some(copy)) => {
+                *slot = copy;
+                queue.count += 1;
+            }
+            (_, copy) => {
+                self.copies.lost += 1;
+                copy.into_iter().for_each(|copy| umem.free(copy.addr));
+            }
+        }
+    }
+
+    /// Returns how many frames were copied since the last call.
+    #[inline(always)]
+    pub fn take_copies(&mut self) -> Copies {
+        std::mem::take(&mut self.copies)
     }
 
     /// The frames that wait for a port.

@@ -55,6 +55,9 @@ pub enum FdbKind {
     Local = 1,
     /// That of a host that may not send yet, so it is no valid source (`BR_FDB_LOCKED`, MAC authentication bypass).
     Locked = 2,
+    /// That of a host behind the port, as configured: it is not learned, and neither moves nor ages. Only a bridge that
+    /// learns by itself has such entries ([`LearningBridges`](crate::stages::bridge::LearningBridges)).
+    Static = 3,
 }
 
 /// An entry of the database, without its key.

@@ -162,7 +162,8 @@ impl Word {
         let kind = match (self.0 >> Self::KIND_SHIFT) as u8 {
             0 => FdbKind::Host,
             1 => FdbKind::Local,
-            _ => FdbKind::Locked,
+            2 => FdbKind::Locked,
+            _ => FdbKind::Static,
         };
         FdbEntry { port: self.port(), kind }
     }

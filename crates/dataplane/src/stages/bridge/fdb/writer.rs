@@ -1,6 +1,7 @@
 //! The writer's side of the database: where each entry lies, and which table is in use.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Fdb;
@@ -281,6 +282,31 @@ impl<'a> FdbWriter<'a> {
             self.state.few_since_ns = None;
             self.change_table(self.state.sizes.small());
         }
+    }
+
+    /// Removes some of the next `most` entries behind `from`: those for which `is_old` is true, which gets the tick of
+    /// the last refresh. Returns where the next sweep begins.
+    pub fn sweep(
+        &mut self,
+        from: Option<FdbKey>,
+        most: usize,
+        mut is_old: impl FnMut(FdbKey, FdbEntry, u32) -> bool,
+    ) -> Option<FdbKey> {
+        let area = self.area();
+        let table = self.state.table.as_mut()?;
+        let (mut last, mut old) = (None, Vec::new());
+        let begin = from.map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, placed) in table.entries.range((begin, Bound::Unbounded)).take(most) {
+            let tick = table.slot(area, placed).tick.load(Relaxed);
+            if is_old(*key, placed.entry, tick) {
+                old.push(*key);
+            }
+            last = Some(*key);
+        }
+        for key in old {
+            table.remove(area, key);
+        }
+        last
     }
 
     /// The number of entries.
