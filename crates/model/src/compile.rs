@@ -9,6 +9,7 @@
 //! Prefixes that are never forwarded (loopback, multicast, link-local) keep the standing routes
 //! that every VRF has.
 
+mod bridges;
 mod routes;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -142,6 +143,7 @@ pub fn compile_in(memory: &Memory, model: &Model) -> Result<Compiled, CompileErr
         let vrf = vrf_id(link.vrf).map_err(at(what))?;
         tables.add_port(link.mac.0, vrf, link.mtu).map_err(at(what))?;
     }
+    bridges::set(model, &mut tables)?;
     for link in &model.links {
         add_vlan(&mut tables, link).map_err(at(|| format!("the link {}", link.name)))?;
     }

@@ -56,6 +56,8 @@ pub struct Model {
     pub ports: Vec<Port>,
     /// The ports whose device belongs to a bridge, which says where their frames leave.
     pub bridge_ports: BTreeMap<PortIndex, BridgeMember>,
+    /// Bridges that the router is itself, in place of a kernel: it learns and floods.
+    pub bridges: Vec<LearningBridge>,
     /// Logical links: first one for each port (at the index of the port), then VLAN links, each
     /// after the link that carries it.
     pub links: Vec<Link>,
@@ -103,6 +105,53 @@ pub struct KernelRules {
     /// prerouting with the VRF device as input device, and later hooks also see this device
     /// (`l3mdev_l3_rcv`, `vrf_ip_rcv`).
     pub vrf_devices: Vec<Option<String>>,
+}
+
+/// A bridge that learns by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearningBridge {
+    /// Its name in the configuration, 1 to 15 bytes.
+    pub name: String,
+    /// Its ports, none of them another bridge's.
+    pub ports: Vec<LearningPort>,
+    /// The time after which it forgets an address that sends nothing, in seconds.
+    pub ageing_s: u32,
+    /// The most addresses that it learns.
+    pub max_entries: u32,
+    /// Addresses that it neither learns nor forgets.
+    pub entries: Vec<StaticEntry>,
+}
+
+/// A port of a bridge that learns by itself. The flags are those of `bridge link`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearningPort {
+    /// The port.
+    pub port: PortIndex,
+    /// Whether nothing is forwarded to another isolated port.
+    pub is_isolated: bool,
+    /// Whether frames may leave by the port that they came from.
+    pub is_hairpin: bool,
+    /// Whether the addresses of senders are learned.
+    pub learns: bool,
+    /// The most frames in a second that are flooded from the port.
+    pub storm_limit: Option<u32>,
+}
+
+impl LearningPort {
+    /// A port without special settings.
+    #[must_use]
+    pub const fn new(port: PortIndex) -> Self {
+        Self { port, is_isolated: false, is_hairpin: false, learns: true, storm_limit: None }
+    }
+}
+
+/// An address behind a port of a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticEntry {
+    /// The address.
+    pub mac: Mac,
+    /// The port.
+    pub port: PortIndex,
 }
 
 impl Model {

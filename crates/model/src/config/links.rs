@@ -108,7 +108,7 @@ pub(super) fn unique_names<'a>(
     names
 }
 
-fn clash(name: &str, what: &str, first: &Span, second: &Span, ledger: &mut Ledger<'_>) {
+pub(super) fn clash(name: &str, what: &str, first: &Span, second: &Span, ledger: &mut Ledger<'_>) {
     let (first, second) =
         if first.start <= second.start { (first, second) } else { (second, first) };
     let line = ledger.line(first.start);

@@ -9,6 +9,7 @@
 //! unknown. So it reports each mistake once, and not again for everything that depends on it.
 
 mod addresses;
+mod bridges;
 mod changes;
 mod filter;
 mod links;
@@ -112,6 +113,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         "ports",
         "vlans",
         "vrfs",
+        "bridges",
         "groups",
         "routes",
         "neighbours",
@@ -128,6 +130,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
     let names = links::unique_names(&drafts, &vrfs, ledger);
     let drafts = vlans::arrange(drafts, &names, ledger);
     let topology = addresses::check(drafts, vrfs, ledger);
+    let bridges = bridges::read(root, &ports, &topology, ledger);
     let groups = nexthops::read_groups(root, &topology, ledger);
     let routes = routes::read(root, &topology, &groups, ledger);
     let neighs = neighs::read(root, &topology, ledger);
@@ -139,6 +142,7 @@ fn read_model(root: &Section<'_>, base: &Path, ledger: &mut Ledger<'_>) -> Model
         control,
         ports,
         bridge_ports: BTreeMap::new(),
+        bridges,
         links,
         vrfs,
         routes,

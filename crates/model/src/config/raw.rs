@@ -126,6 +126,15 @@ impl<'a> Section<'a> {
         })
     }
 
+    pub(super) fn boolean(&self, key: &str, ledger: &mut Ledger<'_>) -> Setting<bool> {
+        self.setting(key).read(ledger, |value| match value {
+            DeValue::Boolean(value) => Ok(*value),
+            other => {
+                self.wrong_type(key, other, "true or false", "write true or false without quotes")
+            }
+        })
+    }
+
     pub(super) fn integer(
         &self,
         key: &str,

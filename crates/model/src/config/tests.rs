@@ -1,6 +1,7 @@
 //! Tests of the whole reader: accepted configurations, and every mistake with its line and words.
 
 mod accepts;
+mod bridges;
 mod filter;
 mod mistakes_links;
 mod mistakes_routes;

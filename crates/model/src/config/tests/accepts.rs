@@ -98,6 +98,7 @@ fn the_example_gives_this_model() {
         }],
         neighs: vec![neigh(0, "198.51.100.254", 0xfe), neigh(3, "fd00:10::2", 2)],
         bridge_ports: std::collections::BTreeMap::new(),
+        bridges: Vec::new(),
         xdp_path: XdpPathMode::Auto,
         own: Vec::new(),
         xdp_flows: 1 << 18,
