@@ -20,6 +20,8 @@ use tempfile::TempDir;
 
 #[path = "replay/aliases.rs"]
 mod aliases;
+#[path = "replay/bridges.rs"]
+mod bridges;
 #[path = "replay/states.rs"]
 mod states;
 

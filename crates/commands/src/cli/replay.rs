@@ -125,7 +125,9 @@ pub(super) fn replay(model: &Model, files: &Files, json: bool) -> Result<(), Cli
 
     let ports = model.ports.iter().map(|port| port.name.as_str()).collect();
     let (counters, host) = (&outcome.counters, &outcome.host);
-    let summary = Summary { ports, counters, host, missed: Vec::new() };
+    let names = model.bridges.iter().map(|bridge| bridge.name.as_str());
+    let bridges = names.zip(outcome.bridges.iter().copied()).collect();
+    let summary = Summary { ports, counters, host, missed: Vec::new(), bridges };
     let identity = outcome.adds_up.clone();
     let printed = if json {
         let damage = outcome.errors.iter().map(ToString::to_string);

@@ -4,6 +4,7 @@ use comfy_table::Table;
 use serde_json::{Map, Value, json};
 use tollway_dataplane::counters::{Counters, Traffic};
 use tollway_dataplane::host::HostCounters;
+use tollway_dataplane::stages::bridge::LearningCounts;
 use tollway_dataplane::verdict::{DropReason, PuntReason};
 
 use super::text::{align, section, table, thousands, trimmed};
@@ -16,12 +17,15 @@ pub(super) struct Summary<'a> {
     pub(super) host: &'a HostCounters,
     /// Frames that the kernel dropped before a port could read them, by port.
     pub(super) missed: Vec<u64>,
+    /// What bridges have learned, with their names.
+    pub(super) bridges: Vec<(&'a str, LearningCounts)>,
 }
 
 impl Summary<'_> {
     /// Formats the counters as tables.
     pub(super) fn text(&self) -> String {
-        let Counters { sent, delivered, held, originated, originated_lost, .. } = *self.counters;
+        let Counters { cloned, sent, delivered, held, originated, originated_lost, .. } =
+            *self.counters;
         let mut out = self.port_table();
         let (received, dropped) =
             (self.counters.received_packets(), self.counters.dropped_packets());
@@ -39,6 +43,7 @@ impl Summary<'_> {
             totals.add_row([name.to_owned(), thousands(count)]);
         }
         let own = [
+            ("cloned", cloned),
             ("originated", originated),
             ("originated, lost", originated_lost),
             ("missed before rx", self.missed.iter().sum()),
@@ -50,6 +55,9 @@ impl Summary<'_> {
         section(&mut out, reasons("dropped", &drops(self.counters)));
         section(&mut out, reasons("punted", &punts(self.counters)));
         section(&mut out, reasons("as a host", &host(self.host)));
+        if !self.bridges.is_empty() {
+            section(&mut out, self.bridge_table());
+        }
         out
     }
 
@@ -62,6 +70,15 @@ impl Summary<'_> {
         }
         align(&mut ports);
         format!("{}\n", trimmed(&ports))
+    }
+
+    fn bridge_table(&self) -> Table {
+        let mut bridges = table(&["bridge", "learned", "moved", "full"]);
+        for (name, LearningCounts { learned, moved, full }) in &self.bridges {
+            let numbers = [u64::from(*learned), *moved, *full].map(thousands);
+            bridges.add_row(std::iter::once((*name).to_owned()).chain(numbers));
+        }
+        bridges
     }
 
     fn traffic(&self, port: usize) -> (Traffic, Traffic) {
@@ -80,9 +97,13 @@ impl Summary<'_> {
         let object = |list: Vec<(String, u64)>| {
             Value::Object(list.into_iter().map(|(k, v)| (k, v.into())).collect::<Map<_, _>>())
         };
+        let bridges = self.bridges.iter().map(|(name, LearningCounts { learned, moved, full })| {
+            ((*name).to_owned(), json!({"learned": learned, "moved": moved, "full": full}))
+        });
         json!({
             "ports": ports.collect::<Vec<_>>(),
             "received": self.counters.received_packets(),
+            "cloned": self.counters.cloned,
             "sent": self.counters.sent,
             "dropped": self.counters.dropped_packets(),
             "punted": self.counters.punted_packets(),
@@ -94,6 +115,7 @@ impl Summary<'_> {
             "drops": object(drops(self.counters)),
             "punts": object(punts(self.counters)),
             "host": object(host(self.host)),
+            "bridges": bridges.collect::<Map<_, _>>(),
             "errors": errors,
         })
     }
@@ -189,7 +211,10 @@ mod tests {
         counters.drop(DropReason::IpCsum);
         let ports = vec!["a_long_name_015"];
         let host = HostCounters { resets_sent: 3, ..HostCounters::default() };
-        let text = Summary { ports, counters: &counters, host: &host, missed: vec![0] }.text();
+        let bridges = vec![("br0", LearningCounts { learned: 1 << 17, moved: 1, full: 9 })];
+        let summary = Summary { ports, counters: &counters, host: &host, missed: vec![0], bridges };
+        let text = summary.text();
+        assert!(text.contains("br0") && text.contains("131,072"), "{text}");
         assert!(text.contains("resets_sent") && !text.contains("ignored"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("ip_csum"), "{text}");

@@ -97,12 +97,15 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// What became of all packets. These sums hold: received = sent + dropped + punted + delivered +
+/// What became of all packets. These sums hold: received + cloned = sent + dropped + punted + delivered +
 /// held, and transmitted = sent + originated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Packets that all ports received.
     pub received: u64,
+    /// Copies of received packets that bridges flood.
+    #[serde(default)]
+    pub cloned: u64,
     /// Received and forwarded.
     pub sent: u64,
     /// Received and dropped.

@@ -111,9 +111,10 @@ impl Snapshot {
     /// What became of all packets.
     pub(super) fn totals(&self) -> Totals {
         let counters = self.counters();
-        let Counters { sent, delivered, held, originated, originated_lost, .. } = counters;
+        let Counters { cloned, sent, delivered, held, originated, originated_lost, .. } = counters;
         Totals {
             received: counters.received_packets(),
+            cloned,
             sent,
             dropped: counters.dropped_packets(),
             punted: counters.punted_packets(),

@@ -15,6 +15,7 @@ use tollway_dataplane::counters::Counters;
 use tollway_dataplane::frame::Umem;
 use tollway_dataplane::host::HostCounters;
 use tollway_dataplane::id::PortId;
+use tollway_dataplane::stages::bridge::LearningCounts;
 use tollway_dataplane::worker::Worker;
 
 use tollway_capture::{CaptureError, CaptureReader, Captured};
@@ -94,6 +95,8 @@ pub struct ReplayOutcome {
     pub counters: Counters,
     /// What the router did as a host.
     pub host: HostCounters,
+    /// What the model's bridges have learned, in their order.
+    pub bridges: Vec<LearningCounts>,
     /// Whether all packets and chunks of memory are accounted for; otherwise a sentence that says
     /// what is missing.
     pub adds_up: Result<(), String>,
@@ -158,12 +161,15 @@ impl Replay {
             self.errors.extend(port.finish().err());
         }
         let host = self.worker.lock().host.counters().clone();
+        let bridges = self.worker.state().bridges.iter();
+        let bridges = bridges.flat_map(|bridges| bridges.counts()).collect();
         let adds_up = self.worker.counters.check();
         let adds_up = adds_up.and_then(|()| self.worker.check_memory(&self.ports));
         Ok(ReplayOutcome {
             adds_up,
             counters: self.worker.counters.clone(),
             host,
+            bridges,
             errors: self.errors,
         })
     }

@@ -193,7 +193,10 @@ impl Machine {
         let with_ports: Vec<_> = with_ports.chain([(&*worker, &devices[..])]).collect();
         let adds_up = counters.check().and_then(|()| check_memory(&with_ports));
         let host = worker.lock().host.counters().clone();
-        let summary = Summary { ports, counters: &counters, host: &host, missed }.text();
+        let learned = worker.state().bridges.iter().flat_map(|bridges| bridges.counts());
+        let names = model.bridges.iter().map(|bridge| bridge.name.as_str());
+        let bridges = names.zip(learned).collect();
+        let summary = Summary { ports, counters: &counters, host: &host, missed, bridges }.text();
         // This finishes all ports, even after an error, so that their devices return to the kernel.
         // It does not wait for a reader of the summary.
         let finished: Vec<_> = devices.iter_mut().map(|device| device.finish()).collect();

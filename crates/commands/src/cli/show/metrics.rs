@@ -38,6 +38,7 @@ fn totals(all: &All, out: &mut Metrics) {
     out.family("packets", Kind::Counter, "Packets of all ports, by what became of them.");
     for (outcome, count) in [
         ("received", totals.received),
+        ("cloned", totals.cloned),
         ("sent", totals.sent),
         ("dropped", totals.dropped),
         ("punted", totals.punted),

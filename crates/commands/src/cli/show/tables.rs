@@ -122,6 +122,7 @@ fn totals_table(totals: &Totals) -> String {
     let mut table = table(&["packets", ""]);
     for (name, count) in [
         ("received", totals.received),
+        ("cloned", totals.cloned),
         ("sent on", totals.sent),
         ("dropped", totals.dropped),
         ("punted", totals.punted),
