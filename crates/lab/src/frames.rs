@@ -20,6 +20,8 @@ pub enum Source {
     To4(Template, Vec<u32>),
     /// One frame to many IPv6 destinations.
     To6(Template, Vec<u128>),
+    /// One frame between many stations: destination and source, each by its [`station`].
+    Stations(Template, Vec<[u32; 2]>),
     /// One frame of many IPv4 flows: the frame, the bytes before its IP header, and the flows.
     Flows4(Template, usize, Vec<Flow4>),
 }
@@ -45,6 +47,7 @@ impl Source {
             Self::Whole(templates) => templates.len(),
             Self::To4(_, destinations) => destinations.len(),
             Self::To6(_, destinations) => destinations.len(),
+            Self::Stations(_, pairs) => pairs.len(),
             Self::Flows4(_, _, flows) => flows.len(),
         }
     }
@@ -76,6 +79,12 @@ impl Source {
                 *frame = *template;
                 frame[38..54].copy_from_slice(&destinations[number].to_be_bytes());
             }
+            Self::Stations(template, pairs) => {
+                *frame = *template;
+                let [dst, src] = pairs[number].map(station);
+                frame[..6].copy_from_slice(&dst);
+                frame[6..12].copy_from_slice(&src);
+            }
             Self::Flows4(template, l3, flows) => {
                 *frame = *template;
                 let flow = flows[number];
@@ -102,6 +111,14 @@ impl Flow4 {
         let sum = (sum & 0xffff) + (sum >> 16);
         packet[10..12].copy_from_slice(&(sum as u16 ^ 0xffff).to_be_bytes());
     }
+}
+
+/// The Ethernet address of a station.
+#[inline(always)]
+#[must_use]
+pub fn station(number: u32) -> [u8; 6] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [2, 0, a, b, c, d]
 }
 
 /// Makes a frame for [`Source::Flows4`]. Returns it and the number of bytes before its IP header.

@@ -6,6 +6,7 @@
 //! comes from the rounds in which both took turns.
 
 pub mod against;
+mod bridge;
 mod cost;
 pub mod html;
 pub mod record;

@@ -1,5 +1,6 @@
 use tollway_dataplane::dispatch::Path;
 
+use super::bridge;
 use super::scene::{self, Scene, Stage};
 use crate::bench::Bench;
 use crate::{fib, filter};
@@ -43,6 +44,8 @@ pub(super) enum Kind {
     Routes(fib::Family, usize),
     /// A number of rules, and packets drawn from them.
     Rules(usize),
+    /// A bridge that knows a number of stations, half of them behind each port.
+    Bridge(u32),
     /// One route, and every frame leaves by a ring to the worker that has the egress port.
     HandOver,
     /// One route, and the headers come from memory, with or without prefetch.
@@ -94,7 +97,11 @@ impl Scenario {
     /// Whether its data exceeds the share of the caches that the other rows leave when they take
     /// turns.
     pub(super) fn is_large(&self) -> bool {
-        matches!(self.kind, Kind::Routes(..) | Kind::Rules(_) | Kind::All)
+        match self.kind {
+            Kind::Routes(..) | Kind::Rules(_) | Kind::All => true,
+            Kind::Bridge(stations) => stations > bridge::FEW,
+            _ => false,
+        }
     }
 }
 
@@ -121,6 +128,23 @@ const fn path(
 const fn feature(name: &'static str, title: &'static str, scene: Scene) -> Scenario {
     let over = if scene.ipv6 { "ip6-all-off" } else { "ip4-all-off" };
     Scenario { group: Group::Feature, ..path(name, title, over, Build::AllStages, scene) }
+}
+
+const fn bridge(
+    name: &'static str,
+    title: &'static str,
+    over: &'static str,
+    stations: u32,
+) -> Scenario {
+    Scenario {
+        name,
+        title,
+        group: Group::Feature,
+        over: Some(over),
+        build: Build::AllStages,
+        kind: Kind::Bridge(stations),
+        ..PLAIN
+    }
 }
 
 const fn routes4(name: &'static str, title: &'static str, size: usize) -> Scenario {
@@ -235,6 +259,8 @@ pub const ROWS: &[Scenario] = &[
     feature("ip6-qinq", "IPv6, two tags in and out (QinQ)", Scene { tags: 2, ..V6 }),
     feature("ip6-vrf", "IPv6 in a VRF", Scene { vrf: true, ..V6 }),
     feature("ip6-ecmp", "IPv6, a group of 8 next hops", Scene { ecmp: true, ..V6 }),
+    bridge("l2-bridge", "bridge, learning, one flow", "ip4-all-off", bridge::FEW),
+    bridge("l2-bridge-100k", "bridge, learning, 100,000 stations at random", "l2-bridge", 100_000),
     routes4("ip4-fib-1", "IPv4, 1 prefix, 262,144 destinations", 1),
     routes4("ip4-fib-100", "IPv4, 100 prefixes", 100),
     routes4("ip4-fib-1k", "IPv4, 1,000 prefixes", 1000),
@@ -290,6 +316,7 @@ impl Scenario {
             #[cfg(target_arch = "x86_64")]
             Kind::Cold { .. } => scene::plain(&Scene::PLAIN),
             Kind::Plain(scene) => scene::plain(&scene),
+            Kind::Bridge(stations) => bridge::stage(stations),
             Kind::Routes(family, size) => {
                 let prefixes = fib::synthetic(family, size);
                 let tables = fib::tables(family, &prefixes)?;

@@ -21,8 +21,8 @@ const MANY_FLOWS: usize = 65_536;
 /// Members of a next-hop group.
 const MEMBERS: u8 = 8;
 
-const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+pub(super) const ROUTER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub(super) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const MTU: u16 = 1500;
 
 /// Tags of either side, outermost first. QinQ uses both, a VLAN only the second.
@@ -74,8 +74,8 @@ pub(crate) struct Stage {
 }
 
 /// Tables under construction: ingress and egress, and the VRF whose routes packets take.
-struct Router {
-    tables: Tables,
+pub(super) struct Router {
+    pub(super) tables: Tables,
     main: VrfId,
     vrf: VrfId,
     links: [LinkId; 2],
@@ -83,7 +83,7 @@ struct Router {
 
 impl Router {
     /// Two ports, with `tags` tags on both sides.
-    fn new(own_vrf: bool, tags: usize) -> Result<Self, TablesError> {
+    pub(super) fn new(own_vrf: bool, tags: usize) -> Result<Self, TablesError> {
         let mut tables = Tables::new();
         let main = tables.add_vrf()?;
         let vrf = if own_vrf { tables.add_vrf()? } else { main };
@@ -149,7 +149,7 @@ pub(super) fn plain(scene: &Scene) -> Result<Stage, String> {
     Ok(Stage { tables, source: Source::Whole(templates(scene)), filter: None })
 }
 
-fn failed(error: TablesError) -> String {
+pub(super) fn failed(error: TablesError) -> String {
     format!("cannot build the tables: {error:?}")
 }
 

@@ -71,6 +71,7 @@ fn stages_that_are_configured_have_a_toll() {
         ("ip4-policy", &["rule"]),
         ("ip4-rpf", &["source_check"]),
         ("ip4-redirects", &["icmp_redirect"]),
+        ("l2-bridge", &["bridge", "transmit"]),
         ("ip4-filter-10", &["prerouting", "forward"]),
         ("ip4-all-on", &["classify", "ecmp", "rule", "icmp_redirect", "source_check", "forward"]),
     ] {
