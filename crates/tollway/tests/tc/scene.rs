@@ -224,8 +224,9 @@ pub fn serve(address: &str) -> ExitCode {
 /// Sends datagrams and a stream, and asserts that all arrive.
 pub fn send(address: &str) -> ExitCode {
     let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // In a virtual machine that is emulated, a stream takes half a minute.
+    stream.set_write_timeout(Some(4 * PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(4 * PATIENCE)).unwrap();
     let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let datagrams = UdpSocket::bind(any).unwrap();
     for number in 0..DATAGRAMS as usize {
