@@ -3,38 +3,14 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::counts::LearningCounts;
 use super::fdb::{FdbEntry, FdbKey, FdbKind, FdbWriter};
 use super::table::{LearningBridge, LearningBridges};
 use crate::clock::tick_of;
 use crate::id::PortId;
-use crate::sync::{AtomicU32, AtomicU64, Mutex};
 
 /// The most entries that one call of [`LearningBridges::age`] looks at: some 50 us.
 const SWEPT: usize = 1024;
-
-/// What a bridge has learned. All workers count together, since none of this happens often.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    /// Entries that were learned and are not forgotten.
-    learned: AtomicU32,
-    moved: AtomicU64,
-    full: AtomicU64,
-}
-
-/// The counts of a bridge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LearningCounts {
-    /// Addresses that it knows and has learned.
-    pub learned: u32,
-    /// How often an address came from another port than before.
-    pub moved: u64,
-    /// Frames whose sender was not learned for want of room.
-    pub full: u64,
-}
-
-/// Where the next sweep begins.
-#[derive(Debug, Default)]
-pub(super) struct Sweep(Mutex<Option<FdbKey>>);
 
 impl LearningBridge {
     /// Learns that a sender is behind a port, or that it is there still.

@@ -16,6 +16,7 @@
 //!
 //! [`Domain`]: crate::id::Domain
 
+mod counts;
 mod fdb;
 mod learn;
 mod port;
@@ -25,11 +26,11 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use counts::LearningCounts;
 pub use fdb::{
     Fdb, FdbEntry, FdbFull, FdbHit, FdbHome, FdbKey, FdbKind, FdbView, FdbWriter, SMALL_BUCKETS,
     fdb_lines,
 };
-pub use learn::LearningCounts;
 pub use port::{BridgePort, BridgedIp, SourceRule, Tagged};
 pub(crate) use stage::run;
 pub use table::{BridgePortSettings, BridgeSettings, LearningBridges};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::counts::{Counts, Sweep};
 use super::fdb::{Fdb, FdbEntry, FdbKey, FdbKind};
-use super::learn::{Counts, Sweep};
 use crate::clock::tick_of;
 use crate::id::{BridgeId, Domain, PortId};
 use crate::token_bucket::{Rate, TokenBucket};
