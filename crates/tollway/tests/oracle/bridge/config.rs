@@ -78,6 +78,11 @@ pub fn draw(dice: &mut Dice, ports: usize) -> Vec<String> {
     for _ in 0..dice.below(4) {
         lines.push(flag(dice, ports));
     }
+    if dice.one_in(3) {
+        // Only two isolated ports are isolated from each other.
+        let isolated = PORTS[..ports].iter().filter(|_| !dice.one_in(3));
+        lines.extend(isolated.map(|port| format!("bridge link set dev {port} isolated on")));
+    }
     for _ in 0..dice.below(3) {
         lines.push(entry(dice, ports));
     }
