@@ -21,7 +21,8 @@ pub fn until_next(period: Duration) -> Duration {
 
 /// When the next period begins.
 pub fn next(period: Duration) -> Instant {
-    Instant::now() + until_next(period)
+    let left = until_next(period);
+    Instant::now() + left
 }
 
 #[cfg(test)]

@@ -22,10 +22,11 @@ use tollway_linux::sys::{self, Schedule};
 use tollway_linux::{pace, priority};
 use tollway_xdp::State;
 
-/// The time between two confirmations; more of them would cost an idle router too much of its processor.
+/// The time between two confirmations of a real-time thread; more of them would cost an idle router too much of its
+/// processor.
 const EVERY: Duration = Duration::from_millis(40);
-/// The same while it beats for workers, at whose heartbeats the programs look.
-const EVERY_WITH_WORKERS: Duration = Duration::from_millis(20);
+/// The same of another thread, which may be late, and while it beats for workers, at whose heartbeats the programs look.
+const OFTEN: Duration = Duration::from_millis(20);
 /// After a gap of this length, the programs may have left everything to the kernel: they do so after
 /// `UNCONFIRMED_NS` of xdp/bpf/maps.h, and their clock advances by up to 10 ms at once.
 const PAUSE_NS: u64 = 70_000_000;
@@ -55,7 +56,7 @@ impl Heartbeat {
         let has_ended = Arc::clone(&ends);
         let mut watch = Watch::begin(State::now_ns());
         let thread = thread.spawn(move || {
-            be_first(priority);
+            let is_realtime = be_first(priority);
             while !has_ended.load(Ordering::Acquire) {
                 let now_ns = State::now_ns();
                 let silence = parts.iter().map(Beat::silence).max().unwrap_or_default();
@@ -67,11 +68,11 @@ impl Heartbeat {
                     on_pause(&state);
                 }
                 state.confirm_at(now_ns);
-                for (worker, _) in sleeps.iter().enumerate().filter(|(_, sleep)| sleep.lasts()) {
-                    state.beat_at(worker, now_ns);
+                for (worker, sleep) in sleeps.iter().enumerate() {
+                    beat_for(worker, sleep, &state);
                 }
                 let beats = sleeps.iter().any(Sleep::has_ports);
-                let every = if beats { EVERY_WITH_WORKERS } else { EVERY };
+                let every = if is_realtime && !beats { EVERY } else { OFTEN };
                 std::thread::sleep(pace::until_next(every));
             }
         })?;
@@ -88,15 +89,25 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Makes the calling thread a real-time thread, on a single processor too, for it delays nobody; or at least one of
-/// nice -20. The worker says what it means if the system refuses both.
-fn be_first(priority: Priority) {
-    if priority == Priority::Normal {
-        return;
+/// Writes the heartbeat of a worker that sleeps, unless the worker has written a newer one meanwhile.
+fn beat_for(worker: usize, sleep: &Sleep, state: &State) {
+    let now_ns = State::now_ns();
+    if sleep.lasts() && state.heartbeat_ns(worker) < now_ns {
+        state.beat_at(worker, now_ns);
     }
-    if priority == Priority::High || sys::set_schedule(Schedule::Realtime).is_err() {
+}
+
+/// Makes the calling thread a real-time thread, on a single processor too, for it delays nobody; or at least one of
+/// nice -20. Returns whether it is a real-time thread. The worker says what it means if the system refuses both.
+fn be_first(priority: Priority) -> bool {
+    if priority == Priority::Normal {
+        return false;
+    }
+    let is_realtime = priority != Priority::High && sys::set_schedule(Schedule::Realtime).is_ok();
+    if !is_realtime {
         let _ = priority::be_nice();
     }
+    is_realtime
 }
 
 /// Whether changes may be undone.

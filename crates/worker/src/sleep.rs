@@ -1,7 +1,7 @@
 //! Who beats for a worker that sleeps.
 //!
-//! A worker that waits for frames would wake up every 20 ms only to write its heartbeat, and each time take the processor
-//! from somebody. So the heartbeat's thread, which wakes up anyway, writes it as long as nobody has anything for the
+//! An idle worker would wake up every 20 ms only to write its heartbeat, and each time take the processor from somebody. So
+//! the heartbeat's thread, which wakes up anyway, writes it as long as nobody has anything for the
 //! worker. The kernel knows that: a thread that waits is in state S of `proc_pid_stat(5)`, and in state R as soon as a
 //! frame or a job has come, even if it gets no processor.
 

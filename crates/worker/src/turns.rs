@@ -27,6 +27,9 @@ const TICK: Duration = POLL;
 /// The longest time between two heartbeats for the XDP programs, if nobody else writes them ([`Sleep`]); the programs give
 /// up after 30 ms.
 const PULSE_NS: u64 = 20_000_000;
+/// A worker that has had no frames for so long sleeps until the next tick. Before, frames may wait to be sent, and flows to
+/// enter the XDP path.
+const IDLE_NS: u64 = 1_000_000_000;
 /// A gap of this length counts as a pause. It is a little less than those 30 ms, since the clock advances by
 /// ticks.
 const PAUSE_NS: u64 = 26_000_000;
@@ -86,8 +89,10 @@ pub(crate) struct Turns {
     scheduling: Scheduling,
     load: LoadMeter,
     next_tick_ns: u64,
-    /// The longest sleep, for the worker's own heartbeat.
-    longest_sleep_ns: u64,
+    /// Whether others see that the worker sleeps, and beat for it.
+    sleep_shows: bool,
+    /// When it last had frames, or began.
+    active_ns: u64,
     spin: Spin,
 }
 
@@ -110,9 +115,9 @@ impl Turns {
             last_ns: State::now_ns(),
             longest_ns: Arc::clone(&common.longest_pause_ns),
         });
-        let must_beat = pulse.is_some() && !common.sleeps[number].show();
         Self {
-            longest_sleep_ns: if must_beat { PULSE_NS } else { u64::MAX },
+            sleep_shows: common.sleeps[number].show(),
+            active_ns: common.clock.now_ns(),
             pulse,
             losses: Losses::of_worker(number),
             scheduling: Scheduling::begin(common.priority),
@@ -127,10 +132,13 @@ impl Turns {
     pub(crate) fn take(&mut self, seat: &mut Seat<'_>) -> Turn {
         let now_ns = self.common.clock.now_ns();
         if let Some(pulse) = &mut self.pulse {
-            pulse.beat();
+            pulse.beat(&self.common.sleeps[seat.number]);
         }
         let more = seat.mailbox.work(seat.worker, seat.devices);
         let received = seat.receive(now_ns);
+        if received > 0 {
+            self.active_ns = now_ns;
+        }
         // A kernel that does not configure the router may forward differently, or not at all.
         if let Some(valves) = &self.common.valves
             && seat.worker.kernel_has_rules
@@ -154,7 +162,8 @@ impl Turns {
         }
         self.common.journal.drain(&mut seat.worker.filter);
         look_after(seat.devices, now_ns);
-        self.next_tick_ns = now_ns + pace::until_next(TICK).as_nanos() as u64;
+        // The ports may have taken a while.
+        self.next_tick_ns = self.common.clock.now_ns() + pace::until_next(TICK).as_nanos() as u64;
     }
 
     /// Sleeps until there is something to do, if the turn has found nothing; `stop` becomes readable with a
@@ -180,7 +189,8 @@ impl Turns {
         }
         seat.worker.park();
         let asleep_ns = clock.now_ns();
-        let timeout_ns = self.next_tick_ns.saturating_sub(asleep_ns).min(self.longest_sleep_ns);
+        let timeout_ns =
+            self.next_tick_ns.saturating_sub(asleep_ns).min(self.longest_ns(asleep_ns));
         let sleep = &self.common.sleeps[seat.number];
         let trouble = wait(seat.devices, stop, (seat.mailbox, sleep), timeout_ns);
         let slept_ns = clock.now_ns() - asleep_ns;
@@ -194,6 +204,12 @@ impl Turns {
             look_after(seat.devices, clock.now_ns());
         }
         Ok(())
+    }
+
+    /// The longest sleep that ports and heartbeat allow.
+    fn longest_ns(&self, now_ns: u64) -> u64 {
+        let is_idle = self.sleep_shows && now_ns.saturating_sub(self.active_ns) > IDLE_NS;
+        if is_idle || self.pulse.is_none() { u64::MAX } else { PULSE_NS }
     }
 
     /// Ends the loop, after the kernel has begun to forward: frames that came in before still have to go out.
@@ -243,12 +259,13 @@ struct Pulse {
 
 impl Pulse {
     #[inline]
-    fn beat(&mut self) {
+    fn beat(&mut self, sleep: &Sleep) {
         let now_ns = State::now_ns();
         // Others may have beaten while the worker slept.
         let last_ns = self.last_ns.max(self.state.heartbeat_ns(self.number));
         let pause_ns = now_ns.saturating_sub(last_ns);
-        if pause_ns > PAUSE_NS {
+        // Nobody waits for a worker without ports.
+        if pause_ns > PAUSE_NS && sleep.has_ports() {
             self.longest_ns.fetch_max(pause_ns, Ordering::Relaxed);
         }
         self.last_ns = now_ns;

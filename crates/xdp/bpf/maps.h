@@ -83,7 +83,8 @@ enum pass_reason {
 	PASS_REASONS,
 };
 
-/* The last heartbeat of a worker. It has a cache line to itself, because only its worker writes it. */
+/* The last heartbeat of a worker. It has a cache line to itself, because its worker writes it often, or who beats
+ * for a worker that sleeps. */
 struct heartbeat {
 	__u64 ns;
 	__u64 unused[7];

@@ -87,7 +87,7 @@ impl State {
         sys::coarse_ns()
     }
 
-    /// Writes a worker's heartbeat with a time that it has just read; call it at least every 20 ms. If
+    /// Writes a worker's heartbeat with a time that was just read; somebody has to call it at least every 20 ms. If
     /// the process is stopped in between, the heartbeat is as old as the stop. A worker from
     /// [`MOST_WORKERS`] on has none.
     #[inline]

@@ -16,10 +16,8 @@ enum Way {
     Flood(PortSet),
 }
 
-/// Forwards frames one by one, in order; returns those to be sent.
-///
-/// So frames with known addresses overtake others of their burst. Those between the same two addresses stay in order:
-/// they are known, or not, all together.
+/// Forwards frames one by one, in order, and so before others of their burst, whose addresses are known. Those between the
+/// same two addresses stay in order: they are known, or not, all together.
 #[cold]
 pub(super) fn run(
     burst: &mut Burst,
@@ -29,35 +27,29 @@ pub(super) fn run(
     egress: &mut Egress,
     now_ns: u64,
     lanes: Lanes,
-) -> Lanes {
-    let Some(bridge) = bridges.bridge_of(port) else { return Lanes::NONE };
+) {
+    let Some(bridge) = bridges.bridge_of(port) else { return };
     let ingress = Ingress { bridges, bridge, port, id: burst.port, now_ns };
-    let mut sent = Lanes::NONE;
     for lane in lanes {
         let frame = Descriptor { addr: burst.addr[lane], len: burst.len[lane].into() };
         let eth = EthView(umem.bytes(frame.addr, 0));
         match ingress.decide(eth, burst.len[lane]) {
-            Ok(Way::To(port)) => burst.egress[lane] = port,
-            Ok(Way::Flood(ports)) => burst.egress[lane] = flood(umem, egress, frame, ports),
-            Err(reason) => {
-                burst.exit(lane, Verdict::Drop(reason));
-                continue;
-            }
+            Ok(Way::To(port)) => egress.push(frame, port),
+            Ok(Way::Flood(ports)) => flood(umem, egress, frame, ports),
+            Err(reason) => burst.exit(lane, Verdict::Drop(reason)),
         }
-        sent.put(lane, true);
     }
-    sent
 }
 
-/// Queues copies of a frame for all ports of a set but the last one, which gets the frame itself: returns that.
-fn flood(umem: &mut Umem, egress: &mut Egress, frame: Descriptor, ports: PortSet) -> PortId {
+/// Queues copies of a frame for all ports of a set but the last one, which gets the frame itself.
+fn flood(umem: &mut Umem, egress: &mut Egress, frame: Descriptor, ports: PortSet) {
     let mut ports = ports.iter();
     // A set without ports is no way.
     let mut last = ports.next().unwrap_or_default();
     for next in ports {
         egress.push_copy(umem, frame, std::mem::replace(&mut last, next));
     }
-    last
+    egress.push(frame, last);
 }
 
 /// Where the frames of a burst came in.

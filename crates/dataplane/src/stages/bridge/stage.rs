@@ -8,8 +8,9 @@ use crate::id::Domain;
 use crate::stages::transmit::Egress;
 use crate::wire::eth::{self, EthView};
 
-/// Forwards the burst's frames, which came from a port of a bridge; all of them. Returns those to be sent, each with its
-/// egress port; copies of them are in `egress`. The others exit with a verdict.
+/// Forwards the burst's frames, which came from a port of a bridge; all of them. Returns those to be sent that have known
+/// addresses, each with its egress port. Of the others, those that are forwarded are in `egress`, and the rest exits with a
+/// verdict.
 #[inline(always)]
 pub(crate) fn run(
     burst: &mut Burst,
@@ -28,7 +29,8 @@ pub(crate) fn run(
     if rare.is_empty() {
         return known;
     }
-    known.or(slow::run(burst, umem, bridges, port, egress, now_ns, rare))
+    slow::run(burst, umem, bridges, port, egress, now_ns, rare);
+    known
 }
 
 /// Notes where the searches for both addresses of each frame begin, and fetches these places.
@@ -66,10 +68,11 @@ fn forward_known(
             }
             None => false,
         };
+        let may_send = is_known | (!port.learns & eth.has_station_source());
         // What is shorter than a header wraps.
         let fits = burst.len[lane].wrapping_sub(eth::LEN as u16) <= port.common_mtu;
         match dst {
-            Some(dst) if (is_known | !port.learns) & fits & port.targets.has(dst.port()) => {
+            Some(dst) if may_send & fits & port.targets.has(dst.port()) => {
                 burst.egress[lane] = dst.port();
             }
             _ => rare.insert_rare(lane),

@@ -32,6 +32,16 @@ impl Egress {
         Self { queues: vec![queue; ports], copies: Copies::default() }
     }
 
+    /// Queues a frame for a port of the router.
+    pub(crate) fn push(&mut self, frame: Descriptor, port: PortId) {
+        let Some(queue) = self.queues.get_mut(usize::from(port.0)) else { return };
+        // A port gets each frame of a burst once, so there is a slot.
+        if let Some(slot) = queue.frames.get_mut(queue.count) {
+            *slot = frame;
+            queue.count += 1;
+        }
+    }
+
     /// Queues a copy of a frame for a further port.
     pub(crate) fn push_copy(&mut self, umem: &mut Umem, frame: Descriptor, port: PortId) {
         self.copies.due += 1;
