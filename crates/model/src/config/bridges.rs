@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::links::clash;
-use super::nearest::nearest;
+use super::nearest::did_you_mean;
 use super::raw::{At, Section, Setting, bare};
 use super::topology::Topology;
 use super::values::{device_name, mac};
@@ -271,10 +271,8 @@ fn find(ports: &[Port], name: &At<&str>, ledger: &mut Ledger<'_>) -> Option<Port
     let found = ports.iter().position(|port| port.name == name.value);
     if found.is_none() {
         let known: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-        let remedy = match nearest(name.value, &known) {
-            Some(name) => format!("did you mean {name}?"),
-            None => "name one of the [ports.NAME] tables".to_owned(),
-        };
+        let other = || "name one of the [ports.NAME] tables".to_owned();
+        let remedy = did_you_mean(name.value, &known, other);
         ledger.relation(name.span.clone(), format!("{} is not a port", quoted(name.value)), remedy);
     }
     found.map(PortIndex)

@@ -37,6 +37,15 @@ const ALIASES: &[(&str, &str)] = &[
 /// lengths.
 const WORD_LIMIT: usize = 40;
 
+/// The remedy for an unknown word: the nearest known one, or `otherwise` if none is near.
+pub(super) fn did_you_mean(
+    word: &str,
+    known: &[&str],
+    otherwise: impl FnOnce() -> String,
+) -> String {
+    nearest(word, known).map_or_else(otherwise, |name| format!("did you mean {name}?"))
+}
+
 /// The most similar known word, or the one that an alias stands for; none if no word is similar.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     if word.len() > WORD_LIMIT {

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::nearest::nearest;
+use super::nearest::{did_you_mean, nearest};
 use tollway_firewall::mistake::{Fault, Ledger, Span, quoted};
 
 /// A value and its position.
@@ -88,10 +88,8 @@ impl<'a> Section<'a> {
                 continue;
             }
             let what = format!("{} has the unknown key {}", self.title, quoted(key.get_ref()));
-            let remedy = match nearest(key.get_ref(), known) {
-                Some(name) => format!("did you mean {name}?"),
-                None => format!("remove it; the keys here are {}", known.join(", ")),
-            };
+            let remove = || format!("remove it; the keys here are {}", known.join(", "));
+            let remedy = did_you_mean(key.get_ref(), known, remove);
             ledger.relation(key.span(), what, remedy);
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::nearest::nearest;
+use super::nearest::did_you_mean;
 use super::nexthops::{Group, Resolved, read_hop, read_list};
 use super::raw::{At, Section, Setting, bare};
 use super::topology::Topology;
@@ -160,10 +160,8 @@ impl Reader<'_> {
         let At { value: name, span } = section.text("group", ledger).given()?;
         let Some(index) = self.by_name.get(name).copied() else {
             let known: Vec<&str> = self.by_name.keys().copied().collect();
-            let remedy = match nearest(name, &known) {
-                Some(name) => format!("did you mean {name}?"),
-                None => "add a [groups.NAME] table or correct the name".to_owned(),
-            };
+            let add = || "add a [groups.NAME] table or correct the name".to_owned();
+            let remedy = did_you_mean(name, &known, add);
             ledger.relation(span, format!("there is no group {}", quoted(name)), remedy);
             return None;
         };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::links::{Draft, DraftKind};
-use super::nearest::nearest;
+use super::nearest::did_you_mean;
 use super::raw::{At, Section, Setting, bare};
 use super::values::{derived_mac, edge, is_link_local};
 use super::vrfs::Vrfs;
@@ -194,10 +194,7 @@ impl<'a> Topology<'a> {
         }
         let mut known: Vec<&str> = self.by_name.keys().copied().collect();
         known.sort_unstable();
-        let remedy = match nearest(at.value, &known) {
-            Some(name) => format!("did you mean {name}?"),
-            None => "name a port or a VLAN link".to_owned(),
-        };
+        let remedy = did_you_mean(at.value, &known, || "name a port or a VLAN link".to_owned());
         ledger.relation(at.span, format!("dev {} is not a link", quoted(at.value)), remedy);
         Setting::Bad
     }
