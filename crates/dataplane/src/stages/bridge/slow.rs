@@ -34,7 +34,7 @@ pub(super) fn run(
         let frame = Descriptor { addr: burst.addr[lane], len: burst.len[lane].into() };
         let eth = EthView(umem.bytes(frame.addr, 0));
         match ingress.decide(eth, burst.len[lane]) {
-            Ok(Way::To(port)) => egress.push(frame, port),
+            Ok(Way::To(port)) => _ = egress.push(frame, port),
             Ok(Way::Flood(ports)) => flood(umem, egress, frame, ports),
             Err(reason) => burst.exit(lane, Verdict::Drop(reason)),
         }
@@ -49,7 +49,7 @@ fn flood(umem: &mut Umem, egress: &mut Egress, frame: Descriptor, ports: PortSet
     for next in ports {
         egress.push_copy(umem, frame, std::mem::replace(&mut last, next));
     }
-    egress.push(frame, last);
+    _ = egress.push(frame, last);
 }
 
 /// Where the frames of a burst came in.

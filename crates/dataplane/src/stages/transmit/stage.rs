@@ -32,33 +32,22 @@ impl Egress {
         Self { queues: vec![queue; ports], copies: Copies::default() }
     }
 
-    /// Queues a frame for a port of the router.
-    pub(crate) fn push(&mut self, frame: Descriptor, port: PortId) {
-        let Some(queue) = self.queues.get_mut(usize::from(port.0)) else { return };
-        // A port gets each frame of a burst once, so there is a slot.
-        if let Some(slot) = queue.frames.get_mut(queue.count) {
-            *slot = frame;
-            queue.count += 1;
-        }
+    /// Queues a frame for a port of the router; returns whether there is room, which each port has for a burst.
+    pub(crate) fn push(&mut self, frame: Descriptor, port: PortId) -> bool {
+        let Some(queue) = self.queues.get_mut(usize::from(port.0)) else { return false };
+        let Some(slot) = queue.frames.get_mut(queue.count) else { return false };
+        *slot = frame;
+        queue.count += 1;
+        true
     }
 
     /// Queues a copy of a frame for a further port.
     pub(crate) fn push_copy(&mut self, umem: &mut Umem, frame: Descriptor, port: PortId) {
         self.copies.due += 1;
-        let Some(queue) = self.queues.get_mut(usize::from(port.0)) else {
+        let Some(copy) = umem.copy(frame) else { return self.copies.lost += 1 };
+        if !self.push(copy, port) {
             self.copies.lost += 1;
-            return;
-        };
-        // A port gets each frame of a burst once, so there is a slot.
-        match (queue.frames.get_mut(queue.count), umem.copy(frame)) {
-            (Some(slot), Some(copy)) => {
-                *slot = copy;
-                queue.count += 1;
-            }
-            (_, copy) => {
-                self.copies.lost += 1;
-                copy.into_iter().for_each(|copy| umem.free(copy.addr));
-            }
+            umem.free(copy.addr);
         }
     }
 
