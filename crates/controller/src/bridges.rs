@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tollway_dataplane::clock::TICK_SHIFT;
 use tollway_dataplane::id::{BridgeId, Domain, PortId};
 use tollway_dataplane::stages::bridge::{BridgePort, BridgedIp, SourceRule, Tagged};
 
@@ -10,9 +11,6 @@ use super::kernel::BridgePortFlag;
 use super::offload::{Bridged, BridgedPackets};
 use super::ports::Port;
 use tollway_model::Model;
-
-/// A tick of the programs' clock, in nanoseconds (`FLOW_TICK_SHIFT` of `xdp/bpf/maps.h`).
-const TICK_NS: u128 = 1 << 26;
 
 /// The ports of bridges that forward.
 pub(super) fn ports(
@@ -50,7 +48,7 @@ fn bridge_port(of: &Bridged, bridge: BridgeId) -> Option<BridgePort> {
 }
 
 fn ticks(time: Duration) -> u32 {
-    u32::try_from(time.as_nanos() / TICK_NS).unwrap_or(u32::MAX)
+    u32::try_from(time.as_nanos() >> TICK_SHIFT).unwrap_or(u32::MAX)
 }
 
 /// What differs from the ports that the tables have; those that no longer forward come first.
