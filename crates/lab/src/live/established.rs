@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::conntrack::{self, Connections};
 use super::loss;
-use super::program::{self, Tollway};
+use super::program;
 use super::rulesets;
 use super::sink::Sink;
 use super::topology::Topology;
@@ -39,12 +39,7 @@ pub(super) fn behind_tollway<T>(
     topology: &Topology,
     measure: impl FnOnce() -> Result<T, String>,
 ) -> Result<T, String> {
-    let mut tollway = Tollway::launch(topology, &ARGUMENTS, true)?;
-    tollway.until_forwarding()?;
-    let measured = measure()?;
-    tollway.stop()?;
-    program::clear(topology)?;
-    Ok(measured)
+    program::behind_tollway(topology, &ARGUMENTS, measure)
 }
 
 /// Waits until Tollway carries all traffic: it gets to know of one connection after the other.

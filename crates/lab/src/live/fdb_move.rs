@@ -10,7 +10,7 @@ use tollway_linux::sys::netdevice;
 use super::Options;
 use super::generator::{Flows, Generator, Stream};
 use super::host::Host;
-use super::program::{self, Tollway};
+use super::program;
 use super::rows::Row;
 use super::rows::bridge::{Bridge, HOSTS_SIDE};
 use super::setups::Topologies;
@@ -82,16 +82,11 @@ enum By {
 fn once(topology: &Topology, by: By) -> Result<f64, String> {
     third_port(topology)?;
     let bridge = Bridge::make(topology, &["r0", "r1", "r2"], 1, false)?;
-    let tollway = (by == By::Tollway).then(|| Tollway::launch(topology, &ARGUMENTS, true));
-    let mut tollway = tollway.transpose()?;
-    if let Some(tollway) = &mut tollway {
-        tollway.until_forwarding()?;
-    }
-    let late = late_frames(topology, by)?;
-    if let Some(tollway) = tollway {
-        tollway.stop()?;
-        program::clear(topology)?;
-    }
+    let measure = || late_frames(topology, by);
+    let late = match by {
+        By::Kernel => measure()?,
+        By::Tollway => program::behind_tollway(topology, &ARGUMENTS, measure)?,
+    };
     bridge.end()?;
     topology.r.sh("ip link del r2")?;
     Ok(late as f64)

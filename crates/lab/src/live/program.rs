@@ -215,6 +215,20 @@ impl Drop for Tollway {
     }
 }
 
+/// Starts Tollway with these arguments on processors of its own, measures, and ends it.
+pub(super) fn behind_tollway<T>(
+    topology: &Topology,
+    arguments: &[&str],
+    measure: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    let mut tollway = Tollway::launch(topology, arguments, true)?;
+    tollway.until_forwarding()?;
+    let measured = measure()?;
+    tollway.stop()?;
+    clear(topology)?;
+    Ok(measured)
+}
+
 /// Removes what a killed Tollway left in the kernel.
 pub(super) fn clear(topology: &Topology) -> Result<(), String> {
     match topology.r.run(|| std::fs::remove_dir_all(PINS))? {
