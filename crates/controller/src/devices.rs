@@ -79,19 +79,24 @@ pub enum DeviceError {
         /// The other device.
         master: String,
     },
+    /// It is a bridge without a device that could be a port of the router.
+    #[error(
+        "{0} is a bridge without a device that could be a port; put devices into it first (ip link set DEVICE master {0}), \
+         or give it the engine tc, for what is routed there (--engine {0}=tc)"
+    )]
+    EmptyBridge(String),
     /// It represents other devices, by which the packets arrive.
-    #[error("{name} is a {kind}; name the devices that belong to it{hint}")]
+    #[error("{name} is a {kind}; name the devices that belong to it")]
     Master {
         /// The name.
         name: String,
         /// What it is.
         kind: String,
-        /// A further hint for the user.
-        hint: &'static str,
     },
 }
 
-/// Finds the devices that are to be ports, in their order.
+/// Finds the devices that are to be ports, in their order. A bridge stands for its ports, as far as they can be the router's,
+/// unless it has an engine of its own.
 ///
 /// # Errors
 /// The first device that cannot be a port.
@@ -109,11 +114,33 @@ pub fn find(
         if found.iter().any(|(other, _)| *other == index) {
             return Err(DeviceError::Twice(name.clone()));
         }
+        if netdev.bridge.is_some() && !engines.of_devices.contains_key(name) {
+            let ports = ports_of(kernel, index, engines);
+            if ports.is_empty() {
+                return Err(DeviceError::EmptyBridge(name.clone()));
+            }
+            let is_new =
+                |(port, _): &(Ifindex, Choice)| found.iter().all(|(other, _)| other != port);
+            let new: Vec<_> = ports.into_iter().filter(is_new).collect();
+            found.extend(new);
+            continue;
+        }
         let choice = choice_for(kernel, netdev, engines);
         check(kernel, netdev, choice.engine)?;
         found.push((index, choice));
     }
     Ok(found)
+}
+
+/// The ports of a bridge that can be the router's.
+fn ports_of(kernel: &Kernel, bridge: Ifindex, engines: &Engines) -> Vec<(Ifindex, Choice)> {
+    let members = kernel.netdevs.iter().filter(|(_, netdev)| netdev.master == Some(bridge));
+    let can_be = members.filter_map(|(index, netdev)| {
+        let choice = choice_for(kernel, netdev, engines);
+        check(kernel, netdev, choice.engine).ok()?;
+        Some((*index, choice))
+    });
+    can_be.collect()
 }
 
 fn choice_for(kernel: &Kernel, netdev: &Netdev, engines: &Engines) -> Choice {
@@ -143,11 +170,8 @@ fn check(kernel: &Kernel, netdev: &Netdev, engine: Engine) -> Result<(), DeviceE
     let kind = netdev.kind.clone().unwrap_or_default();
     match kind.as_str() {
         "vlan" => return Err(DeviceError::Vlan { name, below: named(netdev.lower) }),
-        "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned(), hint: "" }),
-        "bridge" if engine != Engine::Tc => {
-            let hint = " (or give it the engine tc, for what is routed there)";
-            return Err(DeviceError::Master { name, kind, hint });
-        }
+        "vrf" => return Err(DeviceError::Master { name, kind: "VRF".to_owned() }),
+        "bridge" if engine != Engine::Tc => return Err(DeviceError::Master { name, kind }),
         _ => {}
     }
     let is_layer3 = netdev.is_layer3 && netdev.kind.as_deref().is_none_or(Engine::suits_tc);
@@ -205,6 +229,7 @@ fn candidates(kernel: &Kernel, engines: &Engines) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::BridgeSettings;
 
     fn netdev(name: &str, kind: &str) -> Netdev {
         let kind = (!kind.is_empty()).then(|| kind.to_owned());
@@ -218,7 +243,7 @@ mod tests {
             netdev("eth0", ""),
             netdev("eth1", "veth"),
             Netdev { lower: Some(2), vlan: Some((5, 0x8100)), ..netdev("eth0.5", "vlan") },
-            netdev("br0", "bridge"),
+            Netdev { bridge: Some(BridgeSettings::default()), ..netdev("br0", "bridge") },
             Netdev { master: Some(5), ..netdev("eth2", "") },
             netdev("red", "vrf"),
             Netdev { master: Some(7), ..netdev("eth3", "") },
@@ -230,6 +255,7 @@ mod tests {
             Netdev { mac: None, is_layer3: true, ..netdev("vti0", "vti") },
             Netdev { master: Some(5), ..netdev("tap0", "tun") },
             Netdev { master: Some(5), ..netdev("dummy0", "dummy") },
+            Netdev { bridge: Some(BridgeSettings::default()), ..netdev("br1", "bridge") },
         ];
         kernel
             .netdevs
@@ -260,9 +286,14 @@ mod tests {
             result(&["eth0.5"]),
             "eth0.5 is a VLAN of eth0; name eth0, and its VLANs come with it"
         );
-        assert!(
-            result(&["br0"]).starts_with("br0 is a bridge; name the devices that belong to it")
-        );
+        assert_eq!(result(&["br0"]), "[6, 15, 16]", "its ports");
+        assert_eq!(result(&["tap0", "br0"]), "[15, 6, 16]", "each once");
+        assert!(result(&["br0", "tap0"]).starts_with("tap0 is named twice"));
+        assert!(result(&["br1"]).starts_with("br1 is a bridge without a device that could be"));
+        let of_devices = [("br0".to_owned(), Engine::Xdp)].into();
+        let engines = Engines { of_devices, ..Engines::default() };
+        let refused = find(&kernel(), &["br0".to_owned()], &engines).unwrap_err().to_string();
+        assert_eq!(refused, "br0 is a bridge; name the devices that belong to it");
         assert!(result(&["red"]).starts_with("red is a VRF; name the devices"));
         assert_eq!(result(&["eth2"]), "[6]", "a port of a bridge");
         let engines = Engines::from(Engine::User);

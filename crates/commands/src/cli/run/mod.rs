@@ -28,7 +28,7 @@ use tollway_worker::{self, Stop, WorkerMailbox, WorkerMailboxReceiver};
                   `tollway replay`."
 )]
 pub(super) struct Args {
-    /// Forward between these network devices
+    /// Forward between these network devices; a bridge stands for its ports
     ///
     /// Follow the kernel's addresses, routes, policy rules and neighbours.
     ///
