@@ -1,4 +1,4 @@
-//! Frames between hosts of a bridge, whose ports are the router's devices.
+//! Frames between hosts of a bridge, whose ports are the router's devices, and packets that are routed from one.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,13 @@ use super::super::generator::{Flows, Stream};
 use super::super::host::Host;
 use super::super::setups::Topologies;
 use super::super::sink::SinkHook;
-use super::super::topology::Topology;
+use super::super::topology::{LEFT, R0, Topology, mac_text};
 use super::follow::{self, AS_CARDS};
 use super::wire::Wire;
 use super::{Bench, Outcome};
 
+/// Flows of packets that are routed.
+const FLOWS: u32 = 256;
 /// Hosts that send.
 const SENDERS: u32 = 256;
 /// The bytes by which the addresses of hosts differ that send, and of those that receive (`bpf/frame.h`).
@@ -34,14 +36,36 @@ pub(super) fn measure(bench: &Bench<'_>, hosts: u32, calls: bool) -> Result<Outc
     Ok(outcome)
 }
 
+/// Measures packets from a host behind a bridge's port, which are routed to another device. The bridge shows none to the
+/// hooks of IP, which would only cost the kernel more.
+pub(super) fn measure_routed(bench: &Bench<'_>) -> Result<Outcome, String> {
+    let both = [Topology::new()?, Topology::new()?];
+    for topology in &both {
+        let r = &topology.r;
+        Bridge::make(topology, &["r0"], 0, false)?;
+        let own = LEFT[1];
+        r.sysctl("ipv4/conf/br0/rp_filter", "0")?;
+        for line in [
+            format!("ip link set br0 address {}", mac_text(R0)),
+            "ip address flush dev r0".to_owned(),
+            format!("ip address add {own}/24 dev br0"),
+        ] {
+            r.sh(&line)?;
+        }
+    }
+    let stream = || Stream { flows: Flows::InTurn(FLOWS), vid: None, rate: None };
+    let wire = |topology| Wire::new(topology, stream(), SinkHook::Xdp, None);
+    follow::measure(bench, &both[1], AS_CARDS, [&wire(&both[0])?, &wire(&both[1])?])
+}
+
 /// A bridge of devices of a router.
 pub(in super::super) struct Bridge<'a> {
     topology: &'a Topology,
 }
 
 impl<'a> Bridge<'a> {
-    /// Makes a bridge that knows the hosts that send at `r0`, and so many that receive at `r1`; `calls` says whether it
-    /// shows packets to the hooks of IP.
+    /// Makes a bridge that knows the hosts that send at `r0`, and so many that receive at `r1`, or none at all; `calls` says
+    /// whether it shows packets to the hooks of IP.
     pub(in super::super) fn make(
         topology: &'a Topology,
         ports: &[&str],
@@ -59,8 +83,10 @@ impl<'a> Bridge<'a> {
         if calls {
             done?;
         }
-        learn(r, "r0", SENDERS_SIDE, SENDERS)?;
-        learn(r, "r1", HOSTS_SIDE, hosts)?;
+        if hosts > 0 {
+            learn(r, "r0", SENDERS_SIDE, SENDERS)?;
+            learn(r, "r1", HOSTS_SIDE, hosts)?;
+        }
         Ok(Self { topology })
     }
 

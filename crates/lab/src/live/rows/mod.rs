@@ -130,6 +130,7 @@ fn one(bench: &Bench<'_>, case: &Case) -> Result<Outcome, String> {
         Kind::Features => features::measure(bench),
         Kind::KernelRule => kernel_rule::measure(bench),
         Kind::Bridged { hosts, calls } => bridge::measure(bench, hosts, calls),
+        Kind::BridgeRouted => bridge::measure_routed(bench),
         Kind::Streams { count, rules } => {
             let side = |topology| streams::Streams::new(topology, count);
             between_sockets::measure(bench, rules, side)

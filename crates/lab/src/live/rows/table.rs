@@ -36,6 +36,8 @@ pub(super) enum Kind {
     KernelRule,
     /// Frames between hosts of a bridge, to so many of them, with `br_netfilter` or without.
     Bridged { hosts: u32, calls: bool },
+    /// Packets that a bridge hands up, routed from there to another device.
+    BridgeRouted,
     /// So many TCP connections between real sockets.
     Streams { count: usize, rules: SocketRules },
     /// Datagrams between real sockets.
@@ -110,7 +112,7 @@ const fn flows(flows: u32, setup: Setup, sink: SinkHook) -> Kind {
 }
 
 /// The rows in the order of the report.
-pub(super) const CASES: [Case; 41] = [
+pub(super) const CASES: [Case; 42] = [
     case("xdp-256", "XDP path", flows(256, XDP_PATH, SinkHook::Xdp)),
     case("xdp-64k", "XDP path, 65,536 flows", flows(1 << 16, XDP_PATH, SinkHook::Xdp)),
     case(
@@ -163,6 +165,7 @@ pub(super) const CASES: [Case; 41] = [
     case("bridge", "bridge, br_netfilter", Kind::Bridged { hosts: 256, calls: true }),
     case("bridge-64k", "65,536 hosts", Kind::Bridged { hosts: 1 << 16, calls: true }),
     case("bridge-plain", "bridge, no br_netfilter", Kind::Bridged { hosts: 256, calls: false }),
+    case("bridge-routed", "routed from a bridge", Kind::BridgeRouted),
     streams("tcp-stream", "TCP goodput", 1, SocketRules::None),
     streams("tcp-stream-8", "8 connections", 8, SocketRules::None),
     streams("nat-stream", "firewall, masquerade", 1, SocketRules::Firewall),

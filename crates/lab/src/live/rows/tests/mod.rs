@@ -6,7 +6,7 @@ use super::table::SocketRules;
 use super::*;
 
 /// The figures that others read.
-const FIGURES: [&str; 41] = [
+const FIGURES: [&str; 42] = [
     "xdp_256_ratio",
     "xdp_64k_ratio",
     "xdp_1m_ratio",
@@ -39,6 +39,7 @@ const FIGURES: [&str; 41] = [
     "bridge_ratio",
     "bridge_64k_ratio",
     "bridge_plain_ratio",
+    "bridge_routed_ratio",
     "tcp_stream_ratio",
     "tcp_stream_8_ratio",
     "nat_stream_ratio",
