@@ -12,7 +12,7 @@ use super::offload::{Bridged, BridgedPackets};
 use super::ports::Port;
 use tollway_model::Model;
 
-/// The ports of bridges that forward.
+/// The ports of bridges that forward, and the bridges that have such ports: what is routed leaves by these.
 pub(super) fn ports(
     model: &Model,
     ports: &[Port],
@@ -23,7 +23,10 @@ pub(super) fn ports(
         let bridge = model.bridge_number(of.bridge.0).filter(|_| of.is_fast() && port.works)?;
         Some((PortId(number), bridge_port(of, BridgeId(bridge))?))
     };
-    (0..).zip(ports).filter_map(of_port).collect()
+    let ports: BTreeMap<_, _> = (0..).zip(ports).filter_map(of_port).collect();
+    // Of its bridge, a port's record has all that counts for what is routed: the domain, and the address.
+    let bridges: Vec<_> = ports.values().map(|of| (PortId::of_bridge(of.bridge), *of)).collect();
+    ports.into_iter().chain(bridges).collect()
 }
 
 fn bridge_port(of: &Bridged, bridge: BridgeId) -> Option<BridgePort> {

@@ -328,11 +328,12 @@ impl KernelState {
         })
     }
 
-    /// The devices to probe: those of ports, and VLAN devices.
+    /// The devices to probe: those of ports, their bridges, and VLAN devices.
     fn probed(&self) -> BTreeSet<Ifindex> {
         let vlans = self.kernel.netdevs.iter().filter(|(_, netdev)| netdev.vlan.is_some());
         let ports = self.ports.iter().filter_map(|port| port.device);
-        ports.chain(vlans.map(|(index, _)| *index)).collect()
+        let bridges = ports.clone().filter_map(|device| Some(self.kernel.bridge_of(device)?.0));
+        ports.chain(bridges).chain(vlans.map(|(index, _)| *index)).collect()
     }
 
     /// Counts the routes for the offload report; takes some 100 ms for a million.

@@ -226,8 +226,17 @@ impl Build<'_> {
         for link in &self.facts.offload.links {
             if link.ifindex != link.port {
                 self.vlan(link);
+            } else if link.is_on_bridge {
+                self.bridge(link);
             }
         }
+    }
+
+    fn bridge(&mut self, link: &offload::Link) {
+        let Some(netdev) = self.facts.kernel.netdevs.get(&link.ifindex) else { return };
+        let kind = LinkKind::Bridge { device: link.ifindex };
+        let mac = Mac(netdev.mac.unwrap_or_default());
+        self.push(link.name.clone(), kind, (mac, netdev.mtu), Some(link.ifindex));
     }
 
     fn vlan(&mut self, link: &offload::Link) {
@@ -286,8 +295,11 @@ fn lookup_chains(facts: &Facts<'_>) -> Vec<tollway_model::Vrf> {
 fn egress_links(facts: &Facts<'_>, devices: &[Option<Ifindex>]) -> EgressLinks {
     let works = |device| {
         let link = facts.offload.links.iter().find(|link| link.ifindex == device);
-        let port = link.map(|link| link.port);
-        facts.ports.iter().any(|own| own.device == port && own.works)
+        let Some(port) = link.map(|link| link.port) else { return false };
+        let is_on = |own: Ifindex| {
+            own == port || facts.kernel.bridge_of(own).is_some_and(|(bridge, _)| bridge == port)
+        };
+        facts.ports.iter().any(|own| own.works && own.device.is_some_and(is_on))
     };
     let may =
         |device, family| facts.offload.leaves(device, family) == PathKind::Fast && works(device);

@@ -4,6 +4,27 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
+impl PortId {
+    /// The lowest of the numbers that stand for bridges. No port has so high a number.
+    const FIRST_BRIDGE: u16 = 1 << 15;
+
+    /// The number that stands for any port of a bridge, in the place of the port that a link is on.
+    #[must_use]
+    pub const fn of_bridge(bridge: BridgeId) -> Self {
+        Self(Self::FIRST_BRIDGE | bridge.0)
+    }
+
+    /// The bridge that the number stands for, if it is no port's.
+    #[must_use]
+    pub const fn bridge(self) -> Option<BridgeId> {
+        if self.0 < Self::FIRST_BRIDGE {
+            None
+        } else {
+            Some(BridgeId(self.0 & !Self::FIRST_BRIDGE))
+        }
+    }
+}
+
 /// A logical link's position in [`crate::links::Links`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u16);

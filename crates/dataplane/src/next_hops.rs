@@ -53,10 +53,12 @@ pub struct Record {
     action: AtomicU8,
     reason: AtomicU8,
     link: AtomicU16,
+    /// Largest packet in bytes, if only BPF programs forward ([`Action::Bridge`]).
+    bridged_mtu: AtomicU16,
 }
 
 impl Record {
-    /// Largest packet in bytes; 0 unless the action is to forward.
+    /// Largest packet in bytes; 0 unless the action is [`Action::Forward`].
     #[inline(always)]
     #[must_use]
     pub fn mtu(&self) -> u16 {
@@ -95,7 +97,9 @@ impl Record {
         for (word, bytes) in self.header.iter().zip(next.header.as_chunks().0) {
             word.store(u64::from_ne_bytes(*bytes), Relaxed);
         }
-        self.mtu.store(next.mtu, Relaxed);
+        let is_bridged = next.action == Action::Bridge;
+        self.mtu.store(if is_bridged { 0 } else { next.mtu }, Relaxed);
+        self.bridged_mtu.store(if is_bridged { next.mtu } else { 0 }, Relaxed);
         self.port.store(next.port.0, Relaxed);
         self.header_len.store(next.header_len, Relaxed);
         let (action, reason) = code(next.action);
@@ -104,8 +108,8 @@ impl Record {
         self.link.store(next.link.0, Relaxed);
     }
 
-    /// Says whether it leads to another host: [`Action::Forward`], [`Action::Resolve`], [`Action::Glean`], or by a link by
-    /// which the kernel sends ([`PuntReason::KernelExit`]).
+    /// Says whether it leads to another host: [`Action::Forward`], [`Action::Bridge`], [`Action::Resolve`],
+    /// [`Action::Glean`], or by a link by which the kernel sends ([`PuntReason::KernelExit`]).
     #[inline(always)]
     #[must_use]
     pub fn is_unicast(&self) -> bool {
@@ -125,7 +129,7 @@ impl Record {
         }
         NextHop {
             header,
-            mtu: self.mtu(),
+            mtu: self.mtu() | self.bridged_mtu.load(Relaxed),
             port: self.port(),
             header_len: self.header_len(),
             action: self.action(),
@@ -136,7 +140,7 @@ impl Record {
 }
 
 /// The code of the last action of a unicast route.
-const LAST_UNICAST: u8 = code(Action::Punt(PuntReason::KernelExit)).0;
+const LAST_UNICAST: u8 = code(Action::Bridge).0;
 
 /// Encodes an action as two bytes.
 const fn code(action: Action) -> (u8, u8) {
@@ -146,9 +150,10 @@ const fn code(action: Action) -> (u8, u8) {
         Action::Glean => (2, 0),
         // The route is a unicast one, as a check of sources has to know.
         Action::Punt(reason @ PuntReason::KernelExit) => (3, reason as u8),
-        Action::Local => (4, 0),
-        Action::Drop(reason) => (5, reason as u8),
-        Action::Punt(reason) => (6, reason as u8),
+        Action::Bridge => (4, 0),
+        Action::Local => (5, 0),
+        Action::Drop(reason) => (6, reason as u8),
+        Action::Punt(reason) => (7, reason as u8),
     }
 }
 
@@ -159,8 +164,9 @@ fn action(action: u8, reason: u8) -> Action {
         1 => Action::Resolve,
         2 => Action::Glean,
         3 => Action::Punt(PuntReason::KernelExit),
-        4 => Action::Local,
-        5 => DropReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Drop(*reason)),
+        4 => Action::Bridge,
+        5 => Action::Local,
+        6 => DropReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Drop(*reason)),
         _ => PuntReason::ALL.get(reason).map_or(NO_ROUTE.action, |reason| Action::Punt(*reason)),
     }
 }

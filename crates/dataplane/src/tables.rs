@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use crate::id::{BridgeId, LinkId, NextHopId, PortId, Vid, VrfId};
 use crate::links::{LinkRecord, VrfRecord};
 use crate::memory::Memory;
 use crate::next_hops::{Action, NextHop};
@@ -28,7 +28,7 @@ use crate::wire::eth::MacWord;
 use adjacency::HostRoutes;
 pub(crate) use engines::Engines;
 pub use engines::{
-    DECIDES4, DECIDES6, IN_VRF, MOST_BRIDGE_PORTS, MOST_ENGINE_COUNTERS, MOST_LINKS,
+    DECIDES4, DECIDES6, IN_VRF, MOST_BRIDGE_PORTS, MOST_BRIDGES, MOST_ENGINE_COUNTERS, MOST_LINKS,
     MOST_ROUTE_RULES, ROOT_RULES, SOURCE_DROPS4, SOURCE_KIND4, SOURCE_LINK4, SOURCE_NOT_TO_VRF4,
     SOURCE_ROUTE4,
 };
@@ -199,6 +199,23 @@ impl Tables {
         let vlans = VlanTable::default();
         self.ports.push(PortRecord { mac: MacWord::new(mac), link, root4, root6, vlans });
         Ok((port, link))
+    }
+
+    /// Adds the link of a bridge, for what the bridge hands up. Packets leave by it from any of the bridge's ports.
+    ///
+    /// # Errors
+    /// See [`TablesError`].
+    pub fn add_bridge(
+        &mut self,
+        bridge: BridgeId,
+        mac: [u8; 6],
+        vrf: VrfId,
+        mtu: u16,
+    ) -> Result<LinkId, TablesError> {
+        if usize::from(bridge.0) >= MOST_BRIDGES {
+            return Err(TablesError::Full);
+        }
+        self.add_link(PortId::of_bridge(bridge), mac, vrf, mtu, Vec::new())
     }
 
     /// Adds a VLAN link on top of another; `protocol` is the tag's ethertype.

@@ -121,7 +121,7 @@ fn find(
         NextAction::Glean => neigh(tables, next.link),
         NextAction::Forward | NextAction::Resolve => Ok(id),
         NextAction::Local => Err((format!("{via} is the router's own"), NO_WAY)),
-        NextAction::Drop(_) | NextAction::Punt(_) => {
+        NextAction::Bridge | NextAction::Drop(_) | NextAction::Punt(_) => {
             Err((format!("there is no way to {via}"), NO_WAY))
         }
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tollway_dataplane::epoch::Epochs;
 use tollway_dataplane::fib::FibError;
 use tollway_dataplane::host::Host;
-use tollway_dataplane::id::{LinkId, NextHopId, PortId, Vid, VrfId};
+use tollway_dataplane::id::{BridgeId, LinkId, NextHopId, PortId, Vid, VrfId};
 use tollway_dataplane::memory::Memory;
 use tollway_dataplane::stages::filter::Filter;
 use tollway_dataplane::tables::{Tables, TablesError};
@@ -145,7 +145,7 @@ pub fn compile_in(memory: &Memory, model: &Model) -> Result<Compiled, CompileErr
     }
     bridges::set(model, &mut tables)?;
     for link in &model.links {
-        add_vlan(&mut tables, link).map_err(at(|| format!("the link {}", link.name)))?;
+        add_upper(model, &mut tables, link).map_err(at(|| format!("the link {}", link.name)))?;
     }
     for (index, link) in model.links.iter().enumerate() {
         let id = link_id(LinkIndex(index)).map_err(at(|| format!("the link {}", link.name)))?;
@@ -215,8 +215,11 @@ pub fn rules(
     Ok(Some(Arc::new(compiled.with_hops(hops))))
 }
 
-/// Whether a port has a kernel behind it.
+/// Whether a port has a kernel behind it; each bridge has.
 fn has_kernel(model: &Model, port: PortId) -> bool {
+    if port.bridge().is_some() {
+        return true;
+    }
     let port = model.ports.get(usize::from(port.0));
     port.is_some_and(|port| matches!(port.kind, PortKind::AfXdp { .. }))
 }
@@ -233,7 +236,7 @@ pub fn rule_links(model: &Model) -> Vec<RuleLink> {
             LinkKind::Vlan { parent, .. } => {
                 model.links.get(parent.0).map(|parent| parent.name.clone())
             }
-            LinkKind::Port(_) => None,
+            LinkKind::Port(_) | LinkKind::Bridge { .. } => None,
         },
         vrf_device: vrf_device(index),
         // With a kernel that has the rules, it translates.
@@ -245,13 +248,21 @@ pub fn rule_links(model: &Model) -> Vec<RuleLink> {
     model.links.iter().enumerate().map(link).collect()
 }
 
-/// Adds a VLAN link. Links have the same order in the tables as in the model, because each port has
+/// Adds a link of a bridge, or a VLAN link. Links have the same order in the tables as in the model, because each port has
 /// already added its own link.
-fn add_vlan(tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
-    let LinkKind::Vlan { parent, vid, protocol } = link.kind else { return Ok(()) };
-    let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
-    let vrf = vrf_id(link.vrf)?;
-    tables.add_vlan(link_id(parent)?, protocol.ethertype(), vid, link.mac.0, vrf, link.mtu)?;
+fn add_upper(model: &Model, tables: &mut Tables, link: &Link) -> Result<(), TablesError> {
+    let (mac, vrf) = (link.mac.0, vrf_id(link.vrf)?);
+    match link.kind {
+        LinkKind::Port(_) => {}
+        LinkKind::Bridge { device } => {
+            let bridge = model.bridge_number(device).map(BridgeId).ok_or(TablesError::Unknown)?;
+            tables.add_bridge(bridge, mac, vrf, link.mtu)?;
+        }
+        LinkKind::Vlan { parent, vid, protocol } => {
+            let vid = Vid::new(vid).ok_or(TablesError::Unknown)?;
+            tables.add_vlan(link_id(parent)?, protocol.ethertype(), vid, mac, vrf, link.mtu)?;
+        }
+    }
     Ok(())
 }
 

@@ -58,7 +58,7 @@ pub struct Model {
     pub bridge_ports: BTreeMap<PortIndex, BridgeMember>,
     /// Bridges that the router is itself, in place of a kernel: it learns and floods.
     pub bridges: Vec<LearningBridge>,
-    /// Logical links: first one for each port (at the index of the port), then VLAN links, each
+    /// Logical links: first one for each port (at the index of the port), then those of bridges and VLAN links, each
     /// after the link that carries it.
     pub links: Vec<Link>,
     /// Routing tables; index 0 is the main one.
@@ -180,6 +180,7 @@ impl Model {
         for (index, link) in self.links.iter_mut().enumerate() {
             let follows = match link.kind {
                 LinkKind::Port(own) => own == port,
+                LinkKind::Bridge { .. } => false,
                 LinkKind::Vlan { parent, .. } => adopted.get(parent.0).copied().unwrap_or(false),
             };
             if follows && !link.mac_given {
@@ -335,7 +336,7 @@ pub enum AfXdpMode {
 pub struct Link {
     /// Its name, 1 to 15 bytes.
     pub name: String,
-    /// A port itself, or a VLAN on another link.
+    /// A port itself, a bridge, or a VLAN on another link.
     pub kind: LinkKind,
     /// The Ethernet address. If none is configured, a port's link derives one from its name, and a
     /// VLAN link inherits its parent's. [`Model::adopt_mac`] replaces it for ports with a device's
@@ -354,10 +355,15 @@ pub struct Link {
 }
 
 /// What a link is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkKind {
     /// The untagged frames of a port.
     Port(PortIndex),
+    /// What a bridge of the kernel hands up from its ports.
+    Bridge {
+        /// The number of its device in the kernel. Some port is one of its ports ([`Model::bridge_ports`]).
+        device: u32,
+    },
     /// Frames of `parent` under a tag (`parent` may itself be a VLAN link: QinQ).
     Vlan {
         /// The link that carries the tagged frames.

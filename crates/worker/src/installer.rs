@@ -26,7 +26,7 @@ use tollway_firewall::carry::carried;
 use tollway_firewall::log::{Journal, Logger};
 use tollway_model::compile::{CompileError, Compiled, rule_hops, rules};
 use tollway_model::names::{NameTable, Names};
-use tollway_model::{LinkKind, Model, PortIndex};
+use tollway_model::{LinkKind, Model};
 use tollway_net::VlanProtocol;
 use tollway_xdp::XdpError;
 
@@ -351,7 +351,7 @@ pub fn watch_bridges(model: &Model) -> FdbWatch {
     })
 }
 
-/// For each link of the old model, the link of the new one on the same port under the same tags.
+/// For each link of the old model, the link of the new one on the same port, or bridge, under the same tags.
 fn successors(old: &Model, new: &Model) -> Vec<Option<LinkId>> {
     let now: std::collections::HashMap<_, _> =
         (0..new.links.len()).map(|index| (place(new, index), index)).collect();
@@ -359,16 +359,17 @@ fn successors(old: &Model, new: &Model) -> Vec<Option<LinkId>> {
     (0..old.links.len()).map(|index| of(index).map(LinkId)).collect()
 }
 
-/// A link's port and the tags of its frames, innermost first. Parents precede their VLAN links.
-fn place(model: &Model, mut index: usize) -> (PortIndex, Vec<(VlanProtocol, u16)>) {
+/// The link of a port, or of a bridge, below a link, and the tags of its frames, innermost first. Parents precede their VLAN
+/// links.
+fn place(model: &Model, mut index: usize) -> (LinkKind, Vec<(VlanProtocol, u16)>) {
     let mut tags = Vec::new();
     loop {
         match model.links[index].kind {
-            LinkKind::Port(port) => return (port, tags),
             LinkKind::Vlan { parent, vid, protocol } => {
                 tags.push((protocol, vid));
                 index = parent.0;
             }
+            below => return (below, tags),
         }
     }
 }

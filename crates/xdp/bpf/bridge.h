@@ -11,42 +11,12 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
+#include "bridge_ports.h"
 #include "checksum.h"
 #include "decide.h"
 #include "fdb.h"
 #include "header.h"
 #include "ingress.h"
-
-/* A port of a bridge (dataplane/src/stages/bridge/port.rs): a cache line. */
-struct bridge_port {
-	__u64 mac; /* of the bridge: what is for it is not forwarded */
-	__u32 flags; /* BRIDGE_*; 0 if no frame is forwarded from the port, or to it */
-	__u32 refresh_ticks; /* after so many, the kernel sees a frame of each sender again */
-	__u32 mtu;
-	__u32 domain;
-	__u32 bridge;
-	__u32 unused;
-	__u64 rest[4];
-};
-
-TABLE(bridge_ports, struct bridge_port);
-
-/* Frames are forwarded from the port, and to it. */
-#define BRIDGE_FORWARDS (1U << 0)
-/* The sender has to be known at the port: the kernel learns there, or the port is locked. */
-#define BRIDGE_CHECKS_SOURCE (1U << 1)
-/* Nothing is forwarded to another port with this flag. */
-#define BRIDGE_ISOLATED (1U << 2)
-/* The kernel looks at IPv4 packets, and at those of IPv6, and cuts off what follows them (br_netfilter). */
-#define BRIDGE_VALIDATES4 (1U << 3)
-#define BRIDGE_VALIDATES6 (1U << 4)
-/* It evaluates rules for them. */
-#define BRIDGE_KERNEL4 (1U << 5)
-#define BRIDGE_KERNEL6 (1U << 6)
-/* The same of tagged frames, or they belong to VLAN devices on top of the port. */
-#define BRIDGE_KERNEL_TAGGED (1U << 7)
-/* It answers for others: neighbour discovery (neigh_suppress). */
-#define BRIDGE_SUPPRESSES_ND (1U << 8)
 
 /* Says whether the sender of a packet may have left its checksum to a card. These are the engine's part (send_*.h). */
 static __always_inline int may_lack_sum(const struct packet *packet);
@@ -55,11 +25,6 @@ static __always_inline int lacks_sum6(const struct packet *packet, const struct 
 
 /* Sends a frame as it is. This is the engine's part, too. */
 static __always_inline int send_bridged(struct packet *packet, __u32 port, __u32 len);
-
-static __always_inline __u32 bridge_flags(const struct bridge_port *port)
-{
-	return *(const volatile __u32 *)&port->flags;
-}
 
 /* Protocols that the bridge itself has to do with (br_process_frame_type, br_do_proxy_suppress_arp). */
 #ifndef ETH_P_MRP
@@ -162,23 +127,20 @@ static __always_inline int bridge_content(struct packet *packet, __u32 flags, co
 }
 
 /*
- * Says whether the kernel has this sender at the port. Once in a while it gets a frame all the same, so that it does not
- * forget a sender that goes on. Counts the frame if the kernel gets it.
+ * What the kernel knows of a sender at a port. Once in a while it gets a frame all the same, so that it does not forget a
+ * sender that goes on.
  */
-static __always_inline int is_known(struct packet *packet, const struct bridge_port *port, __u64 source)
+static __always_inline enum sender judge_sender(const struct packet *packet, const struct bridge_port *port, __u64 source)
 {
 	struct fdb_entry entry = look_up_fdb(source | (__u64)port->domain << MAC_BITS);
 	__u32 tick = tick_of(packet);
 
-	if (!entry.slot || (entry.word & (FDB_PORT | FDB_KIND)) != (PORT | FDB_HOST)) {
-		pass(packet, PASS_BRIDGE_SOURCE);
-		return 0;
-	}
+	if (!entry.slot || (entry.word & (FDB_PORT | FDB_KIND)) != (PORT | FDB_HOST))
+		return SENDER_UNKNOWN;
 	if (tick - *(volatile __u32 *)&entry.slot->tick < port->refresh_ticks)
-		return 1;
+		return SENDER_KNOWN;
 	*(volatile __u32 *)&entry.slot->tick = tick;
-	pass(packet, PASS_BRIDGE_REFRESH);
-	return 0;
+	return SENDER_DUE;
 }
 
 /*
@@ -215,13 +177,49 @@ static __always_inline int bridge_to(struct packet *packet, const struct bridge_
 	return send_bridged(packet, port, len);
 }
 
-/* Forwards a frame that has arrived at a port of a bridge, or leaves it to the kernel. */
+/* The bridge hands the frame up, to be routed. No verdict of any engine has this value. */
+#define HANDED_UP (-5)
+
+/* Leaves a frame for the bridge itself to the kernel. Tracks of TCP miss it, and all that follow (tcp_track.h). */
+static __always_inline int leave_unseen(struct packet *packet, struct bridge_port *in, enum pass_reason reason)
+{
+	volatile __u32 *has_left = &in->has_left;
+
+	if (!*has_left) {
+		*has_left = 1;
+		note_unserved(packet);
+	}
+	return pass(packet, reason);
+}
+
+/*
+ * What becomes of a frame for the bridge itself: HANDED_UP, or what the kernel gets it for. Where the kernel has to see the sender,
+ * it gets the packet only after its connection's track has seen it. Rules of IP see the packet once, as one that the bridge's
+ * device has received, whether br_netfilter shows it to them or not (br_nf_pre_routing(), ip_sabotage_in()).
+ */
+static __always_inline int hand_up(struct packet *packet, struct bridge_port *in, __u32 flags, const void *eth)
+{
+	volatile __u32 *has_left = &in->has_left;
+
+	if (flags & BRIDGE_KERNEL_TAGGED && (tag_len(packet->ctx) || is_tag(ethertype_of(eth))))
+		return leave_unseen(packet, in, PASS_OFFLOAD);
+	if (*has_left && !(flags & BRIDGE_KERNEL_TAGGED))
+		*has_left = 0;
+	packet->sender = flags & BRIDGE_CHECKS_SOURCE ? judge_sender(packet, in, mac_at(eth + ETH_ALEN)) : SENDER_KNOWN;
+	return HANDED_UP;
+}
+
+/*
+ * Forwards a frame that has arrived at a port of a bridge, or leaves it to the kernel. What is for the bridge itself is
+ * HANDED_UP.
+ */
 static __always_inline int bridge_frame(struct packet *packet)
 {
 	const void *eth = data_of(packet->ctx), *end = end_of(packet->ctx);
-	const struct bridge_port *in = ELEMENT(bridge_ports, PORT);
+	struct bridge_port *in = ELEMENT(bridge_ports, PORT);
 	__u64 destination, source;
 	__u32 flags, len;
+	enum sender sender;
 	int action;
 
 	if (eth + ETH_HLEN > end)
@@ -230,20 +228,22 @@ static __always_inline int bridge_frame(struct packet *packet)
 	source = mac_at(eth + ETH_ALEN);
 	if (destination & 1)
 		return pass(packet, PASS_GROUP_MAC);
-	flags = in ? bridge_flags(in) : 0;
-	if (!(flags & BRIDGE_FORWARDS))
+	if (!in)
 		return pass(packet, PASS_BRIDGE_PORT);
-	if (!in || !source || source & 1)
+	flags = bridge_flags(in);
+	if (!(flags & BRIDGE_FORWARDS))
+		return destination == in->mac ? leave_unseen(packet, in, PASS_BRIDGE_PORT) :
+						pass(packet, PASS_BRIDGE_PORT);
+	if (!source || source & 1)
 		return pass(packet, PASS_MALFORMED);
 	if (destination == in->mac)
-		return pass(packet, PASS_LOCAL);
+		return hand_up(packet, in, flags, eth);
 	len = whole_len(packet->ctx);
 	action = bridge_content(packet, flags, eth, end, len);
 	if (action != GOES_ON)
 		return action;
-	if (flags & BRIDGE_CHECKS_SOURCE && !is_known(packet, in, source))
-		return TO_KERNEL;
-	return bridge_to(packet, in, flags, destination, len);
+	sender = flags & BRIDGE_CHECKS_SOURCE ? judge_sender(packet, in, source) : SENDER_KNOWN;
+	return sender == SENDER_KNOWN ? bridge_to(packet, in, flags, destination, len) : pass_sender(packet, sender);
 }
 
 #endif

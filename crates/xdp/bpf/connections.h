@@ -188,6 +188,7 @@ struct arrival {
 	__u32 link;
 	__u32 kernel_path;
 	__u32 inner_len;
+	__u32 sender;
 };
 
 /* A processor's packet, what it has asked in a tick, and room for what the stack has none for. */

@@ -9,6 +9,7 @@
 #define TOLLWAY_DECIDE_H
 
 #include "addresses.h"
+#include "bridge_ports.h"
 #include "ecmp.h"
 #include "fib.h"
 #include "header.h"
@@ -19,17 +20,17 @@
 static __always_inline int fits(const struct packet *packet, const struct next_hop *hop, __u32 l3_len,
 				int v4);
 
-/* Says whether the kernel sends what leaves by the port of a next hop. This is the engine's part. */
-static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop);
+/* Says whether the kernel sends what leaves by a packet's port. This is the engine's part. */
+static __always_inline int is_left_to_kernel(const struct packet *packet);
 
 /* Passes such a packet to the kernel. This is the engine's part. */
 static __always_inline int leave_to_kernel(struct packet *packet);
 
-/* Says whether a port's device takes a packet by this next hop. This is the engine's part. */
+/* Says whether the device of a packet's port takes it by this next hop. This is the engine's part. */
 static __always_inline int takes(const struct packet *packet, const struct next_hop *hop);
 
 /*
- * Forwards a packet by a next hop, which has a header for it, with the addresses of a translation if there is one.
+ * Forwards a packet by its port, with the header of a next hop, and with the addresses of a translation if there is one.
  * This is the engine's part (send_xdp.h, send_tc.h).
  */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
@@ -124,7 +125,10 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 
 	if (!fits(packet, hop, passage->l3_len, v4))
 		return pass_unless_ruled(packet, PASS_MTU);
-	if (is_left_to_kernel(packet, hop))
+	find_exit(packet, hop);
+	if (packet->exit == NO_EXIT)
+		return pass_unless_ruled(packet, PASS_BRIDGE_DESTINATION);
+	if (is_left_to_kernel(packet))
 		return packet->state->ruled ? NOT_TAKEN : leave_to_kernel(packet);
 	/* The kernel may send a redirect for it. */
 	if (hop->link == packet->link)
@@ -135,7 +139,7 @@ static __always_inline int forward_ruled(struct packet *packet, const struct pas
 			return action;
 	}
 	if (!takes(packet, hop))
-		return NOT_TAKEN;
+		return hop->action == ACTION_BRIDGE ? pass_unless_ruled(packet, PASS_BRIDGE_PORT) : NOT_TAKEN;
 	action = forward_by(packet, hop, passage->l3, passage->l3_len, passage->len, 0, v4);
 	if (passage->rules && action == SENT)
 		leave_rules(packet, passage);
@@ -155,7 +159,7 @@ static __always_inline int follow(struct packet *packet, const struct passage *p
 		return pass(packet, PASS_LOCAL);
 	if (ttl <= 1)
 		return pass(packet, PASS_TTL);
-	if (hop->action == ACTION_FORWARD)
+	if (forwards(hop))
 		return forward_ruled(packet, passage, hop, ttl, v4);
 	if (hop->action == ACTION_KERNEL_EXIT)
 		return pass_unless_ruled(packet, PASS_KERNEL_EXIT);
@@ -194,7 +198,7 @@ __attribute__((noinline)) int check_source(__u32 root4, __be32 source, __be32 de
 		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_UNSURE;
 	if (!back)
 		return SOURCE_UNSURE;
-	if (back->action > ACTION_KERNEL_EXIT) {
+	if (back->action > ACTION_BRIDGE) {
 		if (!is_unreachable(back))
 			return SOURCE_UNSURE;
 		return flags & ENGINE_SOURCE_KIND4 ? SOURCE_VALID : SOURCE_INVALID;
@@ -223,7 +227,7 @@ static __always_inline int filter_source(struct packet *packet, const struct pas
 {
 	int source;
 
-	if (!(flags & ENGINE_SOURCE_ROUTE4) || !hop || hop->action > ACTION_GLEAN)
+	if (!(flags & ENGINE_SOURCE_ROUTE4) || !hop || (hop->action > ACTION_GLEAN && hop->action != ACTION_BRIDGE))
 		return GOES_ON;
 	if (depends_on_vrf(flags, hop))
 		return NOT_TAKEN;

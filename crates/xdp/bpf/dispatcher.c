@@ -15,6 +15,8 @@
 #include "take_tracked.h"
 #include "user.h"
 
+#include "decide_l3.h"
+
 /*
  * Removes the mark from a frame that user space handed to the kernel; the kernel gets it in any
  * case.
@@ -256,12 +258,41 @@ int dispatch(struct xdp_md *ctx)
 	return fails_closed(&packet) ? dispatch_frame(&packet, 0) : XDP_PASS;
 }
 
+/* Decides about the packet in a frame that a bridge hands up. */
+static __always_inline int decide_handed_up(struct packet *packet)
+{
+	const void *eth = data_of(packet->ctx), *end = end_of(packet->ctx);
+	const struct vlan *vlan = eth + ETH_HLEN, *inner = vlan + 1;
+	__u32 len = whole_len(packet->ctx), vid;
+	__be16 protocol;
+
+	if (eth + ETH_HLEN > end)
+		return pass(packet, PASS_MALFORMED);
+	protocol = ethertype_of(eth);
+	if (!is_tag(protocol))
+		return find_link(packet, 0, 0) ? decide_l3(packet, protocol, vlan, end, ETH_HLEN, len) :
+						 pass(packet, PASS_VLAN_UNKNOWN);
+	if ((const void *)(vlan + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	vid = bpf_ntohs(vlan->tci) & 0xfff;
+	if (!find_link(packet, protocol, vid))
+		return pass(packet, PASS_VLAN_UNKNOWN);
+	if (!is_tag(vlan->protocol))
+		return decide_l3(packet, vlan->protocol, inner, end, ETH_HLEN + sizeof(*vlan), len);
+	if ((const void *)(inner + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (!find_inner_link(packet, number_of(protocol, vid), vlan->protocol, inner))
+		return pass(packet, PASS_UNDECIDED);
+	return decide_l3(packet, inner->protocol, inner + 1, end, TWICE_TAGGED, len);
+}
+
 /* In the place of `dispatch`, where the port is one of a bridge. */
 SEC("xdp.frags")
 int member(struct xdp_md *ctx)
 {
 	struct packet packet = { .ctx = ctx };
 	__u32 zero = 0, port = PORT;
+	int action;
 
 	packet.state = bpf_map_lookup_elem(&state, &zero);
 	packet.counts = bpf_map_lookup_elem(&counts, &port);
@@ -269,5 +300,6 @@ int member(struct xdp_md *ctx)
 		return unmark(&packet);
 	if (!packet.state || !packet.counts || !is_served(&packet))
 		return XDP_PASS;
-	return bridge_frame(&packet);
+	action = bridge_frame(&packet);
+	return action == HANDED_UP ? decide_handed_up(&packet) : action;
 }

@@ -15,6 +15,8 @@ typedef struct __sk_buff context;
 #define DROPPED TC_ACT_SHOT
 #define SENT TC_ACT_REDIRECT
 
+/* The program decides by the tables of user space, if there are any. */
+#define HAS_TABLES TABLES
 /* A packet of tc has more to gain from a short program (take_tracked.h). */
 #define DECIDES_AT_ONCE 0
 /* Added to the generation of what an engine's programs note (tracked.h). */

@@ -11,6 +11,8 @@ typedef struct xdp_md context;
 #define DROPPED XDP_DROP
 #define SENT XDP_REDIRECT
 
+/* The program decides by the tables of user space. */
+#define HAS_TABLES (XDP_PATH && TABLES)
 /* A port's program decides about packets of connections as far as it can (take_tracked.h). */
 #define DECIDES_AT_ONCE 1
 /* Added to the generation of what an engine's programs note (tracked.h). */

@@ -55,17 +55,31 @@ struct next_hop {
 	__u8 reason;
 	__u8 unused;
 	__u16 link;
-	__u8 rest[30];
+	__u16 bridged_mtu; /* that of ACTION_BRIDGE, which has none in `mtu` */
+	__u8 rest[28];
 };
 
-/* In `action`. What is not above ACTION_KERNEL_EXIT is a unicast route; the kernel sends by its link. */
+/* In `action`. What is not above ACTION_BRIDGE is a unicast route; the kernel sends by the link of ACTION_KERNEL_EXIT. */
 #define ACTION_FORWARD 0
 #define ACTION_RESOLVE 1
 #define ACTION_GLEAN 2
 #define ACTION_KERNEL_EXIT 3
-#define ACTION_LOCAL 4
-#define ACTION_DROP 5
-#define ACTION_PUNT 6
+#define ACTION_BRIDGE 4
+#define ACTION_LOCAL 5
+#define ACTION_DROP 6
+#define ACTION_PUNT 7
+
+/* Says whether packets leave by a next hop. */
+static __always_inline int forwards(const struct next_hop *hop)
+{
+	return hop->action == ACTION_FORWARD || hop->action == ACTION_BRIDGE;
+}
+
+/* The longest of them. */
+static __always_inline __u32 mtu_of(const struct next_hop *hop)
+{
+	return hop->mtu | hop->bridged_mtu;
+}
 
 /* In `reason` of a next hop whose action is ACTION_PUNT, as PuntReason in the crate tollway-dataplane. */
 #define PUNT_NO_ROUTE 3

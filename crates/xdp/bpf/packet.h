@@ -71,6 +71,8 @@ struct packet {
 	__u32 link;
 	__u32 kernel_path; /* the link's flags: what takes the kernel path */
 	__u32 inner_len; /* tc: bytes of the tag that lies in the frame */
+	__u16 exit; /* the port that it leaves by (find_exit) */
+	__u16 sender; /* of the frame that a bridge has handed up: enum sender */
 	/* Of one for an own address that may be for others (own.h): the bytes before layer 3, by family; 0 for all others. */
 	__u32 own4;
 	__u32 own6;

@@ -131,7 +131,7 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 {
 	__u32 segment = packet->ctx->gso_size;
 
-	return l3_len <= hop->mtu || (segment && segment + headers_len(packet, v4) <= hop->mtu);
+	return l3_len <= mtu_of(hop) || (segment && segment + headers_len(packet, v4) <= mtu_of(hop));
 }
 
 /* The kernel's priority of a forwarded packet, by its type of service (`rt_tos2priority`). */
@@ -317,10 +317,9 @@ static __always_inline int give_header(struct packet *packet, const void *header
 }
 
 /* The program itself sends to all ports. */
-static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
+static __always_inline int is_left_to_kernel(const struct packet *packet)
 {
 	(void)packet;
-	(void)hop;
 	return 0;
 }
 
@@ -332,10 +331,9 @@ static __always_inline int takes(const struct packet *packet, const struct next_
 	return 1;
 }
 
-static __always_inline int is_for_tc(const struct packet *packet, const struct next_hop *hop)
+static __always_inline int is_for_tc(const struct packet *packet)
 {
 	(void)packet;
-	(void)hop;
 	return 0;
 }
 
@@ -386,13 +384,13 @@ static __always_inline __u32 exit_device(const struct packet *packet, __u64 port
 	return packet->state->exit_devices[port];
 }
 
-/* Forwards a packet by a next hop, which has a header for it. */
+/* Forwards a packet by its port, with the header of a next hop. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4)
 {
 	struct way way = {
-		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
+		.port = packet->exit, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
 	};
 	const void *end_of_header = hop->header + HEADER_ROOM / 8;
 	__u32 device;

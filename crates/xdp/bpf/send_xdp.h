@@ -11,21 +11,31 @@
 #include "tcp.h"
 #include "xdp_path.h"
 
+/* The longest frame that a port's device takes, or EXIT_OF_KERNEL. */
+static __always_inline __u32 exit_limit(const struct packet *packet, __u64 port)
+{
+	if (port >= MOST_PORTS)
+		return 0;
+	/* Changes nothing, but shows the verifier of Linux 6.1 the bound. */
+	asm volatile("%0 &= %1" : "+r"(port) : "i"(MOST_PORTS - 1));
+	return packet->state->exit_limits[port];
+}
+
 /* Says whether a port's device takes a frame of this length. */
 static __always_inline int takes_frame(const struct packet *packet, __u32 port, __u32 len)
 {
 	struct refusals *refused;
 
-	if (port >= MOST_PORTS || len > packet->state->exit_limits[port])
+	if (len > exit_limit(packet, port))
 		return 0;
 	refused = bpf_map_lookup_elem(&refusals, &port);
 	return refused && !refused->cause;
 }
 
-/* Says whether a port's device takes a packet by this next hop. */
+/* Says whether the device of a packet's port takes it by this next hop. */
 static __always_inline int takes(const struct packet *packet, const struct next_hop *hop)
 {
-	return takes_frame(packet, hop->port, hop->mtu + hop->header_len);
+	return takes_frame(packet, packet->exit, mtu_of(hop) + hop->header_len);
 }
 
 /* What a card has verified, only the kernel knows. */
@@ -60,25 +70,25 @@ static __always_inline int fits(const struct packet *packet, const struct next_h
 {
 	(void)packet;
 	(void)v4;
-	return l3_len <= hop->mtu;
+	return l3_len <= mtu_of(hop);
 }
 
 /* Says whether the kernel sends what leaves by a port. */
 static __always_inline int is_exit_of_kernel(const struct packet *packet, __u32 port)
 {
-	return port < MOST_PORTS && packet->state->exit_limits[port] == EXIT_OF_KERNEL;
+	return exit_limit(packet, port) == EXIT_OF_KERNEL;
 }
 
-/* Says whether the kernel sends what leaves by the port of a next hop. */
-static __always_inline int is_left_to_kernel(const struct packet *packet, const struct next_hop *hop)
+/* Says whether the kernel sends what leaves by a packet's port. */
+static __always_inline int is_left_to_kernel(const struct packet *packet)
 {
-	return is_exit_of_kernel(packet, hop->port);
+	return is_exit_of_kernel(packet, packet->exit);
 }
 
-/* Says whether the tc program beside this one forwards what leaves by a next hop. */
-static __always_inline int is_for_tc(const struct packet *packet, const struct next_hop *hop)
+/* Says whether the tc program beside this one forwards what leaves by a packet's port. */
+static __always_inline int is_for_tc(const struct packet *packet)
 {
-	return BESIDE && !(packet->kernel_path & LINK_KERNEL_EXITS) && is_left_to_kernel(packet, hop);
+	return BESIDE && !(packet->kernel_path & LINK_KERNEL_EXITS) && is_left_to_kernel(packet);
 }
 
 /*
@@ -149,13 +159,13 @@ static __always_inline int leave_to_kernel(struct packet *packet)
 	return XDP_PASS;
 }
 
-/* Forwards a packet by a next hop that its port's device takes packets by. */
+/* Forwards a packet by its port, whose device takes packets by the next hop. */
 static __always_inline int forward_by(struct packet *packet, const struct next_hop *hop, __u32 l3,
 				      __u32 l3_len, __u32 len, const union translation *translation,
 				      int v4)
 {
 	struct way way = {
-		.port = hop->port, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
+		.port = packet->exit, .l2 = hop->header_len, .l3 = l3, .l3_len = l3_len, .len = len,
 	};
 	const void *end_of_header = hop->header + HEADER_ROOM / 8;
 	int action;
@@ -163,7 +173,7 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 	if (!can_send(&way))
 		return NOT_TAKEN;
 	if (!has_room(packet, &way))
-		return translation ? NOT_TAKEN : to_user(packet);
+		return translation || packet->sender ? NOT_TAKEN : to_user(packet);
 	if (way.l2 == 14)
 		action = rewrite(packet, end_of_header - 14, 14, translation, v4);
 	else if (way.l2 == 18)

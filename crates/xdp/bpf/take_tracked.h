@@ -213,7 +213,7 @@ static __always_inline __u32 output_of(const struct engine_link *link, const str
 			   route6(link->root6, key6->src, key6->dst, 0);
 	const struct next_hop *hop = next_hop_of(member_of(entry, ip, end, v4));
 
-	return hop && hop->action == ACTION_FORWARD ? hop->link : NO_LINK;
+	return hop && forwards(hop) ? hop->link : NO_LINK;
 }
 
 /* As filter_source(), which is there for IPv4 only. */
@@ -257,15 +257,18 @@ static __always_inline int judge_next_hop(struct packet *packet, const struct en
 
 	if (action != GOES_ON)
 		return action == NOT_TAKEN ? pass_connection(packet) : action;
-	if (is_left_to_kernel(packet, hop))
+	if (is_left_to_kernel(packet))
 		return leave_to_kernel(packet);
 	/* The kernel may send a redirect for it. */
 	if (hop->link == packet->link || !is_ruled(tracked, hop, ip, end, v4))
 		return pass_connection(packet);
 	if (tracked->found.head.kind != CONNECTION_DROPPED && !takes(packet, hop))
 		return pass(packet, PASS_UNDECIDED);
-	/* The program that does not ask takes a packet with a noted next hop for one of a connection. */
-	if (tracked->found.head.kind != CONNECTION_UNTRACKED)
+	/*
+	 * The program that does not ask takes a packet with a noted next hop for one of a connection. By a bridge, the port may be
+	 * another one for the next packet.
+	 */
+	if (tracked->found.head.kind != CONNECTION_UNTRACKED && hop->action != ACTION_BRIDGE)
 		note_route(tracked);
 	return GOES_ON;
 }
@@ -283,12 +286,16 @@ static __always_inline int pass_on(struct packet *packet, const struct engine_li
 {
 	int action;
 
-	if (!hop || hop->action != ACTION_FORWARD)
+	if (packet->sender > SENDER_KNOWN)
+		return pass_sender(packet, packet->sender);
+	if (!hop || !forwards(hop))
 		return pass_connection(packet);
 	if (ttl_of(ip, v4) <= 1)
 		return pass(packet, PASS_TTL);
 	if (!fits(packet, hop, tracked->passage.l3_len, v4))
 		return pass(packet, PASS_MTU);
+	if (packet->exit == NO_EXIT)
+		return pass(packet, PASS_BRIDGE_DESTINATION);
 	if (asks && !is_noted) {
 		action = judge_next_hop(packet, link, flags, hop, ip, end, tracked, v4);
 		if (action != GOES_ON)
@@ -376,7 +383,9 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 			return action;
 		hop = next_hop_in_tables(link, tracked, ip, end, v4);
 	}
-	if (is_followed && (is_noted || !(hop && is_for_tc(packet, hop)))) {
+	if (hop)
+		find_exit(packet, hop);
+	if (is_followed && (is_noted || !(hop && is_for_tc(packet)))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active, asks, v4);
 		if (asks && action != GOES_ON && !is_active)
 			ask_if_due(link, tracked, ip, end, v4);
@@ -477,6 +486,7 @@ static __always_inline int decide_tracked(struct packet *packet, __u32 l3, __u32
 		.link = packet->link,
 		.kernel_path = packet->kernel_path,
 		.inner_len = packet->inner_len,
+		.sender = packet->sender,
 	};
 	/* Not one call for both, whose target the kernel would not know: 10 ns. */
 	bpf_tail_call_static(packet->ctx, &tracked_programs, program);
@@ -500,6 +510,7 @@ static __always_inline int take_tracked(context *ctx, int v4)
 	packet.link = arrival->link;
 	packet.kernel_path = arrival->kernel_path;
 	packet.inner_len = arrival->inner_len;
+	packet.sender = arrival->sender;
 	l3 = arrival->l3;
 	if (l3 > MOST_BEFORE)
 		return pass_connection(&packet);

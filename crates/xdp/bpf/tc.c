@@ -19,42 +19,7 @@
 #include "send_tc.h"
 #include "take_tracked.h"
 
-/* What the tables do not decide, the kernel does. */
-static __always_inline int or_kernel(struct packet *packet, int action)
-{
-	return action == NOT_TAKEN ? pass(packet, PASS_UNDECIDED) : action;
-}
-
-static __always_inline int decide_v4(struct packet *packet, const struct iphdr *ip, const void *end,
-				     __u32 l3, __u32 len)
-{
-	__u32 l3_len, header_len;
-
-	if ((const void *)(ip + 1) > end)
-		return pass(packet, PASS_MALFORMED);
-	/* 0 in packets of more than 64 KB (BIG TCP). */
-	l3_len = bpf_ntohs(ip->tot_len);
-	header_len = 4 * ip->ihl;
-	if (ip->version != 4 || header_len < sizeof(*ip) || l3_len < header_len || l3 + l3_len > len)
-		return pass(packet, PASS_MALFORMED);
-	if (header_len != sizeof(*ip))
-		return pass(packet, PASS_OPTIONS);
-	if (packet->kernel_path & LINK_TRACKED4)
-		return TABLES ? decide_tracked(packet, l3, len, TRACKED4) : pass_connection(packet);
-	return or_kernel(packet, TABLES ? decide4(packet, ip, end, l3, len) : NOT_TAKEN);
-}
-
-static __always_inline int decide_v6(struct packet *packet, const struct ipv6hdr *ip, const void *end,
-				     __u32 l3, __u32 len)
-{
-	if ((const void *)(ip + 1) > end)
-		return pass(packet, PASS_MALFORMED);
-	if (ip->version != 6 || l3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > len)
-		return pass(packet, PASS_MALFORMED);
-	if (packet->kernel_path & LINK_TRACKED6)
-		return TABLES ? decide_tracked(packet, l3, len, TRACKED6) : pass_connection(packet);
-	return or_kernel(packet, TABLES ? decide6(packet, ip, end, l3, len) : NOT_TAKEN);
-}
+#include "decide_l3.h"
 
 /*
  * Makes the headers accessible, if they are not. In a super-frame only the IP header: bytes that are moved
@@ -77,19 +42,6 @@ static __always_inline void pull_headers(context *ctx)
 		bpf_skb_pull_data(ctx, most < ctx->len ? most : ctx->len);
 }
 
-/* Decides about a packet that has this ethertype behind its Ethernet header and its tags. */
-static __always_inline int decide_l3(struct packet *packet, __be16 protocol, const void *data, const void *end,
-				     __u32 l3, __u32 len)
-{
-	if (protocol == bpf_htons(ETH_P_IP))
-		return packet->kernel_path & LINK_KERNEL4 ? pass(packet, PASS_OFFLOAD) :
-							    decide_v4(packet, data, end, l3, len);
-	if (protocol == bpf_htons(ETH_P_IPV6))
-		return packet->kernel_path & LINK_KERNEL6 ? pass(packet, PASS_OFFLOAD) :
-							    decide_v6(packet, data, end, l3, len);
-	return pass(packet, is_tag(protocol) ? PASS_UNDECIDED : PASS_ETHERTYPE);
-}
-
 /* Says whether the kernel would forward a packet with this Ethernet header; a layer-3 device's has none. */
 static __always_inline int is_ours(const context *ctx, const struct ethhdr *eth)
 {
@@ -98,25 +50,17 @@ static __always_inline int is_ours(const context *ctx, const struct ethhdr *eth)
 	return LAYER3 || is_for(eth, MAC_FIRST, MAC_LAST);
 }
 
-static __always_inline int decide_frame(struct packet *packet)
+/* Decides about the packet in a frame for this host, or for the bridge. */
+static __always_inline int decide_packet(struct packet *packet, const void *eth, const void *end)
 {
 	context *ctx = packet->ctx;
 	__u32 tag = tag_len(ctx), eth_len = LAYER3 ? 0 : ETH_HLEN, l3 = eth_len + tag, len = whole_len(ctx);
 	__be16 protocol = ctx->protocol;
-	const struct ethhdr *eth;
 	const struct vlan *inner;
-	const void *end;
 
-	pull_headers(ctx);
-	eth = data_of(ctx);
-	end = end_of(ctx);
-	if ((const void *)(eth + 1) > end)
-		return pass(packet, PASS_MALFORMED);
-	if (!is_ours(ctx, eth))
-		return pass(packet, !LAYER3 && eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
 	if (!find_link(packet, tag ? ctx->vlan_proto : 0, tag ? ctx->vlan_tci & 0xfff : 0))
 		return pass(packet, PASS_VLAN_UNKNOWN);
-	inner = (const void *)eth + eth_len;
+	inner = eth + eth_len;
 	if (!is_tag(protocol))
 		return decide_l3(packet, protocol, inner, end, l3, len);
 	if ((const void *)(inner + 1) > end)
@@ -126,6 +70,22 @@ static __always_inline int decide_frame(struct packet *packet)
 		return pass(packet, PASS_UNDECIDED);
 	packet->inner_len = sizeof(*inner);
 	return decide_l3(packet, inner->protocol, inner + 1, end, l3 + sizeof(*inner), len);
+}
+
+static __always_inline int decide_frame(struct packet *packet)
+{
+	context *ctx = packet->ctx;
+	const struct ethhdr *eth;
+	const void *end;
+
+	pull_headers(ctx);
+	eth = data_of(ctx);
+	end = end_of(ctx);
+	if ((const void *)(eth + 1) > end)
+		return pass(packet, PASS_MALFORMED);
+	if (!is_ours(ctx, eth))
+		return pass(packet, !LAYER3 && eth->h_dest[0] & 1 ? PASS_GROUP_MAC : PASS_NOT_OURS_MAC);
+	return decide_packet(packet, eth, end);
 }
 
 /*
@@ -183,11 +143,18 @@ SEC("classifier")
 int member(context *ctx)
 {
 	struct packet packet = { .ctx = ctx };
+	const void *eth, *end;
+	int action;
 
 	if (!takes_up(&packet))
 		return TO_KERNEL;
 	pull_headers(ctx);
-	return bridge_frame(&packet);
+	action = bridge_frame(&packet);
+	if (action != HANDED_UP)
+		return action;
+	eth = data_of(ctx);
+	end = end_of(ctx);
+	return eth + ETH_HLEN > end ? pass(&packet, PASS_MALFORMED) : decide_packet(&packet, eth, end);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -343,7 +343,7 @@ impl Maps {
         };
         let name = if port.is_bridge_port { "member" } else { of_routing };
         let xdp_path = variant.xdp_path || hook == Hook::Tc;
-        let asks = xdp_path && variant.tables.is_some() && !port.is_bridge_port;
+        let asks = xdp_path && variant.tables.is_some();
         let functions = kfuncs::functions().filter(|_| asks);
         let (mut object, compiled) =
             self.object(hook, port, Variant { xdp_path, ..variant }, functions.as_ref())?;

@@ -96,6 +96,9 @@ fn link(offload: &Offload, link: &OffloadedLink, out: &mut Lines) {
     if link.link != link.port {
         let _ = write!(head, " on {}", link.port);
     }
+    if link.is_bridge {
+        head += ", a bridge: what is routed";
+    }
     if let Some(vrf) = &link.vrf {
         let _ = write!(head, ", VRF {vrf}");
     }
@@ -306,6 +309,7 @@ mod tests {
             ipv6_fast: true,
             arrives: Reasons::default(),
             leaves: Reasons::default(),
+            is_bridge: false,
             bridged: None,
         }
     }

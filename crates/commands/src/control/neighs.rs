@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollway_dataplane::id::{LinkId, NextHopId};
-use tollway_dataplane::next_hops::{Action, HEADER_ROOM, NextHop, NextHops};
+use tollway_dataplane::next_hops::{HEADER_ROOM, NextHop, NextHops};
 use tollway_dataplane::router::Control;
 use tollway_dataplane::worker::Worker;
 
@@ -47,7 +47,7 @@ impl NeighCopy {
 pub(super) fn mac_of(next: &NextHop) -> Option<String> {
     let start = HEADER_ROOM.checked_sub(usize::from(next.header_len))?;
     let mac = next.header.get(start..)?.first_chunk::<6>()?;
-    (next.action == Action::Forward).then(|| Mac(*mac).to_string())
+    next.action.has_neighbour().then(|| Mac(*mac).to_string())
 }
 
 /// An Ethernet address as text; empty for a layer-3 device.

@@ -95,8 +95,11 @@ pub struct Why {
 pub struct OffloadedLink {
     /// Its name.
     pub link: String,
-    /// The link's port: the link itself, or the port that carries it.
+    /// The link's port: the link itself, or the port, or the bridge, that carries it.
     pub port: String,
+    /// Whether it is a bridge of ports: packets arrive by any of these, and leave by them.
+    #[serde(default)]
+    pub is_bridge: bool,
     /// The VRF that it is in.
     pub vrf: Option<String>,
     /// Whether it is up.
@@ -231,7 +234,8 @@ pub struct PortPaths {
 impl From<&offload::Offload> for Offload {
     fn from(offload: &offload::Offload) -> Self {
         let ports = offload.links.iter().filter(|link| link.ifindex == link.port);
-        let idle = ports.clone().filter(|port| offload.idle(port.ifindex).is_some());
+        let idle =
+            ports.clone().filter(|port| !port.is_on_bridge && offload.idle(port.ifindex).is_some());
         let not_attached = idle.map(|port| port.name.clone()).collect();
         let ports: BTreeMap<_, _> = ports.map(|port| (port.ifindex, &port.name)).collect();
         let link = |link: &offload::Link| {
@@ -247,6 +251,7 @@ impl From<&offload::Offload> for Offload {
                 ipv6_fast: fast.v6,
                 arrives: Reasons::from(&link.arrives),
                 leaves: Reasons::from(&link.leaves),
+                is_bridge: link.ifindex == link.port && link.is_on_bridge,
                 bridged: offload
                     .bridged
                     .iter()

@@ -111,7 +111,7 @@ impl Reader {
     fn next_hop(&self, names: &Names, id: NextHopId) -> Result<NextHop, &'static str> {
         let next = self.next_hops.get(id);
         let via = match next.action {
-            Action::Forward | Action::Resolve => next.neigh,
+            Action::Forward | Action::Bridge | Action::Resolve => next.neigh,
             Action::Glean => None,
             Action::Local => return Err("local"),
             Action::Drop(reason) => return Err(reason.name()),

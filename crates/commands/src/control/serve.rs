@@ -422,10 +422,25 @@ impl VrfRoutes {
     }
 }
 
+/// The port that a link is on, or the bridge.
+fn below(names: &Names, record: &LinkRecord, link: &tollway_model::Link) -> String {
+    if record.port.bridge().is_none() {
+        let port = names.ports.get(usize::from(record.port.0));
+        return port.map_or_else(String::new, |port| port.name.clone());
+    }
+    let mut bottom = link;
+    while let LinkKind::Vlan { parent, .. } = bottom.kind
+        && let Some(parent) = names.links.get(parent.0)
+    {
+        bottom = parent;
+    }
+    bottom.name.clone()
+}
+
 /// Describes a link from its record in the tables and from the configuration.
 fn describe(names: &Names, record: &LinkRecord, link: &tollway_model::Link) -> Link {
     let (parent, vid, protocol) = match link.kind {
-        LinkKind::Port(_) => (None, None, None),
+        LinkKind::Port(_) | LinkKind::Bridge { .. } => (None, None, None),
         LinkKind::Vlan { parent, vid, protocol } => {
             let protocol = match protocol {
                 VlanProtocol::Dot1q => "802.1Q",
@@ -435,10 +450,9 @@ fn describe(names: &Names, record: &LinkRecord, link: &tollway_model::Link) -> L
             (parent, Some(vid), Some(protocol.to_owned()))
         }
     };
-    let port = names.ports.get(usize::from(record.port.0));
     Link {
         name: link.name.clone(),
-        port: port.map_or_else(String::new, |port| port.name.clone()),
+        port: below(names, record, link),
         parent,
         vid,
         protocol,

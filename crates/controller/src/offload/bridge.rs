@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::probe::ForeignUpper;
 use super::reason::BridgeWork;
-use super::{Facts, Firewall, Link, PerFamily, Reason, general};
+use super::{Facts, Firewall, Link, PerFamily, Reason, general, idle};
 use crate::kernel::{
     BridgePort, BridgePortFlag, BridgePortFlags, BridgePortState, BridgeSettings, Family, Ifindex,
     Netdev, Stp,
@@ -92,15 +92,74 @@ pub(super) fn bridged(facts: &Facts<'_>, links: &[Link]) -> Vec<Bridged> {
         let of = Member { port: *port, netdev, bridge, master, settings };
         Some(of.bridged(facts, link, *engine))
     };
-    let mut all: Vec<_> = facts.ports.iter().filter_map(of_port).collect();
+    facts.ports.iter().filter_map(of_port).collect()
+}
+
+/// Adds to the links of bridges what leaves to the kernel all that is routed from there, or to there.
+pub(super) fn limit(links: &mut [Link], bridged: &[Bridged]) {
+    for link in links.iter_mut().filter(|link| link.is_on_bridge) {
+        let ports: Vec<_> = bridged.iter().filter(|of| of.bridge.0 == link.port).collect();
+        let fast = || ports.iter().filter(|of| of.may_be_fast());
+        let obstacle =
+            ports.first().and_then(|of| of.obstacle()).filter(|_| fast().next().is_none());
+        let tagged = ports.first().and_then(|of| of.tagged.as_ref());
+        let tagged =
+            tagged.filter(|_| link.ifindex != link.port && fast().all(|of| of.tagged.is_some()));
+        for family in [Family::V4, Family::V6] {
+            let arrives = link.arrives.of_mut(family);
+            arrives.extend(obstacle.or(tagged).cloned());
+            link.leaves.of_mut(family).extend(obstacle.cloned());
+            // There, the kernel calls the rules of prerouting a second time (`ip_sabotage_in`).
+            if let Some(BridgedPackets::Kernel(reason)) = ports.first().map(|of| of.ip.of(family))
+                && link.vrf.is_some()
+                && link.ifindex == link.port
+            {
+                link.arrives.of_mut(family).push(reason.clone());
+            }
+        }
+    }
+}
+
+/// Leaves to the kernel the ports whose programs would forward nothing that is worth them.
+pub(super) fn leave_needless(
+    bridged: &mut [Bridged],
+    links: &[Link],
+    general: &PerFamily<Vec<Reason>>,
+) {
     let mut fast: BTreeMap<Ifindex, usize> = BTreeMap::new();
-    for of in all.iter().filter(|of| of.may_be_fast()) {
+    for of in bridged.iter().filter(|of| of.may_be_fast()) {
         *fast.entry(of.bridge.0).or_default() += 1;
     }
-    for of in all.iter_mut().filter(|of| of.may_be_fast() && fast[&of.bridge.0] < 2) {
-        of.kernel.push(Reason::OnlyBridgePort(of.bridge.1.clone()));
+    let is_routed = |bridge: Ifindex| {
+        let mut is_link = links.iter().filter(|link| link.is_on_bridge);
+        if !is_link.any(|link| link.port == bridge) {
+            return false;
+        }
+        let mut families = [Family::V4, Family::V6].into_iter();
+        families.any(|family| idle::could_be_fast(links, general, bridge, family))
+    };
+    for of in bridged.iter_mut().filter(|of| of.may_be_fast() && !is_routed(of.bridge.0)) {
+        if let (BridgedPackets::Kernel(reason), BridgedPackets::Kernel(_)) = (&of.ip.v4, &of.ip.v6)
+        {
+            of.kernel.push(reason.clone());
+        } else if fast[&of.bridge.0] < 2 {
+            of.kernel.push(Reason::OnlyBridgePort(of.bridge.1.clone()));
+        }
     }
-    all
+}
+
+/// What a bridge leaves to the kernel, whatever its ports are.
+fn of_bridge(facts: &Facts<'_>, master: &Netdev, settings: &BridgeSettings) -> Vec<Reason> {
+    let work = |work| Reason::Bridge { bridge: master.name.clone(), work };
+    let mut reasons = Vec::new();
+    reasons.extend(settings.vlan_filtering.then(|| work(BridgeWork::Vlans)));
+    reasons.extend(master.is_promiscuous.then(|| work(BridgeWork::Copies)));
+    reasons.extend((refresh(settings) < SHORTEST_REFRESH).then(|| work(BridgeWork::Ageing)));
+    reasons.extend(rules_of_frames(facts));
+    reasons.extend(facts.probes.ebtables.then_some(Reason::Ebtables));
+    let pppoe = || Reason::BridgeSysctl(PPPOE.to_owned());
+    reasons.extend(facts.sysctls.global.bridge_filters_pppoe.then(pppoe));
+    reasons
 }
 
 /// A port and its bridge.
@@ -117,21 +176,18 @@ impl Member<'_> {
         let known = facts.kernel.bridge_ports.get(&self.port);
         let flags = known.map_or_else(BridgePortFlags::default, |port| port.flags);
         let refresh = refresh(&self.settings);
-        let mut kernel = self.obstacles(known, refresh);
+        let mut kernel = self.state(known);
+        kernel.extend(of_bridge(facts, self.master, &self.settings));
+        let has = |flag| known.is_some_and(|port| port.flags.has(flag));
+        let tunnels =
+            || Reason::Bridge { bridge: self.master.name.clone(), work: BridgeWork::Tunnels };
+        kernel.extend(has(BridgePortFlag::VlanTunnel).then(tunnels));
         kernel.extend(link.frames.iter().cloned());
-        kernel.extend(rules_of_frames(facts));
-        kernel.extend(facts.probes.ebtables.then_some(Reason::Ebtables));
-        let pppoe = || Reason::BridgeSysctl(PPPOE.to_owned());
-        kernel.extend(facts.sysctls.global.bridge_filters_pppoe.then(pppoe));
         if !engine.has_bridge_ports() {
             let (device, engine) = (self.netdev.name.clone(), engine.name());
             kernel.push(Reason::BridgeEngine { device, engine });
         }
         let ip = PerFamily::each(|family| self.packets(facts, family));
-        if let (BridgedPackets::Kernel(reason), BridgedPackets::Kernel(_)) = (&ip.v4, &ip.v6) {
-            // What is left would not be worth the program.
-            kernel.push(reason.clone());
-        }
         Bridged {
             port: (self.port, self.netdev.name.clone()),
             bridge: (self.bridge, self.master.name.clone()),
@@ -146,23 +202,15 @@ impl Member<'_> {
         }
     }
 
-    /// What the bridge, or the port's settings, leave to the kernel.
-    fn obstacles(&self, known: Option<&BridgePort>, refresh: Duration) -> Vec<Reason> {
-        let work = |work| Reason::Bridge { bridge: self.master.name.clone(), work };
-        let mut reasons = Vec::new();
+    /// That the port is in a state in which it forwards nothing, if it is.
+    fn state(&self, known: Option<&BridgePort>) -> Vec<Reason> {
         match known.map(|port| port.state) {
-            Some(BridgePortState::Forwarding) => {}
+            Some(BridgePortState::Forwarding) => Vec::new(),
             state => {
                 let state = state.unwrap_or(BridgePortState::Disabled);
-                reasons.push(Reason::BridgePortState { device: self.netdev.name.clone(), state });
+                vec![Reason::BridgePortState { device: self.netdev.name.clone(), state }]
             }
         }
-        let has = |flag| known.is_some_and(|port| port.flags.has(flag));
-        reasons.extend(self.settings.vlan_filtering.then(|| work(BridgeWork::Vlans)));
-        reasons.extend(self.master.is_promiscuous.then(|| work(BridgeWork::Copies)));
-        reasons.extend((refresh < SHORTEST_REFRESH).then(|| work(BridgeWork::Ageing)));
-        reasons.extend(has(BridgePortFlag::VlanTunnel).then(|| work(BridgeWork::Tunnels)));
-        reasons
     }
 
     /// What becomes of packets of a family.

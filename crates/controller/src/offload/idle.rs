@@ -4,7 +4,7 @@
 //! program receives TCP in single packets instead of large ones. So a port has a program only if some
 //! arriving or leaving traffic could be fast.
 
-use super::{Link, Offload, Reason};
+use super::{Link, Offload, PerFamily, Reason};
 use crate::kernel::{Family, Ifindex};
 
 impl Offload {
@@ -17,8 +17,8 @@ impl Offload {
             let obstacle = bridged.obstacle().filter(|_| !is_taken);
             return obstacle.map(ToString::to_string);
         }
-        let gains =
-            [Family::V4, Family::V6].into_iter().any(|family| self.could_be_fast(port, family));
+        let mut families = [Family::V4, Family::V6].into_iter();
+        let gains = families.any(|family| could_be_fast(&self.links, &self.general, port, family));
         let mut reasons = self.links_of(port).flat_map(|link| link.arrives.v4.iter());
         let is_taken = reasons.any(|reason| matches!(reason, Reason::OtherXdp(_)));
         (!gains && !is_taken).then(|| self.obstacle(port))
@@ -28,22 +28,6 @@ impl Offload {
     #[must_use]
     pub fn has_new_links(&self) -> bool {
         self.links.iter().any(|link| link.is_new)
-    }
-
-    /// Says whether a packet that arrives by one link and leaves by another could be fast, if either link
-    /// belongs to the port.
-    fn could_be_fast(&self, port: Ifindex, family: Family) -> bool {
-        if !self.general.of(family).is_empty() {
-            return false;
-        }
-        let enters = |link: &Link| link.arrives.of(family).is_empty();
-        let leaves = |link: &Link| link.leaves.of(family).is_empty();
-        let entrances = self.links.iter().filter(|link| enters(link)).count();
-        let exits = self.links.iter().filter(|link| leaves(link)).count();
-        self.links_of(port).any(|link| {
-            let (enters, leaves) = (enters(link), leaves(link));
-            enters && exits > usize::from(leaves) || leaves && entrances > usize::from(enters)
-        })
     }
 
     /// The links of a port, its own first.
@@ -63,6 +47,27 @@ impl Offload {
             None => "there is no other link that packets could go to or come from".to_owned(),
         }
     }
+}
+
+/// Says whether a packet that arrives by one link and leaves by another could be fast, if either link belongs to the port, or
+/// to the bridge.
+pub(super) fn could_be_fast(
+    links: &[Link],
+    general: &PerFamily<Vec<Reason>>,
+    port: Ifindex,
+    family: Family,
+) -> bool {
+    if !general.of(family).is_empty() {
+        return false;
+    }
+    let enters = |link: &Link| link.arrives.of(family).is_empty();
+    let leaves = |link: &Link| link.leaves.of(family).is_empty();
+    let entrances = links.iter().filter(|link| enters(link)).count();
+    let exits = links.iter().filter(|link| leaves(link)).count();
+    links.iter().filter(|link| link.port == port).any(|link| {
+        let (enters, leaves) = (enters(link), leaves(link));
+        enters && exits > usize::from(leaves) || leaves && entrances > usize::from(enters)
+    })
 }
 
 #[cfg(test)]

@@ -41,26 +41,49 @@ const HARMLESS: [&str; 16] = [
 ];
 
 /// The links with their offload: each port, followed by the VLAN devices on it, each behind the one that
-/// carries it.
+/// carries it; then each bridge of ports, likewise.
 pub(super) fn links(facts: &Facts<'_>) -> Vec<Link> {
     let (uppers, peers) = (uppers(facts), peers::with_xdp(facts));
     let mut links = Vec::new();
     for (port, engine) in facts.ports {
-        let of_port = facts.kernel.netdevs.keys().filter_map(|ifindex| {
-            let stack = stack(facts, *ifindex, *port)?;
-            Some((stack.len(), stack))
-        });
-        let mut of_port: Vec<_> = of_port.collect();
-        // A stable sort: devices of one height stay in the order of their numbers.
-        of_port.sort_by_key(|(height, _)| *height);
         let has_tc = *engine == Engine::Tc;
         // What limits packets that are routed does not limit frames of bridges.
         let is_routed = facts.kernel.bridge_of(*port).is_none();
         let has_xdp = is_routed && matches!(engine, Engine::Auto | Engine::Xdp);
-        let known = PortFacts { uppers: &uppers, peers: &peers, has_tc, has_xdp };
-        links.extend(of_port.iter().map(|(_, stack)| link(facts, stack, known)));
+        let bottom = Bottom::Port { has_tc };
+        let known = BottomFacts { uppers: &uppers, peers: &peers, bottom, has_tc, has_xdp };
+        links.extend(stacks(facts, *port).iter().map(|stack| link(facts, stack, known)));
+    }
+    for (bridge, engines) in bridges(facts) {
+        let has_tc = engines.contains(&Engine::Tc);
+        let has_xdp = engines.iter().any(|engine| matches!(engine, Engine::Auto | Engine::Xdp));
+        let bottom = Bottom::Bridge;
+        let known = BottomFacts { uppers: &uppers, peers: &peers, bottom, has_tc, has_xdp };
+        links.extend(stacks(facts, bridge).iter().map(|stack| link(facts, stack, known)));
     }
     links
+}
+
+/// The bridges of ports that are no ports themselves, each with what decides about packets of its ports.
+fn bridges(facts: &Facts<'_>) -> BTreeMap<Ifindex, Vec<Engine>> {
+    let mut bridges: BTreeMap<Ifindex, Vec<Engine>> = BTreeMap::new();
+    for (port, engine) in facts.ports {
+        let bridge = facts.kernel.bridge_of(*port).map(|(bridge, _)| bridge);
+        let is_port = |bridge: &Ifindex| facts.ports.iter().any(|(port, _)| port == bridge);
+        if let Some(bridge) = bridge.filter(|bridge| !is_port(bridge)) {
+            bridges.entry(bridge).or_default().push(*engine);
+        }
+    }
+    bridges
+}
+
+/// The stacks of all links on a port, or on a bridge; the lowest come first.
+fn stacks<'a>(facts: &Facts<'a>, bottom: Ifindex) -> Vec<Vec<Layer<'a>>> {
+    let stacks = facts.kernel.netdevs.keys().filter_map(|ifindex| stack(facts, *ifindex, bottom));
+    let mut stacks: Vec<_> = stacks.collect();
+    // A stable sort: devices of one height stay in the order of their numbers.
+    stacks.sort_by_key(Vec::len);
+    stacks
 }
 
 /// A device of a link, with all that is known of it.
@@ -71,14 +94,14 @@ struct Layer<'a> {
     found: Option<&'a Device>,
 }
 
-/// The devices from a link down to the port, if the link is on that port.
-fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<Layer<'a>>> {
+/// The devices from a link down to a port, or a bridge, if the link is on that.
+fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, bottom: Ifindex) -> Option<Vec<Layer<'a>>> {
     let mut stack: Vec<Layer<'a>> = Vec::new();
     let mut next = ifindex;
     while stack.len() < MOST_STACKED {
         let netdev = facts.kernel.netdevs.get(&next)?;
         stack.push(Layer { ifindex: next, netdev, found: facts.probes.devices.get(&next) });
-        if next == port {
+        if next == bottom {
             return Some(stack);
         }
         netdev.vlan?;
@@ -87,26 +110,37 @@ fn stack<'a>(facts: &Facts<'a>, ifindex: Ifindex, port: Ifindex) -> Option<Vec<L
     None
 }
 
-/// What is the same for all links of a port.
+/// What the links of a stack are on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bottom {
+    /// A port, which has a tc program, or else an XDP program or a socket.
+    Port { has_tc: bool },
+    /// A bridge. Its ports have the programs, and the reasons about their devices are in [`super::Bridged`].
+    Bridge,
+}
+
+/// What is the same for all links of a port, or of a bridge.
 #[derive(Clone, Copy)]
-struct PortFacts<'a> {
+struct BottomFacts<'a> {
     /// By device, why other devices take its frames first.
     uppers: &'a Reasons,
     /// By device, why its peers must not get packets from a tc program.
     peers: &'a Reasons,
-    /// The port has a tc program.
+    bottom: Bottom,
+    /// The port, or one of the bridge, has a tc program.
     has_tc: bool,
-    /// It may have an XDP program that decides about packets to route.
+    /// It, or one of the bridge, may have an XDP program that decides about packets to route.
     has_xdp: bool,
 }
 
-fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Link {
-    let PortFacts { uppers, peers, has_tc, has_xdp } = port_facts;
+fn link(facts: &Facts<'_>, stack: &[Layer<'_>], known: BottomFacts<'_>) -> Link {
+    let BottomFacts { uppers, peers, bottom, has_tc, has_xdp } = known;
     let (Some(top), Some(port)) = (stack.first(), stack.last()) else { return Link::default() };
     let vrf = vrf(facts, top.netdev);
     let sysctls = facts.sysctls.link(&top.netdev.name);
-    let both_ways = both_ways(facts, stack, has_tc);
-    let (incoming, mut outgoing) = (incoming(facts, stack, (uppers, has_tc)), outgoing(stack));
+    let both_ways = both_ways(facts, stack, bottom);
+    let incoming = incoming(facts, stack, (uppers, bottom, has_tc));
+    let mut outgoing = outgoing(stack);
     if has_tc {
         outgoing.extend(peers.get(&port.ifindex).into_iter().flatten().cloned());
     }
@@ -131,6 +165,7 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], port_facts: PortFacts<'_>) -> Li
         ifindex: top.ifindex,
         name: top.netdev.name.clone(),
         port: port.ifindex,
+        is_on_bridge: bottom == Bottom::Bridge,
         vrf: vrf.map(str::to_owned),
         up: stack.iter().all(|layer| layer.netdev.flags & (UP | LOWER_UP) == UP | LOWER_UP),
         is_new: stack.iter().any(|layer| layer.found.is_none()),
@@ -186,7 +221,7 @@ fn vrf<'a>(facts: &Facts<'a>, netdev: &Netdev) -> Option<&'a str> {
 fn incoming(
     facts: &Facts<'_>,
     stack: &[Layer<'_>],
-    (uppers, has_tc): (&Reasons, bool),
+    (uppers, bottom, has_tc): (&Reasons, Bottom, bool),
 ) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let port = stack.last().map(|port| port.ifindex);
@@ -194,7 +229,8 @@ fn incoming(
         reasons.extend(uppers.get(&layer.ifindex).into_iter().flatten().cloned());
         let name = || layer.netdev.name.clone();
         // At a port, the tc program lets those of others see the packets first.
-        let comes_last = has_tc && port == Some(layer.ifindex);
+        let is_behind = bottom == Bottom::Port { has_tc: true };
+        let comes_last = is_behind && port == Some(layer.ifindex);
         let filters = layer.found.map(|found| match comes_last {
             true => &found.filters_behind,
             false => &found.filters_in,
@@ -300,12 +336,12 @@ fn add_if(
 }
 
 /// The reasons that hold for both directions.
-fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>], has_tc: bool) -> Vec<Reason> {
+fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>], bottom: Bottom) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let room = stack.last().and_then(|port| facts.rooms.get(&port.ifindex));
     let most = room.copied().unwrap_or(u32::MAX).min(facts.most_mtu);
     for layer in stack {
-        device(facts, layer, (has_tc, most), &mut reasons);
+        device(facts, layer, (bottom, most), &mut reasons);
     }
     if let (Some(top), Some(port)) = (stack.first(), stack.last()) {
         if top.netdev.mac != port.netdev.mac {
@@ -322,9 +358,10 @@ fn both_ways(facts: &Facts<'_>, stack: &[Layer<'_>], has_tc: bool) -> Vec<Reason
 fn device(
     facts: &Facts<'_>,
     layer: &Layer<'_>,
-    (has_tc, most): (bool, u32),
+    (bottom, most): (Bottom, u32),
     reasons: &mut Vec<Reason>,
 ) {
+    let has_tc = bottom == Bottom::Port { has_tc: true };
     let Layer { netdev, found, .. } = layer;
     let name = || netdev.name.clone();
     let Some(found) = found else {
@@ -336,6 +373,7 @@ fn device(
     }
     let kind = netdev.kind.as_deref();
     let is_link = netdev.vlan.is_some()
+        || bottom == Bottom::Bridge
         || kind.is_none_or(|kind| PORTS.contains(&kind) || has_tc && Engine::suits_tc(kind));
     let is_layer3 = has_tc && netdev.is_layer3;
     if !found.ethernet && !is_layer3 {
@@ -352,20 +390,27 @@ fn device(
     if found.external {
         reasons.push(Reason::External(name()));
     }
-    // A tc program sees the tag of a frame, the state of its checksum, and frames of any length.
-    if !has_tc {
-        device_of_xdp((netdev, found), most, reasons);
+    match bottom {
+        Bottom::Port { has_tc: false } => device_of_xdp((netdev, found), most, reasons),
+        // A tc program sees the tag of a frame, the state of its checksum, and frames of any length.
+        Bottom::Port { has_tc: true } => {}
+        Bottom::Bridge => other_xdp((netdev, found), reasons),
+    }
+}
+
+/// Adds the reason that somebody else has an XDP program on a device.
+fn other_xdp((netdev, found): (&Netdev, &Device), reasons: &mut Vec<Reason>) {
+    match &found.own_xdp {
+        Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
+        Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(netdev.name.clone())),
+        Ok(_) => {}
     }
 }
 
 /// Adds the reasons about a device that an XDP program, or a socket, would have.
 fn device_of_xdp((netdev, found): (&Netdev, &Device), most: u32, reasons: &mut Vec<Reason>) {
     let name = || netdev.name.clone();
-    match &found.own_xdp {
-        Err(why) => reasons.push(Reason::Unknown("whose the XDP program is", why.0.clone())),
-        Ok(own) if found.xdp != *own => reasons.push(Reason::OtherXdp(name())),
-        Ok(_) => {}
-    }
+    other_xdp((netdev, found), reasons);
     match &found.tags {
         Tags::Kept => {}
         Tags::Stripped => reasons.push(Reason::StripsTags(name())),

@@ -178,8 +178,10 @@ pub struct Link {
     pub ifindex: Ifindex,
     /// Its name.
     pub name: String,
-    /// The port that it is, or that it is on.
+    /// The port that it is, or that it is on. Or a bridge whose ports are Tollway's: its frames arrive by any of them.
     pub port: Ifindex,
+    /// It is on a bridge, or is one.
+    pub is_on_bridge: bool,
     /// The VRF that it is in.
     pub vrf: Option<String>,
     /// The link and all devices below it are up.
@@ -201,7 +203,7 @@ pub struct Link {
 pub struct Offload {
     /// Why everything takes the kernel path, for each family.
     pub general: PerFamily<Vec<Reason>>,
-    /// The links: each port, followed by the VLAN devices on it.
+    /// The links: each port, followed by the VLAN devices on it; then each bridge of ports, likewise.
     pub links: Vec<Link>,
     /// The ports that belong to bridges.
     pub bridged: Vec<Bridged>,
@@ -234,8 +236,10 @@ impl Offload {
             let rule = general::tracked(facts, family);
             rule.filter(|_| general.of(family).is_empty()).map(str::to_owned)
         });
-        let links = link::links(facts);
-        let bridged = bridge::bridged(facts, &links);
+        let mut links = link::links(facts);
+        let mut bridged = bridge::bridged(facts, &links);
+        bridge::limit(&mut links, &bridged);
+        bridge::leave_needless(&mut bridged, &links, &general);
         let groups = PerFamily::each(|family| general::groups(facts, family));
         let mut parts = parts::tracked(&tracked);
         parts.extend(parts::fragments(&fragments));

@@ -79,7 +79,8 @@ impl Traffic {
             netdev.and_then(|netdev| counts.get(&netdev.name)).copied()
         };
         let mut traffic = Self::default();
-        for link in &offload.links {
+        // A bridge counts what its ports have counted.
+        for link in offload.links.iter().filter(|link| !link.is_on_bridge) {
             if kernel.netdevs.get(&link.ifindex).is_none_or(|netdev| netdev.xdp.is_some()) {
                 return None;
             }

@@ -63,6 +63,7 @@ fn destination_by(tables: &Tables, id: NextHopId, address: IpAddr, packet: &[u8]
             neigh: next.neigh.unwrap_or(address),
         }),
         Action::Glean => Destination::EgressLink(EgressLink { link: next.link, neigh: address }),
+        Action::Bridge => Destination::Punt(PuntReason::KernelExit),
         Action::Local => Destination::Local,
         Action::Drop(reason) => Destination::Drop(reason),
         Action::Punt(reason) => Destination::Punt(reason),

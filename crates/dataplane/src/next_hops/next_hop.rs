@@ -13,6 +13,9 @@ pub const HEADER_ROOM: usize = 24;
 pub enum Action {
     /// Forwards it: the neighbour is known, the header is prepared.
     Forward,
+    /// Forwards it by the port of a bridge behind which the neighbour is. Only BPF programs do, by the bridge's forwarding
+    /// database; the user path leaves it to the kernel ([`PuntReason::KernelExit`]).
+    Bridge,
     /// Queues it until the neighbour's address is resolved.
     Resolve,
     /// Queues it until the destination itself, which is on the link, is resolved.
@@ -25,6 +28,14 @@ pub enum Action {
     Punt(PuntReason),
 }
 
+impl Action {
+    /// Says whether the neighbour is known.
+    #[must_use]
+    pub const fn has_neighbour(self) -> bool {
+        matches!(self, Self::Forward | Self::Bridge)
+    }
+}
+
 /// A next hop with its header prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
@@ -32,7 +43,7 @@ pub struct NextHop {
     pub header: [u8; HEADER_ROOM],
     /// Largest packet in bytes; 0 unless the action is to forward.
     pub mtu: u16,
-    /// The egress port.
+    /// The egress port, or the number of a bridge among them ([`PortId::of_bridge`]).
     pub port: PortId,
     /// Significant bytes of the header: 14, 18 or 22, and 0 if it leaves by a layer-3 device.
     pub header_len: u8,

@@ -18,8 +18,9 @@ use crate::memory::{Aligned, Memory, Part};
 use crate::stages::ecmp::MULTIPATH_WORDS;
 use crate::stages::source_check::{Rpf, SourceLookup};
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::wire::eth::MacWord;
 use bridge_ports::BridgePorts;
-pub use bridge_ports::MOST_BRIDGE_PORTS;
+pub use bridge_ports::{MOST_BRIDGE_PORTS, MOST_BRIDGES};
 pub use route_rules::{MOST_ROUTE_RULES, ROOT_RULES};
 use route_rules::{RouteRules, Start};
 pub use rules::MOST_ENGINE_COUNTERS;
@@ -179,9 +180,12 @@ fn flags(state: &ForwardingState, link: LinkId) -> u32 {
 /// What the programs may decide about packets that arrive on a link.
 fn decides(state: &ForwardingState, link: LinkId) -> u32 {
     let record = &state.routes.links[link];
-    // The programs know only the address of the port.
-    let port = state.ports.get(usize::from(record.port.0));
-    if port.is_none_or(|port| port.mac != record.mac) {
+    // The programs know only the address of the port, or of the bridge.
+    let below = match record.port.bridge() {
+        Some(_) => state.bridge_ports.get(&record.port).map(|of| MacWord::new(of.mac)),
+        None => state.ports.get(usize::from(record.port.0)).map(|port| port.mac),
+    };
+    if below != Some(record.mac) {
         return 0;
     }
     source_flags(state, link).map_or(0, |flags| flags | DECIDES4) | DECIDES6

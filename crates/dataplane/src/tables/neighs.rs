@@ -262,7 +262,9 @@ impl Tables {
         let (header, header_len) = self.header(next.link, mac.unwrap_or_default(), request.is_ipv4);
         (next.header, next.header_len) = (header, header_len);
         (next.action, next.mtu) = if mac.is_some() || link.is_layer3() {
-            (Action::Forward, request.mtu.min(most))
+            let is_bridged = link.port.bridge().is_some();
+            let action = if is_bridged { Action::Bridge } else { Action::Forward };
+            (action, request.mtu.min(most))
         } else {
             (Action::Resolve, 0)
         };
@@ -275,7 +277,7 @@ impl Tables {
         let neighs: Vec<_> = self.neighs.known.keys().filter(is_there).copied().collect();
         for (link, address) in neighs {
             let next = self.find_neigh(link, address).map(|id| self.next_hop(id));
-            if let Some(next) = next.filter(|next| next.action == Action::Forward) {
+            if let Some(next) = next.filter(|next| next.action.has_neighbour()) {
                 self.learn_neigh(link, address, next.header_mac())?;
             }
         }

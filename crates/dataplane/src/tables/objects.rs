@@ -81,7 +81,7 @@ impl Tables {
     ) -> Result<NextHop, TablesError> {
         let plain = self.neigh(link, via)?;
         let next = self.next_hop(plain);
-        let mac = if next.action == Action::Forward { next.header_mac() } else { None };
+        let mac = if next.action.has_neighbour() { next.header_mac() } else { None };
         Ok(self.with_mac(next, request, mac))
     }
 }

@@ -121,7 +121,9 @@ impl Tables {
         port: PortId,
         forwards: Option<BridgePort>,
     ) -> Result<(), TablesError> {
-        self.ports.get(usize::from(port.0)).ok_or(TablesError::Unknown)?;
+        if port.bridge().is_none() {
+            self.ports.get(usize::from(port.0)).ok_or(TablesError::Unknown)?;
+        }
         match forwards {
             Some(forwards) => self.bridge_ports.insert(port, forwards),
             None => self.bridge_ports.remove(&port),

@@ -141,7 +141,8 @@ fn counts(router: &Router) {
 
     let tolls = json(router, "tolls");
     assert!(tolls["tsc_mhz"].as_f64().unwrap() > 100.0);
-    let stages: Vec<_> = tolls["tolls"].as_array().unwrap().iter().map(|one| &one["stage"]).collect();
+    let stages: Vec<_> =
+        tolls["tolls"].as_array().unwrap().iter().map(|one| &one["stage"]).collect();
     assert_eq!(stages[..3], ["bridge", "admit", "classify"]);
     assert!(show(router, "tolls").contains("rewrite"));
     let xdp_path = json(router, "xdp");

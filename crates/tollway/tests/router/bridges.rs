@@ -10,15 +10,15 @@ use super::namespaces::{Host, queues, sh, until};
 use super::running::{KernelRouter, SILENCE, answered, tags_in_frames};
 
 /// The hosts behind the ports `ra`, `rb` and `rc` of the bridge `br0`.
-struct Net {
-    a: Host,
-    b: Host,
-    c: Host,
+pub(super) struct Net {
+    pub(super) a: Host,
+    pub(super) b: Host,
+    pub(super) c: Host,
 }
 
 impl Net {
     /// Connects hosts with the addresses 10.0.0.1 to 10.0.0.3, and fd00::1 to fd00::3.
-    fn new(engine: Engine) -> Self {
+    pub(super) fn new(engine: Engine) -> Self {
         sh("ip link set lo up");
         sh("ip link add br0 type bridge");
         sh("ip link set br0 up");
@@ -61,12 +61,12 @@ fn arguments(engine: Engine) -> String {
     format!("--engine {} ra rb rc", engine.name())
 }
 
-fn start(engine: Engine) -> KernelRouter {
+pub(super) fn start(engine: Engine) -> KernelRouter {
     KernelRouter::start(&arguments(engine))
 }
 
 /// The port that the bridge has learned an address at, if it has.
-fn learned(last: u8) -> Option<String> {
+pub(super) fn learned(last: u8) -> Option<String> {
     let shown = sh("bridge fdb show br br0");
     let start = format!("02:00:00:00:00:0{last} dev ");
     let line = shown.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned))?;

@@ -31,6 +31,7 @@ mod load;
 mod many;
 #[path = "../neighbours/raw.rs"]
 mod raw;
+mod routed_bridges;
 mod rules;
 mod running;
 mod sets;
@@ -52,7 +53,7 @@ use std::process::ExitCode;
 use namespaces::{Test, Tests, is_root};
 use tollway_model::Engine;
 
-const BESIDE: [Test; 62] = [
+const BESIDE: [Test; 66] = [
     ("tollway_forwards_what_the_kernel_forwards", changes::forwards),
     ("nothing_is_attached_where_nothing_is_fast", attached::gateway),
     ("routes_come_and_go", changes::routes),
@@ -74,6 +75,12 @@ const BESIDE: [Test; 62] = [
     ("a_successor_takes_ports_of_a_bridge_over", || bridges::takeover(Engine::Xdp)),
     ("a_successor_takes_ports_of_a_bridge_over_by_tc", || bridges::takeover(Engine::Tc)),
     ("frames_between_ports_of_two_engines_are_forwarded", bridges::between_engines),
+    ("packets_of_a_bridge_are_routed", || routed_bridges::routed(Engine::Xdp)),
+    ("packets_of_a_bridge_are_routed_by_tc", || routed_bridges::routed(Engine::Tc)),
+    ("packets_follow_a_host_to_another_port_of_a_bridge", || routed_bridges::moves(Engine::Xdp)),
+    ("packets_follow_a_host_to_another_port_of_a_bridge_by_tc", || {
+        routed_bridges::moves(Engine::Tc)
+    }),
     ("a_signal_is_an_audit", changes::signal),
     ("flows_keep_their_next_hop_whoever_forwards", groups::stay),
     ("a_seed_is_set_where_it_counts", groups::seed),
@@ -118,13 +125,16 @@ const BESIDE: [Test; 62] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 30] = [
+const ALONE: [Test; 33] = [
     ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_bridge_forwards_after_a_kill", || bridges::kill(Engine::Xdp)),
     ("a_bridge_forwards_after_a_kill_by_tc", || bridges::kill(Engine::Tc)),
+    ("connections_are_followed_from_a_bridge", || routed_bridges::tracked(Engine::Xdp)),
+    ("connections_are_followed_from_a_bridge_by_tc", || routed_bridges::tracked(Engine::Tc)),
+    ("packets_of_a_bridge_are_routed_after_a_kill", || routed_bridges::kill(Engine::Xdp)),
     ("a_bridge_ages_hosts_as_before", || bridges::ages(Engine::Xdp)),
     ("a_bridge_ages_hosts_as_before_by_tc", || bridges::ages(Engine::Tc)),
     ("a_worker_that_hangs_costs_the_others_nothing", hung::worker),

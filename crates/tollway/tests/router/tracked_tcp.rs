@@ -152,10 +152,10 @@ fn ask(server: &str, count: usize, end: &str) {
 }
 
 /// A client that asks, until it is told to end.
-struct Asking(Process);
+pub(super) struct Asking(Process);
 
 impl Asking {
-    fn start(host: &Host, count: usize, end: &str) -> Self {
+    pub(super) fn start(host: &Host, count: usize, end: &str) -> Self {
         Self::start_as("tcp-client", host, count, end)
     }
 
@@ -165,7 +165,7 @@ impl Asking {
     }
 
     /// Ends the client; returns the questions that were answered, all of them in time.
-    fn end(mut self) -> u64 {
+    pub(super) fn end(mut self) -> u64 {
         drop(self.0.0.stdin.take());
         let mut output = String::new();
         let out: &mut ChildStdout = self.0.0.stdout.as_mut().unwrap();
@@ -181,11 +181,11 @@ impl Asking {
 
 /// A firewall whose rules drop what is invalid, and a translated source.
 fn gateway() {
-    gateway_of("ip");
+    gateway_of("ip", "rb");
 }
 
-/// The same, with the translation in a table of this family.
-fn gateway_of(family: &str) {
+/// The same, with the translation in a table of this family, of what leaves by a device.
+pub(super) fn gateway_of(family: &str, device: &str) {
     for line in [
         "table inet fw",
         "chain inet fw input { type filter hook input priority 0 ; policy drop ; }",
@@ -193,12 +193,12 @@ fn gateway_of(family: &str) {
         "chain inet fw forward { type filter hook forward priority 0 ; policy drop ; }",
         "rule inet fw forward ct state invalid counter drop",
         "rule inet fw forward ct state established,related accept",
-        "rule inet fw forward oifname rb accept",
+        "rule inet fw forward oifname DEVICE accept",
         "table FAMILY nat",
         "chain FAMILY nat post { type nat hook postrouting priority 100 ; }",
-        "rule FAMILY nat post oifname rb masquerade",
+        "rule FAMILY nat post oifname DEVICE masquerade",
     ] {
-        sh(&format!("nft add {}", line.replace("FAMILY", family)));
+        sh(&format!("nft add {}", line.replace("FAMILY", family).replace("DEVICE", device)));
     }
 }
 
@@ -214,13 +214,13 @@ fn kernels() -> Vec<(String, u64)> {
         .collect()
 }
 
-fn assert_nothing_invalid() {
+pub(super) fn assert_nothing_invalid() {
     let rules = sh("nft list chain inet fw forward");
     assert!(rules.contains("invalid counter packets 0 bytes 0"), "{rules}");
 }
 
 /// Waits until Tollway forwards so many packets more.
-fn until_forwarded(router: &KernelRouter, packets: u64) {
+pub(super) fn until_forwarded(router: &KernelRouter, packets: u64) {
     let before = router.counts().sent;
     until("packets of the connections by Tollway", || router.counts().sent - before > packets);
 }
@@ -256,7 +256,7 @@ pub fn translated() {
 pub fn translated6() {
     let net = Net::new();
     let _server = ready(&mut net.b.role("--role", "tcp-server6"));
-    gateway_of("ip6");
+    gateway_of("ip6", "rb");
     sh(
         "nft insert rule inet fw input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
     );

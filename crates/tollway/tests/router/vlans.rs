@@ -4,11 +4,16 @@
 use super::generic;
 use super::machines::Part;
 use super::namespaces::{Host, sh};
+use super::routed_bridges;
 use super::typed::{Typed, commands, output_of, session, succeeded};
 
 const PAGE: &str = include_str!("../../../../docs/guide/with-vlans-and-vrfs.md");
 /// The tests in the machine.
-pub const PARTS: [Part; 2] = [("the guide", guide), ("generic mode", generic::tags)];
+pub const PARTS: [Part; 3] = [
+    ("the guide", guide),
+    ("generic mode", generic::tags),
+    ("vlans on a bridge", routed_bridges::tagged),
+];
 
 /// Makes a host with an address on a cable to the router's device, or on a VLAN of it. The host
 /// leaves no checksum or tag to offloads.

@@ -4,41 +4,47 @@
 use std::io;
 use std::sync::Arc;
 
-use tollway_dataplane::id::{BridgeId, Domain, PortId};
+use tollway_dataplane::id::{BridgeId, Domain, LinkId, PortId, Vid};
 use tollway_dataplane::memory::{Capacities, Capacity, Memory};
 use tollway_dataplane::stages::bridge::{
     BridgePort, BridgedIp, FdbEntry, FdbKey, FdbKind, SourceRule, Tagged,
 };
 use tollway_dataplane::tables::Tables;
 use tollway_dataplane::wire::eth::MacWord;
-use tollway_net::Mac;
+use tollway_net::{KernelPath, Mac, VlanProtocol};
 use tollway_xdp::counts::PassReason;
-use tollway_xdp::{Action, Mode, Options, Program, TableMaps, XdpPort, XdpPrograms};
+use tollway_xdp::{Action, Mode, Options, Program, TableMaps, XdpLink, XdpPort, XdpPrograms};
 
 use super::frames::{ICMP6, Packet, header};
 use super::namespaces::{ifindex, sh};
 
 /// Ports of two bridges: the last one is of the second.
-const PORTS: u16 = 4;
-const DOMAIN: Domain = Domain::new(1).unwrap();
+pub(super) const PORTS: u16 = 4;
+pub(super) const DOMAIN: Domain = Domain::new(1).unwrap();
 const OTHER_DOMAIN: Domain = Domain::new(2).unwrap();
-/// The bridge's own address.
-const BRIDGE: [u8; 6] = [2, 0, 0, 0, 0xb0, 0];
+/// The bridges' own address.
+pub(super) const BRIDGE: [u8; 6] = [2, 0, 0, 0, 0xb0, 0];
 /// The longest packet that devices take, in bytes.
-const MTU: u32 = 1500;
+pub(super) const MTU: u32 = 1500;
+/// The links of the bridges, behind those of the ports, that of a VLAN on the first one, and that of a VLAN in it.
+pub(super) const LINKS: [LinkId; 2] = [LinkId(PORTS), LinkId(PORTS + 1)];
+pub(super) const TAGGED_LINK: LinkId = LinkId(PORTS + 2);
+const INNER_LINK: LinkId = LinkId(PORTS + 3);
+pub(super) const VID: u16 = 10;
+pub(super) const INNER_VID: u16 = 20;
 /// A quarter of five minutes, in ticks of 67 ms.
 const REFRESH_TICKS: u32 = 1117;
 
 /// The address of a host behind a port.
-const fn host(port: u16) -> [u8; 6] {
+pub(super) const fn host(port: u16) -> [u8; 6] {
     [2, 0, 0, 1, 0, port as u8]
 }
 
-fn key(domain: Domain, mac: [u8; 6]) -> FdbKey {
+pub(super) fn key(domain: Domain, mac: [u8; 6]) -> FdbKey {
     FdbKey::new(domain, MacWord::new(mac))
 }
 
-fn bridge_port(port: u16) -> BridgePort {
+pub(super) fn bridge_port(port: u16) -> BridgePort {
     let is_other = port == PORTS - 1;
     BridgePort {
         bridge: BridgeId(is_other.into()),
@@ -55,10 +61,10 @@ fn bridge_port(port: u16) -> BridgePort {
 }
 
 /// The programs of the ports, and what they decide by.
-struct Bench {
+pub(super) struct Bench {
     mode: Mode,
-    tables: Tables,
-    programs: XdpPrograms,
+    pub(super) tables: Tables,
+    pub(super) programs: XdpPrograms,
     loaded: Vec<Program>,
 }
 
@@ -78,7 +84,7 @@ fn capacities() -> Capacities {
 }
 
 impl Bench {
-    fn new(mode: Mode) -> Self {
+    pub(super) fn new(mode: Mode) -> Self {
         let maps = TableMaps::with_capacities(capacities()).unwrap();
         let mut tables = Tables::with_memory(&Memory::lent(Arc::new(maps)));
         let vrf = tables.add_vrf().unwrap();
@@ -87,6 +93,15 @@ impl Bench {
             let (id, _) = tables.add_port(port.mac.0, vrf, MTU as u16).unwrap();
             tables.set_bridge_port(id, Some(bridge_port(id.0))).unwrap();
         }
+        for (bridge, port) in [(BridgeId(0), 0), (BridgeId(1), PORTS - 1)] {
+            tables.add_bridge(bridge, BRIDGE, vrf, MTU as u16).unwrap();
+            let id = PortId::of_bridge(bridge);
+            tables.set_bridge_port(id, Some(bridge_port(port))).unwrap();
+        }
+        let vid = Vid::new(VID).unwrap();
+        tables.add_vlan(LINKS[0], 0x8100, vid, BRIDGE, vrf, MTU as u16).unwrap();
+        let vid = Vid::new(INNER_VID).unwrap();
+        tables.add_vlan(TAGGED_LINK, 0x8100, vid, BRIDGE, vrf, MTU as u16).unwrap();
         let mut programs = XdpPrograms::load(&ports, &Options::default()).unwrap();
         programs.state().set_bypass(false);
         programs.use_tables(&tables).unwrap();
@@ -104,24 +119,24 @@ impl Bench {
     }
 
     /// Enters a host behind a port, as the kernel has just learned it.
-    fn learn(&self, port: u16, mac: [u8; 6]) {
+    pub(super) fn learn(&self, port: u16, mac: [u8; 6]) {
         self.enter(port, mac, FdbKind::Host, self.tick());
     }
 
-    fn enter(&self, port: u16, mac: [u8; 6], kind: FdbKind, tick: u32) {
+    pub(super) fn enter(&self, port: u16, mac: [u8; 6], kind: FdbKind, tick: u32) {
         let domain = bridge_port(port).domain;
         let entry = FdbEntry { port: PortId(port), kind };
         self.tables.fdb.lock().set(key(domain, mac), entry, tick).unwrap();
     }
 
     /// The tick of the packets.
-    fn tick(&self) -> u32 {
+    pub(super) fn tick(&self) -> u32 {
         self.programs.state().beat(0);
         tollway_xdp::State::now_ns().checked_shr(26).unwrap_or(0) as u32
     }
 
     /// Changes a port.
-    fn set(&mut self, port: u16, change: impl FnOnce(&mut BridgePort)) {
+    pub(super) fn set(&mut self, port: u16, change: impl FnOnce(&mut BridgePort)) {
         let mut record = bridge_port(port);
         change(&mut record);
         self.tables.set_bridge_port(PortId(port), Some(record)).unwrap();
@@ -130,7 +145,15 @@ impl Bench {
 
     /// Sends a frame to a port: the port that it leaves by, or why the kernel gets it.
     #[track_caller]
-    fn run(&self, port: u16, frame: &[u8]) -> Result<u16, PassReason> {
+    pub(super) fn run(&self, port: u16, frame: &[u8]) -> Result<u16, PassReason> {
+        let (port, output) = self.run_by(port, frame, |program| program.probe(frame))?;
+        assert_eq!(output, frame, "no frame changes");
+        Ok(port)
+    }
+
+    /// Sends a frame to a port: the port that it leaves by, and what has become of it, or why the kernel gets it.
+    #[track_caller]
+    pub(super) fn route(&self, port: u16, frame: &[u8]) -> Result<(u16, Vec<u8>), PassReason> {
         self.run_by(port, frame, |program| program.probe(frame))
     }
 
@@ -138,7 +161,10 @@ impl Bench {
     #[track_caller]
     fn run_super(&self, port: u16, frame: &[u8], segment: u32) -> Result<u16, PassReason> {
         let device = ifindex(&device(port));
-        self.run_by(port, frame, |program| program.probe_super((device, segment), frame))
+        let probe = |program: &Program| program.probe_super((device, segment), frame);
+        let (port, output) = self.run_by(port, frame, probe)?;
+        assert_eq!(output, frame, "no frame changes");
+        Ok(port)
     }
 
     #[track_caller]
@@ -147,7 +173,7 @@ impl Bench {
         port: u16,
         frame: &[u8],
         probe: impl Fn(&Program) -> io::Result<(Action, Vec<u8>)>,
-    ) -> Result<u16, PassReason> {
+    ) -> Result<(u16, Vec<u8>), PassReason> {
         // On a busy machine the heartbeat may become stale, but not each time.
         for _ in 0..10 {
             let counts = || (0..PORTS).map(|port| self.counts(port)).collect::<Vec<_>>();
@@ -155,7 +181,6 @@ impl Bench {
             self.programs.state().beat(0);
             let (action, output) = probe(&self.loaded[usize::from(port)]).unwrap();
             let after = counts();
-            assert_eq!(output, frame, "no frame changes");
             let at = usize::from(port);
             let rose =
                 |reason: &&PassReason| after[at].passed(**reason) > before[at].passed(**reason);
@@ -163,15 +188,19 @@ impl Bench {
             let sent = |out: &u16| {
                 let (before, after) = (&before[usize::from(*out)], &after[usize::from(*out)]);
                 let bytes = after.xdp_tx_bytes - before.xdp_tx_bytes;
-                bytes == frame.len() as u64 && after.xdp_tx_packets == before.xdp_tx_packets + 1
+                bytes == output.len() as u64 && after.xdp_tx_packets == before.xdp_tx_packets + 1
             };
             match (action, reason) {
                 (_, Some(PassReason::Stale)) => {}
-                (Action::Pass, Some(reason)) => return Err(reason),
+                (Action::Pass, Some(reason)) => {
+                    assert_eq!(output, frame, "no frame of the kernel changes");
+                    return Err(reason);
+                }
                 (Action::Redirect, None) => {
                     let received = after[at].xdp_rx_packets - before[at].xdp_rx_packets;
                     assert_eq!(received, 1, "the frame is counted where it arrived");
-                    return Ok((0..PORTS).find(sent).expect("some port has sent it"));
+                    let port = (0..PORTS).find(sent).expect("some port has sent it");
+                    return Ok((port, output));
                 }
                 other => panic!("{other:?} for {frame:02x?}"),
             }
@@ -186,7 +215,7 @@ impl Bench {
     }
 
     /// Lets the device of a port take nothing.
-    fn close(&self, port: u16) {
+    pub(super) fn close(&self, port: u16) {
         let state = self.programs.state();
         match self.mode.is_tc() {
             true => state.set_exit_device(PortId(port), 0),
@@ -213,13 +242,28 @@ fn xdp_port(number: u16) -> XdpPort {
         device,
         mac: Mac([2, 0, 0, 0, 0, number as u8]),
         queues: 1,
-        links: Vec::new(),
+        links: links_of(number),
         is_bridge_port: true,
     }
 }
 
+/// The links of a port's bridge.
+fn links_of(port: u16) -> Vec<XdpLink> {
+    let link = |tag, outer, link| XdpLink { tag, outer, link, kernel_path: KernelPath::default() };
+    let [tag, inner] =
+        [VID, INNER_VID].map(|vid| Vid::new(vid).map(|vid| (VlanProtocol::Dot1q, vid)));
+    match bridge_port(port).bridge {
+        BridgeId(0) => vec![
+            link(None, None, LINKS[0]),
+            link(tag, None, TAGGED_LINK),
+            link(inner, tag, INNER_LINK),
+        ],
+        _ => vec![link(None, None, LINKS[1])],
+    }
+}
+
 /// A frame with a packet.
-fn framed(dst: [u8; 6], src: [u8; 6], packet: &Packet) -> Vec<u8> {
+pub(super) fn framed(dst: [u8; 6], src: [u8; 6], packet: &Packet) -> Vec<u8> {
     let mut frame = packet.frame();
     frame[..6].copy_from_slice(&dst);
     frame[6..12].copy_from_slice(&src);
@@ -254,7 +298,11 @@ pub fn addresses(mode: Mode) {
     assert_eq!(run([1, 0x80, 0xc2, 0, 0, 0], host(0)), Err(PassReason::GroupMac));
     assert_eq!(run(host(1), [3, 0, 0, 1, 0, 0]), Err(PassReason::Malformed), "a group's source");
     assert_eq!(run(host(1), [0; 6]), Err(PassReason::Malformed));
-    assert_eq!(run(BRIDGE, host(0)), Err(PassReason::Local));
+    assert_eq!(
+        run(BRIDGE, host(0)),
+        Err(PassReason::KernelRoute),
+        "the bridge's own, without a route"
+    );
     assert_eq!(run(host(3), host(0)), Err(PassReason::BridgeDestination), "another bridge's");
     // What is said of an address changes with the database, by single stores.
     bench.enter(1, unknown, FdbKind::Host, bench.tick());
@@ -327,7 +375,7 @@ pub fn settings(mode: Mode) {
     bench.set(0, |port| port.ip = [BridgedIp::Plain, BridgedIp::Kernel]);
     assert_eq!((bench.run(0, &v4), bench.run(0, &v6)), (Ok(1), Err(PassReason::Offload)));
     bench.set(0, |port| port.mac = host(1));
-    assert_eq!(bench.run(0, &v4), Err(PassReason::Local), "the bridge has this address now");
+    assert_eq!(bench.run(0, &v4), Err(PassReason::KernelRoute), "the bridge has this address now");
     bench.set(0, |_| {});
     bench.set(1, |port| port.bridge = BridgeId(7));
     assert_eq!(bench.run(0, &v4), Err(PassReason::BridgePort), "it has gone to another bridge");

@@ -8,6 +8,7 @@
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 
+mod bridge_routes;
 mod bridges;
 mod devices;
 mod directory;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 use namespaces::{Test, Tests, is_root};
 use tollway_xdp::Mode;
 
-const TESTS: [Test; 57] = [
+const TESTS: [Test; 63] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_bridge_forwards_from_known_hosts_to_known_hosts", || bridges::addresses(Mode::Native)),
@@ -42,6 +43,16 @@ const TESTS: [Test; 57] = [
     ("ports_of_bridges_have_settings_by_tc", || bridges::settings(Mode::Tcx)),
     ("frames_that_bridges_look_into_are_the_kernels_by_tc", || bridges::content(Mode::Tcx)),
     ("a_bridge_forwards_super_frames", bridges::super_frames),
+    ("packets_for_a_bridge_are_routed", || bridge_routes::links(Mode::Native)),
+    ("senders_to_a_bridge_are_known", || bridge_routes::sources(Mode::Native)),
+    ("packets_leave_by_the_port_of_a_bridge_behind_which_a_host_is", || {
+        bridge_routes::exits(Mode::Native)
+    }),
+    ("packets_for_a_bridge_are_routed_by_tc", || bridge_routes::links(Mode::Tcx)),
+    ("senders_to_a_bridge_are_known_by_tc", || bridge_routes::sources(Mode::Tcx)),
+    ("packets_leave_by_the_port_of_a_bridge_behind_which_a_host_is_by_tc", || {
+        bridge_routes::exits(Mode::Tcx)
+    }),
     ("frames_of_a_bridge_from_xdp_to_tc_are_the_kernels", bridges::between_engines),
     ("a_family_can_take_the_kernel_path", xdp_path::kernel_path),
     ("packets_pass_without_a_heartbeat", dispatcher::no_heartbeat),

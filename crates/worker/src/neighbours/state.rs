@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use tollway_dataplane::id::LinkId;
-use tollway_dataplane::next_hops::{Action, HEADER_ROOM};
+use tollway_dataplane::next_hops::HEADER_ROOM;
 use tollway_dataplane::router::Control;
 use tollway_dataplane::tables::Tables;
 
@@ -199,7 +199,7 @@ impl Change {
         let sends_elsewhere = |id| {
             let next = tables.next_hop(id);
             let header = &next.header[HEADER_ROOM - usize::from(next.header_len)..];
-            next.action == Action::Forward && self.mac.is_none_or(|mac| !header.starts_with(&mac))
+            next.action.has_neighbour() && self.mac.is_none_or(|mac| !header.starts_with(&mac))
         };
         self.is_of_ethernet(tables)
             && tables.next_hops_to(self.link, self.address).any(sends_elsewhere)
@@ -241,6 +241,7 @@ pub(super) fn latest(changes: Vec<Change>) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use tollway_dataplane::host::Host;
+    use tollway_dataplane::next_hops::Action;
     use tollway_dataplane::router::Router;
 
     use super::*;

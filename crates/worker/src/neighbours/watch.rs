@@ -23,12 +23,14 @@ struct Watched {
 enum Kind {
     /// The device behind a port.
     Device { port: PortIndex, name: String },
+    /// A bridge.
+    Bridge(Ifindex),
     /// A VLAN device on another watched link.
     Vlan { parent: LinkId, vid: u16, protocol: u16, name: String },
 }
 
 impl Watch {
-    /// The links of those ports of a model that have a device and that `is_wanted` selects.
+    /// The links of those ports of a model that have a device and that `is_wanted` selects, and those of bridges.
     pub fn of(model: &Model, is_wanted: impl Fn(PortIndex) -> bool) -> Self {
         let mut links: Vec<Watched> = Vec::new();
         for (index, link) in model.links.iter().enumerate() {
@@ -39,6 +41,7 @@ impl Watch {
                     device.map(|name| Kind::Device { port, name: name.to_owned() })
                 }
                 LinkKind::Port(_) => None,
+                LinkKind::Bridge { device } => Some(Kind::Bridge(device)),
                 LinkKind::Vlan { parent, vid, protocol } => {
                     let below = links.iter().find(|below| usize::from(below.link.0) == parent.0);
                     let name = link.name.clone();
@@ -79,6 +82,7 @@ impl Watch {
                     bound.ports.extend(device.map(|device| (*port, device)));
                     device
                 }
+                Kind::Bridge(device) => netdevs.contains_key(device).then_some(*device),
                 Kind::Vlan { parent, vid, protocol, name } => {
                     let below = devices.get(parent).copied();
                     let tag = below.map(|below| (below, *vid, *protocol));

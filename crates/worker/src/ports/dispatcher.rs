@@ -19,7 +19,7 @@ use super::table_memory::TableMemory;
 use tollway_linux::sync::lock;
 use tollway_model::compile::CompileError;
 use tollway_model::{
-    Engine, FailMode, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode,
+    Engine, FailMode, Link, LinkIndex, LinkKind, Model, PortIndex, PortKind, XdpPathMode,
 };
 use tollway_xdp::xdp_path::{Counted, Outdated, Ports, XdpFlows};
 use tollway_xdp::{
@@ -386,20 +386,26 @@ fn translated(model: &Model) -> Vec<IpAddr> {
     addresses.filter(|address| if address.is_ipv4() { v4 } else { v6 }).collect()
 }
 
-/// A port's links: its own, the VLAN links on it, and those on top of them.
+/// A port's links: its own, the VLAN links on it, and those on top of them. A port of a bridge has the links of the bridge.
 fn links(model: &Model, port: PortIndex) -> Vec<XdpLink> {
+    let bottom = model.bridge_ports.get(&port).and_then(|member| {
+        let is_bridge = |link: &Link| link.kind == LinkKind::Bridge { device: member.bridge };
+        model.links.iter().position(is_bridge)
+    });
+    let bottom = LinkIndex(bottom.unwrap_or(port.0));
     let known = model.links.iter().enumerate().filter_map(|(index, link)| {
         let (tag, outer) = match link.kind {
-            LinkKind::Port(own) => (own == port).then_some((None, None))?,
+            LinkKind::Port(_) | LinkKind::Bridge { .. } => {
+                (index == bottom.0).then_some((None, None))?
+            }
             LinkKind::Vlan { parent, vid, protocol } => {
                 let tag = Some((protocol, Vid::new(vid)?));
-                let below = model.links.get(parent.0)?;
-                match below.kind {
-                    LinkKind::Port(own) => (own == port).then_some((tag, None))?,
-                    LinkKind::Vlan { parent: under, vid, protocol } => {
-                        let outer = Some((protocol, Vid::new(vid)?));
-                        (under == LinkIndex(port.0)).then_some((tag, outer))?
+                match model.links.get(parent.0)?.kind {
+                    _ if parent == bottom => (tag, None),
+                    LinkKind::Vlan { parent: under, vid, protocol } if under == bottom => {
+                        (tag, Some((protocol, Vid::new(vid)?)))
                     }
+                    _ => return None,
                 }
             }
         };

@@ -339,8 +339,8 @@ pub fn adopt(model: &mut Model, port: PortIndex, facts: Facts) {
     }
 }
 
-/// The port below a link, and the tags of its frames, innermost first. Parents precede their VLAN
-/// links.
+/// The port below a link, which no link of a bridge has, and the tags of its frames, innermost first. Parents precede
+/// their VLAN links.
 fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
     let mut tags = Vec::new();
     loop {
@@ -350,7 +350,9 @@ fn below(model: &Model, mut index: usize) -> (PortIndex, Vec<VlanProtocol>) {
                 tags.push(protocol);
                 index = parent.0;
             }
-            LinkKind::Vlan { .. } => return (PortIndex(usize::MAX), tags),
+            LinkKind::Bridge { .. } | LinkKind::Vlan { .. } => {
+                return (PortIndex(usize::MAX), tags);
+            }
         }
     }
 }

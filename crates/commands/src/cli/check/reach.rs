@@ -124,6 +124,7 @@ mod tests {
             ipv6_fast: true,
             arrives,
             leaves,
+            is_bridge: false,
             bridged: None,
         };
         Offload { links: links.map(link).into(), ..Offload::default() }

@@ -207,12 +207,14 @@ fn engines_of_ports() {
         },
         &[],
     );
-    // A bridge gives packets no priorities.
+    // A bridge gives packets no priorities, unless they are routed from it.
     let mut router = bridge();
     router.engine_of_3 = Some(Engine::Tc);
     router.set("ipv4/ip_fwd_update_priority", "0");
     assert_eq!(reasons(&router), [&[] as &[&str]; 2]);
-    assert_eq!(router.offload().parts, []);
+    let parts = router.offload().parts;
+    let what: Vec<_> = parts.iter().map(|part| part.what.as_str()).collect();
+    assert_eq!(what, ["packets from br0 to ports with the engine tc"]);
 }
 
 #[test]
@@ -251,13 +253,82 @@ fn devices_of_ports() {
     let mut router = bridge();
     router.found(2).xdp = Some(7);
     assert_eq!(router.offload().idle(2), None);
-    // In two bridges, each is alone.
-    expect_of(
-        |router| {
-            let settings = Some(BridgeSettings::default());
-            router.add(8, Netdev { bridge: settings, ..netdev("br1", Some("bridge")) });
-            router.netdev(3).master = Some(8);
-        },
-        [ALONE, ALONE],
-    );
+}
+
+/// Moves port 3 to a bridge of its own.
+fn two_bridges(router: &mut Router) {
+    let settings = Some(BridgeSettings::default());
+    router.add(8, Netdev { bridge: settings, ..netdev("br1", Some("bridge")) });
+    router.netdev(3).master = Some(8);
+}
+
+#[test]
+fn a_port_may_be_alone_where_its_bridge_is_routed() {
+    expect_of(two_bridges, [&[], &[]]);
+    let without = |families: &'static [&'static str]| {
+        move |router: &mut Router| {
+            two_bridges(router);
+            families.iter().for_each(|setting| router.set(setting, "0"));
+        }
+    };
+    expect_of(without(&["ipv4/conf/br0/forwarding", "ipv4/conf/br1/forwarding"]), [&[], &[]]);
+    let all = &["ipv4/conf/br0/forwarding", "ipv4/conf/br1/forwarding", "ipv6/conf/all/forwarding"];
+    expect_of(without(all), [ALONE, ALONE]);
+}
+
+#[test]
+fn a_bridge_is_a_link() {
+    let routed = |change: &dyn Fn(&mut Router)| {
+        let mut router = bridge();
+        router.add(
+            10,
+            Netdev { lower: Some(9), vlan: Some((7, 0x8100)), ..netdev("br0.7", Some("vlan")) },
+        );
+        change(&mut router);
+        let offload = router.offload();
+        let fast = |device| {
+            let ways = [offload.arrives(device, Family::V4), offload.leaves(device, Family::V6)];
+            ways.map(|way| way == PathKind::Fast)
+        };
+        [9, 10].map(fast)
+    };
+    assert_eq!(routed(&|_| {}), [[true, true], [true, true]]);
+    let both = [[false, false]; 2];
+    assert_eq!(routed(&|router| router.netdev(9).is_promiscuous = true), both);
+    let filters = |settings: &mut BridgeSettings| settings.vlan_filtering = true;
+    assert_eq!(routed(&|router| filters(router.netdev(9).bridge.as_mut().unwrap())), both);
+    assert_eq!(routed(&|router| router.probes.ebtables = true), both);
+    assert_eq!(routed(&|router| router.found(9).xdp = Some(7)), both, "another program");
+    let of_vlan = |router: &mut Router| router.netdev(10).mac = Some([2, 0, 0, 0, 0, 9]);
+    assert_eq!(routed(&of_vlan), [[true, true], [false, false]], "an address of its own");
+    assert_eq!(routed(&|router| router.found(9).filters_out = Ok(true)), [[true, false]; 2]);
+    assert_eq!(routed(&|router| router.found(9).filters_in = Ok(true)), [[false, true]; 2]);
+    // One port is enough, and without any, nothing is fast.
+    let strips = |ports: &'static [u32]| {
+        move |router: &mut Router| {
+            ports.iter().for_each(|port| router.found(*port).tags = Tags::Stripped);
+        }
+    };
+    assert_eq!(routed(&strips(&[2])), [[true, true]; 2]);
+    assert_eq!(routed(&strips(&[2, 3])), both);
+    let shows = |router: &mut Router| router.set("bridge/bridge-nf-filter-vlan-tagged", "1");
+    assert_eq!(routed(&shows), [[true, true], [false, true]], "tagged frames");
+    // Rules see packets once, but in a VRF twice.
+    let ruled = |vrf: bool| {
+        move |router: &mut Router| {
+            router.set("bridge/bridge-nf-call-iptables", "1");
+            let of_forwarded = PerFamily { v4: true, v6: false };
+            let rules = Rules { compiled: 1, of_forwarded, ..Rules::default() };
+            router.firewall = Firewall::Read(rules);
+            if vrf {
+                router.add(20, Netdev { vrf_table: Some(7), ..netdev("red", Some("vrf")) });
+                router.netdev(9).master = Some(20);
+            }
+        }
+    };
+    assert_eq!(routed(&ruled(false)), [[true, true]; 2]);
+    assert_eq!(routed(&ruled(true)), [[false, true], [true, true]]);
+    let links: Vec<_> =
+        bridge().offload().links.iter().map(|link| (link.ifindex, link.port)).collect();
+    assert_eq!(links, [(2, 2), (3, 3), (9, 9)]);
 }

@@ -256,7 +256,7 @@ pub(super) fn reaches_forward_hook(
             ttl > 1 && (fits || may_cut)
         }
         Action::Resolve | Action::Glean => ttl > 1 && !kernel_has_rules,
-        Action::Local | Action::Drop(_) | Action::Punt(_) => false,
+        Action::Bridge | Action::Local | Action::Drop(_) | Action::Punt(_) => false,
     }
 }
 

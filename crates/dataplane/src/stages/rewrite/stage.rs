@@ -153,6 +153,7 @@ fn explain(action: Action, ttl: u8) -> Verdict {
             Verdict::Punt(PuntReason::TtlExpired)
         }
         Action::Forward => Verdict::Punt(PuntReason::MtuExceeded),
+        Action::Bridge => Verdict::Punt(PuntReason::KernelExit),
         Action::Resolve | Action::Glean => Verdict::Punt(PuntReason::NeighUnresolved),
     }
 }

@@ -274,6 +274,7 @@ fn next_hop_kind(tables: &RouteTables, link: LinkId, next: NextHopId) -> Kind {
         Action::Forward
         | Action::Resolve
         | Action::Glean
+        | Action::Bridge
         | Action::Punt(PuntReason::KernelExit) => {
             Kind::Unicast(if record.link() == link { Leads::Here } else { Leads::Away })
         }

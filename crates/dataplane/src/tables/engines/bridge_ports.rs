@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{set, set_long};
-use crate::id::PortId;
+use crate::id::{BridgeId, PortId};
 use crate::memory::{Aligned, Memory, Part};
 use crate::stages::bridge::{BridgePort, BridgedIp, SourceRule, Tagged};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// The number of ports that there is room for (`MOST_PORTS` of `bpf/maps.h`).
-pub const MOST_BRIDGE_PORTS: usize = 64;
+const MOST_PORTS: usize = 64;
+/// The number of bridges that there is room for. Each has a port at least.
+pub const MOST_BRIDGES: usize = MOST_PORTS;
+/// The number of records: those of bridges themselves are behind those of ports.
+pub const MOST_BRIDGE_PORTS: usize = MOST_PORTS + MOST_BRIDGES;
 
-/// Flags of `bpf/bridge.h`.
+/// Flags of `bpf/bridge_ports.h`.
 const FORWARDS: u32 = 1;
 const CHECKS_SOURCE: u32 = 1 << 1;
 const ISOLATED: u32 = 1 << 2;
@@ -21,7 +25,7 @@ const KERNEL: [u32; 2] = [1 << 5, 1 << 6];
 const KERNEL_TAGGED: u32 = 1 << 7;
 const SUPPRESSES_ND: u32 = 1 << 8;
 
-/// A port, in the order of `struct bridge_port` in `bpf/bridge.h`: a cache line.
+/// A port, in the order of `struct bridge_port` in `bpf/bridge_ports.h`: a cache line.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
@@ -33,11 +37,12 @@ struct EngineBridgePort {
     mtu: AtomicU32,
     domain: AtomicU32,
     bridge: AtomicU32,
-    unused: AtomicU32,
+    /// The programs write it.
+    has_left: AtomicU32,
     rest: [AtomicU64; 4],
 }
 
-/// The ports of bridges by [`PortId`].
+/// The ports of bridges by [`PortId`], then the bridges: what is routed leaves by these.
 pub(super) struct BridgePorts(Aligned<EngineBridgePort>);
 
 impl BridgePorts {
@@ -48,8 +53,10 @@ impl BridgePorts {
 
     /// Writes what has changed.
     pub(super) fn write(&self, ports: &BTreeMap<PortId, BridgePort>) {
-        for (number, place) in (0..).zip(self.0.get()) {
-            place.write(ports.get(&PortId(number)));
+        let ids = (0..MOST_PORTS as u16).map(PortId);
+        let bridges = (0..MOST_BRIDGES as u16).map(|bridge| PortId::of_bridge(BridgeId(bridge)));
+        for (port, place) in ids.chain(bridges).zip(self.0.get()) {
+            place.write(ports.get(&port));
         }
     }
 
