@@ -79,10 +79,10 @@ pub enum DeviceError {
         /// The other device.
         master: String,
     },
-    /// It is a bridge without a device that could be a port of the router.
+    /// It is a bridge without devices.
     #[error(
-        "{0} is a bridge without a device that could be a port; put devices into it first (ip link set DEVICE master {0}), \
-         or give it the engine tc, for what is routed there (--engine {0}=tc)"
+        "{0} is a bridge without devices; put some into it first (ip link set DEVICE master {0}), or give it the engine tc, \
+         for what is routed there (--engine {0}=tc)"
     )]
     EmptyBridge(String),
     /// It represents other devices, by which the packets arrive.
@@ -115,10 +115,7 @@ pub fn find(
             return Err(DeviceError::Twice(name.clone()));
         }
         if netdev.bridge.is_some() && !engines.of_devices.contains_key(name) {
-            let ports = ports_of(kernel, index, engines);
-            if ports.is_empty() {
-                return Err(DeviceError::EmptyBridge(name.clone()));
-            }
+            let ports = ports_of(kernel, (index, name), engines)?;
             let is_new =
                 |(port, _): &(Ifindex, Choice)| found.iter().all(|(other, _)| other != port);
             let new: Vec<_> = ports.into_iter().filter(is_new).collect();
@@ -132,15 +129,28 @@ pub fn find(
     Ok(found)
 }
 
-/// The ports of a bridge that can be the router's.
-fn ports_of(kernel: &Kernel, bridge: Ifindex, engines: &Engines) -> Vec<(Ifindex, Choice)> {
+/// The ports of a bridge that can be the router's, at least one.
+fn ports_of(
+    kernel: &Kernel,
+    (bridge, name): (Ifindex, &str),
+    engines: &Engines,
+) -> Result<Vec<(Ifindex, Choice)>, DeviceError> {
     let members = kernel.netdevs.iter().filter(|(_, netdev)| netdev.master == Some(bridge));
-    let can_be = members.filter_map(|(index, netdev)| {
+    let (mut ports, mut refused) = (Vec::new(), Vec::new());
+    for (index, netdev) in members {
         let choice = choice_for(kernel, netdev, engines);
-        check(kernel, netdev, choice.engine).ok()?;
-        Some((*index, choice))
-    });
-    can_be.collect()
+        match check(kernel, netdev, choice.engine) {
+            Ok(()) => ports.push((*index, choice)),
+            Err(error) => refused.push(error),
+        }
+    }
+    if !ports.is_empty() {
+        for error in refused {
+            tracing::info!("{name}: one of its devices is no port of Tollway: {error}");
+        }
+        return Ok(ports);
+    }
+    Err(refused.into_iter().next().unwrap_or_else(|| DeviceError::EmptyBridge(name.to_owned())))
 }
 
 fn choice_for(kernel: &Kernel, netdev: &Netdev, engines: &Engines) -> Choice {
@@ -289,7 +299,10 @@ mod tests {
         assert_eq!(result(&["br0"]), "[6, 15, 16]", "its ports");
         assert_eq!(result(&["tap0", "br0"]), "[15, 6, 16]", "each once");
         assert!(result(&["br0", "tap0"]).starts_with("tap0 is named twice"));
-        assert!(result(&["br1"]).starts_with("br1 is a bridge without a device that could be"));
+        assert!(result(&["br1"]).starts_with("br1 is a bridge without devices"));
+        let user = Engines::from(Engine::User);
+        let refused = find(&kernel(), &["br0".to_owned()], &user).unwrap_err().to_string();
+        assert!(refused.contains("(--engine eth2=xdp)"), "{refused}");
         let of_devices = [("br0".to_owned(), Engine::Xdp)].into();
         let engines = Engines { of_devices, ..Engines::default() };
         let refused = find(&kernel(), &["br0".to_owned()], &engines).unwrap_err().to_string();

@@ -295,9 +295,10 @@ fn lookup_chains(facts: &Facts<'_>) -> Vec<tollway_model::Vrf> {
 fn egress_links(facts: &Facts<'_>, devices: &[Option<Ifindex>]) -> EgressLinks {
     let works = |device| {
         let link = facts.offload.links.iter().find(|link| link.ifindex == device);
-        let Some(port) = link.map(|link| link.port) else { return false };
+        let Some(offload::Link { port, is_on_bridge, .. }) = link else { return false };
         let is_on = |own: Ifindex| {
-            own == port || facts.kernel.bridge_of(own).is_some_and(|(bridge, _)| bridge == port)
+            let bridge = || facts.kernel.bridge_of(own).map(|(bridge, _)| bridge);
+            own == *port || *is_on_bridge && bridge() == Some(*port)
         };
         facts.ports.iter().any(|own| own.works && own.device.is_some_and(is_on))
     };

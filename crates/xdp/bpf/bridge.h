@@ -180,16 +180,26 @@ static __always_inline int bridge_to(struct packet *packet, const struct bridge_
 /* The bridge hands the frame up, to be routed. No verdict of any engine has this value. */
 #define HANDED_UP (-5)
 
-/* Leaves a frame for the bridge itself to the kernel. Tracks of TCP miss it, and all that follow (tcp_track.h). */
-static __always_inline int leave_unseen(struct packet *packet, struct bridge_port *in, enum pass_reason reason)
+/* Leaves a frame for the bridge itself to the kernel. Tracks of TCP miss it, and those that follow (tcp_track.h). */
+static __always_inline int leave_unseen(struct packet *packet, struct bridge_port *in, enum pass_reason reason, __u32 left)
 {
 	volatile __u32 *has_left = &in->has_left;
 
-	if (!*has_left) {
-		*has_left = 1;
+	if (!(*has_left & left)) {
+		*has_left |= left;
 		note_unserved(packet);
 	}
 	return pass(packet, reason);
+}
+
+/* Takes note that a frame is handed up, of a port with these flags. */
+static __always_inline void note_seen(struct bridge_port *in, __u32 flags)
+{
+	volatile __u32 *has_left = &in->has_left;
+	__u32 before = *has_left, now = flags & BRIDGE_KERNEL_TAGGED ? before & LEFT_TAGGED : 0;
+
+	if (before != now)
+		*has_left = now;
 }
 
 /*
@@ -199,12 +209,9 @@ static __always_inline int leave_unseen(struct packet *packet, struct bridge_por
  */
 static __always_inline int hand_up(struct packet *packet, struct bridge_port *in, __u32 flags, const void *eth)
 {
-	volatile __u32 *has_left = &in->has_left;
-
 	if (flags & BRIDGE_KERNEL_TAGGED && (tag_len(packet->ctx) || is_tag(ethertype_of(eth))))
-		return leave_unseen(packet, in, PASS_OFFLOAD);
-	if (*has_left && !(flags & BRIDGE_KERNEL_TAGGED))
-		*has_left = 0;
+		return leave_unseen(packet, in, PASS_OFFLOAD, LEFT_TAGGED);
+	note_seen(in, flags);
 	packet->sender = flags & BRIDGE_CHECKS_SOURCE ? judge_sender(packet, in, mac_at(eth + ETH_ALEN)) : SENDER_KNOWN;
 	return HANDED_UP;
 }
@@ -232,7 +239,7 @@ static __always_inline int bridge_frame(struct packet *packet)
 		return pass(packet, PASS_BRIDGE_PORT);
 	flags = bridge_flags(in);
 	if (!(flags & BRIDGE_FORWARDS))
-		return destination == in->mac ? leave_unseen(packet, in, PASS_BRIDGE_PORT) :
+		return destination == in->mac ? leave_unseen(packet, in, PASS_BRIDGE_PORT, LEFT_ANY) :
 						pass(packet, PASS_BRIDGE_PORT);
 	if (!source || source & 1)
 		return pass(packet, PASS_MALFORMED);

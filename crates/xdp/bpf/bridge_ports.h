@@ -17,7 +17,7 @@ struct bridge_port {
 	__u32 mtu;
 	__u32 domain;
 	__u32 bridge;
-	__u32 has_left; /* programs write it: the last frame for the bridge itself was the kernel's, unseen */
+	__u32 has_left; /* LEFT_*: programs write it */
 	__u64 rest[4];
 };
 
@@ -59,6 +59,10 @@ static __always_inline int pass_sender(struct packet *packet, enum sender sender
 	return sender == SENDER_DUE ? pass(packet, PASS_BRIDGE_REFRESH) : pass(packet, PASS_BRIDGE_SOURCE);
 }
 
+/* Frames for the bridge itself have been the kernel's, unseen, since one was handed up: any, or tagged ones. */
+#define LEFT_ANY (1U << 0)
+#define LEFT_TAGGED (1U << 1)
+
 /* In a next hop, the number of a bridge in the place of a port's (PortId::of_bridge). */
 #define FIRST_BRIDGE (1U << 15)
 /* No port: the bridge's database does not say by which one a packet leaves. */
@@ -86,30 +90,35 @@ static __always_inline __u64 neighbour_of(const struct next_hop *hop)
 }
 
 /*
- * The port of a bridge of this number behind which an address is, if its device takes packets of this length. Global, so that
- * the verifier looks at it once, and with a stack of its own.
+ * The port of a bridge of this number behind which an address is, if its device takes packets of this length, and the port has
+ * none of these flags. Global, so that the verifier looks at it once, and with a stack of its own.
  */
-__attribute__((noinline)) __u32 bridged_exit(__u32 number, __u64 address, __u32 mtu)
+__attribute__((noinline)) __u32 bridged_exit(__u32 number, __u64 address, __u32 mtu, __u32 without)
 {
 	const struct bridge_port *bridge = ELEMENT(bridge_ports, MOST_PORTS + number), *out;
-	__u32 word;
+	__u32 word, flags;
 
 	if (!bridge || !(bridge_flags(bridge) & BRIDGE_FORWARDS))
 		return NO_EXIT;
 	word = look_up_fdb(address | (__u64)bridge->domain << MAC_BITS).word;
 	out = ELEMENT(bridge_ports, word & FDB_PORT);
-	if ((word & FDB_KIND) != FDB_HOST || !out || !(bridge_flags(out) & BRIDGE_FORWARDS) || out->bridge != bridge->bridge)
+	if ((word & FDB_KIND) != FDB_HOST || !out || out->bridge != bridge->bridge)
+		return NO_EXIT;
+	flags = bridge_flags(out);
+	if (!(flags & BRIDGE_FORWARDS) || flags & without)
 		return NO_EXIT;
 	return mtu <= out->mtu ? word & FDB_PORT : NO_EXIT;
 }
 
-/* Finds the port that a packet leaves by. */
+/* Finds the port that a packet leaves by. Where no program sees the answers to a tagged one, it is none. */
 static __always_inline void find_exit(struct packet *packet, const struct next_hop *hop)
 {
+	__u32 without = hop->header_len > ETH_HLEN ? BRIDGE_KERNEL_TAGGED : 0;
+
 	if (hop->action != ACTION_BRIDGE)
 		packet->exit = hop->port;
 	else
-		packet->exit = bridged_exit(hop->port & (FIRST_BRIDGE - 1), neighbour_of(hop), hop->bridged_mtu);
+		packet->exit = bridged_exit(hop->port & (FIRST_BRIDGE - 1), neighbour_of(hop), hop->bridged_mtu, without);
 }
 
 #endif

@@ -10,6 +10,9 @@
 
 typedef struct __sk_buff context;
 
+/* In `pkt_type`, as in linux/if_packet.h. */
+#define PACKET_HOST 0
+
 /* Further programs of others follow, and then the kernel. TC_ACT_OK would leave the programs out. */
 #define TO_KERNEL TC_ACT_UNSPEC
 #define DROPPED TC_ACT_SHOT

@@ -417,6 +417,9 @@ static __always_inline int forward_by(struct packet *packet, const struct next_h
 		return NOT_TAKEN;
 	if (action != SENT)
 		return action;
+	/* A bridge does so with what it hands up (br_handle_frame()). */
+	if (packet->sender && packet->ctx->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(packet->ctx, PACKET_HOST);
 	count_sent(packet, &way);
 	return bpf_redirect(device, 0);
 }

@@ -146,7 +146,8 @@ static __always_inline int follow_tcp(struct packet *packet, struct tracked *tra
 	segment->track = *retry_of(tracked->found.connection, v4);
 	segment->way = segment->track >> 31;
 	segment->tick = tick_of(packet);
-	segment->unserved = *(volatile __u32 *)&packet->state->unserved_tick;
+	/* Behind a port that no program serves, nobody sees what the other side sends. */
+	segment->unserved = packet->exit == NO_EXIT ? segment->tick : *(volatile __u32 *)&packet->state->unserved_tick;
 	segment->settings = packet->state->tcp_settings;
 	/* Another connection may have the slot by now. */
 	if (read_connection_head(tracked->found.connection) != tracked->found.head.word && currency != NOT_CURRENT)
@@ -385,7 +386,7 @@ static __always_inline int track(struct packet *packet, const struct engine_link
 	}
 	if (hop)
 		find_exit(packet, hop);
-	if (is_followed && (is_noted || !(hop && is_for_tc(packet)))) {
+	if (is_followed && (is_noted || !(hop && packet->sender <= SENDER_KNOWN && is_for_tc(packet)))) {
 		action = follow_tcp(packet, tracked, ip, end, is_active, asks, v4);
 		if (asks && action != GOES_ON && !is_active)
 			ask_if_due(link, tracked, ip, end, v4);

@@ -45,7 +45,7 @@ static __always_inline void pull_headers(context *ctx)
 /* Says whether the kernel would forward a packet with this Ethernet header; a layer-3 device's has none. */
 static __always_inline int is_ours(const context *ctx, const struct ethhdr *eth)
 {
-	if (ctx->pkt_type != 0 /* PACKET_HOST */)
+	if (ctx->pkt_type != PACKET_HOST)
 		return 0;
 	return LAYER3 || is_for(eth, MAC_FIRST, MAC_LAST);
 }

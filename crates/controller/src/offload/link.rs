@@ -141,7 +141,8 @@ fn link(facts: &Facts<'_>, stack: &[Layer<'_>], known: BottomFacts<'_>) -> Link 
     let both_ways = both_ways(facts, stack, bottom);
     let incoming = incoming(facts, stack, (uppers, bottom, has_tc));
     let mut outgoing = outgoing(stack);
-    if has_tc {
+    // Of a bridge, each port has this reason for itself.
+    if has_tc && bottom != Bottom::Bridge {
         outgoing.extend(peers.get(&port.ifindex).into_iter().flatten().cloned());
     }
     let of_family = |way: &[Reason], own: Vec<Reason>| [&both_ways, way, &own].concat();

@@ -125,15 +125,18 @@ const BESIDE: [Test; 66] = [
 ];
 
 /// Tests that measure times, rates or losses.
-const ALONE: [Test; 33] = [
+const ALONE: [Test; 34] = [
     ("tcp_out_of_window_becomes_what_it_becomes_by_the_kernel", tracked_tcp::invalid),
     ("hosts_that_leave_checksums_transfer_at_the_kernels_rate", attached::offloads),
     ("a_dead_next_hop_is_noticed_as_soon_as_by_the_kernel", changes::dead),
     ("the_kernel_forwards_after_a_kill", stops::kill),
     ("a_bridge_forwards_after_a_kill", || bridges::kill(Engine::Xdp)),
     ("a_bridge_forwards_after_a_kill_by_tc", || bridges::kill(Engine::Tc)),
-    ("connections_are_followed_from_a_bridge", || routed_bridges::tracked(Engine::Xdp)),
-    ("connections_are_followed_from_a_bridge_by_tc", || routed_bridges::tracked(Engine::Tc)),
+    ("connections_are_followed_from_a_bridge", || routed_bridges::tracked([Engine::Xdp; 2])),
+    ("connections_are_followed_from_a_bridge_by_tc", || routed_bridges::tracked([Engine::Tc; 2])),
+    ("connections_are_followed_from_a_bridge_by_xdp_to_tc", || {
+        routed_bridges::tracked([Engine::Xdp, Engine::Tc])
+    }),
     ("packets_of_a_bridge_are_routed_after_a_kill", || routed_bridges::kill(Engine::Xdp)),
     ("a_bridge_ages_hosts_as_before", || bridges::ages(Engine::Xdp)),
     ("a_bridge_ages_hosts_as_before_by_tc", || bridges::ages(Engine::Tc)),

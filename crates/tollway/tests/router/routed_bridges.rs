@@ -136,10 +136,11 @@ pub fn moves(engine: Engine) {
 }
 
 /// Connections of TCP go on, whose windows the programs follow, though the kernel has to see some of their frames.
-pub fn tracked(engine: Engine) {
+pub fn tracked(engines: [Engine; 2]) {
     /// As long as several of the times after which the kernel sees a frame of each host.
     const ASKS: Duration = Duration::from_secs(4);
-    let net = net(engine);
+    let [of_bridge, of_exit] = engines;
+    let net = net(of_bridge);
     sh("ip link set br0 type bridge ageing_time 240");
     net.c.sh("ip address add 10.0.2.2/24 dev hc");
     let _server = ready(&mut net.c.role("--role", "tcp-server"));
@@ -148,7 +149,9 @@ pub fn tracked(engine: Engine) {
     sh("nft add rule inet fw input ct state invalid counter drop");
     for calls in ["0", "1"] {
         sh(&format!("ip link set br0 type bridge nf_call_iptables {calls}"));
-        let mut router = start(engine);
+        let (of_bridge, of_exit) = (of_bridge.name(), of_exit.name());
+        let engines = format!("--engine {of_bridge} --engine rc={of_exit}");
+        let mut router = KernelRouter::start(&format!("{engines} ra rb rc"));
         let asking = Asking::start(&net.a, 4, "fin");
         until_forwarded(&router, 200);
         std::thread::sleep(ASKS);

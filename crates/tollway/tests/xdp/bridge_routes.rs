@@ -1,6 +1,7 @@
 //! Tests how the programs of bridges' ports route what is for a bridge itself, and send what leaves by one.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use tollway_dataplane::id::{BridgeId, PortId, VrfId};
 use tollway_dataplane::prefix::RoutePrefix;
@@ -14,6 +15,8 @@ use super::bridges::{
 };
 use super::frames::{Packet, header, sign};
 
+/// Ticks take 67 ms.
+const TWO_TICKS: Duration = Duration::from_millis(140);
 /// Two hosts of the first bridge, one of them in a VLAN on it, and one of the second bridge, with their networks.
 const FIRST: &str = "10.1.0.7";
 const TAGGED: &str = "10.2.0.7";
@@ -112,6 +115,33 @@ pub fn sources(mode: Mode) {
     bench.set(0, |port| port.tagged = Tagged::Kernel);
     let tagged = packet(SECOND).tagged(&[(0x8100, VID)]);
     assert_eq!(run(&bench, 0, &tagged), Err(PassReason::Offload));
+}
+
+/// Tracks of TCP are told of the first frame that no program has looked at, of either kind.
+pub fn unseen(mode: Mode) {
+    let mut bench = bench(mode);
+    let tagged = || packet(SECOND).tagged(&[(0x8100, VID)]);
+    let notes = |bench: &Bench, packet: &Packet, reason| {
+        let noted = || bench.programs.state().unserved_tick();
+        let before = noted();
+        std::thread::sleep(TWO_TICKS);
+        assert_eq!(run(bench, 0, packet).err(), reason);
+        noted() != before
+    };
+    assert!(!notes(&bench, &packet(SECOND), None));
+    bench.set(0, |port| port.tagged = Tagged::Kernel);
+    assert!(notes(&bench, &tagged(), Some(PassReason::Offload)));
+    assert!(!notes(&bench, &tagged(), Some(PassReason::Offload)), "once");
+    assert!(!notes(&bench, &packet(SECOND), None));
+    bench.tables.set_bridge_port(PortId(0), None).unwrap();
+    bench.tables.write_engines();
+    assert!(notes(&bench, &packet(SECOND), Some(PassReason::BridgePort)), "now all of them");
+    assert!(!notes(&bench, &packet(SECOND), Some(PassReason::BridgePort)));
+    bench.set(0, |_| {});
+    assert!(!notes(&bench, &packet(SECOND), None));
+    bench.tables.set_bridge_port(PortId(0), None).unwrap();
+    bench.tables.write_engines();
+    assert!(notes(&bench, &packet(SECOND), Some(PassReason::BridgePort)), "again");
 }
 
 pub fn exits(mode: Mode) {

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use namespaces::{Test, Tests, is_root};
 use tollway_xdp::Mode;
 
-const TESTS: [Test; 63] = [
+const TESTS: [Test; 64] = [
     ("each_reason_to_pass_has_its_frame", dispatcher::reasons),
     ("workers_evaluate_rules_for_packets_with_options", dispatcher::ruled),
     ("a_bridge_forwards_from_known_hosts_to_known_hosts", || bridges::addresses(Mode::Native)),
@@ -44,6 +44,7 @@ const TESTS: [Test; 63] = [
     ("frames_that_bridges_look_into_are_the_kernels_by_tc", || bridges::content(Mode::Tcx)),
     ("a_bridge_forwards_super_frames", bridges::super_frames),
     ("packets_for_a_bridge_are_routed", || bridge_routes::links(Mode::Native)),
+    ("tracks_learn_what_a_bridge_keeps_from_them", || bridge_routes::unseen(Mode::Native)),
     ("senders_to_a_bridge_are_known", || bridge_routes::sources(Mode::Native)),
     ("packets_leave_by_the_port_of_a_bridge_behind_which_a_host_is", || {
         bridge_routes::exits(Mode::Native)
