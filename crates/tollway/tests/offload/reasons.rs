@@ -169,7 +169,9 @@ pub fn programs() {
 
 pub fn uppers() {
     router();
-    let member = ["into ra *: member", "out of ra *: member"];
+    // The bridge is a link then, and no program here forwards its frames.
+    let of_bridge = ["into br0 *: engine", "out of br0 *: engine"];
+    let member = ["into ra *: member", "out of ra *: member", of_bridge[0], of_bridge[1]];
     sh("ip link add br0 type bridge");
     meanwhile("ip link set ra master br0", &member, "ip link set ra nomaster");
     let upper = ["into ra *: upper"];
