@@ -10,21 +10,25 @@ use super::running::{KernelRouter, Net, SILENCE, answered};
 pub fn refused() {
     let _net = Net::new();
     sh("ip link add br0 type bridge");
+    sh("ip link add br1 type bridge");
     sh("ip link add x0 type veth peer name x1");
     sh("ip link set x0 master br0");
     for (devices, code, part) in [
         ("ra rz --engine xdp", 2, "there is no network device rz; there are ra, rb, x1 and x0"),
         ("ra ra", 2, "ra is named twice"),
         ("lo", 2, "lo is the loopback device"),
-        ("br0 --engine xdp", 2, "br0 is a bridge"),
+        ("br0 --engine br0=xdp", 2, "br0 is a bridge; name the devices that belong to it"),
+        ("br1", 2, "br1 is a bridge without devices"),
         ("x0 --engine user", 2, "x0 belongs to the bridge br0"),
         ("", 2, "DEVICE"),
         ("ra --config x.toml", 2, "cannot be used with"),
         ("ra --xdp maybe", 2, "invalid value"),
         ("ra --audit 0", 2, "invalid value"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
-        command.arg("run").args(devices.split_whitespace()).stdin(Stdio::null());
+        // One that is not refused would run for good.
+        let mut command = Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_tollway"), "run"]);
+        command.args(devices.split_whitespace()).stdin(Stdio::null());
         let output = command.output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{devices}: {error}");
